@@ -1,0 +1,62 @@
+"""The grammar of `ducklake_snapshot_changes.changes_made`: read and written here, nowhere else.
+
+Shape:  entry ("," entry)* ; entry = kind ":" value ; a comma inside double quotes is text, `""` is one quote
+Source: DuckLake 1.0, ParseChangesMade
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_ENTRY = re.compile(r'([A-Za-z_]+):((?:"(?:[^"]|"")*"|[^",])*)(?:,|$)')
+
+DATA_KINDS = frozenset(
+    {
+        "inserted_into_table",
+        "deleted_from_table",
+        "inlined_insert",
+        "inlined_delete",
+        "inline_flush",
+        "flushed_inlined",
+        "merge_adjacent",
+        "rewrite_delete",
+        "compacted_table",
+    }
+)
+"""Kinds that change a table's rows or files; their value is the table id."""
+
+REWRITE_KINDS = frozenset({"inline_flush", "flushed_inlined", "merge_adjacent", "rewrite_delete", "compacted_table"})
+"""Kinds that rewrite files and leave every row as it was."""
+
+TABLE_KINDS = DATA_KINDS | {"altered_table", "dropped_table"}
+"""Kinds whose value is a table id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry, its kind in lower case and its value as written."""
+
+    kind: str
+    value: str
+
+
+def parse_changes(text: str | None) -> Iterator[Change]:
+    """Yield the entries of one `changes_made`; what does not fit the grammar is passed over."""
+    for match in _ENTRY.finditer(text or ""):
+        yield Change(match.group(1).lower(), match.group(2))
+
+
+def kinds_of_table(text: str | None, table_id: int) -> frozenset[str]:
+    """Return the kinds of change that one `changes_made` names for a table."""
+    wanted = str(table_id)
+    return frozenset(c.kind for c in parse_changes(text) if c.kind in TABLE_KINDS and c.value == wanted)
+
+
+def touched_tables(text: str | None) -> frozenset[int]:
+    """Return the ids of the tables that one `changes_made` names by id."""
+    return frozenset(int(c.value) for c in parse_changes(text) if c.kind in TABLE_KINDS and c.value.isdecimal())
+
+
+def format_tokens(table_id: int, kinds: frozenset[str]) -> list[str]:
+    """Return the entries that name a table with any of these kinds, for an index look-up."""
+    return [f"{kind}:{table_id}" for kind in sorted(kinds)]

@@ -1,0 +1,284 @@
+"""What is wrong with a lake's rows, found by reading them; nothing is changed."""
+
+from dataclasses import dataclass
+from typing import Literal, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.lake.install import SUPPORTED_VERSION
+
+Severity = Literal["error", "warning"]
+
+SELECT_SETTINGS = "SELECT key, value FROM ducklake_metadata WHERE scope IS NULL"
+
+SELECT_RIGHTS = """
+SELECT c.relname, has_table_privilege(c.oid, 'SELECT') AS may_read,
+       has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE') AS may_write
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(metadata_schema)s AND c.relkind IN ('r', 'v')
+   AND (c.relname LIKE 'ducklake\\_%%' OR c.relname LIKE 'iceberg\\_%%')
+ ORDER BY c.relname
+"""
+
+SELECT_SCOPES = """
+SELECT key, format('option %%s has scope %%s', key, scope) FROM ducklake_metadata
+ WHERE scope IS NOT NULL AND scope NOT IN ('schema', 'table')
+"""
+
+SELECT_TYPES = """
+SELECT t.table_name, format('column %%s has type %%s', c.column_name, c.column_type)
+  FROM ducklake_column c JOIN ducklake_table t ON t.table_id = c.table_id AND t.end_snapshot IS NULL
+ WHERE c.end_snapshot IS NULL
+   AND c.column_type !~ '^decimal\\(\\d+, ?\\d+\\)$'
+   AND c.column_type NOT IN ('boolean', 'int8', 'int16', 'int32', 'int64', 'int128', 'uint8', 'uint16', 'uint32', 'uint64', 'uint128',
+       'float32', 'float64', 'time', 'time_ns', 'timetz', 'date', 'timestamp', 'timestamp_us', 'timestamp_s', 'timestamp_ms',
+       'timestamp_ns', 'timestamptz', 'interval', 'varchar', 'blob', 'uuid', 'json', 'variant', 'geometry', 'struct', 'list', 'map')
+ ORDER BY 1, 2
+"""
+
+SELECT_COLUMN_TAGS = """
+SELECT t.table_name, format('column %%s carries tag %%s', g.column_id, g.key)
+  FROM ducklake_column_tag g JOIN ducklake_table t ON t.table_id = g.table_id AND t.end_snapshot IS NULL
+ WHERE g.end_snapshot IS NULL AND g.key <> 'comment'
+ ORDER BY 1, 2
+"""
+
+SELECT_TRANSFORMS = """
+SELECT t.table_name, format('partition transform %%s', p.transform)
+  FROM ducklake_partition_column p
+  JOIN ducklake_partition_info i ON i.partition_id = p.partition_id AND i.end_snapshot IS NULL
+  JOIN ducklake_table t ON t.table_id = i.table_id AND t.end_snapshot IS NULL
+ WHERE p.transform !~ '^(identity|year|month|day|hour|bucket\\(\\d+\\))$'
+ ORDER BY 1, 2
+"""
+
+SELECT_EMPTY_TABLES = """
+SELECT t.table_name, 'has no columns' FROM ducklake_table t
+ WHERE t.end_snapshot IS NULL
+   AND NOT EXISTS (SELECT FROM ducklake_column c WHERE c.table_id = t.table_id AND c.end_snapshot IS NULL)
+ ORDER BY 1
+"""
+
+SELECT_EMPTY_STRUCTS = """
+SELECT t.table_name, format('struct %%s has no fields', c.column_name)
+  FROM ducklake_column c JOIN ducklake_table t ON t.table_id = c.table_id AND t.end_snapshot IS NULL
+ WHERE c.end_snapshot IS NULL AND c.column_type = 'struct'
+   AND NOT EXISTS (SELECT FROM ducklake_column f
+                    WHERE f.table_id = c.table_id AND f.parent_column = c.column_id AND f.end_snapshot IS NULL)
+ ORDER BY 1, 2
+"""
+
+SELECT_TWIN_COLUMNS = """
+SELECT t.table_name, format('columns %%s differ only by case', string_agg(c.column_name, ', ' ORDER BY c.column_id))
+  FROM ducklake_column c JOIN ducklake_table t ON t.table_id = c.table_id AND t.end_snapshot IS NULL
+ WHERE c.end_snapshot IS NULL
+ GROUP BY t.table_id, t.table_name, c.parent_column, lower(c.column_name)
+HAVING count(*) > 1
+ ORDER BY 1, 2
+"""
+
+SELECT_LATE_PARENTS = """
+SELECT t.table_name, format('nested column %%s has id %%s, not above its parent %%s', p.column_name, p.column_id, p.parent_column)
+  FROM ducklake_column p JOIN ducklake_table t ON t.table_id = p.table_id AND t.end_snapshot IS NULL
+ WHERE p.end_snapshot IS NULL AND p.parent_column >= p.column_id
+   -- DuckDB loads by parent id, so only a parent's own parent must come first
+   AND EXISTS (SELECT FROM ducklake_column c
+                WHERE c.table_id = p.table_id AND c.parent_column = p.column_id AND c.end_snapshot IS NULL)
+ ORDER BY 1, 2
+"""
+
+SELECT_HOMELESS_TABLES = """
+SELECT t.table_name, format('belongs to namespace %%s, which is dropped or missing', t.schema_id) FROM ducklake_table t
+ WHERE t.end_snapshot IS NULL
+   AND NOT EXISTS (SELECT FROM ducklake_schema s WHERE s.schema_id = t.schema_id AND s.end_snapshot IS NULL)
+ ORDER BY 1
+"""
+
+SELECT_TWIN_TABLES = """
+SELECT min(t.table_name), format('tables %%s of one namespace differ only by case', string_agg(t.table_name, ', ' ORDER BY t.table_id))
+  FROM ducklake_table t WHERE t.end_snapshot IS NULL
+ GROUP BY t.schema_id, lower(t.table_name) HAVING count(*) > 1
+ ORDER BY 1
+"""
+
+SELECT_VIEW_ALIASES = """
+SELECT view_name, 'has column_aliases NULL' FROM ducklake_view WHERE end_snapshot IS NULL AND column_aliases IS NULL ORDER BY 1
+"""
+
+SELECT_TYPELESS_DEFAULTS = """
+SELECT t.table_name, format('column %%s has a default without default_value_type', c.column_name)
+  FROM ducklake_column c JOIN ducklake_table t ON t.table_id = c.table_id AND t.end_snapshot IS NULL
+ WHERE c.end_snapshot IS NULL AND c.default_value_type = '' AND c.default_value IS NOT NULL AND c.default_value <> 'NULL'
+   AND c.column_type NOT IN ('struct', 'list', 'map')
+ ORDER BY 1, 2
+"""
+
+SELECT_BROKEN_PATHS = """
+SELECT name, format('path %%s has no trailing slash', path) FROM (
+    SELECT table_name AS name, path FROM ducklake_table WHERE end_snapshot IS NULL
+    UNION ALL SELECT schema_name, path FROM ducklake_schema WHERE end_snapshot IS NULL
+    UNION ALL SELECT 'DATA_PATH', value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL) folders
+ WHERE path NOT LIKE '%%/' ORDER BY 1
+"""
+
+SELECT_BROKEN_FILES = """
+SELECT t.table_name, format('data file %%s has no %%s', f.path, CASE WHEN f.path IS NULL THEN 'path'
+           WHEN f.record_count IS NULL THEN 'record_count' ELSE 'file_size_bytes' END)
+  FROM ducklake_data_file f JOIN ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
+ WHERE f.path IS NULL OR f.record_count IS NULL OR f.file_size_bytes IS NULL
+ ORDER BY 1, 2
+"""
+
+SELECT_FOREIGN_FORMATS = """
+SELECT t.table_name, format('data file %%s has format %%s', f.path, f.file_format)
+  FROM ducklake_data_file f JOIN ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
+ WHERE f.file_format IS NOT NULL AND lower(f.file_format) <> 'parquet'
+ ORDER BY 1, 2
+"""
+
+SELECT_DOUBLE_DELETES = """
+SELECT t.table_name, format('data file %%s has %%s live delete files', d.data_file_id, count(*))
+  FROM ducklake_delete_file d JOIN ducklake_table t ON t.table_id = d.table_id AND t.end_snapshot IS NULL
+ WHERE d.end_snapshot IS NULL
+ GROUP BY t.table_name, d.data_file_id HAVING count(*) > 1
+ ORDER BY 1, 2
+"""
+
+SELECT_DEFAULTS = """
+SELECT t.table_name, c.column_name, c.column_type, c.initial_default
+  FROM ducklake_column c JOIN ducklake_table t ON t.table_id = c.table_id AND t.end_snapshot IS NULL
+ WHERE c.end_snapshot IS NULL AND c.initial_default IS NOT NULL AND c.column_type NOT IN ('struct', 'list', 'map')
+ ORDER BY 1, 2
+"""
+
+SELECT_FILES = """
+SELECT s.schema_name || '.' || t.table_name,
+       CASE WHEN NOT f.path_is_relative THEN '' WHEN NOT t.path_is_relative THEN t.path
+            WHEN NOT s.path_is_relative THEN concat(s.path, t.path)
+            ELSE concat((SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL), s.path, t.path) END || f.path
+  FROM (SELECT table_id, path, path_is_relative FROM ducklake_data_file
+        UNION ALL SELECT table_id, path, path_is_relative FROM ducklake_delete_file) f
+  JOIN ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
+  JOIN ducklake_schema s ON s.schema_id = t.schema_id
+ WHERE f.path IS NOT NULL
+ ORDER BY 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: what it concerns, what is wrong with it, and what to do."""
+
+    severity: Severity
+    subject: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """A query for rows (subject, problem) that should not be, and what to do about them."""
+
+    query: LiteralString
+    severity: Severity
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What our Postgres role may do with one table."""
+
+    table: str
+    may_read: bool
+    may_write: bool
+
+
+def list_row_checks() -> list[RowCheck]:
+    """Return the checks on rows; a row found by an `error` check stops DuckDB or makes it answer wrongly."""
+    poison = "DuckDB cannot attach the lake while this row is live: correct it in Postgres, or drop the table in an older backup."
+    rename = "DuckDB sees only one of them: rename the other in Postgres."
+    return [
+        RowCheck(SELECT_SCOPES, "error", poison),
+        RowCheck(SELECT_TYPES, "error", poison),
+        RowCheck(SELECT_COLUMN_TAGS, "error", poison),
+        RowCheck(SELECT_TRANSFORMS, "error", poison),
+        RowCheck(SELECT_EMPTY_TABLES, "error", poison),
+        RowCheck(SELECT_EMPTY_STRUCTS, "error", poison),
+        RowCheck(SELECT_TWIN_COLUMNS, "error", poison),
+        RowCheck(SELECT_LATE_PARENTS, "error", poison),
+        RowCheck(SELECT_HOMELESS_TABLES, "error", poison),
+        RowCheck(SELECT_VIEW_ALIASES, "error", poison),
+        RowCheck(SELECT_TYPELESS_DEFAULTS, "error", poison),
+        RowCheck(SELECT_TWIN_TABLES, "error", rename),
+        RowCheck(SELECT_BROKEN_PATHS, "error", "DuckLake joins paths as they are: add the slash in Postgres."),
+        RowCheck(SELECT_BROKEN_FILES, "error", "DuckDB fails on this table: set the value from the file, or remove the row."),
+        RowCheck(SELECT_FOREIGN_FORMATS, "error", "DuckDB reads every file as Parquet: remove the file from the table."),
+        RowCheck(SELECT_DOUBLE_DELETES, "error", "Rows come back or repeat: keep the delete file that holds all positions, end the others."),
+    ]
+
+
+def read_findings(conn: psycopg.Connection) -> list[Finding]:
+    """Return what is wrong with the rows of the lake on the search path; every query ran on the same connection."""
+    found: list[Finding] = []
+    for check in list_row_checks():
+        # The parameters are empty, and given so that every constant is written the same way.
+        for subject, problem in conn.execute(sql.SQL(check.query), {}).fetchall():
+            found.append(Finding(check.severity, subject, problem, check.remedy))
+    return found
+
+
+def read_rights(conn: psycopg.Connection, metadata_schema: str) -> list[Rights]:
+    """Return what our role may do with DuckLake's tables and our notes."""
+    rows = conn.execute(SELECT_RIGHTS, {"metadata_schema": metadata_schema}).fetchall()
+    return [Rights(table, may_read, may_write) for table, may_read, may_write in rows]
+
+
+def read_settings(conn: psycopg.Connection) -> dict[str, str]:
+    """Return the lake's own settings that hold for all of it."""
+    return dict(conn.execute(SELECT_SETTINGS).fetchall())
+
+
+def read_file_paths(conn: psycopg.Connection) -> list[tuple[str, str]]:
+    """Return (namespace.table, full path) of every data and delete file a live table needs at some lake snapshot."""
+    return conn.execute(SELECT_FILES).fetchall()
+
+
+def read_defaults(conn: psycopg.Connection) -> list[tuple[str, str, str, str]]:
+    """Return (table, column, DuckLake type, initial default) of every live column that has a default."""
+    return conn.execute(SELECT_DEFAULTS).fetchall()
+
+
+def list_setting_findings(settings: dict[str, str]) -> list[Finding]:
+    """Return what the lake's own settings say against serving it."""
+    found: list[Finding] = []
+    version = settings.get("version")
+    if version != SUPPORTED_VERSION:
+        remedy = f"This catalog serves {SUPPORTED_VERSION!r}: attach the lake with the matching DuckDB release, or copy it into a new one."
+        found.append(Finding("error", "lake", f"its DuckLake version is {version!r}", remedy))
+    if settings.get("encrypted") == "true":
+        remedy = "No Iceberg reader can open its files: copy it into a lake without ENCRYPTED."
+        found.append(Finding("error", "lake", "it is encrypted", remedy))
+    return found
+
+
+def list_right_findings(rights: list[Rights]) -> list[Finding]:
+    """Return which rights our role lacks: reading everything, writing our notes, writing the lake."""
+    found: list[Finding] = []
+    for right in rights:
+        ours = right.table.startswith("iceberg_")
+        if not right.may_read:
+            found.append(Finding("error", right.table, "our Postgres role may not read it", "GRANT SELECT on it to the role."))
+        elif not right.may_write:
+            severity: Severity = "error" if ours else "warning"
+            reason = "our Postgres role may not write it" + ("" if ours else ", so Iceberg clients can only read")
+            found.append(Finding(severity, right.table, reason, "GRANT INSERT, UPDATE, DELETE on it to the role."))
+    if not any(right.table.startswith("iceberg_") for right in rights):
+        found.append(Finding("error", "lake", "our notes are missing", "Run `duckicelake init`."))
+    return found
+
+
+def list_missing_files(paths: list[tuple[str, str]], present: set[str]) -> list[Finding]:
+    """Return a finding for every file the lake names and the store does not have."""
+    remedy = "Restore the object from a backup, or delete its rows with DuckDB after ending the file in Postgres."
+    return [Finding("error", table, f"the file {path} is missing", remedy) for table, path in paths if path not in present]

@@ -1,0 +1,79 @@
+-- The notes of DuckIceLake, inside the lake's own metadata schema, so that dump and copy carry them.
+-- Changes from v1: none yet. Every statement may run again at any time.
+
+CREATE TABLE IF NOT EXISTS iceberg_setting (
+    key text PRIMARY KEY,
+    value text NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS iceberg_table (
+    table_id bigint PRIMARY KEY,
+    location text NOT NULL,
+    format_version integer NOT NULL,
+    sequence_base bigint NOT NULL,
+    metadata_version bigint NOT NULL,
+    lake_snapshot_id bigint NOT NULL,
+    change_id bigint NOT NULL,
+    token text NOT NULL,
+    updated_ms bigint NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS iceberg_metadata_log (
+    table_id bigint NOT NULL,
+    metadata_version bigint NOT NULL,
+    updated_ms bigint NOT NULL,
+    PRIMARY KEY (table_id, metadata_version)
+);
+
+CREATE TABLE IF NOT EXISTS iceberg_schema (
+    table_id bigint NOT NULL,
+    schema_id integer NOT NULL,
+    json text NOT NULL,
+    PRIMARY KEY (table_id, schema_id)
+);
+
+CREATE TABLE IF NOT EXISTS iceberg_spec (
+    table_id bigint NOT NULL,
+    spec_id integer NOT NULL,
+    json text NOT NULL,
+    PRIMARY KEY (table_id, spec_id)
+);
+
+-- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
+CREATE TABLE IF NOT EXISTS iceberg_change (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind text NOT NULL,
+    table_id bigint,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE OR REPLACE FUNCTION iceberg_note_expiry() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+    EXECUTE format('LOCK TABLE %I.iceberg_change IN EXCLUSIVE MODE', TG_TABLE_SCHEMA);
+    EXECUTE format('INSERT INTO %I.iceberg_change (kind) VALUES (''expire'')', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_note_expiry
+    AFTER DELETE ON ducklake_snapshot
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_note_expiry();
+
+-- DuckLake has primary keys only; every look-up of a table's rows would read them all.
+CREATE INDEX IF NOT EXISTS iceberg_ix_table ON ducklake_table (table_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snapshot);
+CREATE INDEX IF NOT EXISTS iceberg_ix_table_live ON ducklake_table (lower(table_name)) WHERE end_snapshot IS NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_column ON ducklake_column (table_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_column_tag ON ducklake_column_tag (table_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_tag ON ducklake_tag (object_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_data_file ON ducklake_data_file (table_id, begin_snapshot);
+CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_end ON ducklake_data_file (table_id, end_snapshot) WHERE end_snapshot IS NOT NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_delete_file ON ducklake_delete_file (table_id, delete_file_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_file_stats ON ducklake_file_column_stats (data_file_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_file_partition ON ducklake_file_partition_value (data_file_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_inlined ON ducklake_inlined_data_tables (table_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_partition ON ducklake_partition_info (table_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_partition_column ON ducklake_partition_column (table_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_schema_versions ON ducklake_schema_versions (table_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_changes ON ducklake_snapshot_changes USING gin (string_to_array(changes_made, ','));

@@ -1,0 +1,135 @@
+"""Numbers once given out: metadata versions and their log, schema and spec ids, locations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from duckicelake.errors import LakeMoved
+from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, TableNote, TableNotes
+
+METADATA_LOG_MAX = 100
+"""Iceberg's default of `write.metadata.previous-versions-max`."""
+
+SELECT_TABLE_NOTE = """
+SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms
+  FROM iceberg_table
+ WHERE table_id = %(table_id)s
+"""
+
+SELECT_SCHEMA_NOTES = """
+SELECT schema_id AS id, json FROM iceberg_schema WHERE table_id = %(table_id)s ORDER BY schema_id
+"""
+
+SELECT_SPEC_NOTES = """
+SELECT spec_id AS id, json FROM iceberg_spec WHERE table_id = %(table_id)s ORDER BY spec_id
+"""
+
+SELECT_METADATA_LOG = """
+SELECT metadata_version, updated_ms FROM iceberg_metadata_log
+ WHERE table_id = %(table_id)s
+ ORDER BY metadata_version DESC
+ LIMIT %(most)s
+"""
+
+
+def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
+    """Return what has been noted about a table; the log oldest first, the current version last."""
+    notes = fetch_rows(conn, TableNote, SELECT_TABLE_NOTE, table_id=table_id)
+    log = fetch_rows(conn, MetadataLogRow, SELECT_METADATA_LOG, table_id=table_id, most=METADATA_LOG_MAX + 1)
+    return TableNotes(
+        table=notes[0] if notes else None,
+        schemas=fetch_rows(conn, JsonNote, SELECT_SCHEMA_NOTES, table_id=table_id),
+        specs=fetch_rows(conn, JsonNote, SELECT_SPEC_NOTES, table_id=table_id),
+        metadata_log=log[::-1],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """What a state wants numbered: its content token, and the ids it found on top of the notes it read."""
+
+    position: Position
+    token: str
+    note: TableNote
+    schemas: Sequence[JsonNote]
+    specs: Sequence[JsonNote]
+
+
+INSERT_TABLE_NOTE = """
+INSERT INTO iceberg_table (table_id, location, format_version, sequence_base, metadata_version,
+                           lake_snapshot_id, change_id, token, updated_ms)
+VALUES (%(table_id)s, %(location)s, %(format_version)s, %(sequence_base)s, 0, -1, -1, '', 0)
+ON CONFLICT (table_id) DO NOTHING
+"""
+
+LOCK_TABLE_NOTE = """
+SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms
+  FROM iceberg_table
+ WHERE table_id = %(table_id)s
+   FOR UPDATE
+"""
+
+UPDATE_TABLE_NOTE = """
+UPDATE iceberg_table
+   SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
+       token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s
+ WHERE table_id = %(table_id)s
+"""
+
+INSERT_METADATA_LOG = """
+INSERT INTO iceberg_metadata_log (table_id, metadata_version, updated_ms)
+VALUES (%(table_id)s, %(metadata_version)s, %(updated_ms)s)
+"""
+
+INSERT_SCHEMA_NOTE = """
+INSERT INTO iceberg_schema (table_id, schema_id, json) VALUES (%(table_id)s, %(id)s, %(json)s)
+"""
+
+INSERT_SPEC_NOTE = """
+INSERT INTO iceberg_spec (table_id, spec_id, json) VALUES (%(table_id)s, %(id)s, %(json)s)
+"""
+
+
+def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNotes:
+    """Give a state its metadata version and ids, or return the ones it already has.
+
+    A state that saw less than the last numbered one gets nothing: an older state never gets a higher version.
+    Raises: LakeMoved: another server numbered a newer state meanwhile; read again
+    """
+    table_id = wanted.note.table_id
+    conn.execute(
+        INSERT_TABLE_NOTE,
+        {
+            "table_id": table_id,
+            "location": wanted.note.location,
+            "format_version": wanted.note.format_version,
+            "sequence_base": wanted.note.sequence_base,
+        },
+    )
+    last = fetch_rows(conn, TableNote, LOCK_TABLE_NOTE, table_id=table_id)[0]
+    seen = Position(last.lake_snapshot_id, last.change_id)
+    if last.location != wanted.note.location or (seen > wanted.position and last.token != wanted.token):
+        raise LakeMoved("Another server published a newer state of the table meanwhile; try again.")
+    if last.token != wanted.token:
+        _append_version(conn, wanted, last, now_ms)
+    return read_notes(conn, table_id)
+
+
+def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote, now_ms: int) -> None:
+    version = {
+        "table_id": last.table_id,
+        "metadata_version": last.metadata_version + 1,
+        "lake_snapshot_id": wanted.position.lake_snapshot_id,
+        "change_id": wanted.position.change_id,
+        "token": wanted.token,
+        "updated_ms": max(now_ms, last.updated_ms),
+        "format_version": wanted.note.format_version,
+    }
+    conn.execute(UPDATE_TABLE_NOTE, version)
+    conn.execute(INSERT_METADATA_LOG, {key: version[key] for key in ("table_id", "metadata_version", "updated_ms")})
+    for note in wanted.schemas:
+        conn.execute(INSERT_SCHEMA_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
+    for note in wanted.specs:
+        conn.execute(INSERT_SPEC_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})

@@ -1,0 +1,108 @@
+"""Rows of DuckLake as they are. Every function takes the connection of one `reading()` transaction."""
+
+from collections.abc import Sequence
+from typing import LiteralString, TypeVar
+
+import psycopg
+from psycopg.rows import class_row
+
+from duckicelake.lake.rows import Position, SchemaRow, TableRow, TagRow
+
+Row = TypeVar("Row")
+
+
+def fetch_rows(conn: psycopg.Connection, kind: type[Row], query: LiteralString, **parameters: object) -> list[Row]:
+    """Return a query's rows as frozen dataclasses whose fields are named like its columns."""
+    with conn.cursor(row_factory=class_row(kind)) as cursor:
+        return cursor.execute(query, parameters).fetchall()
+
+
+SELECT_POSITION = """
+SELECT max(snapshot_id) AS lake_snapshot_id, (SELECT coalesce(max(id), 0) FROM iceberg_change) AS change_id
+  FROM ducklake_snapshot
+"""
+
+
+def read_position(conn: psycopg.Connection) -> Position:
+    """Return how much of the lake this transaction sees."""
+    return fetch_rows(conn, Position, SELECT_POSITION)[0]
+
+
+SELECT_DATA_PATH = """
+SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL
+"""
+
+SELECT_ICEBERG_PATH = """
+SELECT value FROM iceberg_setting WHERE key = 'iceberg_path'
+"""
+
+
+def read_data_path(conn: psycopg.Connection) -> str:
+    """Return DATA_PATH, with its trailing slash."""
+    row = conn.execute(SELECT_DATA_PATH).fetchone()
+    return row[0] if row else ""
+
+
+def read_iceberg_path(conn: psycopg.Connection) -> str:
+    """Return ICEBERG_PATH, with its trailing slash."""
+    row = conn.execute(SELECT_ICEBERG_PATH).fetchone()
+    return row[0] if row else ""
+
+
+SELECT_SCHEMAS = """
+SELECT schema_id, schema_name, path, coalesce(path_is_relative, true) AS path_is_relative
+  FROM ducklake_schema
+ WHERE end_snapshot IS NULL
+ ORDER BY schema_name
+"""
+
+
+def read_schemas(conn: psycopg.Connection) -> list[SchemaRow]:
+    """Return the live DuckLake schemas by name."""
+    return fetch_rows(conn, SchemaRow, SELECT_SCHEMAS)
+
+
+SELECT_TAGS = """
+SELECT key, value FROM ducklake_tag
+ WHERE object_id = %(object_id)s AND end_snapshot IS NULL
+ ORDER BY key
+"""
+
+
+def read_tags(conn: psycopg.Connection, object_id: int) -> list[TagRow]:
+    """Return the live tags of a table, view or schema."""
+    return fetch_rows(conn, TagRow, SELECT_TAGS, object_id=object_id)
+
+
+SELECT_TABLE_NAMES = """
+SELECT t.table_name
+  FROM ducklake_table t
+ WHERE t.schema_id = %(schema_id)s AND t.end_snapshot IS NULL
+ ORDER BY t.table_name
+"""
+
+
+def read_table_names(conn: psycopg.Connection, schema_id: int) -> list[str]:
+    """Return the names of a schema's live tables, in order."""
+    return [row[0] for row in conn.execute(SELECT_TABLE_NAMES, {"schema_id": schema_id})]
+
+
+SELECT_TABLE = """
+SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relative, true) AS path_is_relative,
+       s.schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative
+  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+ -- DuckDB folds the case of names; an exact spelling wins over a folded one
+ WHERE t.end_snapshot IS NULL
+   AND lower(t.table_name) = lower(%(table_name)s) AND lower(s.schema_name) = lower(%(schema_name)s)
+ ORDER BY t.table_name = %(table_name)s DESC, s.schema_name = %(schema_name)s DESC, t.table_id
+ LIMIT 1
+"""
+
+
+def find_table(conn: psycopg.Connection, schema_name: str, table_name: str) -> TableRow | None:
+    """Return the live table of that name, in any case, or None."""
+    return _first(fetch_rows(conn, TableRow, SELECT_TABLE, schema_name=schema_name, table_name=table_name))
+
+
+def _first(rows: Sequence[TableRow]) -> TableRow | None:
+    return rows[0] if rows else None

@@ -1,0 +1,214 @@
+"""Everything DuckLake knows about one table, read in one transaction into a `TableState`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import psycopg
+from psycopg import sql
+from psycopg.types.string import TextLoader
+
+from duckicelake.errors import LakeMoved
+from duckicelake.lake.changes import DATA_KINDS, format_tokens
+from duckicelake.lake.notes import read_notes
+from duckicelake.lake.read import fetch_rows, read_data_path, read_iceberg_path, read_position, read_tags
+from duckicelake.lake.rows import (
+    ColumnRow,
+    ColumnStatsRow,
+    ColumnTagRow,
+    DataFileRow,
+    DeleteFileRow,
+    InlinedDeleteRow,
+    InlinedTable,
+    PartitionRow,
+    SnapshotRow,
+    TableRow,
+    TableState,
+)
+
+
+def read_table(conn: psycopg.Connection, table: TableRow) -> TableState:
+    """Return all rows about a live table.
+
+    Raises: LakeMoved: maintenance dropped an inlined table under this transaction; read again
+    """
+    data_files = read_data_files(conn, table.table_id)
+    delete_files = fetch_rows(conn, DeleteFileRow, SELECT_DELETE_FILES, table_id=table.table_id)
+    inlined_tables = read_inlined_tables(conn, table.table_id)
+    inlined_deletes = read_inlined_deletes(conn, table.table_id)
+    events = event_ids(data_files, delete_files, inlined_tables, inlined_deletes)
+    return TableState(
+        position=read_position(conn),
+        data_path=read_data_path(conn),
+        iceberg_path=read_iceberg_path(conn),
+        table=table,
+        tags=read_tags(conn, table.table_id),
+        snapshots=read_snapshots(conn, table.table_id, events),
+        oldest=fetch_rows(conn, SnapshotRow, SELECT_OLDEST_SNAPSHOT)[0],
+        columns=fetch_rows(conn, ColumnRow, SELECT_COLUMNS, table_id=table.table_id),
+        column_tags=fetch_rows(conn, ColumnTagRow, SELECT_COLUMN_TAGS, table_id=table.table_id),
+        partitions=fetch_rows(conn, PartitionRow, SELECT_PARTITIONS, table_id=table.table_id),
+        data_files=data_files,
+        delete_files=delete_files,
+        inlined_tables=inlined_tables,
+        inlined_deletes=inlined_deletes,
+        notes=read_notes(conn, table.table_id),
+    )
+
+
+SELECT_DATA_FILES = """
+SELECT f.data_file_id, f.begin_snapshot, f.end_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
+       f.record_count, f.file_size_bytes, f.row_id_start, f.partition_id, f.mapping_id, f.partial_max, f.encryption_key,
+       CASE WHEN f.partition_id IS NOT NULL THEN
+           ARRAY(SELECT p.partition_value FROM ducklake_file_partition_value p
+                  WHERE p.data_file_id = f.data_file_id ORDER BY p.partition_key_index)
+       END AS partition_values
+  FROM ducklake_data_file f
+ WHERE f.table_id = %(table_id)s
+ ORDER BY f.begin_snapshot, f.data_file_id
+"""
+
+SELECT_DELETE_FILES = """
+SELECT delete_file_id, data_file_id, begin_snapshot, end_snapshot, path, coalesce(path_is_relative, true) AS path_is_relative,
+       format, delete_count, file_size_bytes
+  FROM ducklake_delete_file
+ WHERE table_id = %(table_id)s
+ ORDER BY begin_snapshot, delete_file_id
+"""
+
+SELECT_COLUMNS = """
+SELECT column_id, begin_snapshot, end_snapshot, column_order, column_name, column_type, initial_default, default_value,
+       coalesce(nulls_allowed, true) AS nulls_allowed, parent_column
+  FROM ducklake_column
+ WHERE table_id = %(table_id)s
+ ORDER BY begin_snapshot, column_order, column_id
+"""
+
+SELECT_COLUMN_TAGS = """
+SELECT column_id, begin_snapshot, end_snapshot, value
+  FROM ducklake_column_tag
+ WHERE table_id = %(table_id)s AND key = 'comment'
+ ORDER BY begin_snapshot, column_id
+"""
+
+SELECT_PARTITIONS = """
+SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.partition_key_index, c.column_id, c.transform
+  FROM ducklake_partition_info i
+  -- RESET PARTITIONED BY leaves a partition without columns
+  LEFT JOIN ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
+ WHERE i.table_id = %(table_id)s
+ ORDER BY i.begin_snapshot, i.partition_id, c.partition_key_index
+"""
+
+SELECT_OLDEST_SNAPSHOT = """
+SELECT snapshot_id, snapshot_time, NULL AS changes_made
+  FROM ducklake_snapshot
+ WHERE snapshot_id = (SELECT min(snapshot_id) FROM ducklake_snapshot)
+"""
+
+
+def read_data_files(conn: psycopg.Connection, table_id: int) -> list[DataFileRow]:
+    """Return every data file row of a table, ended ones too, in order of appearance."""
+    return fetch_rows(conn, DataFileRow, SELECT_DATA_FILES, table_id=table_id)
+
+
+SELECT_SNAPSHOTS = """
+SELECT s.snapshot_id, s.snapshot_time, c.changes_made
+  FROM ducklake_snapshot s JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
+ -- a comma inside a quoted name only adds candidates; the grammar decides
+ WHERE string_to_array(c.changes_made, ',') && %(tokens)s
+ ORDER BY s.snapshot_id
+"""
+
+SELECT_SNAPSHOTS_BY_ID = """
+SELECT s.snapshot_id, s.snapshot_time, c.changes_made
+  FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
+ WHERE s.snapshot_id = ANY(%(ids)s)
+"""
+
+
+def read_snapshots(conn: psycopg.Connection, table_id: int, event_ids: set[int]) -> list[SnapshotRow]:
+    """Return the unexpired lake snapshots that changed a table: those that say so, and those its rows name."""
+    tokens = format_tokens(table_id, DATA_KINDS)
+    rows = {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS, tokens=tokens)}
+    silent = sorted(event_ids - rows.keys())
+    if silent:
+        rows |= {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS_BY_ID, ids=silent)}
+    return [rows[snapshot_id] for snapshot_id in sorted(rows)]
+
+
+def event_ids(
+    data_files: Iterable[DataFileRow],
+    delete_files: Iterable[DeleteFileRow],
+    inlined_tables: Iterable[InlinedTable],
+    inlined_deletes: Iterable[InlinedDeleteRow],
+) -> set[int]:
+    """Return the lake snapshots at which some row of the table begins or ends."""
+    ids = {row.begin_snapshot for row in (*data_files, *delete_files, *inlined_deletes)}
+    ids |= {row.end_snapshot for row in (*data_files, *delete_files) if row.end_snapshot is not None}
+    for table in inlined_tables:
+        ids |= set(_snapshots_of(table.rows))
+    return ids
+
+
+def _snapshots_of(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
+    for row in rows:
+        for snapshot_id in row[1:3]:
+            if isinstance(snapshot_id, int):
+                yield snapshot_id
+
+
+SELECT_INLINED_TABLES = """
+SELECT i.table_name, i.schema_version,
+       -- the columns are those of the table's first snapshot with this schema version
+       coalesce((SELECT min(v.begin_snapshot) FROM ducklake_schema_versions v
+                  WHERE v.table_id = i.table_id AND v.schema_version = i.schema_version),
+                (SELECT min(t.begin_snapshot) FROM ducklake_table t WHERE t.table_id = i.table_id))
+  FROM ducklake_inlined_data_tables i
+ WHERE i.table_id = %(table_id)s
+ ORDER BY i.schema_version
+"""
+
+
+def read_inlined_tables(conn: psycopg.Connection, table_id: int) -> list[InlinedTable]:
+    """Return the rows of every inlined table, dead versions too, by row id and snapshot."""
+    found = conn.execute(SELECT_INLINED_TABLES, {"table_id": table_id}).fetchall()
+    tables = (InlinedTable(version, begin, _read_inlined_rows(conn, name)) for name, version, begin in found)
+    return [table for table in tables if table.rows]
+
+
+def _read_inlined_rows(conn: psycopg.Connection, name: str) -> list[tuple[object, ...]]:
+    query = sql.SQL("SELECT * FROM {} ORDER BY 1, 2").format(sql.Identifier(name))
+    with conn.cursor() as cursor:
+        for type_name in ("time", "timetz", "interval"):
+            # Python has no 24:00:00 and no months in an interval
+            cursor.adapters.register_loader(type_name, TextLoader)
+        try:
+            return cursor.execute(query).fetchall()
+        except psycopg.errors.UndefinedTable as error:
+            raise LakeMoved(f"DuckLake dropped {name} while it was being read; try again.") from error
+
+
+SELECT_HAS_INLINED_DELETES = """
+SELECT to_regclass(%(name)s) IS NOT NULL
+"""
+
+
+def read_inlined_deletes(conn: psycopg.Connection, table_id: int) -> list[InlinedDeleteRow]:
+    """Return the inlined deletes of a table's data files; DuckLake makes their table with the first of them."""
+    name = f"ducklake_inlined_delete_{table_id}"
+    row = conn.execute(SELECT_HAS_INLINED_DELETES, {"name": name}).fetchone()
+    if row is None or not row[0]:
+        return []
+    query = sql.SQL("SELECT file_id, row_id, begin_snapshot FROM {} ORDER BY 1, 2, 3").format(sql.Identifier(name))
+    return [InlinedDeleteRow(*found) for found in conn.execute(query)]
+
+
+SELECT_COLUMN_STATS = """
+SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_value, max_value, contains_nan
+  FROM ducklake_file_column_stats
+ WHERE data_file_id = ANY(%(data_file_ids)s) AND table_id = %(table_id)s
+"""
+
+
+def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[ColumnStatsRow]:
+    """Return the column statistics of some data files, in no order."""
+    return fetch_rows(conn, ColumnStatsRow, SELECT_COLUMN_STATS, table_id=table_id, data_file_ids=list(data_file_ids))

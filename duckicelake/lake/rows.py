@@ -1,0 +1,225 @@
+"""DuckLake's tables and our notes as frozen rows, one dataclass a table; columns keep their names.
+
+A versioned row is live at lake snapshot n when `begin_snapshot <= n` and `end_snapshot` is None or above n.
+Source: DuckLake specification 1.0; the notes are defined in `install.sql`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """How much of a lake a reading saw. Ordered by commit: a later reading is never below an earlier one."""
+
+    lake_snapshot_id: int
+    change_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """`ducklake_snapshot` joined with its `ducklake_snapshot_changes`."""
+
+    snapshot_id: int
+    snapshot_time: datetime
+    changes_made: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRow:
+    """`ducklake_schema`: what Iceberg calls a namespace."""
+
+    schema_id: int
+    schema_name: str
+    path: str | None
+    path_is_relative: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """`ducklake_table` joined with its `ducklake_schema`."""
+
+    table_id: int
+    table_uuid: UUID
+    table_name: str
+    path: str | None
+    path_is_relative: bool
+    schema_name: str
+    schema_path: str | None
+    schema_path_is_relative: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TagRow:
+    """`ducklake_tag`, live rows only. A value of None means the tag was removed."""
+
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRow:
+    """`ducklake_column`. `column_id` is the Parquet and Iceberg field id."""
+
+    column_id: int
+    begin_snapshot: int
+    end_snapshot: int | None
+    column_order: int
+    column_name: str
+    column_type: str
+    initial_default: str | None
+    default_value: str | None
+    nulls_allowed: bool
+    parent_column: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTagRow:
+    """`ducklake_column_tag`; the only key is 'comment'."""
+
+    column_id: int
+    begin_snapshot: int
+    end_snapshot: int | None
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """`ducklake_partition_info` joined with `ducklake_partition_column`; without columns the key is None."""
+
+    partition_id: int
+    begin_snapshot: int
+    end_snapshot: int | None
+    partition_key_index: int | None
+    column_id: int | None
+    transform: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileRow:
+    """`ducklake_data_file`. `partition_values` are the texts of `ducklake_file_partition_value` by key index."""
+
+    data_file_id: int
+    begin_snapshot: int
+    end_snapshot: int | None
+    path: str
+    path_is_relative: bool
+    record_count: int
+    file_size_bytes: int
+    row_id_start: int | None
+    partition_id: int | None
+    mapping_id: int | None
+    partial_max: int | None
+    encryption_key: str | None
+    partition_values: Sequence[str | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFileRow:
+    """`ducklake_delete_file`: cumulative positions of one data file."""
+
+    delete_file_id: int
+    data_file_id: int
+    begin_snapshot: int
+    end_snapshot: int | None
+    path: str
+    path_is_relative: bool
+    format: str | None
+    delete_count: int
+    file_size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatsRow:
+    """`ducklake_file_column_stats`; `value_count` counts the non-null values only."""
+
+    data_file_id: int
+    column_id: int
+    column_size_bytes: int | None
+    value_count: int | None
+    null_count: int | None
+    min_value: str | None
+    max_value: str | None
+    contains_nan: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class InlinedTable:
+    """One `ducklake_inlined_data_<T>_<V>`: `rows` are (row_id, begin_snapshot, end_snapshot, *root columns in order)."""
+
+    schema_version: int
+    begin_snapshot: int
+    rows: Sequence[tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class InlinedDeleteRow:
+    """`ducklake_inlined_delete_<T>`: `row_id` is the position in the file, from 0."""
+
+    file_id: int
+    row_id: int
+    begin_snapshot: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableNote:
+    """`iceberg_table`: the numbers given out for a table. `updated_ms` is the time of `metadata_version`."""
+
+    table_id: int
+    location: str
+    format_version: int
+    sequence_base: int
+    metadata_version: int
+    lake_snapshot_id: int
+    change_id: int
+    token: str
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLogRow:
+    """`iceberg_metadata_log`: one metadata version given out and its time."""
+
+    metadata_version: int
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JsonNote:
+    """`iceberg_schema` or `iceberg_spec`: an id given out and the exact JSON it stands for."""
+
+    id: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableNotes:
+    """Everything noted about one table; `table` is None until its first publication."""
+
+    table: TableNote | None
+    schemas: Sequence[JsonNote]
+    specs: Sequence[JsonNote]
+    metadata_log: Sequence[MetadataLogRow]
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One table as one transaction saw it: every row DuckLake and the notes hold about it, statistics excepted."""
+
+    position: Position
+    data_path: str
+    iceberg_path: str
+    table: TableRow
+    tags: Sequence[TagRow]
+    snapshots: Sequence[SnapshotRow]
+    oldest: SnapshotRow
+    columns: Sequence[ColumnRow]
+    column_tags: Sequence[ColumnTagRow]
+    partitions: Sequence[PartitionRow]
+    data_files: Sequence[DataFileRow]
+    delete_files: Sequence[DeleteFileRow]
+    inlined_tables: Sequence[InlinedTable]
+    inlined_deletes: Sequence[InlinedDeleteRow]
+    notes: TableNotes

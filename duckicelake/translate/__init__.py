@@ -1,0 +1,5 @@
+"""THE BRIDGE, pure: where DuckLake's rows and Iceberg's format meet.
+
+types (columns → schema) · values (texts → Iceberg values) · partitions · locations (paths → URIs) · history (rows →
+what each snapshot changed) · manifests (changes → manifests) · files (rows → data files) · to_iceberg (all → metadata).
+"""

@@ -1,0 +1,115 @@
+"""DuckLake's file rows as Iceberg data files, with the statistics Iceberg readers prune by.
+
+Bounds are outer bounds or left out: those of uuids (readers disagree about their order) and of binaries (their texts
+are ambiguous) always are. Zero bounds of floats cover both zeros.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.bounds import lower_bound, upper_bound
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
+from duckicelake.translate.partitions import UNPARTITIONED, Partitioning, PublishedSpec, find_partition
+from duckicelake.translate.values import parse_value
+
+UNBOUNDED = frozenset({"uuid", "binary"})
+POSITION_DELETES = 1
+FILE_PATH_ID = 2147483546
+
+Bounds = dict[int, bytes]
+
+
+def check_readable(row: DataFileRow) -> None:
+    """Refuse a data file that Iceberg readers cannot read as it is."""
+    if row.encryption_key is not None:
+        raise Unsupported(f"Data file {row.path!r} is encrypted; no Iceberg reader can open it. Copy the table into an open lake.")
+    if row.mapping_id is not None:
+        raise Unsupported(
+            f"Data file {row.path!r} was added with ducklake_add_data_files, which is not published yet. "
+            "INSERT its rows instead, or rewrite them with UPDATE."
+        )
+
+
+def choose_spec(row: DataFileRow, partitioning: Partitioning, schema: Schema) -> tuple[PublishedSpec, tuple[object, ...]]:
+    """Return the spec a file is published under and its partition tuple; unpartitioned when its values prove nothing."""
+    spec = UNPARTITIONED if row.partition_id is None else partitioning.by_partition_id.get(row.partition_id, UNPARTITIONED)
+    partition = find_partition(row, spec, schema)
+    return (UNPARTITIONED, ()) if partition is None else (spec, partition)
+
+
+def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stats: Iterable[ColumnStatsRow], schema: Schema) -> DataFile:
+    """Return a DuckLake data file for a manifest; `schema` is the one it was written by."""
+    types = dict(leaf_fields(schema))
+    known = [row for row in stats if row.column_id in types]
+    lower, upper = _bounds(known, types)
+    counted = [s for s in known if s.value_count is not None and s.null_count is not None]
+    return DataFile(
+        content=0,
+        file_path=uri,
+        file_format="PARQUET",
+        partition=partition,
+        record_count=row.record_count,
+        file_size_in_bytes=row.file_size_bytes,
+        column_sizes={s.column_id: s.column_size_bytes for s in known if s.column_size_bytes is not None} or None,
+        # DuckLake counts the values that are not null, Iceberg all of them
+        value_counts={s.column_id: (s.value_count or 0) + (s.null_count or 0) for s in counted} or None,
+        null_value_counts={s.column_id: s.null_count for s in counted if s.null_count is not None} or None,
+        nan_value_counts={s.column_id: 0 for s in known if s.contains_nan is False} or None,
+        lower_bounds=lower or None,
+        upper_bounds=upper or None,
+    )
+
+
+def _bounds(stats: Sequence[ColumnStatsRow], types: Mapping[int, PrimitiveType]) -> tuple[Bounds, Bounds]:
+    lower: Bounds = {}
+    upper: Bounds = {}
+    for row in stats:
+        type_ = types[row.column_id]
+        low, high = find_lower(type_, _value(type_, row.min_value)), find_upper(type_, _value(type_, row.max_value))
+        if low is not None and high is not None:
+            lower[row.column_id], upper[row.column_id] = low, high
+    return lower, upper
+
+
+def _value(type_: PrimitiveType, text: str | None) -> object | None:
+    return None if text is None else parse_value(type_, text)
+
+
+def find_lower(type_: PrimitiveType, value: object | None) -> bytes | None:
+    """Return a lower bound for a column whose least value this is, or None when there is no safe one."""
+    return _find_bound(type_, value, lower_bound, -0.0)
+
+
+def find_upper(type_: PrimitiveType, value: object | None) -> bytes | None:
+    """Return an upper bound for a column whose greatest value this is, or None when there is no safe one."""
+    return _find_bound(type_, value, upper_bound, 0.0)
+
+
+def _find_bound(
+    type_: PrimitiveType, value: object | None, bound: Callable[[PrimitiveType, object], bytes | None], zero: float
+) -> bytes | None:
+    if value is None or type_.name in UNBOUNDED:
+        return None
+    if isinstance(value, float) and value == 0.0:
+        value = zero
+    return bound(type_, value)
+
+
+def to_position_deletes(uri: str, size_bytes: int, count: int, target: DataFile) -> DataFile:
+    """Return a position delete file that holds deletes of one data file only, for a manifest."""
+    path = target.file_path.encode()
+    return DataFile(
+        content=POSITION_DELETES,
+        file_path=uri,
+        file_format="PARQUET",
+        partition=target.partition,
+        record_count=count,
+        file_size_in_bytes=size_bytes,
+        # equal bounds of file_path tell readers that one data file is meant; they must be whole
+        lower_bounds={FILE_PATH_ID: path},
+        upper_bounds={FILE_PATH_ID: path},
+        referenced_data_file=target.file_path,
+    )

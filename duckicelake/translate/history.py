@@ -1,0 +1,99 @@
+"""What each lake snapshot did to a table's files, from the rows alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
+from duckicelake.lake.rows import TableState
+from duckicelake.translate.visibility import FileKey, Longs, TrackedFile, Visibility
+
+
+@dataclass(slots=True)
+class Step:
+    """What one published snapshot did to the files, compared with the published snapshot before it.
+
+    `deletes` names the live files whose deleted positions changed; False: the file has none any more.
+    """
+
+    snapshot_id: int
+    timestamp_ms: int
+    is_rewrite: bool = False
+    added: list[TrackedFile] = field(default_factory=list[TrackedFile])
+    removed: list[TrackedFile] = field(default_factory=list[TrackedFile])
+    deletes: dict[FileKey, bool] = field(default_factory=dict[FileKey, bool])
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The published snapshots of a table, oldest first. `base` holds what happened before the first of them."""
+
+    base: Step
+    steps: tuple[Step, ...]
+
+
+def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapping[FileKey, Visibility]) -> History:
+    """Return what every published snapshot changed.
+
+    An event at an expired lake snapshot counts for the next one left. When a table's last change has expired, it stays
+    the current snapshot all the same, with the latest time known before it.
+    """
+    steps = _published_steps(state, last_event(files, visibility.values()))
+    base = Step(steps[0].snapshot_id - 1 if steps else 0, 0)
+    every = (base, *steps)
+    ids = np.array([step.snapshot_id for step in every], dtype=np.int64)
+    for file in files:
+        first = _step_index(ids, file.begin_snapshot)
+        last = len(every) if file.end_snapshot is None else _step_index(ids, file.end_snapshot)
+        if first >= last:
+            continue
+        every[first].added.append(file)
+        if last < len(every):
+            every[last].removed.append(file)
+        if file.key in visibility:
+            _add_deletes(file.key, visibility[file.key], every, range(first, last))
+    return History(base, tuple(steps))
+
+
+def _step_index(ids: Longs, event: int) -> int:
+    return int(np.searchsorted(ids, event))
+
+
+def _add_deletes(key: FileKey, visibility: Visibility, every: Sequence[Step], span: range) -> None:
+    changes = visibility.changes()
+    before = np.empty(0, dtype=np.int64)
+    for index in _due_steps(changes, every, span):
+        deleted = visibility.deleted_at(every[index].snapshot_id)
+        if not np.array_equal(deleted, before):
+            every[index].deletes[key] = len(deleted) > 0
+        before = deleted
+
+
+def _due_steps(changes: Longs, every: Sequence[Step], span: range) -> list[int]:
+    ids = np.array([every[index].snapshot_id for index in span], dtype=np.int64)
+    due = np.searchsorted(ids, changes) + span.start
+    return sorted({span.start} | {int(index) for index in due if index < span.stop})
+
+
+def _published_steps(state: TableState, last: int) -> list[Step]:
+    steps: list[Step] = []
+    latest_ms = 0
+    for row in state.snapshots:
+        # Iceberg wants its log in order of time; Postgres stamps a commit with the time its transaction began
+        latest_ms = max(latest_ms, int(row.snapshot_time.timestamp() * 1000))
+        kinds = kinds_of_table(row.changes_made, state.table.table_id)
+        steps.append(Step(row.snapshot_id, latest_ms, bool(kinds & REWRITE_KINDS)))
+    if last > (steps[-1].snapshot_id if steps else 0):
+        steps.append(Step(last, max(latest_ms, int(state.oldest.snapshot_time.timestamp() * 1000))))
+    return steps
+
+
+def last_event(files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> int:
+    """Return the newest lake snapshot at which a row of the table appeared or disappeared, or 0."""
+    events = {0}
+    for file in files:
+        events |= {file.begin_snapshot, file.end_snapshot or 0}
+    for changed in visibility:
+        events |= {int(i) for i in changed.changes()[-1:]}
+    return max(events)

@@ -1,0 +1,73 @@
+"""DuckLake paths as URIs, and where a table's Iceberg side lives.
+
+Source: DuckLake resolves by plain concatenation, [data_path][schema.path][table.path]path, each prefix only when relative
+"""
+
+import re
+from uuid import UUID
+
+from duckicelake.lake.rows import TableRow
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def to_uri(path: str) -> str:
+    """Return a path as a URI: local folders get the scheme `file`, everything else stays as it is."""
+    return f"file://{path}" if path.startswith("/") else path
+
+
+def table_folder(data_path: str, table: TableRow) -> str:
+    """Return the folder that a table's relative file paths start from, with its trailing slash."""
+    schema_folder = _under(data_path, table.schema_path, table.schema_path_is_relative)
+    return _under(schema_folder, table.path, table.path_is_relative)
+
+
+def _under(parent: str, path: str | None, is_relative: bool) -> str:
+    if path is None:
+        return parent
+    return parent + path if is_relative else path
+
+
+def file_uri(folder: str, path: str, is_relative: bool) -> str:
+    """Return the URI of one data or delete file of the table in `folder`."""
+    return to_uri(folder + path if is_relative else path)
+
+
+def table_location(iceberg_path: str, table_uuid: UUID, schema_name: str, table_name: str) -> str:
+    """Return a new table's Iceberg location, without trailing slash.
+
+    Names are part of it only when plain: paths go into access policies, where some characters are wildcards.
+    """
+    namespace = [schema_name] if PLAIN_NAME.fullmatch(schema_name) else []
+    name = f"{table_name}-{table_uuid}" if PLAIN_NAME.fullmatch(table_name) else str(table_uuid)
+    return to_uri(iceberg_path) + "/".join([*namespace, name])
+
+
+def metadata_uri(location: str, metadata_version: int) -> str:
+    """Return the URI of one metadata version, named as Hadoop tables name it."""
+    return f"{location}/metadata/v{metadata_version}.metadata.json"
+
+
+def version_hint_uri(location: str) -> str:
+    """Return the URI of the file that names the newest metadata version to path readers."""
+    return f"{location}/metadata/version-hint.text"
+
+
+def manifest_uri(location: str, digest: str) -> str:
+    """Return the URI of a manifest by the digest of its bytes."""
+    return f"{location}/metadata/{digest}-m0.avro"
+
+
+def manifest_list_uri(location: str, snapshot_id: int, digest: str) -> str:
+    """Return the URI of a snapshot's manifest list by the digest of its bytes."""
+    return f"{location}/metadata/snap-{snapshot_id}-{digest}.avro"
+
+
+def inlined_uri(location: str, lake_snapshot_id: int, digest: str) -> str:
+    """Return the URI of the file derived from the rows inlined at one lake snapshot."""
+    return f"{location}/data/inlined-{lake_snapshot_id}-{digest}.parquet"
+
+
+def deletes_uri(location: str, lake_snapshot_id: int, digest: str) -> str:
+    """Return the URI of a position delete file derived for one lake snapshot."""
+    return f"{location}/data/deletes-{lake_snapshot_id}-{digest}.parquet"

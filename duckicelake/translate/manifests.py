@@ -1,0 +1,157 @@
+"""How a table's manifests grow with its snapshots: a fold over what each snapshot changed.
+
+A snapshot writes manifests for what it added and removed, with what is left of the manifests it removed from, and carries
+all others on. Manifests of like size merge when MERGE_FAN of them have come together, so a list holds few of them and an
+entry is rewritten only once per size class. Full manifests are never merged.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from duckicelake.translate.history import History, Step
+from duckicelake.translate.visibility import FileKey
+
+EXISTING, ADDED, DELETED = 0, 1, 2
+DATA, DELETES = 0, 1
+
+MERGE_FAN = 16
+ENTRIES_MAX = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPlan:
+    """One manifest entry. `since` is the lake snapshot its sequence number stands for.
+
+    A delete file is known by its data file and `since`; a data file by its key alone.
+    """
+
+    status: int
+    snapshot_id: int
+    since: int
+    key: FileKey
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPlan:
+    """One manifest of data files (`content` DATA) or delete files, written by the snapshot `snapshot_id`."""
+
+    content: int
+    spec_id: int
+    snapshot_id: int
+    entries: tuple[EntryPlan, ...]
+
+    def live(self) -> list[EntryPlan]:
+        """Return the entries that still count."""
+        return [entry for entry in self.entries if entry.status != DELETED]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """One snapshot's manifests, those it wrote itself last."""
+
+    step: Step
+    manifests: tuple[ManifestPlan, ...]
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The manifests of one content, oldest first by number, and the number of the one that holds each live file."""
+
+    content: int
+    plans: dict[int, ManifestPlan] = field(default_factory=dict[int, ManifestPlan])
+    where: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
+    next_number: int = 0
+
+    def put(self, plan: ManifestPlan) -> None:
+        for entry in plan.live():
+            self.where[entry.key] = self.next_number
+        self.plans[self.next_number] = plan
+        self.next_number += 1
+
+    def take(self, keys: Iterable[FileKey]) -> list[tuple[int, EntryPlan]]:
+        """Return, with their spec ids, the live entries of the manifests that hold any of these files, and forget them."""
+        numbers = sorted({self.where[key] for key in keys if key in self.where})
+        plans = [self.plans.pop(number) for number in numbers]
+        return [(plan.spec_id, replace(entry, status=EXISTING)) for plan in plans for entry in plan.live()]
+
+    def take_tier(self, spec_id: int, tier: int) -> list[EntryPlan]:
+        """Return the live entries of all manifests of one size class and forget them, when they are due to merge."""
+        numbers = [n for n, p in self.plans.items() if p.spec_id == spec_id and size_class(len(p.entries)) == tier]
+        if len(numbers) < MERGE_FAN - 1:
+            return []
+        return [replace(entry, status=EXISTING) for number in numbers for entry in self.plans.pop(number).live()]
+
+    def drop_empty(self) -> None:
+        for number in [n for n, p in self.plans.items() if all(e.status == DELETED for e in p.entries)]:
+            del self.plans[number]
+
+
+def to_manifests(history: History, spec_of: Callable[[FileKey], int]) -> list[SnapshotPlan]:
+    """Return the manifests of every snapshot. `spec_of` gives the spec id that a data file is published under."""
+    shelves = (_Shelf(DATA), _Shelf(DELETES))
+    plans: list[SnapshotPlan] = []
+    for index, step in enumerate(history.steps):
+        if index == 0:
+            for shelf in shelves:
+                _put_base(shelf, history.base, step.snapshot_id, spec_of)
+        for shelf in shelves:
+            shelf.drop_empty()
+            _fold(shelf, step, spec_of)
+        plans.append(SnapshotPlan(step, tuple(plan for shelf in shelves for plan in shelf.plans.values())))
+    return plans
+
+
+def _put_base(shelf: _Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:
+    entries = [(spec_of(e.key), replace(e, status=EXISTING, snapshot_id=e.since)) for e in _added(shelf.content, base)]
+    for spec_id, chunk in _chunks(entries):
+        shelf.put(ManifestPlan(shelf.content, spec_id, snapshot_id, chunk))
+
+
+def _added(content: int, step: Step) -> list[EntryPlan]:
+    if content == DATA:
+        return [EntryPlan(ADDED, step.snapshot_id, file.begin_snapshot, file.key) for file in step.added]
+    return [EntryPlan(ADDED, step.snapshot_id, step.snapshot_id, key) for key, has_any in step.deletes.items() if has_any]
+
+
+def _fold(shelf: _Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
+    gone = {file.key for file in step.removed}
+    if shelf.content == DELETES:
+        gone |= step.deletes.keys()
+    touched = shelf.take(gone)
+    entries = [(spec_of(entry.key), entry) for entry in _added(shelf.content, step)]
+    for spec_id, entry in touched:
+        if entry.key in gone:
+            entries.append((spec_id, replace(entry, status=DELETED, snapshot_id=step.snapshot_id)))
+            shelf.where.pop(entry.key, None)
+        else:
+            entries.append((spec_id, entry))
+    for spec_id in sorted({spec_id for spec_id, _ in entries}):
+        own = [entry for found, entry in entries if found == spec_id]
+        for _, chunk in _chunks([(spec_id, entry) for entry in _merge(shelf, spec_id, own)]):
+            shelf.put(ManifestPlan(shelf.content, spec_id, step.snapshot_id, chunk))
+
+
+def _merge(shelf: _Shelf, spec_id: int, own: list[EntryPlan]) -> list[EntryPlan]:
+    while len(own) < ENTRIES_MAX and (more := shelf.take_tier(spec_id, size_class(len(own)))):
+        own = [*more, *own]
+    return own
+
+
+def size_class(count: int) -> int:
+    """Return 0 below MERGE_FAN entries, 1 below its square, and so on; -1 for a full manifest, which never merges."""
+    if count >= ENTRIES_MAX:
+        return -1
+    tier = 0
+    while count >= MERGE_FAN:
+        count //= MERGE_FAN
+        tier += 1
+    return tier
+
+
+def _chunks(entries: Sequence[tuple[int, EntryPlan]]) -> Iterable[tuple[int, tuple[EntryPlan, ...]]]:
+    by_spec: dict[int, list[EntryPlan]] = {}
+    for spec_id, entry in entries:
+        by_spec.setdefault(spec_id, []).append(entry)
+    for spec_id, found in sorted(by_spec.items()):
+        for start in range(0, len(found), ENTRIES_MAX):
+            yield spec_id, tuple(found[start : start + ENTRIES_MAX])

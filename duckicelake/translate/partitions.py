@@ -1,0 +1,190 @@
+"""DuckLake's partition keys as Iceberg specs. A file whose values cannot be proven goes under the unpartitioned spec.
+
+DuckLake's year, month, day and hour are calendar components, so Iceberg's `month` needs year and month together, and
+so on; those of a timestamptz depend on the writer's time zone and claim nothing. `bucket` is Iceberg's for some types.
+Spec 0 is always unpartitioned: derived files, and files older than the partitioning, live there.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from duckicelake.iceberg.partition import PartitionField, PartitionSpec
+from duckicelake.iceberg.schema import Schema, find_field
+from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.lake.rows import DataFileRow, JsonNote, PartitionRow
+from duckicelake.translate.values import days_from_civil, parse_value
+
+TIME_UNITS = ("year", "month", "day", "hour")
+BUCKET = re.compile(r"bucket\((\d+)\)")
+BUCKETED_ALIKE = frozenset({"int", "long", "string", "date", "time", "timestamp", "timestamptz", "binary"})
+FIRST_FIELD_ID = 1000
+INT = PrimitiveType("int")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """One field of a spec and the DuckLake key indexes that its value is made of."""
+
+    source_id: int
+    transform: str
+    key_indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSpec:
+    """An Iceberg spec that some DuckLake partitioning maps to."""
+
+    spec_id: int
+    field_ids: tuple[int, ...]
+    keys: tuple[PartitionKey, ...]
+
+
+UNPARTITIONED = PublishedSpec(0, (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """All specs of a table. `by_partition_id` names those that map to a spec with fields."""
+
+    specs: tuple[PublishedSpec, ...]
+    by_partition_id: Mapping[int, PublishedSpec]
+    default_spec_id: int
+    new_notes: tuple[JsonNote, ...]
+
+
+def to_partitioning(rows: Sequence[PartitionRow], schema: Schema, notes: Sequence[JsonNote]) -> Partitioning:
+    """Return a table's specs: the noted ones keep their ids, new ones get the next, in order of appearance."""
+    noted = {note.json: note.id for note in notes}
+    field_ids = {(f["source-id"], f["transform"]): f["field-id"] for note in notes for f in json.loads(note.json)}
+    by_partition_id: dict[int, PublishedSpec] = {}
+    new_notes: list[JsonNote] = []
+    for partition_id, group in groupby(rows, key=lambda row: row.partition_id):
+        keys = to_keys(list(group), schema)
+        if not keys:
+            continue
+        ids = tuple(_field_id(field_ids, key) for key in keys)
+        text = _format_note(keys, ids)
+        if text not in noted:
+            noted[text] = max(noted.values(), default=0) + 1
+            new_notes.append(JsonNote(noted[text], text))
+        by_partition_id[partition_id] = PublishedSpec(noted[text], ids, keys)
+    specs = {spec.spec_id: spec for spec in by_partition_id.values()}
+    live = [row.partition_id for row in rows if row.end_snapshot is None]
+    default = by_partition_id.get(live[-1], UNPARTITIONED) if live else UNPARTITIONED
+    ordered = (UNPARTITIONED, *(specs[spec_id] for spec_id in sorted(specs)))
+    return Partitioning(ordered, by_partition_id, default.spec_id, tuple(new_notes))
+
+
+def _field_id(field_ids: dict[tuple[int, str], int], key: PartitionKey) -> int:
+    highest = max(field_ids.values(), default=FIRST_FIELD_ID - 1)
+    return field_ids.setdefault((key.source_id, key.transform), highest + 1)
+
+
+def _format_note(keys: Sequence[PartitionKey], field_ids: Sequence[int]) -> str:
+    fields = [
+        {"source-id": key.source_id, "field-id": field_id, "transform": key.transform}
+        for key, field_id in zip(keys, field_ids, strict=True)
+    ]
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey, ...]:
+    """Return what one DuckLake partitioning proves in Iceberg's terms; nothing when a source column is gone."""
+    indexes: dict[tuple[int, str], int] = {}
+    for row in rows:
+        if row.column_id is not None and row.transform is not None and row.partition_key_index is not None:
+            if find_field(schema, row.column_id) is None:
+                return ()
+            indexes[row.column_id, row.transform.lower()] = row.partition_key_index
+    keys: list[PartitionKey] = []
+    for (source_id, transform), index in indexes.items():
+        key = _to_key(source_id, transform, index, indexes, schema)
+        if key is not None:
+            keys.append(key)
+    return tuple(keys)
+
+
+def _to_key(source_id: int, transform: str, index: int, indexes: Mapping[tuple[int, str], int], schema: Schema) -> PartitionKey | None:
+    field = find_field(schema, source_id)
+    type_name = field.type.name if field and isinstance(field.type, PrimitiveType) else ""
+    bucket = BUCKET.fullmatch(transform)
+    if transform == "identity":
+        return PartitionKey(source_id, "identity", (index,))
+    if bucket and type_name in BUCKETED_ALIKE:
+        return PartitionKey(source_id, f"bucket[{bucket[1]}]", (index,))
+    if transform == "year" and type_name in ("date", "timestamp"):
+        chain = [unit for unit in TIME_UNITS if all((source_id, coarser) in indexes for coarser in _up_to(unit))]
+        return PartitionKey(source_id, chain[-1], tuple(indexes[source_id, unit] for unit in _up_to(chain[-1])))
+    return None
+
+
+def _up_to(unit: str) -> tuple[str, ...]:
+    return TIME_UNITS[: TIME_UNITS.index(unit) + 1]
+
+
+def to_spec(published: PublishedSpec, schema: Schema) -> PartitionSpec:
+    """Return a spec with names that are free in this schema: `column` for identity, `column_transform` otherwise."""
+    taken = {field.name for field in schema.fields}
+    fields: list[PartitionField] = []
+    for key, field_id in zip(published.keys, published.field_ids, strict=True):
+        source = find_field(schema, key.source_id)
+        name = source.name if source else f"field_{key.source_id}"
+        if key.transform != "identity":
+            name = _free_name(f"{name}_{key.transform.partition('[')[0]}", taken)
+        taken.add(name)
+        fields.append(PartitionField(key.source_id, field_id, name, key.transform))
+    return PartitionSpec(published.spec_id, tuple(fields))
+
+
+def _free_name(name: str, taken: Iterable[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def find_partition(row: DataFileRow, spec: PublishedSpec, schema: Schema) -> tuple[object, ...] | None:
+    """Return the partition tuple that a file's texts prove under a spec, or None when one of them does not."""
+    texts = row.partition_values or ()
+    values: list[object] = []
+    for key in spec.keys:
+        if any(index >= len(texts) for index in key.key_indexes):
+            return None
+        parts = [texts[index] for index in key.key_indexes]
+        value = _to_value(key, parts, schema)
+        if value is None and any(part is not None for part in parts):
+            return None
+        values.append(value)
+    return tuple(values)
+
+
+def _to_value(key: PartitionKey, texts: Sequence[str | None], schema: Schema) -> object | None:
+    known = [text for text in texts if text is not None]
+    if len(known) < len(texts):
+        return None
+    if key.transform != "identity":
+        numbers = [parse_value(INT, text) for text in known]
+        components = [number for number in numbers if isinstance(number, int)]
+        if len(components) < len(known):
+            return None
+        return _to_ordinal(components) if key.transform in TIME_UNITS else components[0]
+    field = find_field(schema, key.source_id)
+    value = parse_value(field.type, known[0]) if field and isinstance(field.type, PrimitiveType) else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _to_ordinal(components: Sequence[int]) -> int:
+    """Return years, months, days or hours since 1970, by how many components there are."""
+    match components:
+        case [year]:
+            return year - 1970
+        case [year, month]:
+            return (year - 1970) * 12 + month - 1
+        case [year, month, day]:
+            return days_from_civil(year, month, day)
+        case _:
+            year, month, day, hour = components
+            return days_from_civil(year, month, day) * 24 + hour

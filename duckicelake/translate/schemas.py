@@ -1,0 +1,62 @@
+"""The schemas a table has had: ids in order of appearance, never changed once noted."""
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from duckicelake.iceberg.schema import Schema, format_schema
+from duckicelake.lake.rows import JsonNote, TableState
+from duckicelake.translate.types import check_defaults, check_promotions, columns_at, schema_changes, to_fields
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """A table's schemas over time: `timeline` holds the lake snapshot each is valid from, ascending."""
+
+    timeline: tuple[tuple[int, Schema], ...]
+    new_notes: tuple[JsonNote, ...]
+    last_column_id: int
+
+    def at(self, lake_snapshot_id: int) -> Schema:
+        """Return the schema at a lake snapshot, the oldest known one when it is older still."""
+        index = bisect_right(self.timeline, lake_snapshot_id, key=lambda item: item[0])
+        return self.timeline[max(index - 1, 0)][1]
+
+    @property
+    def current(self) -> Schema:
+        """The schema at the lake's head."""
+        return self.timeline[-1][1]
+
+    def all(self) -> tuple[Schema, ...]:
+        """Return every distinct schema by id."""
+        found = {schema.schema_id: schema for _, schema in self.timeline}
+        return tuple(found[schema_id] for schema_id in sorted(found))
+
+
+def to_schemas(state: TableState, oldest_row: int) -> Schemas:
+    """Return the schemas of a table; `oldest_row` is the lake snapshot of the oldest row that is left.
+
+    Raises: Unsupported: a column that cannot be published, by name, type and remedy
+    """
+    check_promotions(state.columns, oldest_row)
+    check_defaults(state.columns, oldest_row)
+    ids = {note.json: note.id for note in state.notes.schemas}
+    new_notes: list[JsonNote] = []
+    timeline: list[tuple[int, Schema]] = []
+    changes = schema_changes(state.columns, state.column_tags)
+    for since in changes:
+        fields = to_fields(columns_at(state.columns, state.column_tags, since), is_past=since != changes[-1])
+        if not fields:
+            continue
+        text = format_note(Schema(0, fields))
+        if text not in ids:
+            ids[text] = max(ids.values(), default=-1) + 1
+            new_notes.append(JsonNote(ids[text], text))
+        timeline.append((since, Schema(ids[text], fields)))
+    last_column_id = max(row.column_id for row in state.columns)
+    return Schemas(tuple(timeline), tuple(new_notes), last_column_id)
+
+
+def format_note(schema: Schema) -> str:
+    """Return the text a schema is noted under: its fields, without its id."""
+    return json.dumps(format_schema(schema)["fields"], separators=(",", ":"), ensure_ascii=False)

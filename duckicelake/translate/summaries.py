@@ -1,0 +1,92 @@
+"""Snapshot summaries: the operation, what changed, and the totals after it, as strings like every Iceberg writer's."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.translate.history import Step
+from duckicelake.translate.manifests import ADDED
+
+SNAPSHOT_ID_PROPERTY = "ducklake.snapshot-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a table holds after a snapshot; position deletes count rows, not files."""
+
+    records: int = 0
+    data_files: int = 0
+    delete_files: int = 0
+    position_deletes: int = 0
+    files_size: int = 0
+
+    def plus(self, file: DataFile, sign: int) -> "Totals":
+        """Return the totals with a file added (1) or taken away (-1)."""
+        size = self.files_size + sign * file.file_size_in_bytes
+        if file.content == 0:
+            return replace(self, records=self.records + sign * file.record_count, data_files=self.data_files + sign, files_size=size)
+        deletes = self.position_deletes + sign * file.record_count
+        return replace(self, delete_files=self.delete_files + sign, position_deletes=deletes, files_size=size)
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file that a snapshot added (manifest entry status 1) or deleted (2)."""
+
+    status: int
+    file: DataFile
+
+
+def summarise(step: Step, changes: Iterable[FileChange], before: Totals) -> tuple[dict[str, str], Totals]:
+    """Return a snapshot's summary, with its operation, and the totals after it."""
+    added, removed, after = Totals(), Totals(), before
+    for change in changes:
+        if change.status == ADDED:
+            added, after = added.plus(change.file, 1), after.plus(change.file, 1)
+        else:
+            removed, after = removed.plus(change.file, 1), after.plus(change.file, -1)
+    summary = {"operation": find_operation(step, added, removed), SNAPSHOT_ID_PROPERTY: str(step.snapshot_id)}
+    return summary | _format_changes(added, removed) | _format_totals(after), after
+
+
+def find_operation(step: Step, added: Totals, removed: Totals) -> str:
+    """Return Iceberg's operation: `replace` for rewrites, else by what was added and removed."""
+    if step.is_rewrite:
+        return "replace"
+    adds_rows = added.data_files > 0
+    drops_rows = removed.data_files > 0 or added.delete_files > 0
+    if removed.delete_files > 0 and added.position_deletes < removed.position_deletes and not removed.data_files:
+        # rows that a rewritten file hid from older snapshots come into sight
+        return "overwrite"
+    if adds_rows:
+        return "overwrite" if drops_rows else "append"
+    return "delete" if drops_rows else "replace"
+
+
+def _format_changes(added: Totals, removed: Totals) -> dict[str, str]:
+    counts = {
+        "added-data-files": added.data_files,
+        "deleted-data-files": removed.data_files,
+        "added-records": added.records,
+        "deleted-records": removed.records,
+        "added-delete-files": added.delete_files,
+        "added-position-delete-files": added.delete_files,
+        "removed-delete-files": removed.delete_files,
+        "removed-position-delete-files": removed.delete_files,
+        "added-position-deletes": added.position_deletes,
+        "removed-position-deletes": removed.position_deletes,
+        "added-files-size": added.files_size,
+        "removed-files-size": removed.files_size,
+    }
+    return {key: str(count) for key, count in counts.items() if count}
+
+
+def _format_totals(after: Totals) -> dict[str, str]:
+    return {
+        "total-records": str(after.records),
+        "total-files-size": str(after.files_size),
+        "total-data-files": str(after.data_files),
+        "total-delete-files": str(after.delete_files),
+        "total-position-deletes": str(after.position_deletes),
+        "total-equality-deletes": "0",
+    }

@@ -1,0 +1,75 @@
+"""A table's state as Iceberg table metadata."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
+from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef
+from duckicelake.lake.rows import MetadataLogRow, TableState, TagRow
+from duckicelake.translate.locations import metadata_uri
+from duckicelake.translate.partitions import Partitioning, to_spec
+from duckicelake.translate.schemas import Schemas
+from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
+
+FORMAT_VERSION = 2
+FIRST_PARTITION_FIELD_ID = 1000
+
+
+def to_properties(tags: Sequence[TagRow], snapshot_id: int | None) -> dict[str, str]:
+    """Return a table's properties: its DuckLake tags, that Iceberg clients may not delete files, and the reserved one."""
+    properties = {tag.key: tag.value for tag in tags if tag.value is not None}
+    properties.setdefault("gc.enabled", "false")
+    properties.pop(SNAPSHOT_ID_PROPERTY, None)
+    if snapshot_id is not None:
+        properties[SNAPSHOT_ID_PROPERTY] = str(snapshot_id)
+    return properties
+
+
+def to_metadata(
+    state: TableState, location: str, schemas: Schemas, partitioning: Partitioning, snapshots: Sequence[Snapshot]
+) -> TableMetadata:
+    """Return the metadata of a state without its version: no time of update, no log of older versions."""
+    current = snapshots[-1] if snapshots else None
+    field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
+    return TableMetadata(
+        format_version=FORMAT_VERSION,
+        table_uuid=str(state.table.table_uuid),
+        location=location,
+        last_sequence_number=current.sequence_number if current else 0,
+        last_updated_ms=0,
+        last_column_id=schemas.last_column_id,
+        schemas=schemas.all(),
+        current_schema_id=schemas.current.schema_id,
+        partition_specs=tuple(to_spec(spec, schemas.current) for spec in partitioning.specs),
+        default_spec_id=partitioning.default_spec_id,
+        last_partition_id=max(field_ids, default=FIRST_PARTITION_FIELD_ID - 1),
+        properties=to_properties(state.tags, current.snapshot_id if current else None),
+        current_snapshot_id=current.snapshot_id if current else None,
+        snapshots=tuple(snapshots),
+        snapshot_log=tuple((snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in snapshots),
+        refs=to_refs(current),
+    )
+
+
+def to_refs(current: Snapshot | None) -> Mapping[str, SnapshotRef]:
+    """Return the refs: `main`, which is DuckLake's head, once there is a snapshot."""
+    return {} if current is None else {MAIN: SnapshotRef(current.snapshot_id, "branch")}
+
+
+def format_token(metadata: TableMetadata) -> str:
+    """Return what tells two states of a table apart: a digest of its metadata without version and times."""
+    return hashlib.sha256(encode_metadata(metadata)).hexdigest()
+
+
+def with_version(metadata: TableMetadata, log: Sequence[MetadataLogRow]) -> TableMetadata:
+    """Return the metadata under the newest version of its log, the older ones listed."""
+    current = log[-1]
+    older = tuple((row.updated_ms, metadata_uri(metadata.location, row.metadata_version)) for row in log[:-1])
+    return replace(metadata, last_updated_ms=current.updated_ms, metadata_log=older)
+
+
+def only_refs(metadata: TableMetadata) -> TableMetadata:
+    """Return the metadata with no snapshots but those a ref names, as `snapshots=refs` asks."""
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    return replace(metadata, snapshots=tuple(s for s in metadata.snapshots if s.snapshot_id in named))

@@ -1,0 +1,190 @@
+"""DuckLake columns as an Iceberg schema: `column_id` is the field id, NOT NULL is `required`, comments are docs."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.types import (
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+    decimal_type,
+    find_decimal,
+)
+from duckicelake.lake.rows import ColumnRow, ColumnTagRow
+
+PRIMITIVES: Mapping[str, str] = {
+    "boolean": "boolean",
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    "uint8": "int",
+    "uint16": "int",
+    "float32": "float",
+    "float64": "double",
+    "varchar": "string",
+    "json": "string",
+    "blob": "binary",
+    "uuid": "uuid",
+    "date": "date",
+    "time": "time",
+    "timestamp": "timestamp",
+    "timestamp_us": "timestamp",
+    "timestamp_s": "timestamp",
+    "timestamp_ms": "timestamp",
+    "timestamptz": "timestamptz",
+}
+"""DuckLake types that Iceberg readers read from DuckDB's Parquet as they are."""
+
+REMEDIES: Mapping[str, str] = {
+    "uint32": "BIGINT",
+    "uint64": "DECIMAL(20, 0)",
+    "int128": "DECIMAL(38, 0)",
+    "uint128": "DECIMAL(38, 0)",
+    "timestamp_ns": "TIMESTAMP",
+    "timetz": "TIME or TIMESTAMPTZ",
+    "interval": "BIGINT or VARCHAR",
+}
+"""A published type that can hold what a column of an unpublished type holds; VARCHAR for the others."""
+
+NESTED_TYPES = frozenset({"struct", "list", "map"})
+DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTree:
+    """The columns live at one lake snapshot, by parent (None: the table) in column order."""
+
+    children: Mapping[int | None, Sequence[ColumnRow]]
+    comments: Mapping[int, str]
+
+
+def columns_at(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow], lake_snapshot_id: int) -> ColumnTree:
+    """Return the columns and comments as they were at a lake snapshot."""
+    children: dict[int | None, list[ColumnRow]] = {}
+    for row in columns:
+        if is_live(row, lake_snapshot_id):
+            children.setdefault(row.parent_column, []).append(row)
+    for siblings in children.values():
+        siblings.sort(key=lambda row: (row.column_order, row.column_id))
+    comments = {tag.column_id: tag.value for tag in tags if tag.value and is_live(tag, lake_snapshot_id)}
+    return ColumnTree(children, comments)
+
+
+def is_live(row: ColumnRow | ColumnTagRow, lake_snapshot_id: int) -> bool:
+    """Tell whether a versioned row is live at a lake snapshot."""
+    return row.begin_snapshot <= lake_snapshot_id and (row.end_snapshot is None or lake_snapshot_id < row.end_snapshot)
+
+
+def to_fields(tree: ColumnTree, is_past: bool) -> tuple[NestedField, ...]:
+    """Return the Iceberg columns of these DuckLake columns. Those of the past are left out when they cannot be said.
+
+    Raises: Unsupported: a column of the present whose type is not published, naming column, type and remedy
+    """
+    fields = (_find_field(row, row.column_name, tree, is_past) for row in tree.children.get(None, ()))
+    return tuple(field for field in fields if field is not None)
+
+
+def _find_field(row: ColumnRow, path: str, tree: ColumnTree, is_past: bool) -> NestedField | None:
+    # DuckDB writes nulls_allowed = false for nested columns that it adds or renames, whatever they hold
+    required = row.parent_column is None and not row.nulls_allowed
+    found = _find_type(row, path, tree, is_past)
+    return None if found is None else NestedField(row.column_id, row.column_name, found, required, tree.comments.get(row.column_id))
+
+
+def _find_type(row: ColumnRow, path: str, tree: ColumnTree, is_past: bool) -> IcebergType | None:
+    children = tree.children.get(row.column_id, ())
+    column_type = row.column_type.lower()
+    if column_type not in NESTED_TYPES:
+        return find_primitive(column_type) if is_past else to_primitive(column_type, path)
+    fields = [_find_field(child, f"{path}.{child.column_name}", tree, is_past) for child in children]
+    known = [field for field in fields if field is not None]
+    if column_type == "struct":
+        return StructType(tuple(known)) if known else None
+    if len(known) < len(children):
+        return None
+    if column_type == "list":
+        (element,) = known
+        return ListType(element.field_id, element.type, False)
+    key, value = known
+    return MapType(key.field_id, key.type, value.field_id, value.type, False)
+
+
+def find_primitive(column_type: str) -> PrimitiveType | None:
+    """Return the Iceberg type of a DuckLake leaf type, or None when it is not published."""
+    if column_type in PRIMITIVES:
+        return PrimitiveType(PRIMITIVES[column_type])
+    decimal = DECIMAL.fullmatch(column_type)
+    return decimal_type(int(decimal[1]), int(decimal[2])) if decimal else None
+
+
+def to_primitive(column_type: str, path: str) -> PrimitiveType:
+    """Return the Iceberg type of a DuckLake leaf type.
+
+    Raises: Unsupported: the type is not published
+    """
+    found = find_primitive(column_type)
+    if found is None:
+        raise Unsupported(
+            f"Column {path!r} has the DuckLake type {column_type!r}, which is not published yet. "
+            f"Copy it into a new column of type {REMEDIES.get(column_type, 'VARCHAR')} and drop it."
+        )
+    return found
+
+
+def check_promotions(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> None:
+    """Refuse a live column whose type changed in a way Iceberg cannot read old files by.
+
+    Units:  `oldest_snapshot_id` is the lake snapshot of the oldest row left, so older types do not matter
+    Source: Iceberg spec «Schema Evolution»: int → long, float → double, a decimal to more digits
+    """
+    versions: dict[int, list[ColumnRow]] = {}
+    for row in sorted(columns, key=lambda row: row.begin_snapshot):
+        if row.end_snapshot is None or row.end_snapshot > oldest_snapshot_id:
+            versions.setdefault(row.column_id, []).append(row)
+    for rows in versions.values():
+        for old, new in pairwise(rows):
+            if rows[-1].end_snapshot is None and not _is_promotion(old.column_type.lower(), new.column_type.lower()):
+                raise Unsupported(
+                    f"Column {new.column_name!r} was changed from {old.column_type!r} to {new.column_type!r}; Iceberg cannot read "
+                    "the older rows by the new type. Copy it into a new column and drop it."
+                )
+
+
+def _is_promotion(old: str, new: str) -> bool:
+    if old == new:
+        return True
+    before, after = find_primitive(old), find_primitive(new)
+    if before is None or after is None:
+        return False
+    decimals = find_decimal(before), find_decimal(after)
+    if decimals[0] and decimals[1]:
+        return decimals[0][1] == decimals[1][1] and decimals[0][0] <= decimals[1][0]
+    return before == after or (before.name, after.name) in {("int", "long"), ("float", "double")}
+
+
+def check_defaults(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> None:
+    """Refuse a column that was added with a default while older rows are left: they read as that default, not as null."""
+    first: dict[int, int] = {}
+    for row in columns:
+        first[row.column_id] = min(row.begin_snapshot, first.get(row.column_id, row.begin_snapshot))
+    for row in columns:
+        if row.initial_default is not None and first[row.column_id] > oldest_snapshot_id:
+            raise Unsupported(
+                f"Column {row.column_name!r} was added with the default {row.initial_default!r} while the table held rows, "
+                "which is not published yet. Add columns without a default, then UPDATE."
+            )
+
+
+def schema_changes(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow]) -> list[int]:
+    """Return the lake snapshots at which some column or comment begins or ends, in order."""
+    ids: set[int] = set()
+    for row in (*columns, *tags):
+        ids |= {row.begin_snapshot} if row.end_snapshot is None else {row.begin_snapshot, row.end_snapshot}
+    return sorted(ids)
