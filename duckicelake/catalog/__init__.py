@@ -1,0 +1,1 @@
+"""THE VERBS: one function per REST operation, no HTTP, no SQL. Only this room holds the lake and the store at once."""

@@ -1,0 +1,95 @@
+"""Parquet that DuckLake does not have: files of inlined rows, and position deletes with Iceberg's field ids."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from duckicelake.store.inlined import InlinedColumn, LeafStats, convert_rows, encode_inlined
+from duckicelake.store.parquet import encode_position_deletes
+
+from duckicelake.catalog.memory import TableMemory
+from duckicelake.catalog.outbox import Outbox, format_digest
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.lake.rows import ColumnRow, InlinedTable, TableState
+from duckicelake.translate.files import find_lower, find_upper, to_position_deletes
+from duckicelake.translate.locations import deletes_uri, inlined_uri
+from duckicelake.translate.types import ColumnTree, columns_at, find_primitive
+from duckicelake.translate.visibility import FileKey, InlinedFile, Longs
+
+
+@dataclass(frozen=True, slots=True)
+class Deriver:
+    """Makes one table's derived files and hands them to the outbox."""
+
+    state: TableState
+    location: str
+    memory: TableMemory
+    outbox: Outbox
+
+    def derive_inlined(self, files: Mapping[FileKey, InlinedFile]) -> None:
+        """Make every file of inlined rows that is not remembered, converting each inlined table once."""
+        fresh = [file for key, file in files.items() if key not in self.memory.inlined_files]
+        for table in {id(file.table): file.table for file in fresh}.values():
+            self._derive_table(table, [file for file in fresh if file.table is table])
+
+    def _derive_table(self, table: InlinedTable, files: Sequence[InlinedFile]) -> None:
+        tree = columns_at(self.state.columns, (), table.begin_snapshot)
+        columns = to_inlined_columns(tree, None)
+        indexes = [index for file in files for index in file.row_indexes]
+        rows = convert_rows(columns, [table.rows[index] for index in indexes])
+        start = 0
+        for file in files:
+            count = len(file.row_indexes)
+            made = encode_inlined(columns, rows.slice(start, count))
+            start += count
+            uri = inlined_uri(self.location, file.file.begin_snapshot, format_digest(made.data))
+            self.outbox.add(uri, made.data)
+            self.memory.inlined_files[file.file.key] = to_inlined_data_file(uri, made.data, count, made.stats, tree)
+
+    def derive_deletes(self, target: DataFile, lake_snapshot_id: int, positions: Longs) -> DataFile:
+        """Return the delete file that marks these positions of a data file."""
+        remembered = (target.file_path, format_digest(positions.tobytes()) + str(target.partition))
+        found = self.memory.delete_files.get(remembered)
+        if found is None:
+            content = encode_position_deletes(target.file_path, positions)
+            uri = deletes_uri(self.location, lake_snapshot_id, format_digest(content))
+            self.outbox.add(uri, content)
+            found = self.memory.delete_files[remembered] = to_position_deletes(uri, len(content), len(positions), target)
+        return found
+
+
+def to_inlined_columns(tree: ColumnTree, parent: int | None) -> tuple[InlinedColumn, ...]:
+    """Return the columns below a parent (None: the table's own) as the store wants them."""
+    return tuple(
+        InlinedColumn(row.column_id, row.column_name, row.column_type, to_inlined_columns(tree, row.column_id))
+        for row in tree.children.get(parent, ())
+    )
+
+
+def to_inlined_data_file(uri: str, content: bytes, count: int, stats: Mapping[int, LeafStats], tree: ColumnTree) -> DataFile:
+    """Return a file of inlined rows for a manifest."""
+    types = dict(_leaf_types(tree))
+    known = {field_id: leaf for field_id, leaf in stats.items() if field_id in types}
+    lower = {field_id: find_lower(types[field_id], leaf.lower) for field_id, leaf in known.items()}
+    upper = {field_id: find_upper(types[field_id], leaf.upper) for field_id, leaf in known.items()}
+    return DataFile(
+        content=0,
+        file_path=uri,
+        file_format="PARQUET",
+        partition=(),
+        record_count=count,
+        file_size_in_bytes=len(content),
+        value_counts={field_id: leaf.value_count for field_id, leaf in known.items()} or None,
+        null_value_counts={field_id: leaf.null_count for field_id, leaf in known.items()} or None,
+        nan_value_counts={field_id: leaf.nan_count for field_id, leaf in known.items() if leaf.nan_count is not None} or None,
+        lower_bounds={i: low for i, low in lower.items() if low is not None and upper[i] is not None} or None,
+        upper_bounds={i: high for i, high in upper.items() if high is not None and lower[i] is not None} or None,
+    )
+
+
+def _leaf_types(tree: ColumnTree) -> Iterable[tuple[int, PrimitiveType]]:
+    rows: list[ColumnRow] = [row for siblings in tree.children.values() for row in siblings]
+    for row in rows:
+        found = find_primitive(row.column_type.lower())
+        if found is not None:
+            yield row.column_id, found

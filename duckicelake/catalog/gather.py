@@ -1,0 +1,84 @@
+"""What a table's files hold that DuckLake's rows do not say: positions of deletes, lake snapshots of rewritten rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from duckicelake.store.parquet import read_embedded_snapshot_ids, read_positions
+
+from duckicelake.catalog.memory import TableMemory
+from duckicelake.errors import Unsupported
+from duckicelake.lake.rows import DataFileRow, DeleteFileRow, TableState
+from duckicelake.store.objects import Objects
+from duckicelake.translate.files import check_readable
+from duckicelake.translate.locations import file_uri, table_folder
+from duckicelake.translate.visibility import (
+    DeletedRows,
+    FileKey,
+    InlinedFile,
+    Longs,
+    TrackedFile,
+    Visibility,
+    to_visibility,
+    track_inlined,
+    track_partial,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Every file of rows a table has had, real and derived, and which of their rows are visible when."""
+
+    folder: str
+    data_files: Mapping[FileKey, DataFileRow]
+    inlined: Mapping[FileKey, InlinedFile]
+    visibility: Mapping[FileKey, Visibility]
+
+    def tracked(self) -> list[TrackedFile]:
+        """Return all files in order of appearance."""
+        real = [TrackedFile(f.data_file_id, f.begin_snapshot, f.end_snapshot, f.record_count) for f in self.data_files.values()]
+        derived = [item.file for item in self.inlined.values()]
+        return sorted([*real, *derived], key=lambda file: (file.begin_snapshot, file.key))
+
+
+def gather(objects: Objects, state: TableState, memory: TableMemory) -> Sources:
+    """Return a table's sources; delete files and rewritten files are read once and remembered.
+
+    Raises: Unsupported: a file Iceberg cannot read, by path and remedy. NotFound: a file is missing
+    """
+    for row in state.data_files:
+        check_readable(row)
+    folder = table_folder(state.data_path, state.table)
+    data_files = {row.data_file_id: row for row in state.data_files}
+    read_deletes(objects, folder, state.delete_files, memory)
+    visibility = to_visibility(
+        data_files, [DeletedRows(row, *memory.deleted_rows[row.delete_file_id]) for row in state.delete_files], state.inlined_deletes
+    )
+    for row in state.data_files:
+        if row.partial_max is not None and row.partial_max > row.begin_snapshot:
+            ids = _read_row_snapshot_ids(objects, folder, row, memory)
+            visibility[row.data_file_id] = track_partial(row.begin_snapshot, ids, visibility.get(row.data_file_id))
+    inlined, inlined_visibility = track_inlined(state.inlined_tables)
+    return Sources(folder, data_files, {item.file.key: item for item in inlined}, visibility | inlined_visibility)
+
+
+def read_deletes(objects: Objects, folder: str, rows: Sequence[DeleteFileRow], memory: TableMemory) -> None:
+    """Read the delete files that are not remembered yet, side by side."""
+    unread = [row for row in rows if row.delete_file_id not in memory.deleted_rows]
+    for row in unread:
+        if (row.format or "parquet") != "parquet":
+            raise Unsupported(
+                f"Delete file {row.path!r} has the format {row.format!r}, which is not published yet. "
+                "Turn write_deletion_vectors off and rewrite the table's files."
+            )
+    uris = {row.delete_file_id: file_uri(folder, row.path, row.path_is_relative) for row in unread}
+    contents = objects.read_many(uris.values())
+    for delete_file_id, uri in uris.items():
+        memory.deleted_rows[delete_file_id] = read_positions(contents[uri])
+
+
+def _read_row_snapshot_ids(objects: Objects, folder: str, row: DataFileRow, memory: TableMemory) -> Longs:
+    ids = memory.row_snapshot_ids.get(row.data_file_id)
+    if ids is None:
+        uri = file_uri(folder, row.path, row.path_is_relative)
+        ids = memory.row_snapshot_ids[row.data_file_id] = read_embedded_snapshot_ids(objects.open(uri, row.file_size_bytes))
+    return ids

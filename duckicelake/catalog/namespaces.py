@@ -1,0 +1,75 @@
+"""Namespaces: DuckLake's schemas, nested ones by name."""
+
+from dataclasses import dataclass
+
+import psycopg
+
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import NoSuchNamespace
+from duckicelake.lake.connect import reading
+from duckicelake.lake.read import read_schemas, read_tags
+from duckicelake.lake.rows import SchemaRow
+from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace as stored; its properties are the DuckLake tags of its schema."""
+
+    levels: Levels
+    properties: dict[str, str]
+
+
+def list_namespaces(warehouse: Warehouse, parent: Levels) -> list[Levels]:
+    """Return the direct children of a namespace, or the top level for (), in order.
+
+    Raises: NoSuchNamespace: there is no such parent
+    """
+    with reading(warehouse.lake) as conn:
+        known = [to_levels(row.schema_name) for row in read_schemas(conn)]
+    if parent and not any(_starts(levels, parent) for levels in known):
+        raise NoSuchNamespace(f"Namespace does not exist: {format_levels(parent)}")
+    depth = len(parent)
+    return sorted({levels[: depth + 1] for levels in known if len(levels) > depth and _starts(levels, parent)})
+
+
+def load_namespace(warehouse: Warehouse, levels: Levels) -> Namespace:
+    """Return a namespace under its stored spelling. A parent of a nested namespace exists without properties.
+
+    Raises: NoSuchNamespace: it does not exist
+    """
+    with reading(warehouse.lake) as conn:
+        row = find_schema(conn, levels)
+        if row is not None:
+            tags = read_tags(conn, row.schema_id)
+            return Namespace(to_levels(row.schema_name), {tag.key: tag.value for tag in tags if tag.value is not None})
+        children = [found for found in map(to_levels, (s.schema_name for s in read_schemas(conn))) if _starts(found, levels)]
+    if not children:
+        raise NoSuchNamespace(f"Namespace does not exist: {format_levels(levels)}")
+    return Namespace(children[0][: len(levels)], {})
+
+
+def check_namespace_exists(warehouse: Warehouse, levels: Levels) -> None:
+    """Raise NoSuchNamespace when it does not exist."""
+    load_namespace(warehouse, levels)
+
+
+def find_schema(conn: psycopg.Connection, levels: Levels) -> SchemaRow | None:
+    """Return the DuckLake schema of a namespace, the exact spelling before a folded one, or None."""
+    name = to_schema_name(levels)
+    found = [row for row in read_schemas(conn) if _fold(row.schema_name) == _fold(name)]
+    return min(found, key=lambda row: row.schema_name != name, default=None)
+
+
+def format_levels(levels: Levels) -> str:
+    """Return a namespace for a message, as Iceberg's clients write it."""
+    return ".".join(levels)
+
+
+def _starts(levels: Levels, parent: Levels) -> bool:
+    return [_fold(level) for level in levels[: len(parent)]] == [_fold(level) for level in parent]
+
+
+def _fold(name: str) -> str:
+    # DuckDB folds ASCII letters only, as Postgres does under the C locale
+    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in name)

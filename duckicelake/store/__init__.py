@@ -1,0 +1,1 @@
+"""THE FILES: objects by URI, and the Parquet files we derive from a lake's rows."""

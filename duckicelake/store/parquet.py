@@ -1,0 +1,98 @@
+"""The Parquet files beside the data: position deletes, and the snapshot ids DuckLake embeds."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from duckicelake.errors import Unsupported
+
+Positions = npt.NDArray[np.int64]
+
+FIELD_ID = b"PARQUET:field_id"
+FILE_PATH_ID, POS_ID = 2147483546, 2147483545
+SNAPSHOT_COLUMN = "_ducklake_internal_snapshot_id"
+
+
+def read_positions(content: bytes) -> tuple[Positions, Positions | None]:
+    """Read which rows a position-delete file removes, and the lake snapshot that removed each, where DuckLake embedded it.
+
+    Shape:  file_path string | pos long | anything; columns count by place, since DuckLake's field ids are not Iceberg's
+    Units:  positions are 0-based row numbers within one data file, in the file's order
+    Raises: Unsupported — not a position-delete file
+    Source: Iceberg spec «Position Delete Files»; DuckLake's delete filter
+    """
+    with _telling("position-delete file"):
+        file = pq.ParquetFile(pa.BufferReader(content))
+        names: list[str] = file.schema_arrow.names
+        wanted = names[1:2] + [name for name in names[2:3] if name == SNAPSHOT_COLUMN]
+        if len(names) not in (2, 3):
+            raise Unsupported(f"A position-delete file has {len(names)} columns; it takes file_path, pos and at most one more.")
+        table = file.read(columns=wanted, use_threads=False)
+        columns = [_read_longs(table.column(place)) for place in range(len(wanted))]
+    return columns[0], columns[1] if len(columns) > 1 else None
+
+
+def encode_position_deletes(file_path: str, positions: npt.ArrayLike) -> bytes:
+    """Write a position-delete file of one data file, with Iceberg's field ids; equal input gives equal bytes.
+
+    Units:  positions are 0-based row numbers, in any order; each is written once
+    Source: Iceberg spec «Position Delete Files»
+    """
+    rows = np.sort(np.asarray(positions, dtype=np.int64))
+    rows = rows[np.diff(rows, prepend=-1) > 0]
+    schema = pa.schema(
+        [
+            pa.field("file_path", pa.dictionary(pa.int32(), pa.string()), nullable=False, metadata={FIELD_ID: str(FILE_PATH_ID)}),
+            pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID: str(POS_ID)}),
+        ]
+    )
+    path = cast("pa.Array[Any]", pa.array([file_path]))
+    paths = cast("pa.Array[Any]", pa.DictionaryArray.from_arrays(np.zeros(len(rows), dtype=np.int32), path))
+    return encode_table(pa.Table.from_arrays([paths, pa.array(rows)], schema=schema), dictionary=["file_path"])
+
+
+def read_embedded_snapshot_ids(source: BinaryIO) -> Positions:
+    """Read, row by row, the lake snapshot that wrote each row of a flushed or merged data file.
+
+    Only this column and the footer are fetched from `source`.
+    Raises: Unsupported — the file has no such column
+    """
+    with _telling("data file"):
+        file = pq.ParquetFile(source)
+        if SNAPSHOT_COLUMN not in file.schema_arrow.names:
+            raise Unsupported(f"A data file said to span snapshots has no column {SNAPSHOT_COLUMN}.")
+        return _read_longs(file.read(columns=[SNAPSHOT_COLUMN], use_threads=False).column(0))
+
+
+def encode_table(table: pa.Table, *, dictionary: list[str] | bool = False) -> bytes:
+    """Write a Parquet file of one row group; equal tables give equal bytes, under one release of pyarrow."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        use_dictionary=cast("Any", dictionary),
+        store_schema=False,
+        store_decimal_as_integer=True,
+    ) as writer:
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
+    return sink.getvalue().to_pybytes()
+
+
+def _read_longs(column: "pa.ChunkedArray[Any]") -> Positions:
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise Unsupported(f"A position or snapshot id must be a whole number and never NULL, not {column.type}.")
+    return column.to_numpy().astype(np.int64, copy=False)
+
+
+@contextmanager
+def _telling(kind: str) -> Generator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise Unsupported(f"A {kind} of the lake is no Parquet file we can read: {error}") from None

@@ -1,0 +1,79 @@
+"""What every kind of object store can do, and how a URI names an object in one."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from duckicelake.errors import Unsupported
+
+S3_SCHEMES = ("s3", "s3a", "s3n")
+
+# An empty, `.` or `..` part, or a control character: clients and servers fold these away, each in its own manner.
+UNSAFE_KEY = r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]"
+
+
+class Place(Protocol):
+    """One bucket, or the local disk. Keys are literal, never percent-encoded.
+
+    Every method raises ServiceUnavailable when the store does not answer; those that read raise
+    NotFound when the object is missing.
+    """
+
+    def read(self, key: str) -> bytes: ...
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
+
+    def find_size(self, key: str) -> int | None: ...
+
+    def find_etag(self, key: str) -> str | None: ...
+
+    def put_new(self, key: str, content: bytes) -> bool: ...
+
+    def replace(self, key: str, content: bytes, etag: str) -> bool: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def list_under(self, prefix: str) -> Iterator[tuple[str, int]]: ...
+
+    def check(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectAddress:
+    """Where an object is. On the local disk `bucket` is empty and keys start with `/`."""
+
+    prefix: str
+    bucket: str
+    key: str
+
+    def format_uri(self, key: str) -> str:
+        """The URI of another key in the same place, spelled the way this one is."""
+        return self.prefix + key
+
+
+def parse_uri(uri: str) -> ObjectAddress:
+    """Split a URI or an absolute local path. Whatever `%`, `#`, `?` or space the key holds stands for itself.
+
+    Raises: Unsupported — a kind of store we do not speak, or a key that would reach another object than it names
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme in S3_SCHEMES:
+        bucket, _, key = rest.partition("/")
+        if bucket:
+            return ObjectAddress(f"{scheme}://{bucket}/", bucket, _plain_key(uri, key))
+    path = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
+    if path.startswith("/"):
+        return ObjectAddress(uri.removesuffix(path), "", "/" + _plain_key(uri, path[1:]))
+    raise Unsupported(
+        f"The location {uri!r} is in no object store this catalog speaks; use s3://bucket/key or file:///path."
+    )
+
+
+def _plain_key(uri: str, key: str) -> str:
+    folder = key.removesuffix("/")
+    if folder and re.search(UNSAFE_KEY, folder):
+        raise Unsupported(
+            f"The location {uri!r} has an empty, '.' or '..' part or a control character; use a key without them."
+        )
+    return folder
