@@ -1,0 +1,14 @@
+"""DuckIceLake: an Iceberg REST catalog whose only truth is a DuckLake.
+
+The rooms, in reading order; a request walks through them once, from the door and back to it:
+
+errors      what can go wrong, in Iceberg's words
+iceberg     the format: JSON and bytes, no IO
+lake        the state: DuckLake's tables and our notes in Postgres
+translate   the bridge, pure: rows become snapshots, manifests and metadata
+store       the files: objects, and the Parquet we derive
+catalog     the verbs: one function per REST operation
+rest        the door: routes, parameters, ETags, the cache of ready answers
+backends    the cellar: the embedded Postgres and S3
+config, app, commands, cli   settings, wiring, and the command line
+"""

@@ -1,0 +1,77 @@
+"""What can go wrong, in Iceberg's words.
+
+Each message says what is wrong, which thing it concerns and what to do. Nothing here knows HTTP:
+`rest/errors.py` maps a class to its status and Iceberg type.
+"""
+
+
+class CatalogError(Exception):
+    """Anything the catalog refuses or cannot do, with a message meant for the client."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class NoSuchWarehouse(CatalogError):
+    """The warehouse (= REST prefix = one lake) is not served here."""
+
+
+class NoSuchNamespace(CatalogError):
+    """The namespace does not exist."""
+
+
+class NoSuchTable(CatalogError):
+    """The table does not exist."""
+
+
+class NoSuchView(CatalogError):
+    """The view does not exist."""
+
+
+class NotFound(CatalogError):
+    """An object that the state names is missing from the object store."""
+
+
+class AlreadyExists(CatalogError):
+    """A namespace, table or view of that name exists."""
+
+
+class NamespaceNotEmpty(CatalogError):
+    """The namespace still holds tables or views."""
+
+
+class BadRequest(CatalogError):
+    """The request is malformed, unknown or contradictory."""
+
+
+class Unprocessable(CatalogError):
+    """The request is well formed and asks for two opposite things."""
+
+
+class Unsupported(CatalogError):
+    """The lake holds, or the client asks for, something that Iceberg or this catalog cannot say."""
+
+
+class NotAuthorized(CatalogError):
+    """The client is not known."""
+
+
+class Forbidden(CatalogError):
+    """The client is known and has no right to this."""
+
+
+class CommitFailed(CatalogError):
+    """A requirement does not hold any more; refresh and try again."""
+
+
+class CommitStateUnknown(CatalogError):
+    """Nobody knows whether the commit landed; look before trying again."""
+
+
+class ServiceUnavailable(CatalogError):
+    """Postgres or the object store does not answer."""
+
+
+class LakeMoved(ServiceUnavailable):
+    """Maintenance removed something while it was being read; reading again gives the new state."""

@@ -1,0 +1,190 @@
+"""The Avro schemas of manifests and manifest lists, for format versions 1 to 3.
+
+Source: Iceberg spec «Manifests», «Manifest Lists»; appendix A «Avro» (field ids, maps as arrays, optional = union with null)
+"""
+
+from json import dumps
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.types import PrimitiveType, find_decimal, find_fixed_length
+
+# For each field: id, name, type, and the format versions in which it is required (r) or optional (o); "-" is absent.
+_ENTRY_FIELDS = (
+    (0, "status", "int", "rrr"),
+    (1, "snapshot_id", "long", "roo"),
+    (3, "sequence_number", "long", "-oo"),
+    (4, "file_sequence_number", "long", "-oo"),
+    (2, "data_file", "data_file", "rrr"),
+)
+_DATA_FILE_FIELDS = (
+    (134, "content", "int", "-rr"),
+    (100, "file_path", "string", "rrr"),
+    (101, "file_format", "string", "rrr"),
+    (102, "partition", "partition", "rrr"),
+    (103, "record_count", "long", "rrr"),
+    (104, "file_size_in_bytes", "long", "rrr"),
+    (105, "block_size_in_bytes", "long", "r--"),
+    (108, "column_sizes", (117, 118, "long"), "ooo"),
+    (109, "value_counts", (119, 120, "long"), "ooo"),
+    (110, "null_value_counts", (121, 122, "long"), "ooo"),
+    (137, "nan_value_counts", (138, 139, "long"), "ooo"),
+    (125, "lower_bounds", (126, 127, "bytes"), "ooo"),
+    (128, "upper_bounds", (129, 130, "bytes"), "ooo"),
+    (131, "key_metadata", "bytes", "ooo"),
+    (132, "split_offsets", (133, "long"), "ooo"),
+    (135, "equality_ids", (136, "int"), "-oo"),
+    (140, "sort_order_id", "int", "ooo"),
+    (142, "first_row_id", "long", "--o"),
+    (143, "referenced_data_file", "string", "-oo"),
+    (144, "content_offset", "long", "--o"),
+    (145, "content_size_in_bytes", "long", "--o"),
+)
+_MANIFEST_FILE_FIELDS = (
+    (500, "manifest_path", "string", "rrr"),
+    (501, "manifest_length", "long", "rrr"),
+    (502, "partition_spec_id", "int", "rrr"),
+    (517, "content", "int", "-rr"),
+    (515, "sequence_number", "long", "-rr"),
+    (516, "min_sequence_number", "long", "-rr"),
+    (503, "added_snapshot_id", "long", "rrr"),
+    (504, "added_files_count", "int", "orr"),
+    (505, "existing_files_count", "int", "orr"),
+    (506, "deleted_files_count", "int", "orr"),
+    (512, "added_rows_count", "long", "orr"),
+    (513, "existing_rows_count", "long", "orr"),
+    (514, "deleted_rows_count", "long", "orr"),
+    (507, "partitions", "field_summaries", "ooo"),
+    (519, "key_metadata", "bytes", "ooo"),
+    (520, "first_row_id", "long", "--o"),
+)
+_FIELD_SUMMARY_FIELDS = (
+    (509, "contains_null", "boolean", "rrr"),
+    (518, "contains_nan", "boolean", "ooo"),
+    (510, "lower_bound", "bytes", "ooo"),
+    (511, "upper_bound", "bytes", "ooo"),
+)
+
+_Fields = tuple[tuple[int, str, str | tuple[int, str] | tuple[int, int, str], str], ...]
+
+_LOGICAL_TYPES: dict[str, dict[str, object]] = {
+    "date": {"type": "int", "logicalType": "date"},
+    "time": {"type": "long", "logicalType": "time-micros"},
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": False},
+    "timestamptz": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
+    "timestamp_ns": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": False},
+    "timestamptz_ns": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": True},
+}
+_PLAIN_TYPES = {name: name for name in ("boolean", "int", "long", "float", "double", "string")} | {"binary": "bytes", "unknown": "null"}
+
+
+def manifest_schema(format_version: int, spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> str:
+    """The Avro schema of a manifest whose files are partitioned by `spec`, with values of `types`."""
+    own = {"partition": partition_schema(spec, types)}
+    own["data_file"] = _record("r2", _DATA_FILE_FIELDS, format_version, own)
+    return _compact(_record("manifest_entry", _ENTRY_FIELDS, format_version, own))
+
+
+def manifest_list_schema(format_version: int) -> str:
+    """The Avro schema of a manifest list."""
+    summary = _record("r508", _FIELD_SUMMARY_FIELDS, format_version, {})
+    own: dict[str, object] = {"field_summaries": {"type": "array", "items": summary, "element-id": 508}}
+    return _compact(_record("manifest_file", _MANIFEST_FILE_FIELDS, format_version, own))
+
+
+def partition_schema(spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> object:
+    """The record of a partition tuple: every value optional, under its partition field's id.
+
+    Avro names a fixed type once per file; later ones of the same size get the field id in their name, as PyIceberg
+    reads no references to earlier names.
+    """
+    fields: list[dict[str, object]] = []
+    fixed_names: set[str] = set()
+    for item, type in zip(spec.fields, types, strict=True):
+        avro_type = value_schema(type)
+        if isinstance(avro_type, dict) and "name" in avro_type:
+            name = str(avro_type["name"])
+            avro_type = {**avro_type, "name": f"{name}_{item.field_id}" if name in fixed_names else name}
+            fixed_names.add(name)
+        name = compatible_name(item.name)
+        original = {} if name == item.name else {"iceberg-field-name": item.name}
+        optional = avro_type if avro_type == "null" else ["null", avro_type]
+        fields.append({"name": name, "type": optional, "default": None, "field-id": item.field_id, **original})
+    return {"type": "record", "name": "r102", "fields": fields}
+
+
+def value_schema(type: PrimitiveType) -> str | dict[str, object]:
+    """The Avro type that holds values of a primitive type.
+
+    Raises: BadRequest — the type cannot stand in a partition tuple
+    """
+    if type.name in _PLAIN_TYPES:
+        return _PLAIN_TYPES[type.name]
+    if type.name in _LOGICAL_TYPES:
+        return _LOGICAL_TYPES[type.name]
+    if type.name == "uuid":
+        return {"type": "fixed", "name": "uuid_fixed", "size": 16, "logicalType": "uuid"}
+    if found := find_decimal(type):
+        precision, scale = found
+        fixed = {"type": "fixed", "name": f"decimal_{precision}_{scale}", "size": decimal_size(precision)}
+        return {**fixed, "logicalType": "decimal", "precision": precision, "scale": scale}
+    length = find_fixed_length(type)
+    if length is not None:
+        return {"type": "fixed", "name": f"fixed_{length}", "size": length}
+    raise BadRequest(f"Cannot partition by values of type {type}; choose another column or transform")
+
+
+def decimal_size(precision: int) -> int:
+    """Bytes that hold every decimal of that precision, two's complement."""
+    return (10**precision).bit_length() // 8 + 1
+
+
+def compatible_name(name: str) -> str:
+    """A partition field's name as an Avro name: other characters than letters, digits and _ as `_x` and their code.
+
+    Letters beyond ASCII are replaced too: Java would keep them, but DuckDB's Avro reader refuses such names.
+    """
+    units = [int.from_bytes(pair, "big") for pair in _utf16_units(name)]
+    return "".join(_compatible_unit(unit, first=i == 0) for i, unit in enumerate(units))
+
+
+def _utf16_units(name: str) -> list[bytes]:
+    encoded = name.encode("utf-16-be", "surrogatepass")
+    return [encoded[i : i + 2] for i in range(0, len(encoded), 2)]
+
+
+def _compatible_unit(unit: int, first: bool) -> str:
+    character = chr(unit)
+    if unit < 128 and (character.isalpha() or character == "_" or (character.isdigit() and not first)):
+        return character
+    return f"_{character}" if "0" <= character <= "9" else f"_x{unit:X}"
+
+
+def _record(name: str, fields: _Fields, format_version: int, own: dict[str, object]) -> dict[str, object]:
+    encoded: list[dict[str, object]] = []
+    for field_id, field_name, type, presence in fields:
+        avro_type = own[type] if isinstance(type, str) and type in own else _collection(type)
+        match presence[format_version - 1]:
+            case "r":
+                encoded.append({"name": field_name, "type": avro_type, "field-id": field_id})
+            case "o":
+                encoded.append({"name": field_name, "type": ["null", avro_type], "default": None, "field-id": field_id})
+            case _:
+                pass
+    return {"type": "record", "name": name, "fields": encoded}
+
+
+def _collection(type: str | tuple[int, str] | tuple[int, int, str]) -> object:
+    match type:
+        case str():
+            return type
+        case (element_id, element):
+            return {"type": "array", "items": element, "element-id": element_id}
+        case (key_id, value_id, value):
+            fields = [{"name": "key", "type": "int", "field-id": key_id}, {"name": "value", "type": value, "field-id": value_id}]
+            record = {"type": "record", "name": f"k{key_id}_v{value_id}", "fields": fields}
+            return {"type": "array", "items": record, "logicalType": "map"}
+
+
+def _compact(node: object) -> str:
+    return dumps(node, ensure_ascii=False, separators=(",", ":"))

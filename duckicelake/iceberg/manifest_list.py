@@ -1,0 +1,268 @@
+"""Manifest lists: the Avro files that list a snapshot's manifests, and what a list says about each."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.bounds import encode_value, lower_bound, upper_bound
+from duckicelake.iceberg.encoding.avro import NULL, PRESENT, decode_container, encode_container
+from duckicelake.iceberg.encoding.manifest_rows import RowParts
+from duckicelake.iceberg.encoding.manifest_schema import manifest_list_schema
+from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, DataFile, ManifestEntry, ManifestHeader
+from duckicelake.iceberg.partition import PartitionSpec, partition_types
+from duckicelake.iceberg.types import PrimitiveType
+
+UNKNOWN_COUNT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSummary:
+    """What one partition field holds over a manifest's files. Bounds are None when there is no value but null and NaN."""
+
+    contains_null: bool
+    contains_nan: bool | None
+    lower_bound: bytes | None
+    upper_bound: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A manifest as the list names it. Counts are UNKNOWN_COUNT where an old v1 list does not say."""
+
+    manifest_path: str
+    manifest_length: int
+    partition_spec_id: int
+    content: int
+    sequence_number: int
+    min_sequence_number: int
+    added_snapshot_id: int
+    added_files_count: int
+    existing_files_count: int
+    deleted_files_count: int
+    added_rows_count: int
+    existing_rows_count: int
+    deleted_rows_count: int
+    partitions: tuple[FieldSummary, ...]
+    first_row_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestListHeader:
+    """The snapshot whose manifests are listed. `first_row_id` is required in version 3 and absent before."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    sequence_number: int
+    format_version: int
+    first_row_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenManifest:
+    """Where a manifest lies, and the snapshot that wrote it."""
+
+    path: str
+    length: int
+    snapshot_id: int
+    sequence_number: int
+
+
+def encode_manifest_list(header: ManifestListHeader, files: Iterable[ManifestFile]) -> bytes:
+    """A manifest list of those manifests, in their order. The same input gives the same bytes.
+
+    Raises: BadRequest — a delete manifest in version 1, or an unknown count in a later one
+    Source: Iceberg spec «Manifest Lists»
+    """
+    encode = _v1_encoder() if header.format_version == 1 else _encoder(header.format_version >= 3)
+    return encode_container(_format_header(header), manifest_list_schema(header.format_version), map(encode, files))
+
+
+def decode_manifest_list(content: bytes) -> list[ManifestFile]:
+    """The manifests that anybody's manifest list names.
+
+    Raises: BadRequest — damaged, or not a manifest list
+    """
+    _, rows = decode_container(content, "manifest list")
+    try:
+        return [_decode_file(row) for row in rows]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BadRequest(f"Cannot read manifest list: an entry is malformed ({error!r}); write it again") from error
+
+
+def describe_manifest(header: ManifestHeader, entries: Sequence[ManifestEntry], written: WrittenManifest) -> ManifestFile:
+    """What the list says about a manifest just written: counts, sequence numbers and partition summaries."""
+    live = [entry.sequence_number for entry in entries if entry.status != DELETED]
+    numbers = [written.sequence_number if number is None else number for number in live]
+    return ManifestFile(
+        manifest_path=written.path,
+        manifest_length=written.length,
+        partition_spec_id=header.spec.spec_id,
+        content=header.content,
+        sequence_number=written.sequence_number,
+        min_sequence_number=min(numbers, default=written.sequence_number),
+        added_snapshot_id=written.snapshot_id,
+        added_files_count=sum(entry.status == ADDED for entry in entries),
+        existing_files_count=sum(entry.status == EXISTING for entry in entries),
+        deleted_files_count=sum(entry.status == DELETED for entry in entries),
+        added_rows_count=_count_rows(entries, ADDED),
+        existing_rows_count=_count_rows(entries, EXISTING),
+        deleted_rows_count=_count_rows(entries, DELETED),
+        partitions=summarise_partitions(header.spec, partition_types(header.spec, header.schema), entries),
+    )
+
+
+def summarise_partitions(
+    spec: PartitionSpec, types: tuple[PrimitiveType, ...], entries: Iterable[ManifestEntry]
+) -> tuple[FieldSummary, ...]:
+    """For each field of the spec, what the entries' partition tuples hold."""
+    tuples = {entry.data_file.partition for entry in entries}
+    return tuple(_summarise(types[i], [values[i] for values in tuples]) for i in range(len(spec.fields)))
+
+
+def inherit(entries: Iterable[ManifestEntry], manifest: ManifestFile) -> list[ManifestEntry]:
+    """The entries with what they inherit from the list: snapshot id, sequence numbers of added files, first row ids.
+
+    Source: Iceberg spec «Sequence Number Inheritance», «First Row ID Inheritance»
+    """
+    next_row_id = manifest.first_row_id
+    inherited: list[ManifestEntry] = []
+    for entry in entries:
+        file = entry.data_file
+        if next_row_id is not None and file.first_row_id is None and entry.status != DELETED:
+            file = replace(file, first_row_id=next_row_id)
+            next_row_id += file.record_count
+        inherited.append(_inherit_numbers(entry, file, manifest))
+    return inherited
+
+
+def _inherit_numbers(entry: ManifestEntry, file: DataFile, manifest: ManifestFile) -> ManifestEntry:
+    takes = entry.status == ADDED or manifest.sequence_number == 0
+    number, file_number = entry.sequence_number, entry.file_sequence_number
+    return ManifestEntry(
+        status=entry.status,
+        snapshot_id=manifest.added_snapshot_id if entry.snapshot_id is None else entry.snapshot_id,
+        sequence_number=manifest.sequence_number if number is None and takes else number,
+        file_sequence_number=manifest.sequence_number if file_number is None and takes else file_number,
+        data_file=file,
+    )
+
+
+def _count_rows(entries: Iterable[ManifestEntry], status: int) -> int:
+    return sum(entry.data_file.record_count for entry in entries if entry.status == status)
+
+
+def _summarise(type: PrimitiveType, values: list[Any]) -> FieldSummary:
+    floating = type.name in ("float", "double")
+    ordered = [value for value in values if value is not None and value == value]
+    least, greatest = min(ordered, default=None), max(ordered, default=None)
+    return FieldSummary(
+        contains_null=None in values,
+        contains_nan=any(value != value for value in values) if floating else False,
+        lower_bound=None if least is None else lower_bound(type, least) if floating else encode_value(type, least),
+        upper_bound=None if greatest is None else upper_bound(type, greatest) if floating else encode_value(type, greatest),
+    )
+
+
+def _format_header(header: ManifestListHeader) -> dict[str, str]:
+    parent = header.parent_snapshot_id
+    pairs = {"snapshot-id": str(header.snapshot_id), "parent-snapshot-id": "null" if parent is None else str(parent)}
+    if header.format_version > 1:
+        pairs["sequence-number"] = str(header.sequence_number)
+    if header.format_version >= 3:
+        pairs["first-row-id"] = str(header.first_row_id or 0)
+    return pairs | {"format-version": str(header.format_version)}
+
+
+def _encoder(lineage: bool) -> Callable[[ManifestFile], bytes]:
+    parts = RowParts()
+    longs = parts.longs
+
+    def encode(file: ManifestFile) -> bytes:
+        if min(_counts(file)) < 0:
+            raise BadRequest(f"Cannot list {file.manifest_path}: a count is unknown; read the manifest and count")
+        row = [
+            parts.text(file.manifest_path),
+            longs[file.manifest_length],
+            longs[file.partition_spec_id],
+            longs[file.content],
+            longs[file.sequence_number],
+            longs[file.min_sequence_number],
+            longs[file.added_snapshot_id],
+            *[longs[count] for count in _counts(file)],
+            _encode_summaries(parts, file.partitions),
+            NULL,  # key_metadata: encrypted manifests are not written
+        ]
+        if lineage:
+            row.append(parts.optional_long(file.first_row_id))
+        return b"".join(row)
+
+    return encode
+
+
+def _v1_encoder() -> Callable[[ManifestFile], bytes]:
+    parts = RowParts()
+    longs = parts.longs
+
+    def encode(file: ManifestFile) -> bytes:
+        if file.content:
+            raise BadRequest(f"Cannot list delete manifest {file.manifest_path} for format version 1; upgrade the table to version 2")
+        row = [
+            parts.text(file.manifest_path),
+            longs[file.manifest_length],
+            longs[file.partition_spec_id],
+            longs[file.added_snapshot_id],
+            *[parts.optional_long(None if count == UNKNOWN_COUNT else count) for count in _counts(file)],
+            _encode_summaries(parts, file.partitions),
+            NULL,
+        ]
+        return b"".join(row)
+
+    return encode
+
+
+def _counts(file: ManifestFile) -> tuple[int, ...]:
+    return (
+        file.added_files_count,
+        file.existing_files_count,
+        file.deleted_files_count,
+        file.added_rows_count,
+        file.existing_rows_count,
+        file.deleted_rows_count,
+    )
+
+
+def _encode_summaries(parts: RowParts, summaries: tuple[FieldSummary, ...]) -> bytes:
+    return PRESENT + parts.array([_encode_summary(parts, item) for item in summaries])
+
+
+def _encode_summary(parts: RowParts, item: FieldSummary) -> bytes:
+    nan = NULL if item.contains_nan is None else PRESENT + bytes((item.contains_nan,))
+    bounds = parts.optional_bytes(item.lower_bound) + parts.optional_bytes(item.upper_bound)
+    return bytes((item.contains_null,)) + nan + bounds
+
+
+def _decode_file(row: Mapping[str, Any]) -> ManifestFile:
+    counts = [row.get(f"f{field_id}") for field_id in (504, 505, 506, 512, 513, 514)]
+    added, existing, deleted, added_rows, existing_rows, deleted_rows = [UNKNOWN_COUNT if item is None else item for item in counts]
+    return ManifestFile(
+        manifest_path=row["f500"],
+        manifest_length=row["f501"],
+        partition_spec_id=row["f502"],
+        content=row.get("f517", 0),
+        sequence_number=row.get("f515", 0),
+        min_sequence_number=row.get("f516", 0),
+        added_snapshot_id=row["f503"],
+        added_files_count=added,
+        existing_files_count=existing,
+        deleted_files_count=deleted,
+        added_rows_count=added_rows,
+        existing_rows_count=existing_rows,
+        deleted_rows_count=deleted_rows,
+        partitions=tuple(_decode_summary(item) for item in row.get("f507") or ()),
+        first_row_id=row.get("f520"),
+    )
+
+
+def _decode_summary(item: Mapping[str, Any]) -> FieldSummary:
+    return FieldSummary(item["f509"], item.get("f518"), item.get("f510"), item.get("f511"))

@@ -1,0 +1,280 @@
+"""Table metadata: everything a metadata.json says, for format versions 1 to 3."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from json import dumps
+from typing import TypeVar
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_reader import (
+    as_object,
+    find_int,
+    find_list,
+    find_long,
+    find_text,
+    find_text_map,
+    get_int,
+    get_list,
+    get_long,
+    get_text,
+    list_objects,
+)
+from duckicelake.iceberg.partition import (
+    PartitionSpec,
+    assign_field_ids,
+    format_spec,
+    format_spec_fields,
+    last_field_id,
+    parse_spec,
+    parse_spec_fields,
+)
+from duckicelake.iceberg.schema import Schema, format_schema, parse_schema
+from duckicelake.iceberg.snapshots import (
+    MAIN,
+    PartitionStatisticsFile,
+    Snapshot,
+    SnapshotRef,
+    StatisticsFile,
+    encode_snapshot,
+    format_partition_statistics,
+    format_ref,
+    format_snapshot,
+    format_statistics,
+    parse_partition_statistics,
+    parse_ref,
+    parse_snapshot,
+    parse_statistics,
+)
+from duckicelake.iceberg.sorting import UNSORTED, SortOrder, format_sort_order, parse_sort_order
+
+FORMAT_VERSIONS = (1, 2, 3)
+WHAT = "table metadata"
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetadata:
+    """A table as Iceberg sees it. `table_uuid` is "" for an old v1 table that has none.
+
+    Units: logs are (timestamp_ms, snapshot_id) and (timestamp_ms, metadata_file), oldest first
+    """
+
+    format_version: int
+    table_uuid: str
+    location: str
+    last_sequence_number: int
+    last_updated_ms: int
+    last_column_id: int
+    schemas: tuple[Schema, ...]
+    current_schema_id: int
+    partition_specs: tuple[PartitionSpec, ...]
+    default_spec_id: int
+    last_partition_id: int
+    sort_orders: tuple[SortOrder, ...] = (UNSORTED,)
+    default_sort_order_id: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    current_snapshot_id: int | None = None
+    snapshots: tuple[Snapshot, ...] = ()
+    snapshot_log: tuple[tuple[int, int], ...] = ()
+    metadata_log: tuple[tuple[int, str], ...] = ()
+    refs: Mapping[str, SnapshotRef] = field(default_factory=dict[str, SnapshotRef], hash=False)
+    statistics: tuple[StatisticsFile, ...] = ()
+    partition_statistics: tuple[PartitionStatisticsFile, ...] = ()
+    next_row_id: int = 0
+    encryption_keys: tuple[Mapping[str, object], ...] = field(default=(), hash=False)
+
+
+def current_schema(metadata: TableMetadata) -> Schema:
+    """The schema new rows are written with."""
+    return next(schema for schema in metadata.schemas if schema.schema_id == metadata.current_schema_id)
+
+
+def default_spec(metadata: TableMetadata) -> PartitionSpec:
+    """The partition spec new files are written with."""
+    return next(spec for spec in metadata.partition_specs if spec.spec_id == metadata.default_spec_id)
+
+
+def find_snapshot(metadata: TableMetadata, snapshot_id: int | None) -> Snapshot | None:
+    """The snapshot of that id."""
+    return next((item for item in metadata.snapshots if item.snapshot_id == snapshot_id), None)
+
+
+def format_metadata(metadata: TableMetadata) -> dict[str, object]:
+    """Table metadata as JSON, keys in the specification's order."""
+    return {
+        **_format_head(metadata),
+        "snapshots": [format_snapshot(item) for item in metadata.snapshots],
+        "snapshot-log": [{"timestamp-ms": at, "snapshot-id": snapshot_id} for at, snapshot_id in metadata.snapshot_log],
+        **_format_tail(metadata),
+    }
+
+
+def encode_metadata(metadata: TableMetadata, snapshot_json: Callable[[Snapshot], bytes] = encode_snapshot) -> bytes:
+    """Table metadata as compact UTF-8 JSON: what `format_metadata` says, with the same bytes every time.
+
+    `snapshot_json` gives a snapshot's fragment; pass a cached `encode_snapshot` where histories are long.
+    """
+    log = ",".join([f'{{"timestamp-ms":{at},"snapshot-id":{snapshot_id}}}' for at, snapshot_id in metadata.snapshot_log])
+    parts = [
+        _compact(_format_head(metadata))[:-1],
+        b',"snapshots":[',
+        b",".join([snapshot_json(item) for item in metadata.snapshots]),
+        b'],"snapshot-log":[',
+        log.encode(),
+        b"],",
+        _compact(_format_tail(metadata))[1:],
+    ]
+    return b"".join(parts)
+
+
+def parse_metadata(value: object) -> TableMetadata:
+    """The table metadata that JSON spells; what v1 may leave out is filled in as the specification says.
+
+    Raises: BadRequest — malformed, of another format version, or naming ids that it does not hold
+    """
+    node = as_object(value, WHAT)
+    version = get_int(node, "format-version", WHAT)
+    if version not in FORMAT_VERSIONS:
+        raise BadRequest(f"Cannot read table metadata: format version {version} is not supported; write it as version 1, 2 or 3")
+    schemas, current_schema_id = _parse_schemas(node)
+    specs, default_spec_id = _parse_specs(node)
+    current_snapshot_id = _find_current(node)
+    last_partition_id = find_int(node, "last-partition-id", WHAT)
+    metadata = TableMetadata(
+        format_version=version,
+        table_uuid=(find_text(node, "table-uuid", WHAT) or "") if version == 1 else get_text(node, "table-uuid", WHAT),
+        location=get_text(node, "location", WHAT),
+        last_sequence_number=0 if version == 1 else get_long(node, "last-sequence-number", WHAT),
+        last_updated_ms=get_long(node, "last-updated-ms", WHAT),
+        last_column_id=get_int(node, "last-column-id", WHAT),
+        schemas=schemas,
+        current_schema_id=current_schema_id,
+        partition_specs=specs,
+        default_spec_id=default_spec_id,
+        last_partition_id=last_field_id(specs) if last_partition_id is None else last_partition_id,
+        sort_orders=_parse_each(node, "sort-orders", parse_sort_order) or (UNSORTED,),
+        default_sort_order_id=find_int(node, "default-sort-order-id", WHAT) or 0,
+        properties=find_text_map(node, "properties", WHAT) or {},
+        current_snapshot_id=current_snapshot_id,
+        snapshots=_parse_each(node, "snapshots", parse_snapshot),
+        snapshot_log=_parse_snapshot_log(node),
+        metadata_log=_parse_metadata_log(node),
+        refs=_parse_refs(node, current_snapshot_id),
+        statistics=_parse_each(node, "statistics", parse_statistics),
+        partition_statistics=_parse_each(node, "partition-statistics", parse_partition_statistics),
+        next_row_id=get_long(node, "next-row-id", WHAT) if version >= 3 else 0,
+        encryption_keys=tuple(list_objects(node, "encryption-keys", WHAT)),
+    )
+    check_metadata(metadata)
+    return metadata
+
+
+def check_metadata(metadata: TableMetadata) -> None:
+    """Raise BadRequest when the metadata names a schema, spec, order or snapshot that it does not hold."""
+    snapshot_ids = {item.snapshot_id for item in metadata.snapshots}
+    main = metadata.refs.get(MAIN)
+    dangling = [name for name, ref in metadata.refs.items() if ref.snapshot_id not in snapshot_ids]
+    problems = {
+        f"current-schema-id {metadata.current_schema_id} is not in schemas": all(
+            item.schema_id != metadata.current_schema_id for item in metadata.schemas
+        ),
+        f"default-spec-id {metadata.default_spec_id} is not in partition-specs": all(
+            item.spec_id != metadata.default_spec_id for item in metadata.partition_specs
+        ),
+        f"default-sort-order-id {metadata.default_sort_order_id} is not in sort-orders": metadata.default_sort_order_id != 0
+        and all(item.order_id != metadata.default_sort_order_id for item in metadata.sort_orders),
+        f"refs {dangling} point to no snapshot": bool(dangling),
+        "current-snapshot-id is not where the main branch points": metadata.current_snapshot_id
+        != (None if main is None else main.snapshot_id),
+        "a snapshot id occurs twice": len(snapshot_ids) < len(metadata.snapshots),
+    }
+    for problem, found in problems.items():
+        if found:
+            raise BadRequest(f"Invalid table metadata: {problem}; mend the metadata file")
+
+
+def _compact(value: object) -> bytes:
+    return dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _format_head(metadata: TableMetadata) -> dict[str, object]:
+    version = metadata.format_version
+    optional: dict[str, object | None] = {
+        "format-version": version,
+        "table-uuid": metadata.table_uuid or None,
+        "location": metadata.location,
+        "last-sequence-number": metadata.last_sequence_number if version > 1 else None,
+        "last-updated-ms": metadata.last_updated_ms,
+        "last-column-id": metadata.last_column_id,
+        "schema": format_schema(current_schema(metadata)) if version == 1 else None,
+        "schemas": [format_schema(item) for item in metadata.schemas],
+        "current-schema-id": metadata.current_schema_id,
+        "partition-spec": format_spec_fields(default_spec(metadata)) if version == 1 else None,
+        "partition-specs": [format_spec(item) for item in metadata.partition_specs],
+        "default-spec-id": metadata.default_spec_id,
+        "last-partition-id": metadata.last_partition_id,
+        "properties": dict(metadata.properties),
+        "current-snapshot-id": metadata.current_snapshot_id,
+    }
+    return {key: value for key, value in optional.items() if value is not None}
+
+
+def _format_tail(metadata: TableMetadata) -> dict[str, object]:
+    node: dict[str, object] = {
+        "metadata-log": [{"timestamp-ms": at, "metadata-file": path} for at, path in metadata.metadata_log],
+        "sort-orders": [format_sort_order(item) for item in metadata.sort_orders],
+        "default-sort-order-id": metadata.default_sort_order_id,
+        "refs": {name: format_ref(ref) for name, ref in metadata.refs.items()},
+        "statistics": [format_statistics(item) for item in metadata.statistics],
+        "partition-statistics": [format_partition_statistics(item) for item in metadata.partition_statistics],
+    }
+    if metadata.format_version >= 3:
+        node["next-row-id"] = metadata.next_row_id
+    if metadata.encryption_keys:
+        node["encryption-keys"] = [dict(key) for key in metadata.encryption_keys]
+    return node
+
+
+def _parse_each(node: Mapping[str, object], key: str, parse: Callable[[object], Item]) -> tuple[Item, ...]:
+    return tuple(parse(item) for item in find_list(node, key, WHAT) or [])
+
+
+def _find_current(node: Mapping[str, object]) -> int | None:
+    found = find_long(node, "current-snapshot-id", WHAT)
+    return None if found == -1 else found
+
+
+def _parse_schemas(node: Mapping[str, object]) -> tuple[tuple[Schema, ...], int]:
+    if node["format-version"] == 1 and node.get("schemas") is None:
+        schema = parse_schema(node.get("schema"))
+        return (schema,), schema.schema_id
+    schemas = tuple(parse_schema(item) for item in get_list(node, "schemas", WHAT))
+    return schemas, get_int(node, "current-schema-id", WHAT)
+
+
+def _parse_specs(node: Mapping[str, object]) -> tuple[tuple[PartitionSpec, ...], int]:
+    if node["format-version"] == 1 and node.get("partition-specs") is None:
+        return (_number(PartitionSpec(0, parse_spec_fields(node.get("partition-spec")))),), 0
+    specs = tuple(_number(parse_spec(item)) for item in get_list(node, "partition-specs", WHAT))
+    return specs, get_int(node, "default-spec-id", WHAT)
+
+
+def _number(spec: PartitionSpec) -> PartitionSpec:
+    return assign_field_ids(spec, 0)
+
+
+def _parse_snapshot_log(node: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
+    entries: Iterable[Mapping[str, object]] = list_objects(node, "snapshot-log", WHAT)
+    return tuple((get_long(entry, "timestamp-ms", "snapshot log"), get_long(entry, "snapshot-id", "snapshot log")) for entry in entries)
+
+
+def _parse_metadata_log(node: Mapping[str, object]) -> tuple[tuple[int, str], ...]:
+    entries: Iterable[Mapping[str, object]] = list_objects(node, "metadata-log", WHAT)
+    return tuple((get_long(entry, "timestamp-ms", "metadata log"), get_text(entry, "metadata-file", "metadata log")) for entry in entries)
+
+
+def _parse_refs(node: Mapping[str, object], current_snapshot_id: int | None) -> dict[str, SnapshotRef]:
+    refs = {name: parse_ref(ref) for name, ref in as_object(node.get("refs") or {}, "refs").items()}
+    if current_snapshot_id is not None and MAIN not in refs:
+        refs[MAIN] = SnapshotRef(current_snapshot_id, "branch")
+    return refs

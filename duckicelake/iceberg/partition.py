@@ -1,0 +1,131 @@
+"""Partition specs: which transforms of which columns split a table's files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_int, get_list, get_text, list_ints, refuse
+from duckicelake.iceberg.schema import Schema, find_field
+from duckicelake.iceberg.transforms import parse_transform, result_type
+from duckicelake.iceberg.types import PrimitiveType
+
+FIRST_FIELD_ID = 1000
+UNASSIGNED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One value of the partition tuple: `transform` of the column `source_id`, under an id of its own."""
+
+    source_id: int
+    field_id: int
+    name: str
+    transform: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """The partition tuple's fields, in order; none means unpartitioned."""
+
+    spec_id: int
+    fields: tuple[PartitionField, ...] = ()
+
+
+UNPARTITIONED = PartitionSpec(0)
+
+
+def format_spec(spec: PartitionSpec) -> dict[str, object]:
+    """A spec as JSON."""
+    return {"spec-id": spec.spec_id, "fields": format_spec_fields(spec)}
+
+
+def format_spec_fields(spec: PartitionSpec) -> list[dict[str, object]]:
+    """Only the fields of a spec as JSON: what a manifest and v1's `partition-spec` keep."""
+    return [
+        {"name": item.name, "transform": item.transform, "source-id": item.source_id, "field-id": item.field_id}
+        for item in spec.fields
+    ]
+
+
+def parse_spec(value: object) -> PartitionSpec:
+    """The spec that JSON spells; without `spec-id` its id is 0, and its fields are UNASSIGNED when they have no ids.
+
+    Raises: BadRequest — malformed, a field named or numbered twice, only some fields numbered
+    """
+    node = as_object(value, "partition spec")
+    return PartitionSpec(
+        spec_id=find_int(node, "spec-id", "partition spec") or 0,
+        fields=parse_spec_fields(get_list(node, "fields", "partition spec")),
+    )
+
+
+def parse_spec_fields(value: object) -> tuple[PartitionField, ...]:
+    """The fields that a JSON array spells; see `parse_spec`."""
+    fields = tuple(_parse_field(as_object(item, "partition field")) for item in as_list(value, "partition fields"))
+    unassigned = sum(item.field_id == UNASSIGNED for item in fields)
+    if unassigned not in (0, len(fields)):
+        raise BadRequest(f"Cannot read partition spec: {unassigned} of {len(fields)} fields have no field-id; number all or none")
+    if len({item.name for item in fields}) < len(fields):
+        raise BadRequest("Cannot read partition spec: two fields have the same name; rename one")
+    if not unassigned and len({item.field_id for item in fields}) < len(fields):
+        raise BadRequest("Cannot read partition spec: two fields have the same field-id; give each its own")
+    return fields
+
+
+def assign_field_ids(spec: PartitionSpec, last_partition_id: int) -> PartitionSpec:
+    """The spec with UNASSIGNED fields numbered after `last_partition_id`, never below 1000."""
+    if all(item.field_id != UNASSIGNED for item in spec.fields):
+        return spec
+    first = max(last_partition_id + 1, FIRST_FIELD_ID)
+    return replace(spec, fields=tuple(replace(item, field_id=first + i) for i, item in enumerate(spec.fields)))
+
+
+def last_field_id(specs: tuple[PartitionSpec, ...]) -> int:
+    """The greatest partition field id in use; 999 when there is none."""
+    return max((item.field_id for spec in specs for item in spec.fields), default=FIRST_FIELD_ID - 1)
+
+
+def partition_types(spec: PartitionSpec, schema: Schema) -> tuple[PrimitiveType, ...]:
+    """The type of each value of the partition tuple.
+
+    Raises: BadRequest — the source column is not in the schema and the transform does not fix its result type
+    """
+    return tuple(_result_type(item, schema) for item in spec.fields)
+
+
+def same_spec(a: PartitionSpec, b: PartitionSpec) -> bool:
+    """True when both split the same way under the same names: ids are no difference."""
+    return [(f.source_id, f.name, f.transform) for f in a.fields] == [(f.source_id, f.name, f.transform) for f in b.fields]
+
+
+def _result_type(item: PartitionField, schema: Schema) -> PrimitiveType:
+    source = find_field(schema, item.source_id)
+    found = result_type(item.transform, None if source is None else source.type)
+    if found is None:
+        raise BadRequest(
+            f"Invalid partition field {item.name!r}: {item.transform} cannot be applied to column id {item.source_id}"
+            f" ({'not in the schema' if source is None else source.name}); choose another column or transform"
+        )
+    return found
+
+
+def _parse_field(node: Mapping[str, object]) -> PartitionField:
+    field_id = find_int(node, "field-id", "partition field")
+    name = get_text(node, "name", "partition field")
+    if not name:
+        raise BadRequest("Cannot read partition field: its name is empty; name it")
+    return PartitionField(
+        source_id=parse_source_id(node, f"partition field {name!r}"),
+        field_id=UNASSIGNED if field_id is None else field_id,
+        name=name,
+        transform=str(parse_transform(get_text(node, "transform", "partition field"))),
+    )
+
+
+def parse_source_id(node: Mapping[str, object], what: str) -> int:
+    """The source column of a partition or sort field: `source-id`, or v3's `source-ids` when it names one column."""
+    source_id = find_int(node, "source-id", what)
+    if source_id is not None:
+        return source_id
+    source_ids = list_ints(node, "source-ids", what)
+    return source_ids[0] if len(source_ids) == 1 else refuse(what, "source-id", "the id of one column")

@@ -1,0 +1,170 @@
+"""Puffin: the file that carries deletion vectors and statistics as blobs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from json import dumps, loads
+
+import pyarrow
+from pyroaring import BitMap64, FrozenBitMap64
+
+from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.deletion_vector import Positions, bitmap_of, encode_deletion_vector
+from duckicelake.iceberg.encoding.json_reader import (
+    as_object,
+    find_text,
+    find_text_map,
+    get_long,
+    get_text,
+    list_ints,
+    list_objects,
+)
+
+MAGIC = b"PFA1"
+FOOTER_TAIL_BYTES = 12
+DELETION_VECTOR = "deletion-vector-v1"
+REFERENCED_DATA_FILE = "referenced-data-file"
+CARDINALITY = "cardinality"
+ROW_POSITION_FIELD_ID = 2147483645
+CREATED_BY = {"created-by": "DuckIceLake"}
+BLOB_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One blob of a Puffin file: what it is, and where it lies there."""
+
+    type: str
+    fields: tuple[int, ...]
+    snapshot_id: int
+    sequence_number: int
+    offset: int
+    length: int
+    properties: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    compression_codec: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PuffinFile:
+    """A Puffin file as bytes, and where its blobs lie in them. `footer_bytes` is the footer's whole size."""
+
+    content: bytes
+    blobs: tuple[Blob, ...]
+    footer_bytes: int
+
+
+def encode_deletion_vectors(vectors: Sequence[tuple[str, Positions]]) -> PuffinFile:
+    """A Puffin file with one deletion vector for each (location of a data file, positions of its deleted rows).
+
+    The blobs come in the given order; offset, length and cardinality are what the manifest entry must repeat.
+    """
+    return _encode_vectors(MAGIC, vectors)
+
+
+def encode_polyglot(data_file: str, positions: Positions) -> PuffinFile:
+    """A Puffin file with one deletion vector that DuckLake reads too, as one of its bare blobs.
+
+    Shape:  PFA1 | blob without its length field | the blob whole | footer
+            DuckLake takes PFA1 for the length, which it does not check, and reads the first copy;
+            readers of Puffin follow the footer, or the manifest's offset, to the second.
+    """
+    bitmap = bitmap_of(positions)
+    return _encode_vectors(MAGIC + encode_deletion_vector(bitmap)[4:], [(data_file, bitmap)])
+
+
+def decode_puffin(content: bytes) -> tuple[Blob, ...]:
+    """The blobs that a Puffin file's footer names. `content` may also be only the file's end, footer included.
+
+    Shape:  "PFA1" | blobs | "PFA1" | JSON | its size i32 LE | flags (4 bytes) | "PFA1"
+    Raises: BadRequest — not a Puffin file, or a damaged one · Unsupported — a compressed footer
+    Source: Iceberg puffin-spec
+    """
+    size = int.from_bytes(content[-12:-8], "little", signed=True)
+    start = len(content) - FOOTER_TAIL_BYTES - size
+    if content[-4:] != MAGIC or size < 0 or start < 4 or content[start - 4 : start] != MAGIC:
+        raise BadRequest("Cannot read Puffin file: its magic number or footer is wrong; write it again")
+    if any(content[-8:-4]):
+        raise Unsupported("Cannot read Puffin file: its footer is compressed; write it without compression")
+    try:
+        footer = as_object(loads(content[start : start + size]), "Puffin footer")
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("Cannot read Puffin file: its footer is no JSON; write it again") from error
+    return tuple(_parse_blob(node) for node in list_objects(footer, "blobs", "Puffin footer"))
+
+
+def read_blob(content: bytes, blob: Blob) -> bytes:
+    """The blob's own bytes out of the whole file's.
+
+    Raises: BadRequest — the file is too short or the blob damaged · Unsupported — compressed with another codec than zstd
+    """
+    stored = content[blob.offset : blob.offset + blob.length]
+    if len(stored) != blob.length:
+        raise BadRequest(f"Cannot read Puffin blob at {blob.offset}: the file ends before it; write it again")
+    if blob.compression_codec is None:
+        return stored
+    if blob.compression_codec != "zstd":
+        raise Unsupported(f"Cannot read Puffin blob compressed with {blob.compression_codec!r}; write it with zstd or plain")
+    try:
+        return pyarrow.CompressedInputStream(pyarrow.BufferReader(stored), "zstd").read(BLOB_BYTES_MAX)
+    except OSError as error:
+        raise BadRequest(f"Cannot read Puffin blob at {blob.offset}: it is no zstd; write it again") from error
+
+
+def _encode_vectors(head: bytes, vectors: Sequence[tuple[str, Positions]]) -> PuffinFile:
+    parts = [head]
+    blobs: list[Blob] = []
+    offset = len(head)
+    for data_file, positions in vectors:
+        bitmap = bitmap_of(positions)
+        encoded = encode_deletion_vector(bitmap)
+        blobs.append(_vector_blob(data_file, bitmap, offset, len(encoded)))
+        parts.append(encoded)
+        offset += len(encoded)
+    footer = _encode_footer(blobs)
+    return PuffinFile(b"".join([*parts, footer]), tuple(blobs), len(footer))
+
+
+def _vector_blob(data_file: str, bitmap: BitMap64 | FrozenBitMap64, offset: int, length: int) -> Blob:
+    return Blob(
+        type=DELETION_VECTOR,
+        fields=(ROW_POSITION_FIELD_ID,),
+        snapshot_id=-1,
+        sequence_number=-1,
+        offset=offset,
+        length=length,
+        properties={REFERENCED_DATA_FILE: data_file, CARDINALITY: str(len(bitmap))},
+    )
+
+
+def _encode_footer(blobs: Sequence[Blob]) -> bytes:
+    node = {"blobs": [_format_blob(blob) for blob in blobs], "properties": CREATED_BY}
+    payload = dumps(node, ensure_ascii=False, separators=(",", ":")).encode()
+    return b"".join([MAGIC, payload, len(payload).to_bytes(4, "little"), bytes(4), MAGIC])
+
+
+def _format_blob(blob: Blob) -> dict[str, object]:
+    return {
+        "type": blob.type,
+        "fields": list(blob.fields),
+        "snapshot-id": blob.snapshot_id,
+        "sequence-number": blob.sequence_number,
+        "offset": blob.offset,
+        "length": blob.length,
+        "properties": dict(blob.properties),
+    }
+
+
+def _parse_blob(node: Mapping[str, object]) -> Blob:
+    what = "Puffin blob"
+    blob = Blob(
+        type=get_text(node, "type", what),
+        fields=list_ints(node, "fields", what),
+        snapshot_id=get_long(node, "snapshot-id", what),
+        sequence_number=get_long(node, "sequence-number", what),
+        offset=get_long(node, "offset", what),
+        length=get_long(node, "length", what),
+        properties=find_text_map(node, "properties", what) or {},
+        compression_codec=find_text(node, "compression-codec", what),
+    )
+    if blob.offset < 0 or blob.length < 0:
+        raise BadRequest("Cannot read Puffin blob: its offset or length is negative; write the file again")
+    return blob

@@ -1,0 +1,109 @@
+"""Schemas: the columns of a table under one id."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_reader import as_object, find_int, list_ints
+from duckicelake.iceberg.types import NestedField, PrimitiveType, format_field, parse_fields, walk_fields
+
+NEWER_TYPES = {"unknown": 3, "variant": 3, "timestamp_ns": 3, "timestamptz_ns": 3, "geometry": 3, "geography": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A table's columns. Ids are unique over all levels; identifier fields are the row's key, if it has one."""
+
+    schema_id: int
+    fields: tuple[NestedField, ...]
+    identifier_field_ids: tuple[int, ...] = ()
+
+
+def format_schema(schema: Schema) -> dict[str, object]:
+    """A schema as JSON."""
+    node: dict[str, object] = {"type": "struct", "schema-id": schema.schema_id}
+    if schema.identifier_field_ids:
+        node["identifier-field-ids"] = list(schema.identifier_field_ids)
+    return node | {"fields": [format_field(item) for item in schema.fields]}
+
+
+def parse_schema(value: object) -> Schema:
+    """The schema that JSON spells; without `schema-id` its id is 0.
+
+    Raises: BadRequest — malformed, ids or names given twice, or an identifier field that cannot be one
+    """
+    node = as_object(value, "schema")
+    if node.get("type", "struct") != "struct":
+        raise BadRequest(f"Cannot read schema: its type is {node['type']!r}; send a struct")
+    schema = Schema(
+        schema_id=find_int(node, "schema-id", "schema") or 0,
+        fields=parse_fields(node),
+        identifier_field_ids=list_ints(node, "identifier-field-ids", "schema"),
+    )
+    _check_unique(schema)
+    _check_identifiers(schema)
+    return schema
+
+
+def highest_field_id(schema: Schema) -> int:
+    """The greatest id in use at any level; 0 when there is no column."""
+    return max((item.field_id for _, item in walk_fields(schema.fields)), default=0)
+
+
+def leaf_fields(schema: Schema) -> Iterator[tuple[int, PrimitiveType]]:
+    """Id and type of every primitive at any level: what has bounds and counts in a manifest."""
+    for _, item in walk_fields(schema.fields):
+        if isinstance(item.type, PrimitiveType):
+            yield item.field_id, item.type
+
+
+def find_field(schema: Schema, field_id: int) -> NestedField | None:
+    """The field of that id at any level (a list's element and a map's key and value included)."""
+    return next((item for _, item in walk_fields(schema.fields) if item.field_id == field_id), None)
+
+
+def find_column_path(schema: Schema, field_id: int) -> str | None:
+    """The dotted name of the field of that id."""
+    return next((path for path, item in walk_fields(schema.fields) if item.field_id == field_id), None)
+
+
+def same_schema(a: Schema, b: Schema) -> bool:
+    """True when both are the same but for the schema's id; the order of identifier fields is no difference."""
+    return a.fields == b.fields and set(a.identifier_field_ids) == set(b.identifier_field_ids)
+
+
+def check_format_version(schema: Schema, format_version: int) -> None:
+    """Raise BadRequest when a column needs a newer format version than the table has.
+
+    Source: Iceberg spec «Primitive Types» (added by version) and «Default values» (initial-default needs v3)
+    """
+    problems: list[str] = []
+    for path, item in walk_fields(schema.fields):
+        name = str(item.type).split("(")[0] if isinstance(item.type, PrimitiveType) else ""
+        if NEWER_TYPES.get(name, 1) > format_version:
+            problems.append(f"- Invalid type for {path}: {name} is not supported until v{NEWER_TYPES[name]}")
+        if item.initial_default is not None and format_version < 3:
+            problems.append(f"- Invalid initial default for {path}: non-null defaults are not supported until v3")
+    if problems:
+        raise BadRequest("\n".join([f"Invalid schema for v{format_version}:", *problems]))
+
+
+def _check_unique(schema: Schema) -> None:
+    ids: set[int] = set()
+    paths: set[str] = set()
+    for path, item in walk_fields(schema.fields):
+        if item.field_id in ids:
+            raise BadRequest(f"Invalid schema: field id {item.field_id} of {path} is used twice; give every field its own")
+        if path in paths:
+            raise BadRequest(f"Invalid schema: two fields are named {path}; rename one")
+        ids.add(item.field_id)
+        paths.add(path)
+
+
+def _check_identifiers(schema: Schema) -> None:
+    for field_id in schema.identifier_field_ids:
+        item = find_field(schema, field_id)
+        if item is None or not isinstance(item.type, PrimitiveType):
+            raise BadRequest(f"Invalid schema: identifier field id {field_id} is no primitive field of it; send one that is")
+        if not item.required or item.type.name in ("float", "double"):
+            raise BadRequest(f"Invalid schema: {item.name} cannot be an identifier field; send a required, non-floating one")
