@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from duckicelake.store.inlined import InlinedColumn, LeafStats, convert_rows, encode_inlined
-from duckicelake.store.parquet import encode_position_deletes
-
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.catalog.outbox import Outbox, format_digest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnRow, InlinedTable, TableState
+from duckicelake.store.inlined import InlinedColumn, convert_rows, encode_inlined, split_by_snapshot
+from duckicelake.store.inlined import InlinedFile as StoredFile
+from duckicelake.store.parquet import encode_position_deletes
 from duckicelake.translate.files import find_lower, find_upper, to_position_deletes
 from duckicelake.translate.locations import deletes_uri, inlined_uri
 from duckicelake.translate.types import ColumnTree, columns_at, find_primitive
@@ -35,16 +35,13 @@ class Deriver:
     def _derive_table(self, table: InlinedTable, files: Sequence[InlinedFile]) -> None:
         tree = columns_at(self.state.columns, (), table.begin_snapshot)
         columns = to_inlined_columns(tree, None)
-        indexes = [index for file in files for index in file.row_indexes]
-        rows = convert_rows(columns, [table.rows[index] for index in indexes])
-        start = 0
-        for file in files:
-            count = len(file.row_indexes)
-            made = encode_inlined(columns, rows.slice(start, count))
-            start += count
-            uri = inlined_uri(self.location, file.file.begin_snapshot, format_digest(made.data))
-            self.outbox.add(uri, made.data)
-            self.memory.inlined_files[file.file.key] = to_inlined_data_file(uri, made.data, count, made.stats, tree)
+        by_begin = {file.file.begin_snapshot: file for file in files}
+        rows = [(row[0], row[1], *row[3:]) for row in table.rows if row[1] in by_begin]
+        for begin, part in split_by_snapshot(convert_rows(columns, rows)):
+            made = encode_inlined(columns, part)
+            uri = inlined_uri(self.location, begin, format_digest(made.content))
+            self.outbox.add(uri, made.content)
+            self.memory.inlined_files[by_begin[begin].file.key] = to_inlined_data_file(uri, made, tree)
 
     def derive_deletes(self, target: DataFile, lake_snapshot_id: int, positions: Longs) -> DataFile:
         """Return the delete file that marks these positions of a data file."""
@@ -66,10 +63,10 @@ def to_inlined_columns(tree: ColumnTree, parent: int | None) -> tuple[InlinedCol
     )
 
 
-def to_inlined_data_file(uri: str, content: bytes, count: int, stats: Mapping[int, LeafStats], tree: ColumnTree) -> DataFile:
+def to_inlined_data_file(uri: str, made: StoredFile, tree: ColumnTree) -> DataFile:
     """Return a file of inlined rows for a manifest."""
     types = dict(_leaf_types(tree))
-    known = {field_id: leaf for field_id, leaf in stats.items() if field_id in types}
+    known = {field_id: leaf for field_id, leaf in made.stats.items() if field_id in types}
     lower = {field_id: find_lower(types[field_id], leaf.lower) for field_id, leaf in known.items()}
     upper = {field_id: find_upper(types[field_id], leaf.upper) for field_id, leaf in known.items()}
     return DataFile(
@@ -77,8 +74,8 @@ def to_inlined_data_file(uri: str, content: bytes, count: int, stats: Mapping[in
         file_path=uri,
         file_format="PARQUET",
         partition=(),
-        record_count=count,
-        file_size_in_bytes=len(content),
+        record_count=made.record_count,
+        file_size_in_bytes=len(made.content),
         value_counts={field_id: leaf.value_count for field_id, leaf in known.items()} or None,
         null_value_counts={field_id: leaf.null_count for field_id, leaf in known.items()} or None,
         nan_value_counts={field_id: leaf.nan_count for field_id, leaf in known.items() if leaf.nan_count is not None} or None,

@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from duckicelake.store.parquet import read_embedded_snapshot_ids, read_positions
-
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.errors import Unsupported
 from duckicelake.lake.rows import DataFileRow, DeleteFileRow, TableState
 from duckicelake.store.objects import Objects
-from duckicelake.translate.files import check_readable
-from duckicelake.translate.locations import file_uri, table_folder
+from duckicelake.store.parquet import read_embedded_snapshot_ids, read_positions
+from duckicelake.translate.locations import file_uri
 from duckicelake.translate.visibility import (
     DeletedRows,
     FileKey,
@@ -26,39 +24,30 @@ from duckicelake.translate.visibility import (
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Every file of rows a table has had, real and derived, and which of their rows are visible when."""
+    """The files of rows that a state tells of, real and derived, in order of appearance, and which rows are visible when."""
 
-    folder: str
-    data_files: Mapping[FileKey, DataFileRow]
+    files: Sequence[TrackedFile]
     inlined: Mapping[FileKey, InlinedFile]
     visibility: Mapping[FileKey, Visibility]
 
-    def tracked(self) -> list[TrackedFile]:
-        """Return all files in order of appearance."""
-        real = [TrackedFile(f.data_file_id, f.begin_snapshot, f.end_snapshot, f.record_count) for f in self.data_files.values()]
-        derived = [item.file for item in self.inlined.values()]
-        return sorted([*real, *derived], key=lambda file: (file.begin_snapshot, file.key))
 
-
-def gather(objects: Objects, state: TableState, memory: TableMemory) -> Sources:
-    """Return a table's sources; delete files and rewritten files are read once and remembered.
+def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory) -> Sources:
+    """Return a state's sources; delete files and rewritten files under `folder` are read once and remembered.
 
     Raises: Unsupported: a file Iceberg cannot read, by path and remedy. NotFound: a file is missing
     """
-    for row in state.data_files:
-        check_readable(row)
-    folder = table_folder(state.data_path, state.table)
-    data_files = {row.data_file_id: row for row in state.data_files}
+    real = [TrackedFile(span.data_file_id, span.begin_snapshot, span.end_snapshot, span.record_count) for span in state.spans]
     read_deletes(objects, folder, state.delete_files, memory)
-    visibility = to_visibility(
-        data_files, [DeletedRows(row, *memory.deleted_rows[row.delete_file_id]) for row in state.delete_files], state.inlined_deletes
-    )
-    for row in state.data_files:
-        if row.partial_max is not None and row.partial_max > row.begin_snapshot:
+    deleted = [DeletedRows(row, *memory.deleted_rows[row.delete_file_id]) for row in state.delete_files]
+    keys = {file.key for file in real}
+    visibility = to_visibility(keys, deleted, state.inlined_deletes)
+    for row in state.partial_files:
+        if row.data_file_id in keys:
             ids = _read_row_snapshot_ids(objects, folder, row, memory)
             visibility[row.data_file_id] = track_partial(row.begin_snapshot, ids, visibility.get(row.data_file_id))
     inlined, inlined_visibility = track_inlined(state.inlined_tables)
-    return Sources(folder, data_files, {item.file.key: item for item in inlined}, visibility | inlined_visibility)
+    files = sorted([*real, *(item.file for item in inlined)], key=lambda file: (file.begin_snapshot, file.key))
+    return Sources(files, {item.file.key: item for item in inlined}, visibility | inlined_visibility)
 
 
 def read_deletes(objects: Objects, folder: str, rows: Sequence[DeleteFileRow], memory: TableMemory) -> None:

@@ -13,7 +13,6 @@ from duckicelake.errors import LakeMoved, NoSuchNamespace, NoSuchTable, NotFound
 from duckicelake.iceberg.metadata import encode_metadata
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table, read_position, read_table_names
-from duckicelake.lake.read_table import read_table
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
 from duckicelake.translate.to_iceberg import only_refs
@@ -76,8 +75,8 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
             if attempt == LOAD_TRIES:
                 raise
         else:
-            metadata = published.metadata if snapshots == "all" else only_refs(published.metadata)
-            return LoadedTable(published.metadata_location, encode_metadata(metadata), {}, table_id, published.position)
+            encoded = published.encoded if snapshots == "all" else encode_metadata(only_refs(published.metadata))
+            return LoadedTable(published.metadata_location, encoded, {}, table_id, published.position)
     raise AssertionError("unreachable")
 
 
@@ -91,7 +90,7 @@ def _load(warehouse: Warehouse, ident: Ident) -> tuple[int, Published]:
         position = read_position(conn)
         published = memory.published
         if published is None or published.position != position:
-            published = memory.published = publish(warehouse, conn, read_table(conn, table), memory)
+            published = memory.published = publish(warehouse, conn, table, memory)
         return table.table_id, published
 
 

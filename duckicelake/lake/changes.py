@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_ENTRY = re.compile(r'([A-Za-z_]+):((?:"(?:[^"]|"")*"|[^",])*)(?:,|$)')
+_ENTRY = re.compile(r'([A-Za-z_]+):((?:"[^"]*"|[^",])*)(?:,|$)')
 
 DATA_KINDS = frozenset(
     {

@@ -196,7 +196,7 @@ class Rights:
 
 def list_row_checks() -> list[RowCheck]:
     """Return the checks on rows; a row found by an `error` check stops DuckDB or makes it answer wrongly."""
-    poison = "DuckDB cannot attach the lake while this row is live: correct it in Postgres, or drop the table in an older backup."
+    poison = "DuckDB cannot attach the lake while this row is live: correct or end it in Postgres."
     rename = "DuckDB sees only one of them: rename the other in Postgres."
     return [
         RowCheck(SELECT_SCOPES, "error", poison),
@@ -214,7 +214,7 @@ def list_row_checks() -> list[RowCheck]:
         RowCheck(SELECT_BROKEN_PATHS, "error", "DuckLake joins paths as they are: add the slash in Postgres."),
         RowCheck(SELECT_BROKEN_FILES, "error", "DuckDB fails on this table: set the value from the file, or remove the row."),
         RowCheck(SELECT_FOREIGN_FORMATS, "error", "DuckDB reads every file as Parquet: remove the file from the table."),
-        RowCheck(SELECT_DOUBLE_DELETES, "error", "Rows come back or repeat: keep the delete file that holds all positions, end the others."),
+        RowCheck(SELECT_DOUBLE_DELETES, "error", "Rows come back or repeat: keep the delete file with all positions, end the others."),
     ]
 
 
@@ -280,5 +280,5 @@ def list_right_findings(rights: list[Rights]) -> list[Finding]:
 
 def list_missing_files(paths: list[tuple[str, str]], present: set[str]) -> list[Finding]:
     """Return a finding for every file the lake names and the store does not have."""
-    remedy = "Restore the object from a backup, or delete its rows with DuckDB after ending the file in Postgres."
+    remedy = "Restore the object from a backup, or end the file in Postgres; its rows are lost then."
     return [Finding("error", table, f"the file {path} is missing", remedy) for table, path in paths if path not in present]

@@ -54,12 +54,17 @@ def check_supported(settings: dict[str, str]) -> None:
 
 
 def check_beside(data_path: str, iceberg_path: str) -> None:
-    """Refuse an ICEBERG_PATH under DATA_PATH: DuckLake's orphan clean-up deletes files it does not know there."""
-    if with_slash(iceberg_path).startswith(with_slash(data_path)):
+    """Refuse paths of which one holds the other: DuckLake's orphan clean-up deletes files it does not know under DATA_PATH."""
+    ours, ducklakes = _plain(iceberg_path), _plain(data_path)
+    if ours.startswith(ducklakes) or ducklakes.startswith(ours):
         raise BadRequest(
-            f"ICEBERG_PATH {iceberg_path!r} lies under the lake's DATA_PATH {data_path!r}, where DuckLake removes files it "
-            "does not know. Choose a folder beside it, or another bucket."
+            f"ICEBERG_PATH {iceberg_path!r} and the lake's DATA_PATH {data_path!r} lie one under the other, and DuckLake removes "
+            "files it does not know under its own. Choose a folder beside it, or another bucket."
         )
+
+
+def _plain(path: str) -> str:
+    return with_slash(path).removeprefix("file://")
 
 
 def with_slash(path: str) -> str:

@@ -63,7 +63,8 @@ CREATE OR REPLACE TRIGGER iceberg_note_expiry
 -- DuckLake has primary keys only; every look-up of a table's rows would read them all.
 CREATE INDEX IF NOT EXISTS iceberg_ix_table ON ducklake_table (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snapshot);
-CREATE INDEX IF NOT EXISTS iceberg_ix_table_live ON ducklake_table (lower(table_name)) WHERE end_snapshot IS NULL;
+-- a hash, because a name may be longer than a key of any other index
+CREATE INDEX IF NOT EXISTS iceberg_ix_table_live ON ducklake_table USING hash (lower(table_name)) WHERE end_snapshot IS NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_column ON ducklake_column (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_column_tag ON ducklake_column_tag (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_tag ON ducklake_tag (object_id);
@@ -76,4 +77,6 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_inlined ON ducklake_inlined_data_tables (t
 CREATE INDEX IF NOT EXISTS iceberg_ix_partition ON ducklake_partition_info (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_partition_column ON ducklake_partition_column (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_schema_versions ON ducklake_schema_versions (table_id);
-CREATE INDEX IF NOT EXISTS iceberg_ix_changes ON ducklake_snapshot_changes USING gin (string_to_array(changes_made, ','));
+-- without quoted names: they are no tokens, and may be longer than a key of an index
+CREATE INDEX IF NOT EXISTS iceberg_ix_changes ON ducklake_snapshot_changes
+    USING gin (string_to_array(regexp_replace(changes_made, '"[^"]*"', '', 'g'), ','));

@@ -1,6 +1,7 @@
 """Everything DuckLake knows about one table, read in one transaction into a `TableState`."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -9,68 +10,142 @@ from psycopg.types.string import TextLoader
 from duckicelake.errors import LakeMoved
 from duckicelake.lake.changes import DATA_KINDS, format_tokens
 from duckicelake.lake.notes import read_notes
-from duckicelake.lake.read import fetch_rows, read_data_path, read_iceberg_path, read_position, read_tags
+from duckicelake.lake.read import fetch_rows, read_data_path, read_iceberg_path, read_tags
 from duckicelake.lake.rows import (
     ColumnRow,
     ColumnStatsRow,
     ColumnTagRow,
     DataFileRow,
     DeleteFileRow,
+    FileSpan,
+    HeadRow,
     InlinedDeleteRow,
     InlinedTable,
     PartitionRow,
+    Position,
     SnapshotRow,
     TableRow,
     TableState,
 )
 
+EVERYTHING = -1
+"""What `since` is when nothing has been read before."""
 
-def read_table(conn: psycopg.Connection, table: TableRow) -> TableState:
-    """Return all rows about a live table.
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Up to where a table has been read before: a lake snapshot, and the lake's `next_file_id` there."""
+
+    lake_snapshot_id: int = EVERYTHING
+    next_file_id: int = 0
+
+
+def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> TableState:
+    """Return the rows about a live table, those of its files only as far as they changed after `since`.
 
     Raises: LakeMoved: maintenance dropped an inlined table under this transaction; read again
     """
-    data_files = read_data_files(conn, table.table_id)
-    delete_files = fetch_rows(conn, DeleteFileRow, SELECT_DELETE_FILES, table_id=table.table_id)
-    inlined_tables = read_inlined_tables(conn, table.table_id)
-    inlined_deletes = read_inlined_deletes(conn, table.table_id)
-    events = event_ids(data_files, delete_files, inlined_tables, inlined_deletes)
+    table_id = table.table_id
+    inlined_tables = read_inlined_tables(conn, table_id, since.lake_snapshot_id)
+    affected = read_affected_files(conn, table_id, since)
+    spans = read_spans(conn, table_id, since.lake_snapshot_id, affected)
+    delete_files = fetch_rows(conn, DeleteFileRow, SELECT_DELETE_FILES, table_id=table_id, data_file_ids=affected)
+    inlined_deletes = read_inlined_deletes(conn, table_id, affected)
+    events = event_ids(spans, delete_files, inlined_tables, inlined_deletes)
+    head = fetch_rows(conn, HeadRow, SELECT_HEAD)[0]
     return TableState(
-        position=read_position(conn),
+        position=Position(head.snapshot_id, head.change_id),
+        next_file_id=head.next_file_id,
+        since=since.lake_snapshot_id,
         data_path=read_data_path(conn),
         iceberg_path=read_iceberg_path(conn),
         table=table,
-        tags=read_tags(conn, table.table_id),
-        snapshots=read_snapshots(conn, table.table_id, events),
+        tags=read_tags(conn, table_id),
+        snapshots=read_snapshots(conn, table_id, since.lake_snapshot_id, events),
         oldest=fetch_rows(conn, SnapshotRow, SELECT_OLDEST_SNAPSHOT)[0],
-        columns=fetch_rows(conn, ColumnRow, SELECT_COLUMNS, table_id=table.table_id),
-        column_tags=fetch_rows(conn, ColumnTagRow, SELECT_COLUMN_TAGS, table_id=table.table_id),
-        partitions=fetch_rows(conn, PartitionRow, SELECT_PARTITIONS, table_id=table.table_id),
-        data_files=data_files,
+        columns=fetch_rows(conn, ColumnRow, SELECT_COLUMNS, table_id=table_id),
+        column_tags=fetch_rows(conn, ColumnTagRow, SELECT_COLUMN_TAGS, table_id=table_id),
+        partitions=fetch_rows(conn, PartitionRow, SELECT_PARTITIONS, table_id=table_id),
+        spans=spans,
+        partial_files=fetch_rows(conn, DataFileRow, SELECT_PARTIAL_FILES, table_id=table_id),
         delete_files=delete_files,
         inlined_tables=inlined_tables,
         inlined_deletes=inlined_deletes,
-        notes=read_notes(conn, table.table_id),
+        notes=read_notes(conn, table_id),
     )
 
 
+SELECT_HEAD = """
+SELECT snapshot_id, next_file_id, (SELECT coalesce(max(id), 0) FROM iceberg_change) AS change_id
+  FROM ducklake_snapshot
+ WHERE snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot)
+"""
+
+SELECT_SPANS = """
+SELECT data_file_id, begin_snapshot, end_snapshot, record_count
+  FROM ducklake_data_file
+ WHERE table_id = %(table_id)s
+   AND (begin_snapshot > %(since)s OR end_snapshot > %(since)s OR data_file_id = ANY(%(data_file_ids)s))
+ ORDER BY begin_snapshot, data_file_id
+"""
+
+
+def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
+    """Return the files that began or ended after a lake snapshot, and the given ones, in order of appearance."""
+    return fetch_rows(conn, FileSpan, SELECT_SPANS, table_id=table_id, since=since, data_file_ids=list(data_file_ids))
+
+
+SELECT_PARTIAL_FILES = """
+SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
+       f.record_count, f.file_size_bytes, f.row_id_start, f.partition_id, f.mapping_id, f.partial_max, f.encryption_key,
+       NULL AS partition_values
+  FROM ducklake_data_file f
+ WHERE f.table_id = %(table_id)s AND f.partial_max > f.begin_snapshot
+"""
+
 SELECT_DATA_FILES = """
-SELECT f.data_file_id, f.begin_snapshot, f.end_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
+SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
        f.record_count, f.file_size_bytes, f.row_id_start, f.partition_id, f.mapping_id, f.partial_max, f.encryption_key,
        CASE WHEN f.partition_id IS NOT NULL THEN
            ARRAY(SELECT p.partition_value FROM ducklake_file_partition_value p
                   WHERE p.data_file_id = f.data_file_id ORDER BY p.partition_key_index)
        END AS partition_values
   FROM ducklake_data_file f
- WHERE f.table_id = %(table_id)s
- ORDER BY f.begin_snapshot, f.data_file_id
+ WHERE f.data_file_id = ANY(%(data_file_ids)s)
 """
+
+
+def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
+    """Return the details of some data files, in no order."""
+    return fetch_rows(conn, DataFileRow, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
+
+
+SELECT_AFFECTED_FILES = """
+SELECT DISTINCT data_file_id
+  FROM ducklake_delete_file
+ -- a cumulative delete file takes the place of an older one and keeps its begin_snapshot
+ WHERE table_id = %(table_id)s
+   AND (delete_file_id >= %(next_file_id)s OR begin_snapshot > %(since)s OR end_snapshot > %(since)s)
+"""
+
+SELECT_AFFECTED_BY_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {} WHERE begin_snapshot > %(since)s")
+
+
+def read_affected_files(conn: psycopg.Connection, table_id: int, since: Since) -> list[int]:
+    """Return the ids of the data files whose deleted rows changed after a lake snapshot."""
+    known = {"table_id": table_id, "since": since.lake_snapshot_id, "next_file_id": since.next_file_id}
+    ids = {row[0] for row in conn.execute(SELECT_AFFECTED_FILES, known)}
+    inlined = _find_inlined_deletes(conn, table_id)
+    if inlined is not None:
+        ids |= {row[0] for row in conn.execute(SELECT_AFFECTED_BY_INLINED.format(inlined), known)}
+    return sorted(ids)
+
 
 SELECT_DELETE_FILES = """
 SELECT delete_file_id, data_file_id, begin_snapshot, end_snapshot, path, coalesce(path_is_relative, true) AS path_is_relative,
        format, delete_count, file_size_bytes
   FROM ducklake_delete_file
- WHERE table_id = %(table_id)s
+ WHERE table_id = %(table_id)s AND data_file_id = ANY(%(data_file_ids)s)
  ORDER BY begin_snapshot, delete_file_id
 """
 
@@ -105,16 +180,11 @@ SELECT snapshot_id, snapshot_time, NULL AS changes_made
 """
 
 
-def read_data_files(conn: psycopg.Connection, table_id: int) -> list[DataFileRow]:
-    """Return every data file row of a table, ended ones too, in order of appearance."""
-    return fetch_rows(conn, DataFileRow, SELECT_DATA_FILES, table_id=table_id)
-
-
 SELECT_SNAPSHOTS = """
 SELECT s.snapshot_id, s.snapshot_time, c.changes_made
   FROM ducklake_snapshot s JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
- -- a comma inside a quoted name only adds candidates; the grammar decides
- WHERE string_to_array(c.changes_made, ',') && %(tokens)s
+ -- quoted names are no tokens; the expression is that of the index
+ WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s AND s.snapshot_id > %(since)s
  ORDER BY s.snapshot_id
 """
 
@@ -125,25 +195,25 @@ SELECT s.snapshot_id, s.snapshot_time, c.changes_made
 """
 
 
-def read_snapshots(conn: psycopg.Connection, table_id: int, event_ids: set[int]) -> list[SnapshotRow]:
-    """Return the unexpired lake snapshots that changed a table: those that say so, and those its rows name."""
+def read_snapshots(conn: psycopg.Connection, table_id: int, since: int, event_ids: set[int]) -> list[SnapshotRow]:
+    """Return the unexpired lake snapshots after `since` that changed a table: those that say so, and those its rows name."""
     tokens = format_tokens(table_id, DATA_KINDS)
-    rows = {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS, tokens=tokens)}
-    silent = sorted(event_ids - rows.keys())
+    rows = {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS, tokens=tokens, since=since)}
+    silent = sorted(event_id for event_id in event_ids - rows.keys() if event_id > since)
     if silent:
         rows |= {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS_BY_ID, ids=silent)}
     return [rows[snapshot_id] for snapshot_id in sorted(rows)]
 
 
 def event_ids(
-    data_files: Iterable[DataFileRow],
+    spans: Iterable[FileSpan],
     delete_files: Iterable[DeleteFileRow],
     inlined_tables: Iterable[InlinedTable],
     inlined_deletes: Iterable[InlinedDeleteRow],
 ) -> set[int]:
     """Return the lake snapshots at which some row of the table begins or ends."""
-    ids = {row.begin_snapshot for row in (*data_files, *delete_files, *inlined_deletes)}
-    ids |= {row.end_snapshot for row in (*data_files, *delete_files) if row.end_snapshot is not None}
+    ids = {row.begin_snapshot for row in (*spans, *delete_files, *inlined_deletes)}
+    ids |= {row.end_snapshot for row in (*spans, *delete_files) if row.end_snapshot is not None}
     for table in inlined_tables:
         ids |= set(_snapshots_of(table.rows))
     return ids
@@ -168,21 +238,29 @@ SELECT i.table_name, i.schema_version,
 """
 
 
-def read_inlined_tables(conn: psycopg.Connection, table_id: int) -> list[InlinedTable]:
-    """Return the rows of every inlined table, dead versions too, by row id and snapshot."""
+SELECT_INLINED_ROWS = sql.SQL("""
+SELECT * FROM {table}
+ -- whole batches: a row's place in its batch is its position in the derived file
+ WHERE begin_snapshot IN (SELECT begin_snapshot FROM {table} WHERE begin_snapshot > %(since)s OR end_snapshot > %(since)s)
+ ORDER BY row_id, begin_snapshot
+""")
+
+
+def read_inlined_tables(conn: psycopg.Connection, table_id: int, since: int) -> list[InlinedTable]:
+    """Return the inlined rows, dead versions too, by row id: all rows of each lake snapshot with a change after `since`."""
     found = conn.execute(SELECT_INLINED_TABLES, {"table_id": table_id}).fetchall()
-    tables = (InlinedTable(version, begin, _read_inlined_rows(conn, name)) for name, version, begin in found)
+    tables = (InlinedTable(version, begin, _read_inlined_rows(conn, name, since)) for name, version, begin in found)
     return [table for table in tables if table.rows]
 
 
-def _read_inlined_rows(conn: psycopg.Connection, name: str) -> list[tuple[object, ...]]:
-    query = sql.SQL("SELECT * FROM {} ORDER BY 1, 2").format(sql.Identifier(name))
+def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> list[tuple[object, ...]]:
+    query = SELECT_INLINED_ROWS.format(table=sql.Identifier(name))
     with conn.cursor() as cursor:
         for type_name in ("time", "timetz", "interval"):
             # Python has no 24:00:00 and no months in an interval
             cursor.adapters.register_loader(type_name, TextLoader)
         try:
-            return cursor.execute(query).fetchall()
+            return cursor.execute(query, {"since": since}).fetchall()
         except psycopg.errors.UndefinedTable as error:
             raise LakeMoved(f"DuckLake dropped {name} while it was being read; try again.") from error
 
@@ -191,15 +269,25 @@ SELECT_HAS_INLINED_DELETES = """
 SELECT to_regclass(%(name)s) IS NOT NULL
 """
 
+SELECT_INLINED_DELETES = sql.SQL("""
+SELECT file_id, row_id, begin_snapshot FROM {} WHERE file_id = ANY(%(data_file_ids)s) ORDER BY 1, 2, 3
+""")
 
-def read_inlined_deletes(conn: psycopg.Connection, table_id: int) -> list[InlinedDeleteRow]:
-    """Return the inlined deletes of a table's data files; DuckLake makes their table with the first of them."""
+
+def read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[InlinedDeleteRow]:
+    """Return all inlined deletes of some data files."""
+    name = _find_inlined_deletes(conn, table_id)
+    if name is None:
+        return []
+    query = SELECT_INLINED_DELETES.format(name)
+    return [InlinedDeleteRow(*found) for found in conn.execute(query, {"data_file_ids": list(data_file_ids)})]
+
+
+def _find_inlined_deletes(conn: psycopg.Connection, table_id: int) -> sql.Identifier | None:
+    """Return the name of a table's inlined deletes; DuckLake makes it with the first of them."""
     name = f"ducklake_inlined_delete_{table_id}"
     row = conn.execute(SELECT_HAS_INLINED_DELETES, {"name": name}).fetchone()
-    if row is None or not row[0]:
-        return []
-    query = sql.SQL("SELECT file_id, row_id, begin_snapshot FROM {} ORDER BY 1, 2, 3").format(sql.Identifier(name))
-    return [InlinedDeleteRow(*found) for found in conn.execute(query)]
+    return sql.Identifier(name) if row is not None and row[0] else None
 
 
 SELECT_COLUMN_STATS = """

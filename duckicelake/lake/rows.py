@@ -19,6 +19,15 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadRow:
+    """The newest `ducklake_snapshot`, and the newest of our changes."""
+
+    snapshot_id: int
+    next_file_id: int
+    change_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotRow:
     """`ducklake_snapshot` joined with its `ducklake_snapshot_changes`."""
 
@@ -98,12 +107,21 @@ class PartitionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DataFileRow:
-    """`ducklake_data_file`. `partition_values` are the texts of `ducklake_file_partition_value` by key index."""
+class FileSpan:
+    """`ducklake_data_file`, only what history is made of: there may be a million of them."""
 
     data_file_id: int
     begin_snapshot: int
     end_snapshot: int | None
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileRow:
+    """`ducklake_data_file`, whole. `partition_values` are the texts of `ducklake_file_partition_value` by key index."""
+
+    data_file_id: int
+    begin_snapshot: int
     path: str
     path_is_relative: bool
     record_count: int
@@ -206,9 +224,15 @@ class TableNotes:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One table as one transaction saw it: every row DuckLake and the notes hold about it, statistics excepted."""
+    """One table as one transaction saw it, without the details of its data files.
+
+    Of files, deletes, inlined rows and snapshots it holds what changed after the lake snapshot `since`: every file that
+    began or ended then, and everything that decides which rows of the files with changed deletes are visible.
+    """
 
     position: Position
+    next_file_id: int
+    since: int
     data_path: str
     iceberg_path: str
     table: TableRow
@@ -218,7 +242,8 @@ class TableState:
     columns: Sequence[ColumnRow]
     column_tags: Sequence[ColumnTagRow]
     partitions: Sequence[PartitionRow]
-    data_files: Sequence[DataFileRow]
+    spans: Sequence[FileSpan]
+    partial_files: Sequence[DataFileRow]
     delete_files: Sequence[DeleteFileRow]
     inlined_tables: Sequence[InlinedTable]
     inlined_deletes: Sequence[InlinedDeleteRow]

@@ -53,7 +53,7 @@ def encode_position_deletes(file_path: str, positions: npt.ArrayLike) -> bytes:
     )
     path = cast("pa.Array[Any]", pa.array([file_path]))
     paths = cast("pa.Array[Any]", pa.DictionaryArray.from_arrays(np.zeros(len(rows), dtype=np.int32), path))
-    return encode_table(pa.Table.from_arrays([paths, pa.array(rows)], schema=schema), dictionary=["file_path"])
+    return encode_table(pa.Table.from_arrays([paths, pa.array(rows)], schema=schema), compression="zstd", dictionary=["file_path"])
 
 
 def read_embedded_snapshot_ids(source: BinaryIO) -> Positions:
@@ -69,13 +69,13 @@ def read_embedded_snapshot_ids(source: BinaryIO) -> Positions:
         return _read_longs(file.read(columns=[SNAPSHOT_COLUMN], use_threads=False).column(0))
 
 
-def encode_table(table: pa.Table, *, dictionary: list[str] | bool = False) -> bytes:
+def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: list[str] | bool = False) -> bytes:
     """Write a Parquet file of one row group; equal tables give equal bytes, under one release of pyarrow."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         table.schema,
-        compression="zstd",
+        compression=cast("Any", compression),
         use_dictionary=cast("Any", dictionary),
         store_schema=False,
         store_decimal_as_integer=True,

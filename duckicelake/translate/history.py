@@ -33,13 +33,13 @@ class History:
     steps: tuple[Step, ...]
 
 
-def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapping[FileKey, Visibility]) -> History:
+def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapping[FileKey, Visibility], after_ms: int = 0) -> History:
     """Return what every published snapshot changed.
 
     An event at an expired lake snapshot counts for the next one left. When a table's last change has expired, it stays
-    the current snapshot all the same, with the latest time known before it.
+    the current snapshot all the same, with the latest time known before it. No time is before `after_ms`.
     """
-    steps = _published_steps(state, last_event(files, visibility.values()))
+    steps = _published_steps(state, last_event(files, visibility.values()), after_ms)
     base = Step(steps[0].snapshot_id - 1 if steps else 0, 0)
     every = (base, *steps)
     ids = np.array([step.snapshot_id for step in every], dtype=np.int64)
@@ -76,9 +76,8 @@ def _due_steps(changes: Longs, every: Sequence[Step], span: range) -> list[int]:
     return sorted({span.start} | {int(index) for index in due if index < span.stop})
 
 
-def _published_steps(state: TableState, last: int) -> list[Step]:
+def _published_steps(state: TableState, last: int, latest_ms: int) -> list[Step]:
     steps: list[Step] = []
-    latest_ms = 0
     for row in state.snapshots:
         # Iceberg wants its log in order of time; Postgres stamps a commit with the time its transaction began
         latest_ms = max(latest_ms, int(row.snapshot_time.timestamp() * 1000))

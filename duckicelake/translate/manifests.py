@@ -5,7 +5,7 @@ all others on. Manifests of like size merge when MERGE_FAN of them have come tog
 entry is rewritten only once per size class. Full manifests are never merged.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from duckicelake.translate.history import History, Step
@@ -33,9 +33,13 @@ class EntryPlan:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlan:
-    """One manifest of data files (`content` DATA) or delete files, written by the snapshot `snapshot_id`."""
+    """One manifest of data files (`content` DATA) or delete files, written by the snapshot `snapshot_id`.
+
+    Content and number together tell a table's manifests apart.
+    """
 
     content: int
+    number: int
     spec_id: int
     snapshot_id: int
     entries: tuple[EntryPlan, ...]
@@ -54,7 +58,7 @@ class SnapshotPlan:
 
 
 @dataclass(slots=True)
-class _Shelf:
+class Shelf:
     """The manifests of one content, oldest first by number, and the number of the one that holds each live file."""
 
     content: int
@@ -62,10 +66,11 @@ class _Shelf:
     where: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     next_number: int = 0
 
-    def put(self, plan: ManifestPlan) -> None:
+    def put(self, spec_id: int, snapshot_id: int, entries: tuple[EntryPlan, ...]) -> None:
+        plan = ManifestPlan(self.content, self.next_number, spec_id, snapshot_id, entries)
         for entry in plan.live():
-            self.where[entry.key] = self.next_number
-        self.plans[self.next_number] = plan
+            self.where[entry.key] = plan.number
+        self.plans[plan.number] = plan
         self.next_number += 1
 
     def take(self, keys: Iterable[FileKey]) -> list[tuple[int, EntryPlan]]:
@@ -86,25 +91,35 @@ class _Shelf:
             del self.plans[number]
 
 
-def to_manifests(history: History, spec_of: Callable[[FileKey], int]) -> list[SnapshotPlan]:
-    """Return the manifests of every snapshot. `spec_of` gives the spec id that a data file is published under."""
-    shelves = (_Shelf(DATA), _Shelf(DELETES))
-    plans: list[SnapshotPlan] = []
-    for index, step in enumerate(history.steps):
-        if index == 0:
-            for shelf in shelves:
-                _put_base(shelf, history.base, step.snapshot_id, spec_of)
+Shelves = tuple[Shelf, Shelf]
+"""Data manifests and delete manifests, as the last snapshot left them."""
+
+
+def new_shelves(history: History, spec_of: Callable[[FileKey], int]) -> Shelves:
+    """Return the manifests of what came before the first snapshot, which that snapshot is going to write."""
+    shelves = (Shelf(DATA), Shelf(DELETES))
+    for shelf in shelves:
+        if history.steps:
+            _put_base(shelf, history.base, history.steps[0].snapshot_id, spec_of)
+    return shelves
+
+
+def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[FileKey], int]) -> Iterator[SnapshotPlan]:
+    """Yield the manifests of one snapshot after the other, taking the shelves along.
+
+    `spec_of` gives the spec id that a data file is published under.
+    """
+    for step in steps:
         for shelf in shelves:
             shelf.drop_empty()
             _fold(shelf, step, spec_of)
-        plans.append(SnapshotPlan(step, tuple(plan for shelf in shelves for plan in shelf.plans.values())))
-    return plans
+        yield SnapshotPlan(step, tuple(plan for shelf in shelves for plan in shelf.plans.values()))
 
 
-def _put_base(shelf: _Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:
+def _put_base(shelf: Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:
     entries = [(spec_of(e.key), replace(e, status=EXISTING, snapshot_id=e.since)) for e in _added(shelf.content, base)]
     for spec_id, chunk in _chunks(entries):
-        shelf.put(ManifestPlan(shelf.content, spec_id, snapshot_id, chunk))
+        shelf.put(spec_id, snapshot_id, chunk)
 
 
 def _added(content: int, step: Step) -> list[EntryPlan]:
@@ -113,7 +128,7 @@ def _added(content: int, step: Step) -> list[EntryPlan]:
     return [EntryPlan(ADDED, step.snapshot_id, step.snapshot_id, key) for key, has_any in step.deletes.items() if has_any]
 
 
-def _fold(shelf: _Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
+def _fold(shelf: Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
     gone = {file.key for file in step.removed}
     if shelf.content == DELETES:
         gone |= step.deletes.keys()
@@ -128,10 +143,10 @@ def _fold(shelf: _Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
     for spec_id in sorted({spec_id for spec_id, _ in entries}):
         own = [entry for found, entry in entries if found == spec_id]
         for _, chunk in _chunks([(spec_id, entry) for entry in _merge(shelf, spec_id, own)]):
-            shelf.put(ManifestPlan(shelf.content, spec_id, step.snapshot_id, chunk))
+            shelf.put(spec_id, step.snapshot_id, chunk)
 
 
-def _merge(shelf: _Shelf, spec_id: int, own: list[EntryPlan]) -> list[EntryPlan]:
+def _merge(shelf: Shelf, spec_id: int, own: list[EntryPlan]) -> list[EntryPlan]:
     while len(own) < ENTRIES_MAX and (more := shelf.take_tier(spec_id, size_class(len(own)))):
         own = [*more, *own]
     return own

@@ -1,7 +1,7 @@
 """A table's state as Iceberg table metadata."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
@@ -57,9 +57,9 @@ def to_refs(current: Snapshot | None) -> Mapping[str, SnapshotRef]:
     return {} if current is None else {MAIN: SnapshotRef(current.snapshot_id, "branch")}
 
 
-def format_token(metadata: TableMetadata) -> str:
+def format_token(metadata: TableMetadata, snapshot_json: Callable[[Snapshot], bytes]) -> str:
     """Return what tells two states of a table apart: a digest of its metadata without version and times."""
-    return hashlib.sha256(encode_metadata(metadata)).hexdigest()
+    return hashlib.sha256(encode_metadata(metadata, snapshot_json)).hexdigest()
 
 
 def with_version(metadata: TableMetadata, log: Sequence[MetadataLogRow]) -> TableMetadata:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable
 
 FOREVER = int(np.iinfo(np.int64).max)
-KEYS_PER_SNAPSHOT = 1024
+KEYS_PER_SNAPSHOT = 2**32
 
 Longs = NDArray[np.int64]
 
@@ -89,27 +89,24 @@ def _merge(parts: Sequence[tuple[Longs, Longs]]) -> Visibility:
 
 @dataclass(frozen=True, slots=True)
 class InlinedFile:
-    """The rows inlined at one lake snapshot in one inlined table: what one derived file holds, in this order."""
+    """The rows inlined at one lake snapshot in one inlined table: what one derived file holds, in order of row id."""
 
     file: TrackedFile
     table: InlinedTable
-    row_indexes: tuple[int, ...]
 
 
 def track_inlined(tables: Iterable[InlinedTable]) -> tuple[list[InlinedFile], dict[FileKey, Visibility]]:
     """Return a derived file per inlining lake snapshot, ending when its last row dies, and the deletes before that."""
     files: list[InlinedFile] = []
     visibility: dict[FileKey, Visibility] = {}
-    ranks: dict[int, int] = defaultdict(int)
     for table in tables:
         for begin, indexes in _group_by_begin(table).items():
-            key = -(begin * KEYS_PER_SNAPSHOT + ranks[begin])
-            ranks[begin] += 1
+            key = -(begin * KEYS_PER_SNAPSHOT + table.schema_version)
             ends = [table.rows[index][2] for index in indexes]
             died = np.array([end if isinstance(end, int) else FOREVER for end in ends], dtype=np.int64)
             last = int(died.max())
             file = TrackedFile(key, begin, None if last == FOREVER else last, len(indexes))
-            files.append(InlinedFile(file, table, tuple(indexes)))
+            files.append(InlinedFile(file, table))
             mortal = np.flatnonzero(died < FOREVER).astype(np.int64)
             if len(mortal):
                 visibility[key] = Visibility(mortal, np.zeros(len(mortal), dtype=np.int64), died[mortal])

@@ -1,0 +1,147 @@
+"""A table's snapshots, folded from its rows: from the beginning, or on from where an earlier load stopped."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from duckicelake.catalog.data_files import DataFiles
+from duckicelake.catalog.derive import Deriver
+from duckicelake.catalog.gather import Sources, gather
+from duckicelake.catalog.manifests import ManifestWriter
+from duckicelake.catalog.memory import Folded, TableMemory
+from duckicelake.catalog.outbox import Outbox
+from duckicelake.iceberg.manifest_list import ManifestFile
+from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
+from duckicelake.lake.read_table import Since, read_table
+from duckicelake.lake.rows import TableNote, TableRow, TableState
+from duckicelake.store.objects import Objects
+from duckicelake.translate.history import History, to_history
+from duckicelake.translate.locations import table_folder
+from duckicelake.translate.manifests import Shelves, new_shelves, to_manifests
+from duckicelake.translate.partitions import Partitioning, to_partitioning
+from duckicelake.translate.schemas import Schemas, to_schemas
+from duckicelake.translate.visibility import FileKey, Visibility
+
+EVERYTHING = Since()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One state and what has been found out about it. `earlier` is what an earlier load left, when it can go on."""
+
+    state: TableState
+    sources: Sources
+    schemas: Schemas
+    partitioning: Partitioning
+    oldest_row: int
+    earlier: Folded | None
+
+
+def read(conn: psycopg.Connection, objects: Objects, table: TableRow, memory: TableMemory) -> Reading:
+    """Read what changed since the last load, or everything when the past has been rewritten, expired or never read.
+
+    Raises: Unsupported: something in the table is not published, by name and remedy. NotFound: a file is missing
+    """
+    if memory.folded is not None:
+        reading = _interpret(objects, read_table(conn, table, memory.folded.since), memory, memory.folded)
+        if reading is not None:
+            return reading
+        memory.folded = None
+    reading = _interpret(objects, read_table(conn, table, EVERYTHING), memory, None)
+    assert reading is not None
+    return reading
+
+
+def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier: Folded | None) -> Reading | None:
+    if earlier is not None and not _goes_on(state, earlier):
+        return None
+    sources = gather(objects, table_folder(state.data_path, state.table), state, memory)
+    first = min((file.begin_snapshot for file in sources.files), default=state.position.lake_snapshot_id)
+    oldest_row = first if earlier is None else min(first, earlier.oldest_row)
+    schemas = to_schemas(state, oldest_row)
+    partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
+    if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _rewrites_past(sources, earlier)):
+        return None
+    return Reading(state, sources, schemas, partitioning, oldest_row, earlier)
+
+
+def _goes_on(state: TableState, earlier: Folded) -> bool:
+    """Tell whether nothing since the earlier load expired or rewrote what it has seen."""
+    if state.position.change_id != earlier.change_id:
+        return False
+    kinds = [kinds_of_table(row.changes_made, state.table.table_id) for row in state.snapshots]
+    return all(found and not found & REWRITE_KINDS for found in kinds)
+
+
+def _rewrites_past(sources: Sources, earlier: Folded) -> bool:
+    """Tell whether some delete counts from a lake snapshot that has been folded: a retried commit may say so."""
+    since = earlier.since.lake_snapshot_id
+    for key, visibility in sources.visibility.items():
+        old = earlier.visibility.get(key)
+        before = int((visibility.changes() <= since).sum())
+        if before != (0 if old is None else len(old.changes())):
+            return True
+    return False
+
+
+def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory) -> tuple[Snapshot, ...]:
+    """Return all snapshots of the table that was read; their objects are in the store, and memory holds how to go on."""
+    memory.folded = None
+    earlier, state = reading.earlier, reading.state
+    before = earlier.snapshots if earlier else ()
+    after_ms = before[-1].timestamp_ms if before else 0
+    history = to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
+    writer = _make_writer(conn, objects, reading, note, memory)
+    writer.deriver.derive_inlined(reading.sources.inlined)
+    writer.files.place(file.key for step in (history.base, *history.steps) for file in step.added)
+    shelves = _take_shelves(writer, history, earlier)
+    plans = to_manifests(history.steps, shelves, writer.files.spec_of)
+    snapshots = (*before, *writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
+    writer.deriver.outbox.ship()
+    memory.folded = Folded(
+        since=Since(state.position.lake_snapshot_id, state.next_file_id),
+        change_id=state.position.change_id,
+        oldest_row=reading.oldest_row,
+        specs=reading.partitioning.specs,
+        shelves=shelves,
+        written=_still_carried(writer.written, shelves),
+        totals=writer.totals,
+        snapshots=snapshots,
+        visibility=_still_live(writer.visibility, shelves),
+    )
+    return snapshots
+
+
+def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory) -> ManifestWriter:
+    state, earlier = reading.state, reading.earlier
+    if memory.known_uris is None:
+        # an earlier process may have written objects: what is there is listed once
+        memory.known_uris = {uri for uri, _ in objects.list_under(note.location)} if state.notes.table else set()
+    if earlier is None:
+        memory.data_files.clear()
+    deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris))
+    folder = table_folder(state.data_path, state.table)
+    files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory)
+    if earlier is None:
+        return ManifestWriter(deriver, files, reading.sources.visibility, note.sequence_base)
+    visibility = {**earlier.visibility, **reading.sources.visibility}
+    return ManifestWriter(deriver, files, visibility, note.sequence_base, earlier.totals, dict(earlier.written))
+
+
+def _take_shelves(writer: ManifestWriter, history: History, earlier: Folded | None) -> Shelves:
+    if earlier is not None:
+        return earlier.shelves
+    writer.count_base(history.base)
+    return new_shelves(history, writer.files.spec_of)
+
+
+def _still_carried(written: Mapping[tuple[int, int], ManifestFile], shelves: Shelves) -> dict[tuple[int, int], ManifestFile]:
+    carried = {(shelf.content, number) for shelf in shelves for number in shelf.plans}
+    return {key: manifest for key, manifest in written.items() if key in carried}
+
+
+def _still_live(visibility: Mapping[FileKey, Visibility], shelves: Shelves) -> dict[FileKey, Visibility]:
+    live: Sequence[Iterable[FileKey]] = [shelf.where for shelf in shelves]
+    return {key: found for key, found in visibility.items() if any(key in keys for keys in live)}
