@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.catalog.outbox import Outbox, format_digest
 from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.puffin import encode_deletion_vectors
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnRow, InlinedTable, TableState
 from duckicelake.store.inlined import InlinedColumn, convert_rows, encode_inlined, split_by_snapshot
 from duckicelake.store.inlined import InlinedFile as StoredFile
 from duckicelake.store.parquet import encode_position_deletes
-from duckicelake.translate.files import find_lower, find_upper, to_position_deletes
+from duckicelake.translate.files import find_lower, find_upper, to_deletion_vector, to_position_deletes
 from duckicelake.translate.locations import deletes_uri, inlined_uri
+from duckicelake.translate.schemas import V3
 from duckicelake.translate.types import ColumnTree, columns_at, find_primitive
 from duckicelake.translate.visibility import FileKey, InlinedFile, Longs
 
@@ -25,6 +27,7 @@ class Deriver:
     location: str
     memory: TableMemory
     outbox: Outbox
+    format_version: int
 
     def derive_inlined(self, files: Mapping[FileKey, InlinedFile]) -> None:
         """Make every file of inlined rows that is not remembered, converting each inlined table once."""
@@ -45,14 +48,24 @@ class Deriver:
 
     def derive_deletes(self, target: DataFile, lake_snapshot_id: int, positions: Longs) -> DataFile:
         """Return the delete file that marks these positions of a data file."""
-        remembered = (target.file_path, format_digest(positions.tobytes()) + str(target.partition))
+        remembered = (target.file_path, f"v{self.format_version} {format_digest(positions.tobytes())} {target.partition}")
         found = self.memory.delete_files.get(remembered)
         if found is None:
-            content = encode_position_deletes(target.file_path, positions)
-            uri = deletes_uri(self.location, lake_snapshot_id, format_digest(content))
-            self.outbox.add(uri, content)
-            found = self.memory.delete_files[remembered] = to_position_deletes(uri, len(content), len(positions), target)
+            derive = self._derive_vector if self.format_version >= V3 else self._derive_positions
+            found = self.memory.delete_files[remembered] = derive(target, lake_snapshot_id, positions)
         return found
+
+    def _derive_positions(self, target: DataFile, lake_snapshot_id: int, positions: Longs) -> DataFile:
+        content = encode_position_deletes(target.file_path, positions)
+        uri = deletes_uri(self.location, lake_snapshot_id, format_digest(content), "parquet")
+        self.outbox.add(uri, content)
+        return to_position_deletes(uri, len(content), len(positions), target)
+
+    def _derive_vector(self, target: DataFile, lake_snapshot_id: int, positions: Longs) -> DataFile:
+        puffin = encode_deletion_vectors([(target.file_path, positions)])
+        uri = deletes_uri(self.location, lake_snapshot_id, format_digest(puffin.content), "puffin")
+        self.outbox.add(uri, puffin.content)
+        return to_deletion_vector(uri, puffin, len(positions), target)
 
 
 def to_inlined_columns(tree: ColumnTree, parent: int | None) -> tuple[InlinedColumn, ...]:
@@ -76,6 +89,7 @@ def to_inlined_data_file(uri: str, made: StoredFile, tree: ColumnTree) -> DataFi
         partition=(),
         record_count=made.record_count,
         file_size_in_bytes=len(made.content),
+        first_row_id=0,
         value_counts={field_id: leaf.value_count for field_id, leaf in known.items()} or None,
         null_value_counts={field_id: leaf.null_count for field_id, leaf in known.items()} or None,
         nan_value_counts={field_id: leaf.nan_count for field_id, leaf in known.items() if leaf.nan_count is not None} or None,

@@ -62,6 +62,8 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
     schemas = to_schemas(state, oldest_row)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
+    if earlier is not None and schemas.format_version != earlier.format_version:
+        return None
     if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _rewrites_past(sources, earlier)):
         return None
     return Reading(state, sources, schemas, partitioning, oldest_row, earlier)
@@ -105,6 +107,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         change_id=state.position.change_id,
         oldest_row=reading.oldest_row,
         specs=reading.partitioning.specs,
+        format_version=reading.schemas.format_version,
         shelves=shelves,
         written=_still_carried(writer.written, shelves),
         totals=writer.totals,
@@ -121,7 +124,7 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
         memory.known_uris = {uri for uri, _ in objects.list_under(note.location)} if state.notes.table else set()
     if earlier is None:
         memory.data_files.clear()
-    deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris))
+    deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris), reading.schemas.format_version)
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory)
     if earlier is None:

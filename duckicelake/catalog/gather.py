@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.errors import Unsupported
+from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
 from duckicelake.lake.rows import DataFileRow, DeleteFileRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_embedded_snapshot_ids, read_positions
@@ -53,16 +54,21 @@ def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory
 def read_deletes(objects: Objects, folder: str, rows: Sequence[DeleteFileRow], memory: TableMemory) -> None:
     """Read the delete files that are not remembered yet, side by side."""
     unread = [row for row in rows if row.delete_file_id not in memory.deleted_rows]
-    for row in unread:
-        if (row.format or "parquet") != "parquet":
-            raise Unsupported(
-                f"Delete file {row.path!r} has the format {row.format!r}, which is not published yet. "
-                "Turn write_deletion_vectors off and rewrite the table's files."
-            )
     uris = {row.delete_file_id: file_uri(folder, row.path, row.path_is_relative) for row in unread}
     contents = objects.read_many(uris.values())
-    for delete_file_id, uri in uris.items():
-        memory.deleted_rows[delete_file_id] = read_positions(contents[uri])
+    for row in unread:
+        memory.deleted_rows[row.delete_file_id] = decode_deletes(row, contents[uris[row.delete_file_id]])
+
+
+def decode_deletes(row: DeleteFileRow, content: bytes) -> tuple[Longs, Longs | None]:
+    """Return the positions of a delete file, and the lake snapshot of each when the file embeds it."""
+    match row.format or "parquet":
+        case "parquet":
+            return read_positions(content)
+        case "puffin":
+            return positions_of(decode_deletion_vector(content)), None
+        case other:
+            raise Unsupported(f"Delete file {row.path!r} has the format {other!r}, which DuckLake 1.0 does not know.")
 
 
 def _read_row_snapshot_ids(objects: Objects, folder: str, row: DataFileRow, memory: TableMemory) -> Longs:

@@ -1,7 +1,7 @@
 """Manifests and manifest lists as objects: plans become bytes, bytes become names."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from duckicelake.catalog.data_files import DataFiles
 from duckicelake.catalog.derive import Deriver
@@ -19,10 +19,9 @@ from duckicelake.translate.history import Step
 from duckicelake.translate.locations import manifest_list_uri, manifest_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
 from duckicelake.translate.partitions import to_spec
+from duckicelake.translate.schemas import V3
 from duckicelake.translate.summaries import FileChange, Totals, summarise
 from duckicelake.translate.visibility import FileKey, Visibility
-
-FORMAT_VERSION = 2
 
 
 @dataclass(slots=True)
@@ -58,12 +57,19 @@ class ManifestWriter:
         snapshot_id = plan.step.snapshot_id
         schema_id = self.files.schemas.at(snapshot_id).schema_id
         files = [self._write_manifest(manifest) for manifest in plan.manifests]
+        first_row_id = self.totals.next_row_id if self._version >= V3 else None
         summary, self.totals = summarise(plan.step, self._changes(plan), self.totals)
-        header = ManifestListHeader(snapshot_id, parent, snapshot_id - self.sequence_base, FORMAT_VERSION)
+        added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
+        header = ManifestListHeader(snapshot_id, parent, snapshot_id - self.sequence_base, self._version, first_row_id)
         content = encode_manifest_list(header, files)
         uri = manifest_list_uri(self.deriver.location, snapshot_id, format_digest(content))
         self.deriver.outbox.add(uri, content)
-        return Snapshot(snapshot_id, parent, header.sequence_number, plan.step.timestamp_ms, uri, summary, schema_id)
+        number, at_ms = header.sequence_number, plan.step.timestamp_ms
+        return Snapshot(snapshot_id, parent, number, at_ms, uri, summary, schema_id, first_row_id, added_rows)
+
+    @property
+    def _version(self) -> int:
+        return self.files.schemas.format_version
 
     def _write_manifest(self, plan: ManifestPlan) -> ManifestFile:
         key = (plan.content, plan.number)
@@ -75,14 +81,17 @@ class ManifestWriter:
     def _encode(self, plan: ManifestPlan) -> ManifestFile:
         spec = next(spec for spec in self.files.partitioning.specs if spec.spec_id == plan.spec_id)
         schema = self.files.schemas.at(plan.snapshot_id)
-        header = ManifestHeader(schema, to_spec(spec, schema), FORMAT_VERSION, plan.content)
+        header = ManifestHeader(schema, to_spec(spec, schema), self._version, plan.content)
         self.files.prepare(entry.key for entry in plan.entries)
         entries = [self._to_entry(entry, plan) for entry in plan.entries]
         content = encode_manifest(header, entries)
         uri = manifest_uri(self.deriver.location, format_digest(content))
         self.deriver.outbox.add(uri, content)
         written = WrittenManifest(uri, len(content), plan.snapshot_id, plan.snapshot_id - self.sequence_base)
-        return describe_manifest(header, entries, written)
+        described = describe_manifest(header, entries, written)
+        if self._version < V3 or plan.content != DATA:
+            return described
+        return replace(described, first_row_id=min((entry.data_file.first_row_id or 0 for entry in entries), default=0))
 
     def _to_entry(self, entry: EntryPlan, plan: ManifestPlan) -> ManifestEntry:
         # what the snapshot itself adds inherits its sequence number

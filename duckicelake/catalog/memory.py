@@ -35,6 +35,7 @@ class Folded:
     change_id: int
     oldest_row: int
     specs: tuple[PublishedSpec, ...]
+    format_version: int
     shelves: Shelves
     written: Mapping[tuple[int, int], ManifestFile]
     totals: Totals

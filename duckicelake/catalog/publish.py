@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import psycopg
 
 from duckicelake.catalog.fold import fold, read
-from duckicelake.catalog.manifests import FORMAT_VERSION
 from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NotFound
@@ -17,6 +17,7 @@ from duckicelake.lake.notes import Numbering, number
 from duckicelake.lake.rows import MetadataLogRow, TableNote, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
+from duckicelake.translate.schemas import V2
 from duckicelake.translate.to_iceberg import format_token, to_metadata, with_version
 
 HINT_TRIES = 5
@@ -29,7 +30,7 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     """
     reading = read(conn, warehouse.objects, table, memory)
     state = reading.state
-    note = state.notes.table or new_note(state)
+    note = replace(state.notes.table or new_note(state), format_version=reading.schemas.format_version)
     snapshots = fold(conn, warehouse.objects, reading, note, memory)
     draft = to_metadata(state, note.location, reading.schemas, reading.partitioning, snapshots)
     snapshot_json = remembering(memory)
@@ -46,7 +47,7 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
 def new_note(state: TableState) -> TableNote:
     """Return the first note of a table made in DuckDB: sequence numbers are lake snapshot ids."""
     location = table_location(state.iceberg_path, state.table.table_uuid, state.table.schema_name, state.table.table_name)
-    return TableNote(state.table.table_id, location, FORMAT_VERSION, 0, 0, -1, -1, "", 0)
+    return TableNote(state.table.table_id, location, V2, 0, 0, -1, -1, "", 0)
 
 
 def remembering(memory: TableMemory) -> Callable[[Snapshot], bytes]:

@@ -73,6 +73,7 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_end ON ducklake_data_file (table
 CREATE INDEX IF NOT EXISTS iceberg_ix_delete_file ON ducklake_delete_file (table_id, delete_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_stats ON ducklake_file_column_stats (data_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_partition ON ducklake_file_partition_value (data_file_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_table_stats ON ducklake_table_stats (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_inlined ON ducklake_inlined_data_tables (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_partition ON ducklake_partition_info (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_partition_column ON ducklake_partition_column (table_id);

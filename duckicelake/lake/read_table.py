@@ -56,6 +56,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
     return TableState(
         position=Position(head.snapshot_id, head.change_id),
         next_file_id=head.next_file_id,
+        next_row_id=read_next_row_id(conn, table_id),
         since=since.lake_snapshot_id,
         data_path=read_data_path(conn),
         iceberg_path=read_iceberg_path(conn),
@@ -80,6 +81,17 @@ SELECT snapshot_id, next_file_id, (SELECT coalesce(max(id), 0) FROM iceberg_chan
   FROM ducklake_snapshot
  WHERE snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot)
 """
+
+SELECT_NEXT_ROW_ID = """
+SELECT next_row_id FROM ducklake_table_stats WHERE table_id = %(table_id)s
+"""
+
+
+def read_next_row_id(conn: psycopg.Connection, table_id: int) -> int:
+    """Return the row id that the table's next row gets; 0 before its first row."""
+    row = conn.execute(SELECT_NEXT_ROW_ID, {"table_id": table_id}).fetchone()
+    return row[0] if row else 0
+
 
 SELECT_SPANS = """
 SELECT data_file_id, begin_snapshot, end_snapshot, record_count
@@ -151,6 +163,7 @@ SELECT delete_file_id, data_file_id, begin_snapshot, end_snapshot, path, coalesc
 
 SELECT_COLUMNS = """
 SELECT column_id, begin_snapshot, end_snapshot, column_order, column_name, column_type, initial_default, default_value,
+       default_value_type,
        coalesce(nulls_allowed, true) AS nulls_allowed, parent_column
   FROM ducklake_column
  WHERE table_id = %(table_id)s

@@ -80,6 +80,7 @@ class ColumnRow:
     column_type: str
     initial_default: str | None
     default_value: str | None
+    default_value_type: str | None
     nulls_allowed: bool
     parent_column: int | None
 
@@ -232,6 +233,7 @@ class TableState:
 
     position: Position
     next_file_id: int
+    next_row_id: int
     since: int
     data_path: str
     iceberg_path: str

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.puffin import PuffinFile
 from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
@@ -60,6 +61,8 @@ def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stat
         nan_value_counts={s.column_id: 0 for s in known if s.contains_nan is False} or None,
         lower_bounds=lower or None,
         upper_bounds=upper or None,
+        # a file without a start holds its rows' ids itself
+        first_row_id=row.row_id_start or 0,
     )
 
 
@@ -96,6 +99,22 @@ def _find_bound(
     if isinstance(value, float) and value == 0.0:
         value = zero
     return bound(type_, value)
+
+
+def to_deletion_vector(uri: str, puffin: PuffinFile, count: int, target: DataFile) -> DataFile:
+    """Return a Puffin file with the deletion vector of one data file, for a manifest."""
+    (blob,) = puffin.blobs
+    return DataFile(
+        content=POSITION_DELETES,
+        file_path=uri,
+        file_format="PUFFIN",
+        partition=target.partition,
+        record_count=count,
+        file_size_in_bytes=len(puffin.content),
+        referenced_data_file=target.file_path,
+        content_offset=blob.offset,
+        content_size_in_bytes=blob.length,
+    )
 
 
 def to_position_deletes(uri: str, size_bytes: int, count: int, target: DataFile) -> DataFile:

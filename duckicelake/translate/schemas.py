@@ -6,16 +6,22 @@ from dataclasses import dataclass
 
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.lake.rows import JsonNote, TableState
-from duckicelake.translate.types import check_defaults, check_promotions, columns_at, schema_changes, to_fields
+from duckicelake.translate.types import FieldRules, check_promotions, columns_at, find_defaulted, schema_changes, to_fields
+
+V2, V3 = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
-    """A table's schemas over time: `timeline` holds the lake snapshot each is valid from, ascending."""
+    """A table's schemas over time: `timeline` holds the lake snapshot each is valid from, ascending.
+
+    `format_version` is the lowest that can say them all, and never below the one given out before.
+    """
 
     timeline: tuple[tuple[int, Schema], ...]
     new_notes: tuple[JsonNote, ...]
     last_column_id: int
+    format_version: int
 
     def at(self, lake_snapshot_id: int) -> Schema:
         """Return the schema at a lake snapshot, the oldest known one when it is older still."""
@@ -39,13 +45,14 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
     Raises: Unsupported: a column that cannot be published, by name, type and remedy
     """
     check_promotions(state.columns, oldest_row)
-    check_defaults(state.columns, oldest_row)
+    defaulted = find_defaulted(state.columns, oldest_row)
     ids = {note.json: note.id for note in state.notes.schemas}
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
     changes = schema_changes(state.columns, state.column_tags)
     for since in changes:
-        fields = to_fields(columns_at(state.columns, state.column_tags, since), is_past=since != changes[-1])
+        rules = FieldRules(is_past=since != changes[-1], defaulted=defaulted)
+        fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
         if not fields:
             continue
         text = format_note(Schema(0, fields))
@@ -54,7 +61,9 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
             new_notes.append(JsonNote(ids[text], text))
         timeline.append((since, Schema(ids[text], fields)))
     last_column_id = max(row.column_id for row in state.columns)
-    return Schemas(tuple(timeline), tuple(new_notes), last_column_id)
+    needed = V3 if defaulted else V2
+    noted = state.notes.table.format_version if state.notes.table else needed
+    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted))
 
 
 def format_note(schema: Schema) -> str:

@@ -12,21 +12,33 @@ SNAPSHOT_ID_PROPERTY = "ducklake.snapshot-id"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a table holds after a snapshot; position deletes count rows, not files."""
+    """What a table holds after a snapshot. Position deletes count rows; deletion vectors are among the delete files.
+
+    `next_row_id` is above the row id of every file there ever was (v3).
+    """
 
     records: int = 0
     data_files: int = 0
     delete_files: int = 0
+    vectors: int = 0
     position_deletes: int = 0
     files_size: int = 0
+    next_row_id: int = 0
 
     def plus(self, file: DataFile, sign: int) -> "Totals":
         """Return the totals with a file added (1) or taken away (-1)."""
         size = self.files_size + sign * file.file_size_in_bytes
         if file.content == 0:
-            return replace(self, records=self.records + sign * file.record_count, data_files=self.data_files + sign, files_size=size)
-        deletes = self.position_deletes + sign * file.record_count
-        return replace(self, delete_files=self.delete_files + sign, position_deletes=deletes, files_size=size)
+            records = self.records + sign * file.record_count
+            next_row_id = max(self.next_row_id, (file.first_row_id or 0) + file.record_count)
+            return replace(self, records=records, data_files=self.data_files + sign, files_size=size, next_row_id=next_row_id)
+        return replace(
+            self,
+            delete_files=self.delete_files + sign,
+            vectors=self.vectors + (sign if file.file_format == "PUFFIN" else 0),
+            position_deletes=self.position_deletes + sign * file.record_count,
+            files_size=size,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +82,11 @@ def _format_changes(added: Totals, removed: Totals) -> dict[str, str]:
         "added-records": added.records,
         "deleted-records": removed.records,
         "added-delete-files": added.delete_files,
-        "added-position-delete-files": added.delete_files,
+        "added-position-delete-files": added.delete_files - added.vectors,
+        "added-dvs": added.vectors,
         "removed-delete-files": removed.delete_files,
-        "removed-position-delete-files": removed.delete_files,
+        "removed-position-delete-files": removed.delete_files - removed.vectors,
+        "removed-dvs": removed.vectors,
         "added-position-deletes": added.position_deletes,
         "removed-position-deletes": removed.position_deletes,
         "added-files-size": added.files_size,

@@ -12,7 +12,6 @@ from duckicelake.translate.partitions import Partitioning, to_spec
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
-FORMAT_VERSION = 2
 FIRST_PARTITION_FIELD_ID = 1000
 
 
@@ -33,7 +32,7 @@ def to_metadata(
     current = snapshots[-1] if snapshots else None
     field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
     return TableMetadata(
-        format_version=FORMAT_VERSION,
+        format_version=schemas.format_version,
         table_uuid=str(state.table.table_uuid),
         location=location,
         last_sequence_number=current.sequence_number if current else 0,
@@ -49,12 +48,18 @@ def to_metadata(
         snapshots=tuple(snapshots),
         snapshot_log=tuple((snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in snapshots),
         refs=to_refs(current),
+        next_row_id=max(state.next_row_id, next_row_id(current)),
     )
 
 
 def to_refs(current: Snapshot | None) -> Mapping[str, SnapshotRef]:
     """Return the refs: `main`, which is DuckLake's head, once there is a snapshot."""
     return {} if current is None else {MAIN: SnapshotRef(current.snapshot_id, "branch")}
+
+
+def next_row_id(current: Snapshot | None) -> int:
+    """Return the first row id that no snapshot has given out (v3)."""
+    return 0 if current is None else (current.first_row_id or 0) + (current.added_rows or 0)
 
 
 def format_token(metadata: TableMetadata, snapshot_json: Callable[[Snapshot], bytes]) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.encoding.json_values import format_value
 from duckicelake.iceberg.types import (
     IcebergType,
     ListType,
@@ -17,6 +18,7 @@ from duckicelake.iceberg.types import (
     find_decimal,
 )
 from duckicelake.lake.rows import ColumnRow, ColumnTagRow
+from duckicelake.translate.values import parse_value
 
 PRIMITIVES: Mapping[str, str] = {
     "boolean": "boolean",
@@ -82,28 +84,64 @@ def is_live(row: ColumnRow | ColumnTagRow, lake_snapshot_id: int) -> bool:
     return row.begin_snapshot <= lake_snapshot_id and (row.end_snapshot is None or lake_snapshot_id < row.end_snapshot)
 
 
-def to_fields(tree: ColumnTree, is_past: bool) -> tuple[NestedField, ...]:
-    """Return the Iceberg columns of these DuckLake columns. Those of the past are left out when they cannot be said.
+@dataclass(frozen=True, slots=True)
+class FieldRules:
+    """How columns become fields. Those of the past are left out when they cannot be said; those of the present raise.
 
-    Raises: Unsupported: a column of the present whose type is not published, naming column, type and remedy
+    `defaulted` are the columns that older rows lack and that are not null there: their fields carry defaults.
     """
-    fields = (_find_field(row, row.column_name, tree, is_past) for row in tree.children.get(None, ()))
+
+    is_past: bool
+    defaulted: frozenset[int]
+
+
+def to_fields(tree: ColumnTree, rules: FieldRules) -> tuple[NestedField, ...]:
+    """Return the Iceberg columns of these DuckLake columns.
+
+    Raises: Unsupported: a column of the present that is not published, naming column, type and remedy
+    """
+    fields = (_find_field(row, row.column_name, tree, rules) for row in tree.children.get(None, ()))
     return tuple(field for field in fields if field is not None)
 
 
-def _find_field(row: ColumnRow, path: str, tree: ColumnTree, is_past: bool) -> NestedField | None:
+def _find_field(row: ColumnRow, path: str, tree: ColumnTree, rules: FieldRules) -> NestedField | None:
     # DuckDB writes nulls_allowed = false for nested columns that it adds or renames, whatever they hold
     required = row.parent_column is None and not row.nulls_allowed
-    found = _find_type(row, path, tree, is_past)
-    return None if found is None else NestedField(row.column_id, row.column_name, found, required, tree.comments.get(row.column_id))
+    found = _find_type(row, path, tree, rules)
+    if found is None:
+        return None
+    initial = write = None
+    if row.column_id in rules.defaulted and isinstance(found, PrimitiveType):
+        initial = to_default(found, row.initial_default, row.column_name)
+        write = to_default(found, row.default_value, row.column_name) if row.default_value_type == "literal" else None
+    return NestedField(row.column_id, row.column_name, found, required, tree.comments.get(row.column_id), initial, write)
 
 
-def _find_type(row: ColumnRow, path: str, tree: ColumnTree, is_past: bool) -> IcebergType | None:
+def to_default(type_: PrimitiveType, text: str | None, column_name: str) -> object:
+    """Return a default as a JSON single value, None for none.
+
+    Raises: Unsupported: Iceberg cannot say the value
+    """
+    if text is None or text == "NULL":
+        return None
+    try:
+        value = parse_value(type_, text)
+        if value is not None:
+            return format_value(type_, value)
+    except BadRequest:
+        pass
+    raise Unsupported(
+        f"Column {column_name!r} has the default {text!r}, which Iceberg cannot say as {type_}. "
+        "Copy it into a new column without a default and drop it."
+    )
+
+
+def _find_type(row: ColumnRow, path: str, tree: ColumnTree, rules: FieldRules) -> IcebergType | None:
     children = tree.children.get(row.column_id, ())
     column_type = row.column_type.lower()
     if column_type not in NESTED_TYPES:
-        return find_primitive(column_type) if is_past else to_primitive(column_type, path)
-    fields = [_find_field(child, f"{path}.{child.column_name}", tree, is_past) for child in children]
+        return find_primitive(column_type) if rules.is_past else to_primitive(column_type, path)
+    fields = [_find_field(child, f"{path}.{child.column_name}", tree, rules) for child in children]
     known = [field for field in fields if field is not None]
     if column_type == "struct":
         return StructType(tuple(known)) if known else None
@@ -169,17 +207,12 @@ def _is_promotion(old: str, new: str) -> bool:
     return before == after or (before.name, after.name) in {("int", "long"), ("float", "double")}
 
 
-def check_defaults(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> None:
-    """Refuse a column that was added with a default while older rows are left: they read as that default, not as null."""
+def find_defaulted(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> frozenset[int]:
+    """Return the columns that were added with a default while older rows are left: those read as it, not as null."""
     first: dict[int, int] = {}
     for row in columns:
         first[row.column_id] = min(row.begin_snapshot, first.get(row.column_id, row.begin_snapshot))
-    for row in columns:
-        if row.initial_default is not None and first[row.column_id] > oldest_snapshot_id:
-            raise Unsupported(
-                f"Column {row.column_name!r} was added with the default {row.initial_default!r} while the table held rows, "
-                "which is not published yet. Add columns without a default, then UPDATE."
-            )
+    return frozenset(row.column_id for row in columns if row.initial_default is not None and first[row.column_id] > oldest_snapshot_id)
 
 
 def schema_changes(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow]) -> list[int]:

@@ -5,6 +5,7 @@ value makes its file claim nothing. Source: DuckDB casts to VARCHAR; DuckLake 1.
 """
 
 import re
+import struct
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from uuid import UUID
@@ -16,7 +17,7 @@ DAY_MICROS = 86_400 * MICROS
 
 DATE = re.compile(r"(\d{1,7})-(\d\d)-(\d\d)( \(BC\))?", re.ASCII)
 TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
-TIMESTAMP = re.compile(r"(\d{1,7}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,6})?)([+-]\d\d(?::?\d\d){0,2}|Z)?)?( \(BC\))?", re.ASCII)
+TIMESTAMP = re.compile(r"(\d{1,7}-\d\d-\d\d(?: \(BC\))?)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,6})?)([+-]\d\d(?::?\d\d){0,2}|Z)?)?", re.ASCII)
 ESCAPED_BYTE = re.compile(rb"\\x([0-9A-Fa-f]{2})")
 
 
@@ -24,13 +25,18 @@ def parse_value(type: PrimitiveType, text: str) -> object | None:
     """Return the Iceberg value of DuckDB's text for a value of this type, or None."""
     try:
         return PARSERS[type.name.partition("(")[0]](text)
-    except (KeyError, ValueError, InvalidOperation):
+    except (KeyError, ValueError, OverflowError, InvalidOperation):
         return None
 
 
 def parse_boolean(text: str) -> bool:
     """Return the value of `0`, `1`, `true` or `false`."""
     return {"0": False, "1": True, "false": False, "true": True}[text]
+
+
+def parse_float(text: str) -> float:
+    """Return the 32-bit number that the text, the shortest one for it, stands for."""
+    return struct.unpack("<f", struct.pack("<f", float(text)))[0]
 
 
 def parse_decimal(text: str) -> Decimal | None:
@@ -62,7 +68,7 @@ def parse_timestamp(text: str) -> int | None:
     match = TIMESTAMP.fullmatch(text)
     if not match:
         return None
-    days, micros = parse_date(match[1] + (match[4] or "")), parse_time(match[2] or "00:00:00")
+    days, micros = parse_date(match[1]), parse_time(match[2] or "00:00:00")
     if days is None or micros is None:
         return None
     return days * DAY_MICROS + micros - parse_offset(match[3] or "Z") * MICROS
@@ -102,7 +108,7 @@ PARSERS: Mapping[str, Callable[[str], object | None]] = {
     "boolean": parse_boolean,
     "int": int,
     "long": int,
-    "float": float,
+    "float": parse_float,
     "double": float,
     "decimal": parse_decimal,
     "date": parse_date,
