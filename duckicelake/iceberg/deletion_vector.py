@@ -22,9 +22,7 @@ def encode_deletion_vector(positions: Positions) -> bytes:
     Shape:  see `decode_deletion_vector`
     Raises: BadRequest — a negative position
     """
-    bitmap = BitMap64(bitmap_of(positions))
-    bitmap.run_optimize()
-    marked = MAGIC + bitmap.serialize()
+    marked = MAGIC + BitMap64(bitmap_of(positions), optimize=True).serialize()
     return len(marked).to_bytes(4, "big") + marked + zlib.crc32(marked).to_bytes(4, "big")
 
 

@@ -42,8 +42,7 @@ def format_spec(spec: PartitionSpec) -> dict[str, object]:
 def format_spec_fields(spec: PartitionSpec) -> list[dict[str, object]]:
     """Only the fields of a spec as JSON: what a manifest and v1's `partition-spec` keep."""
     return [
-        {"name": item.name, "transform": item.transform, "source-id": item.source_id, "field-id": item.field_id}
-        for item in spec.fields
+        {"name": item.name, "transform": item.transform, "source-id": item.source_id, "field-id": item.field_id} for item in spec.fields
     ]
 
 

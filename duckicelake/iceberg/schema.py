@@ -1,11 +1,23 @@
 """Schemas: the columns of a table under one id."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_reader import as_object, find_int, list_ints
-from duckicelake.iceberg.types import NestedField, PrimitiveType, format_field, parse_fields, walk_fields
+from duckicelake.iceberg.encoding.json_values import format_value, parse_value
+from duckicelake.iceberg.types import (
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+    format_field,
+    parse_fields,
+    walk_fields,
+)
 
 NEWER_TYPES = {"unknown": 3, "variant": 3, "timestamp_ns": 3, "timestamptz_ns": 3, "geometry": 3, "geography": 3}
 
@@ -30,14 +42,14 @@ def format_schema(schema: Schema) -> dict[str, object]:
 def parse_schema(value: object) -> Schema:
     """The schema that JSON spells; without `schema-id` its id is 0.
 
-    Raises: BadRequest — malformed, ids or names given twice, or an identifier field that cannot be one
+    Raises: BadRequest — malformed, ids or names given twice, a default not of its type, an identifier field that cannot be one
     """
     node = as_object(value, "schema")
     if node.get("type", "struct") != "struct":
         raise BadRequest(f"Cannot read schema: its type is {node['type']!r}; send a struct")
     schema = Schema(
         schema_id=find_int(node, "schema-id", "schema") or 0,
-        fields=parse_fields(node),
+        fields=_with_checked_defaults(parse_fields(node)),
         identifier_field_ids=list_ints(node, "identifier-field-ids", "schema"),
     )
     _check_unique(schema)
@@ -86,6 +98,40 @@ def check_format_version(schema: Schema, format_version: int) -> None:
             problems.append(f"- Invalid initial default for {path}: non-null defaults are not supported until v3")
     if problems:
         raise BadRequest("\n".join([f"Invalid schema for v{format_version}:", *problems]))
+
+
+def _with_checked_defaults(fields: tuple[NestedField, ...]) -> tuple[NestedField, ...]:
+    """The fields with their defaults spelled as the specification does (some readers take no other spelling)."""
+    return tuple(
+        replace(
+            item,
+            type=_with_checked_fields(item.type),
+            initial_default=_check_default(item, item.initial_default),
+            write_default=_check_default(item, item.write_default),
+        )
+        for item in fields
+    )
+
+
+def _with_checked_fields(type: IcebergType) -> IcebergType:
+    match type:
+        case StructType(fields):
+            return StructType(_with_checked_defaults(fields))
+        case ListType(_, element_type):
+            return replace(type, element_type=_with_checked_fields(element_type))
+        case MapType(_, key_type, _, value_type):
+            return replace(type, key_type=_with_checked_fields(key_type), value_type=_with_checked_fields(value_type))
+        case PrimitiveType():
+            return type
+
+
+def _check_default(item: NestedField, default: object) -> object:
+    if isinstance(item.type, PrimitiveType):
+        return format_value(item.type, parse_value(item.type, default))
+    wanted = list if isinstance(item.type, ListType) else dict
+    if default is not None and not isinstance(default, wanted):
+        raise BadRequest(f"Invalid default of field {item.name!r}: {default!r} is no value of its type; send one or leave it out")
+    return cast("object", default)
 
 
 def _check_unique(schema: Schema) -> None:

@@ -128,8 +128,8 @@ class Void:
         return None
 
 
-def year_and_month(days: int) -> tuple[int, int]:
-    """Year and month (1–12) of a day counted from 1970-01-01, in the proleptic Gregorian calendar without end.
+def civil_date(days: int) -> tuple[int, int, int]:
+    """Year, month and day of a day counted from 1970-01-01, in the proleptic Gregorian calendar without end.
 
     Source: the usual shift to years that start in March, so that the leap day comes last
     """
@@ -138,15 +138,22 @@ def year_and_month(days: int) -> tuple[int, int]:
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
     shifted = (5 * day_of_year + 2) // 153
     month = shifted + 3 if shifted < 10 else shifted - 9
-    return era * 400 + year_of_era + (month <= 2), month
+    return era * 400 + year_of_era + (month <= 2), month, day_of_year - (153 * shifted + 2) // 5 + 1
+
+
+def days_since_1970(year: int, month: int, day: int) -> int:
+    """The day `civil_date` takes apart."""
+    era, year_of_era = divmod(year - (month <= 2), 400)
+    day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
 
 
 def _years(micros: int) -> int:
-    return year_and_month(micros // DAY_MICROS)[0] - 1970
+    return civil_date(micros // DAY_MICROS)[0] - 1970
 
 
 def _months(micros: int) -> int:
-    year, month = year_and_month(micros // DAY_MICROS)
+    year, month, _ = civil_date(micros // DAY_MICROS)
     return (year - 1970) * 12 + month - 1
 
 

@@ -43,7 +43,7 @@ class PrimitiveType:
 
 @dataclass(frozen=True, slots=True)
 class NestedField:
-    """A column, or a field of a struct. Defaults are JSON single values, kept as they came."""
+    """A column, or a field of a struct. Defaults are JSON single values: see `encoding/json_values`."""
 
     field_id: int
     name: str

@@ -44,7 +44,8 @@ def choose_spec(row: DataFileRow, partitioning: Partitioning, schema: Schema) ->
 def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stats: Iterable[ColumnStatsRow], schema: Schema) -> DataFile:
     """Return a DuckLake data file for a manifest; `schema` is the one it was written by."""
     types = dict(leaf_fields(schema))
-    known = [row for row in stats if row.column_id in types]
+    # maps are written in their own order, and equal files must give equal bytes
+    known = sorted((row for row in stats if row.column_id in types), key=lambda row: row.column_id)
     lower, upper = _bounds(known, types)
     counted = [s for s in known if s.value_count is not None and s.null_count is not None]
     return DataFile(

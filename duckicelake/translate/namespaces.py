@@ -18,9 +18,10 @@ def to_schema_name(levels: Levels) -> str:
     """
     if not levels or any(not level for level in levels):
         raise BadRequest("A namespace needs at least one level, and no level may be empty.")
-    if any(LEVEL_SEPARATOR in level for level in levels):
+    name = LEVEL_SEPARATOR.join(levels)
+    if to_levels(name) != levels:
         raise BadRequest(f"A namespace level may not hold {LEVEL_SEPARATOR!r}: it separates levels. Choose another name.")
-    return LEVEL_SEPARATOR.join(levels)
+    return name
 
 
 def to_levels(schema_name: str) -> Levels:

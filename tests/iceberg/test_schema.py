@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from duckicelake.errors import BadRequest
@@ -27,7 +29,7 @@ SCHEMA = Schema(
 )
 
 
-def field(field_id, name="a", type="int", required=True):
+def field(field_id: int, name: str = "a", type: Any = "int", required: bool = True) -> dict[str, Any]:
     return {"id": field_id, "name": name, "type": type, "required": required}
 
 
@@ -36,10 +38,14 @@ def test_schemas_come_back_from_their_json():
     assert parse_schema(format_schema(SCHEMA)) == SCHEMA
 
 
-def test_defaults_are_kept_as_they_came():
-    """Defaults are JSON single values and survive unchanged."""
-    node = {"type": "struct", "schema-id": 1, "fields": [field(1, type="date") | {"initial-default": "2017-11-16", "write-default": "2020-01-01"}]}
-    assert format_schema(parse_schema(node)) == node
+def test_defaults_are_kept():
+    """Defaults of every level survive, spelled as the specification does."""
+    inner = {"type": "struct", "fields": [field(3, "x", "float") | {"write-default": 1}]}
+    date = field(1, type="date") | {"initial-default": "2017-11-16", "write-default": "2020-01-01"}
+    node = {"type": "struct", "schema-id": 1, "fields": [date, field(2, "b", inner) | {"initial-default": {}}]}
+    kept: Any = format_schema(parse_schema(node))
+    assert kept == node
+    assert isinstance(kept["fields"][1]["type"]["fields"][0]["write-default"], float)
 
 
 def test_schema_id_is_zero_when_left_out():
@@ -77,6 +83,11 @@ def test_same_schema_ignores_its_id():
         pytest.param({"type": "struct", "fields": [field(1, required=False)], "identifier-field-ids": [1]}, id="identifier-optional"),
         pytest.param({"type": "struct", "fields": [field(1, type="double")], "identifier-field-ids": [1]}, id="identifier-floating"),
         pytest.param({"type": "struct", "fields": [field(1)], "identifier-field-ids": ["1"]}, id="identifier-text"),
+        pytest.param({"type": "struct", "fields": [field(1) | {"write-default": "1"}]}, id="default-of-other-type"),
+        pytest.param({"type": "struct", "fields": [field(1, type="variant") | {"initial-default": "1"}]}, id="default-of-variant"),
+        pytest.param(
+            {"type": "struct", "fields": [field(1, type={"type": "struct", "fields": []}) | {"initial-default": 1}]}, id="default-of-struct"
+        ),
         pytest.param({"type": "list", "fields": []}, id="no-struct"),
         pytest.param({"type": "struct"}, id="no-fields"),
         pytest.param([], id="array"),
@@ -90,7 +101,12 @@ def test_malformed_schemas_are_bad_requests(node):
 
 def test_newer_types_need_a_newer_version():
     """Types and defaults of v3 are refused below it, in the words clients look for."""
-    schema = parse_schema({"type": "struct", "fields": [field(1, "data", "variant", False), field(2, "n", "timestamp_ns") | {"initial-default": "x"}]})
+    schema = parse_schema(
+        {
+            "type": "struct",
+            "fields": [field(1, "data", "variant", False), field(2, "n", "timestamp_ns") | {"initial-default": "2017-11-16T22:31:08"}],
+        }
+    )
     check_format_version(schema, 3)
     with pytest.raises(BadRequest, match="Invalid schema for v2:") as caught:
         check_format_version(schema, 2)

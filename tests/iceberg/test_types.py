@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ from duckicelake.iceberg.types import (
     format_type,
     parse_type,
 )
-from tests.iceberg.strategies import PRIMITIVES
+from tests.iceberg.support.strategies import PRIMITIVES
 
 PRIMITIVE = st.sampled_from([*PRIMITIVES, "variant", "unknown", "geometry(srid:4326)"]).map(PrimitiveType)
 NAMES = st.text(min_size=1)
@@ -59,9 +61,9 @@ def test_spellings_of_a_type_become_one(sent, canonical):
     assert parse_type(sent) == PrimitiveType(canonical)
 
 
-LIST = {"type": "list", "element-id": 2, "element": "int", "element-required": True}
-MAP = {"type": "map", "key-id": 2, "key": "int", "value-id": 3, "value": "int", "value-required": True}
-STRUCT = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": True, "type": "int"}]}
+LIST: Any = {"type": "list", "element-id": 2, "element": "int", "element-required": True}
+MAP: Any = {"type": "map", "key-id": 2, "key": "int", "value-id": 3, "value": "int", "value-required": True}
+STRUCT: Any = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": True, "type": "int"}]}
 
 
 @pytest.mark.parametrize(
@@ -100,8 +102,15 @@ def test_malformed_types_are_bad_requests(sent):
         parse_type(sent)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from([LIST, MAP, STRUCT]), lambda inner:
-    st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from([*LIST, *MAP, *STRUCT, "id", "name", "required"]), inner), max_leaves=12))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from([LIST, MAP, STRUCT]),
+        lambda inner: (
+            st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from([*LIST, *MAP, *STRUCT, "id", "name", "required"]), inner)
+        ),
+        max_leaves=12,
+    )
+)
 def test_any_json_is_a_type_or_a_bad_request(node):
     """Whatever JSON comes, nothing else than BadRequest is raised."""
     try:
@@ -139,7 +148,7 @@ def test_children_carry_their_ids():
 
 def test_pyiceberg_reads_every_type():
     """Each type's JSON is one PyIceberg knows and writes again in the same words."""
-    fields = [{"id": i, "name": f"c{i}", "required": False, "type": name} for i, name in enumerate(PRIMITIVES, 1)]
+    fields: list[Any] = [{"id": i, "name": f"c{i}", "required": False, "type": name} for i, name in enumerate(PRIMITIVES, 1)]
     fields.append({"id": 90, "name": "l", "required": False, "type": LIST | {"element-id": 91}})
     fields.append({"id": 92, "name": "m", "required": True, "type": MAP | {"key-id": 93, "value-id": 94}})
     fields.append({"id": 95, "name": "s", "required": False, "type": {"type": "struct", "fields": [STRUCT["fields"][0] | {"id": 96}]}})

@@ -101,7 +101,7 @@ class RowParts:
             case "bytes":
                 return lambda value: self.longs[len(cast("bytes", value))] + cast("bytes", value)
             case _:
-                return _fixed_encoder(find_fixed_length(type) or 16)
+                return _fixed_encoder(16 if type.name == "uuid" else find_fixed_length(type) or 0)
 
 
 def _decimal_encoder(precision: int, scale: int) -> Encode:

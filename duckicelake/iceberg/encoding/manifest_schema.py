@@ -95,22 +95,26 @@ def manifest_list_schema(format_version: int) -> str:
 def partition_schema(spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> object:
     """The record of a partition tuple: every value optional, under its partition field's id.
 
-    Avro names a fixed type once per file; later ones of the same size get the field id in their name, as PyIceberg
-    reads no references to earlier names.
+    Avro names a fixed type once per file; later ones get the field id in their name, as PyIceberg reads no references
+    to earlier names. Field names that became alike are told apart in the same way.
     """
     fields: list[dict[str, object]] = []
-    fixed_names: set[str] = set()
+    used: set[str] = set()
     for item, type in zip(spec.fields, types, strict=True):
+        name = _unused_name(compatible_name(item.name), item.field_id, used)
         avro_type = value_schema(type)
         if isinstance(avro_type, dict) and "name" in avro_type:
-            name = str(avro_type["name"])
-            avro_type = {**avro_type, "name": f"{name}_{item.field_id}" if name in fixed_names else name}
-            fixed_names.add(name)
-        name = compatible_name(item.name)
-        original = {} if name == item.name else {"iceberg-field-name": item.name}
+            avro_type = {**avro_type, "name": _unused_name(str(avro_type["name"]), item.field_id, used)}
         optional = avro_type if avro_type == "null" else ["null", avro_type]
+        original = {} if name == item.name else {"iceberg-field-name": item.name}
         fields.append({"name": name, "type": optional, "default": None, "field-id": item.field_id, **original})
     return {"type": "record", "name": "r102", "fields": fields}
+
+
+def _unused_name(name: str, field_id: int, used: set[str]) -> str:
+    unused = f"{name}_{field_id}" if name in used else name
+    used.add(unused)
+    return unused
 
 
 def value_schema(type: PrimitiveType) -> str | dict[str, object]:

@@ -1,0 +1,68 @@
+"""The documentation says what is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from duckicelake.config import list_setting_names
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = (ROOT / "docs" / "settings.md").read_text()
+README = (ROOT / "README.md").read_text()
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)")
+METRIC = re.compile(r'"(duckicelake_[a-z_]+)"')
+SOURCES = sorted((ROOT / "duckicelake" / "rest").rglob("*.py"))
+
+
+def documented(text: str) -> set[str]:
+    """Return the names in the first column of the page's tables."""
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`([a-z0-9_]+)`", cell)}
+
+
+@pytest.mark.parametrize("name", list_setting_names())
+def test_every_setting_is_documented(name: str) -> None:
+    """Whoever adds a setting says what it means."""
+    assert name in documented(SETTINGS)
+
+
+def test_no_documented_setting_is_made_up() -> None:
+    """The page names nothing that the server would refuse."""
+    names = {name for name in documented(SETTINGS) if not name.startswith("duckicelake_")}
+    assert names == set(list_setting_names())
+
+
+def test_metrics_are_documented_and_real() -> None:
+    """The page and the code name the same metrics."""
+    real = {name for source in SOURCES for name in METRIC.findall(source.read_text())}
+    assert real == {name for name in documented(SETTINGS) if name.startswith("duckicelake_")}
+
+
+@pytest.mark.parametrize("page", [Path("README.md"), *sorted(p.relative_to(ROOT) for p in (ROOT / "docs").rglob("*.md"))], ids=str)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file of the repository."""
+    targets = [target.replace("\\_", "_") for target in LINK.findall((ROOT / page).read_text())]
+    assert [target for target in targets if not (ROOT / page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("command", ["scripts/serve", "scripts/test"])
+def test_the_readmes_commands_exist(command: str) -> None:
+    """The two commands of the README are there and may be run."""
+    assert f"    {command}\n" in README
+    assert (ROOT / command).stat().st_mode & 0o111
+
+
+def test_the_readmes_settings_exist() -> None:
+    """Every environment variable in the README is a setting."""
+    names = {name.lower() for name in re.findall(r"DUCKICELAKE_([A-Z0-9_]+)", README)}
+    assert names
+    assert names <= set(list_setting_names())
+
+
+def test_decisions_are_short_and_whole() -> None:
+    """A decision says context, choice and price within a screen."""
+    for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
+        text = page.read_text()
+        assert all(f"**{part}.**" in text for part in ("Context", "Choice", "Price")), page.name
+        assert len(text.splitlines()) <= 25, page.name
