@@ -46,24 +46,24 @@ class Deriver:
             self.outbox.add(uri, made.content)
             self.memory.inlined_files[by_begin[begin].file.key] = to_inlined_data_file(uri, made, tree)
 
-    def derive_deletes(self, target: DataFile, lake_snapshot_id: int, positions: Longs) -> DataFile:
+    def derive_deletes(self, target: DataFile, positions: Longs) -> DataFile:
         """Return the delete file that marks these positions of a data file."""
         remembered = (target.file_path, f"v{self.format_version} {format_digest(positions.tobytes())} {target.partition}")
         found = self.memory.delete_files.get(remembered)
         if found is None:
             derive = self._derive_vector if self.format_version >= V3 else self._derive_positions
-            found = self.memory.delete_files[remembered] = derive(target, lake_snapshot_id, positions)
+            found = self.memory.delete_files[remembered] = derive(target, positions)
         return found
 
-    def _derive_positions(self, target: DataFile, lake_snapshot_id: int, positions: Longs) -> DataFile:
+    def _derive_positions(self, target: DataFile, positions: Longs) -> DataFile:
         content = encode_position_deletes(target.file_path, positions)
-        uri = deletes_uri(self.location, lake_snapshot_id, format_digest(content), "parquet")
+        uri = deletes_uri(self.location, format_digest(content), "parquet")
         self.outbox.add(uri, content)
         return to_position_deletes(uri, len(content), len(positions), target)
 
-    def _derive_vector(self, target: DataFile, lake_snapshot_id: int, positions: Longs) -> DataFile:
+    def _derive_vector(self, target: DataFile, positions: Longs) -> DataFile:
         puffin = encode_deletion_vectors([(target.file_path, positions)])
-        uri = deletes_uri(self.location, lake_snapshot_id, format_digest(puffin.content), "puffin")
+        uri = deletes_uri(self.location, format_digest(puffin.content), "puffin")
         self.outbox.add(uri, puffin.content)
         return to_deletion_vector(uri, puffin, len(positions), target)
 

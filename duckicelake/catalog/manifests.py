@@ -104,7 +104,7 @@ class ManifestWriter:
 
     def _delete_file(self, entry: EntryPlan) -> DataFile:
         positions = self.visibility[entry.key].deleted_at(entry.since)
-        return self.deriver.derive_deletes(self.files.get(entry.key), entry.since, positions)
+        return self.deriver.derive_deletes(self.files.get(entry.key), positions)
 
     def _changes(self, plan: SnapshotPlan) -> Iterable[FileChange]:
         for manifest in plan.manifests:

@@ -50,8 +50,9 @@ class InlinedFile:
 def convert_rows(columns: Sequence[InlinedColumn], rows: Sequence[Sequence[Any]]) -> pa.Table:
     """Turn rows of one inlined table into an Arrow table, sorted by begin_snapshot and row_id.
 
-    Shape:  a row is (row_id, begin_snapshot, value of each column in order), values as psycopg returns them;
-            `_row_id` and `_last_updated_sequence_number` come behind the columns
+    Shape:  a row is (row_id, begin_snapshot, value of each column in order), values as psycopg returns them
+            (times best read as text: psycopg has no 24:00:00); behind the columns come
+            `_row_id` and `_last_updated_sequence_number`
     Raises: Unsupported — a type or a value Iceberg cannot say, naming column, type and remedy
     Source: DuckLake's PostgresMetadataManager (column types) and ValueToSQL (texts)
     """

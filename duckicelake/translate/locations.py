@@ -68,6 +68,6 @@ def inlined_uri(location: str, lake_snapshot_id: int, digest: str) -> str:
     return f"{location}/data/inlined-{lake_snapshot_id}-{digest}.parquet"
 
 
-def deletes_uri(location: str, lake_snapshot_id: int, digest: str, suffix: str) -> str:
-    """Return the URI of a position delete file derived for one lake snapshot."""
-    return f"{location}/data/deletes-{lake_snapshot_id}-{digest}.{suffix}"
+def deletes_uri(location: str, digest: str, suffix: str) -> str:
+    """Return the URI of a derived delete file; several lake snapshots may share it."""
+    return f"{location}/data/deletes-{digest}.{suffix}"

@@ -19,8 +19,12 @@ from duckicelake.lake.rows import DataFileRow, JsonNote, PartitionRow
 from duckicelake.translate.values import days_from_civil, parse_value
 
 TIME_UNITS = ("year", "month", "day", "hour")
+UNITS_BY_TYPE: Mapping[str, tuple[str, ...]] = {"date": TIME_UNITS[:3], "timestamp": TIME_UNITS}
 BUCKET = re.compile(r"bucket\((\d+)\)")
-BUCKETED_ALIKE = frozenset({"int", "long", "string", "date", "time", "timestamp", "timestamptz", "binary"})
+BUCKETED_ALIKE = frozenset(
+    {"int8", "int16", "int32", "int64", "varchar", "json", "blob", "date", "time", "timestamp", "timestamp_us", "timestamptz"}
+)
+"""DuckLake types that its `bucket` hashes as Iceberg does: not the unsigned, nor timestamps of seconds or milliseconds."""
 FIRST_FIELD_ID = 1000
 INT = PrimitiveType("int")
 
@@ -99,7 +103,8 @@ def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey,
         if row.column_id is not None and row.transform is not None and row.partition_key_index is not None:
             if find_field(schema, row.column_id) is None:
                 return ()
-            indexes[row.column_id, row.transform.lower()] = row.partition_key_index
+            if not BUCKET.fullmatch(row.transform.lower()) or BUCKETED_ALIKE.issuperset(row.column_types):
+                indexes[row.column_id, row.transform.lower()] = row.partition_key_index
     keys: list[PartitionKey] = []
     for (source_id, transform), index in indexes.items():
         key = _to_key(source_id, transform, index, indexes, schema)
@@ -110,14 +115,16 @@ def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey,
 
 def _to_key(source_id: int, transform: str, index: int, indexes: Mapping[tuple[int, str], int], schema: Schema) -> PartitionKey | None:
     field = find_field(schema, source_id)
-    type_name = field.type.name if field and isinstance(field.type, PrimitiveType) else ""
+    if field is None or not isinstance(field.type, PrimitiveType):
+        return None
     bucket = BUCKET.fullmatch(transform)
     if transform == "identity":
         return PartitionKey(source_id, "identity", (index,))
-    if bucket and type_name in BUCKETED_ALIKE:
+    if bucket:
         return PartitionKey(source_id, f"bucket[{bucket[1]}]", (index,))
-    if transform == "year" and type_name in ("date", "timestamp"):
-        chain = [unit for unit in TIME_UNITS if all((source_id, coarser) in indexes for coarser in _up_to(unit))]
+    if transform == "year" and field.type.name in UNITS_BY_TYPE:
+        units = UNITS_BY_TYPE[field.type.name]
+        chain = [unit for unit in units if all((source_id, coarser) in indexes for coarser in _up_to(unit))]
         return PartitionKey(source_id, chain[-1], tuple(indexes[source_id, unit] for unit in _up_to(chain[-1])))
     return None
 
@@ -155,7 +162,8 @@ def find_partition(row: DataFileRow, spec: PublishedSpec, schema: Schema) -> tup
             return None
         parts = [texts[index] for index in key.key_indexes]
         value = _to_value(key, parts, schema)
-        if value is None and any(part is not None for part in parts):
+        # a null component may be that of an infinite date, which Iceberg gives a year
+        if value is None and (key.transform in TIME_UNITS or any(part is not None for part in parts)):
             return None
         values.append(value)
     return tuple(values)
@@ -173,7 +181,8 @@ def _to_value(key: PartitionKey, texts: Sequence[str | None], schema: Schema) ->
         return _to_ordinal(components) if key.transform in TIME_UNITS else components[0]
     field = find_field(schema, key.source_id)
     value = parse_value(field.type, known[0]) if field and isinstance(field.type, PrimitiveType) else None
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    # DuckLake puts 0.0 and -0.0 into one file, and Iceberg tells them apart
+    return None if isinstance(value, float) and (value == 0 or not math.isfinite(value)) else value
 
 
 def _to_ordinal(components: Sequence[int]) -> int:

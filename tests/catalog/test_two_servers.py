@@ -1,0 +1,40 @@
+"""Stories of servers that publish the same lake at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from duckicelake.catalog.tables import LoadedTable
+from tests.catalog.conftest import Opener
+from tests.catalog.reading import check_every_snapshot, load
+from tests.support.lakes import FreshLake
+
+
+def version(loaded: LoadedTable) -> int:
+    """Return N of `v<N>.metadata.json`."""
+    return int(loaded.metadata_location.rsplit("/v", 1)[1].split(".")[0])
+
+
+def test_servers_publishing_at_once_agree(lake: FreshLake, open_server: Opener) -> None:
+    """The same version is the same metadata, whoever answers, and no version goes back."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id INTEGER)")
+    servers = [open_server(lake) for _ in range(3)]
+
+    def load_often(number: int) -> list[LoadedTable]:
+        return [load(servers[number % 3]) for _ in range(6)]
+
+    def insert_often() -> None:
+        for number in range(12):
+            conn.execute(f"INSERT INTO t VALUES ({number})")
+
+    with ThreadPoolExecutor(7) as pool:
+        writing = pool.submit(insert_often)
+        loads = [answer.result() for answer in [pool.submit(load_often, number) for number in range(6)]]
+        writing.result()
+    by_version: dict[int, bytes] = {}
+    for answers in loads:
+        assert [version(a) for a in answers] == sorted(version(a) for a in answers)
+        for answer in answers:
+            assert by_version.setdefault(version(answer), answer.metadata) == answer.metadata
+    last = [load(server) for server in servers]
+    assert len({answer.metadata for answer in last}) == 1
+    check_every_snapshot(lake, conn, last[0])

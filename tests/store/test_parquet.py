@@ -1,0 +1,177 @@
+"""Position deletes and embedded snapshot ids, as DuckLake writes them and as Iceberg and DuckDB read ours."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.io.pyarrow import PyArrowFileIO, _read_deletes
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+from duckicelake.errors import NotFound, Unsupported
+from duckicelake.store.objects import Objects, StoreSettings, open_objects
+from duckicelake.store.parquet import encode_position_deletes, read_embedded_snapshot_ids, read_positions
+from tests.support.lakes import FreshLake
+
+DELETE_FILES = "SELECT path, delete_count FROM ducklake_delete_file WHERE end_snapshot IS NULL ORDER BY delete_file_id"
+DATA_FILES = "SELECT path, begin_snapshot, partial_max FROM ducklake_data_file WHERE end_snapshot IS NULL ORDER BY data_file_id"
+ADD_DELETE_FILE = """
+WITH head AS (SELECT * FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1),
+snapshot AS (INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
+  SELECT snapshot_id + 1, now(), schema_version, next_catalog_id, next_file_id + 1 FROM head),
+changes AS (INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made)
+  SELECT snapshot_id + 1, 'deleted_from_table:' || table_id FROM head, ducklake_data_file)
+INSERT INTO ducklake_delete_file
+  (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative, format, delete_count, file_size_bytes)
+SELECT next_file_id, table_id, head.snapshot_id + 1, data_file_id, %s, false, 'parquet', %s, %s FROM head, ducklake_data_file"""
+
+
+@pytest.fixture
+def objects(lake: FreshLake) -> Objects:
+    """The objects of the lake's store."""
+    store = lake.store
+    return open_objects(StoreSettings(store.endpoint, store.region, store.access_key_id, store.secret_access_key))
+
+
+def locate(lake: FreshLake, name: str) -> str:
+    """The URI of a file of table `t`."""
+    return f"{lake.data_path}main/t/{name}"
+
+
+def test_ducklake_s_delete_files_tell_which_rows_and_since_when(lake: FreshLake, objects: Objects) -> None:
+    """The first delete file has positions only; one that continues it has the snapshot of each position."""
+    conn, state = lake.duckdb(), lake.psycopg()
+    conn.execute("CREATE TABLE t AS SELECT range AS i FROM range(100)")
+    conn.execute("DELETE FROM t WHERE i < 20")
+    [(name, count)] = state.execute(DELETE_FILES).fetchall()
+    positions, snapshot_ids = read_positions(objects.read(locate(lake, name)))
+    assert (positions.tolist(), snapshot_ids, count) == (list(range(20)), None, 20)
+    conn.execute("DELETE FROM t WHERE i >= 70 AND i < 85")
+    [(name, _)] = state.execute(DELETE_FILES).fetchall()
+    positions, snapshot_ids = read_positions(objects.read(locate(lake, name)))
+    assert positions.tolist() == [*range(20), *range(70, 85)]
+    assert snapshot_ids is not None
+    assert snapshot_ids.tolist() == [2] * 20 + [3] * 15
+
+
+def test_flushed_rows_tell_their_snapshots(lake: FreshLake, objects: Objects) -> None:
+    """Rows that were inlined at several snapshots lie in one file that remembers them."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (i INTEGER)")
+    for number in range(3):
+        conn.execute(f"INSERT INTO t VALUES ({number}), ({number})")
+    conn.execute("CALL ducklake_flush_inlined_data('lake')")
+    [(name, begin, partial_max)] = lake.psycopg().execute(DATA_FILES).fetchall()
+    with objects.open(locate(lake, name)) as file:
+        ids = read_embedded_snapshot_ids(file)
+    assert ids.tolist() == [begin, begin, begin + 1, begin + 1, partial_max, partial_max]
+
+
+def test_merged_files_tell_their_snapshots(lake: FreshLake, objects: Objects) -> None:
+    """A merge keeps who came when."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")
+    conn.execute("INSERT INTO t SELECT range FROM range(30)")
+    conn.execute("CALL ducklake_merge_adjacent_files('lake')")
+    [(name, begin, partial_max)] = lake.psycopg().execute(DATA_FILES).fetchall()
+    with objects.open(locate(lake, name)) as file:
+        assert read_embedded_snapshot_ids(file).tolist() == [begin] * 20 + [partial_max] * 30
+
+
+def test_only_the_column_asked_for_is_fetched(tmp_path: Path) -> None:
+    """A wide data file is not read for one column of it."""
+    path = tmp_path / "wide.parquet"
+    table = pa.table({"blob": [bytes(1000)] * 10_000, "_ducklake_internal_snapshot_id": [5] * 10_000})
+    pq.write_table(table, path, use_dictionary=False, compression="none")
+    fetched: list[int] = []
+
+    class Counting(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            content = super().read(size) or b""
+            fetched.append(len(content))
+            return content
+
+    with Counting(str(path)) as file:
+        assert read_embedded_snapshot_ids(file).tolist() == [5] * 10_000
+    assert sum(fetched) < 300_000 < path.stat().st_size
+
+
+def test_duckdb_honours_our_delete_file(lake: FreshLake, objects: Objects) -> None:
+    """The upstream reader drops exactly the rows we wrote down."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t AS SELECT range AS i FROM range(100)")
+    content = encode_position_deletes(f"{lake.data_path}main/t/data.parquet", [7, 3, 99, 3])
+    uri = f"{lake.iceberg_path}deletes.parquet"
+    objects.put_new(uri, content)
+    lake.psycopg().execute(ADD_DELETE_FILE, [uri, 3, len(content)])
+    assert conn.execute("SELECT i FROM t ORDER BY i").fetchall() == [(i,) for i in range(100) if i not in (3, 7, 99)]
+
+
+def test_pyiceberg_honours_our_delete_file(tmp_path: Path) -> None:
+    """Another reader finds the positions under the data file's path."""
+    path = tmp_path / "deletes.parquet"
+    data_path = "s3://lake/ü #%20/data.parquet"
+    path.write_bytes(encode_position_deletes(data_path, [7, 3]))
+    file = DataFile.from_args(content=DataFileContent.POSITION_DELETES, file_path=str(path), file_format=FileFormat.PARQUET)
+    assert {name: array.to_pylist() for name, array in _read_deletes(PyArrowFileIO(), file).items()} == {data_path: [3, 7]}
+
+
+def test_our_delete_file_has_the_shape_of_the_specification() -> None:
+    """Both columns are required and bear Iceberg's reserved ids."""
+    schema = pq.ParquetFile(pa.BufferReader(encode_position_deletes("s3://lake/a", [1]))).schema_arrow
+    assert [(field.name, field.nullable, (field.metadata or {})[b"PARQUET:field_id"]) for field in schema] == [
+        ("file_path", False, b"2147483546"),
+        ("pos", False, b"2147483545"),
+    ]
+
+
+@given(st.lists(st.integers(0, 2**40), max_size=50))
+def test_positions_come_back_sorted_and_once(positions: list[int]) -> None:
+    """decode(encode(x)) = sorted(set(x)), and equal sets give equal bytes."""
+    content = encode_position_deletes("s3://lake/a", positions)
+    read, snapshot_ids = read_positions(content)
+    assert (read.tolist(), snapshot_ids) == (sorted(set(positions)), None)
+    assert content == encode_position_deletes("s3://lake/a", np.array(positions[::-1], dtype=np.int64))
+
+
+def encode(**columns: Any) -> bytes:
+    """A Parquet file of the columns."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def test_a_third_column_counts_only_under_ducklake_s_name() -> None:
+    """Iceberg's optional `row` column is not taken for snapshot ids."""
+    positions, snapshot_ids = read_positions(encode(file_path=["a"], pos=[4], row=[{"i": 1}]))
+    assert (positions.tolist(), snapshot_ids) == ([4], None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"PAR1" + bytes(100) + b"PAR1", id="no-footer"),
+        pytest.param(encode(pos=[1]), id="one-column"),
+        pytest.param(encode(a=[1], b=[1], c=[1], d=[1]), id="four-columns"),
+        pytest.param(encode(file_path=["a"], pos=["x"]), id="text"),
+        pytest.param(encode(file_path=["a"], pos=pa.array([None], pa.int64())), id="null"),
+    ],
+)
+def test_other_files_are_refused(content: bytes) -> None:
+    """What is no position-delete file is not guessed at."""
+    with pytest.raises(Unsupported):
+        read_positions(content)
+
+
+def test_a_file_without_snapshot_ids_is_refused(objects: Objects, lake: FreshLake) -> None:
+    """The column must be there, and the file too."""
+    with pytest.raises(Unsupported, match="_ducklake_internal_snapshot_id"):
+        read_embedded_snapshot_ids(io.BytesIO(encode(i=[1])))
+    with pytest.raises(NotFound):
+        read_embedded_snapshot_ids(objects.open(f"{lake.data_path}gone.parquet", 1000))
