@@ -124,6 +124,7 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
         memory.known_uris = {uri for uri, _ in objects.list_under(note.location)} if state.notes.table else set()
     if earlier is None:
         memory.data_files.clear()
+        memory.encoded_snapshots.clear()
     deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris), reading.schemas.format_version)
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory)

@@ -18,7 +18,8 @@ from duckicelake.lake.rows import MetadataLogRow, TableNote, TableRow, TableStat
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2
-from duckicelake.translate.to_iceberg import format_token, to_metadata, with_version
+from duckicelake.translate.sort_orders import to_sort_orders
+from duckicelake.translate.to_iceberg import Shape, format_token, to_metadata, with_version
 
 HINT_TRIES = 5
 
@@ -32,10 +33,12 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     state = reading.state
     note = replace(state.notes.table or new_note(state), format_version=reading.schemas.format_version)
     snapshots = fold(conn, warehouse.objects, reading, note, memory)
-    draft = to_metadata(state, note.location, reading.schemas, reading.partitioning, snapshots)
+    orders = to_sort_orders(state.sort_keys, reading.schemas.current, state.notes.sort_orders)
+    shape = Shape(reading.schemas, reading.partitioning, orders)
+    draft = to_metadata(state, note.location, shape, snapshots)
     snapshot_json = remembering(memory)
     token = format_token(draft, snapshot_json)
-    wanted = Numbering(state.position, token, note, reading.schemas.new_notes, reading.partitioning.new_notes)
+    wanted = Numbering(state.position, token, note, *shape.new_notes())
     log = number_state(warehouse, state, wanted)
     metadata = with_version(draft, log)
     location = metadata_uri(note.location, log[-1].metadata_version)

@@ -39,6 +39,13 @@ CREATE TABLE IF NOT EXISTS iceberg_spec (
     PRIMARY KEY (table_id, spec_id)
 );
 
+CREATE TABLE IF NOT EXISTS iceberg_sort_order (
+    table_id bigint NOT NULL,
+    order_id integer NOT NULL,
+    json text NOT NULL,
+    PRIMARY KEY (table_id, order_id)
+);
+
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
 CREATE TABLE IF NOT EXISTS iceberg_change (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -26,6 +26,10 @@ SELECT_SPEC_NOTES = """
 SELECT spec_id AS id, json FROM iceberg_spec WHERE table_id = %(table_id)s ORDER BY spec_id
 """
 
+SELECT_SORT_ORDER_NOTES = """
+SELECT order_id AS id, json FROM iceberg_sort_order WHERE table_id = %(table_id)s ORDER BY order_id
+"""
+
 SELECT_METADATA_LOG = """
 SELECT metadata_version, updated_ms FROM iceberg_metadata_log
  WHERE table_id = %(table_id)s
@@ -42,6 +46,7 @@ def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
         table=notes[0] if notes else None,
         schemas=fetch_rows(conn, JsonNote, SELECT_SCHEMA_NOTES, table_id=table_id),
         specs=fetch_rows(conn, JsonNote, SELECT_SPEC_NOTES, table_id=table_id),
+        sort_orders=fetch_rows(conn, JsonNote, SELECT_SORT_ORDER_NOTES, table_id=table_id),
         metadata_log=log[::-1],
     )
 
@@ -55,6 +60,7 @@ class Numbering:
     note: TableNote
     schemas: Sequence[JsonNote]
     specs: Sequence[JsonNote]
+    sort_orders: Sequence[JsonNote]
 
 
 INSERT_TABLE_NOTE = """
@@ -89,6 +95,11 @@ INSERT INTO iceberg_schema (table_id, schema_id, json) VALUES (%(table_id)s, %(i
 
 INSERT_SPEC_NOTE = """
 INSERT INTO iceberg_spec (table_id, spec_id, json) VALUES (%(table_id)s, %(id)s, %(json)s)
+"""
+
+
+INSERT_SORT_ORDER_NOTE = """
+INSERT INTO iceberg_sort_order (table_id, order_id, json) VALUES (%(table_id)s, %(id)s, %(json)s)
 """
 
 
@@ -133,3 +144,5 @@ def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote
         conn.execute(INSERT_SCHEMA_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
     for note in wanted.specs:
         conn.execute(INSERT_SPEC_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
+    for note in wanted.sort_orders:
+        conn.execute(INSERT_SORT_ORDER_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})

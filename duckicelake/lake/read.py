@@ -6,6 +6,7 @@ from typing import LiteralString, TypeVar
 import psycopg
 from psycopg.rows import class_row
 
+from duckicelake.errors import Unsupported
 from duckicelake.lake.rows import Position, SchemaRow, TableRow, TagRow
 
 Row = TypeVar("Row")
@@ -44,9 +45,14 @@ def read_data_path(conn: psycopg.Connection) -> str:
 
 
 def read_iceberg_path(conn: psycopg.Connection) -> str:
-    """Return ICEBERG_PATH, with its trailing slash."""
+    """Return ICEBERG_PATH, with its trailing slash.
+
+    Raises: Unsupported: the lake has none
+    """
     row = conn.execute(SELECT_ICEBERG_PATH).fetchone()
-    return row[0] if row else ""
+    if row is None:
+        raise Unsupported("The lake has no ICEBERG_PATH yet; run `duckicelake init`.")
+    return row[0]
 
 
 SELECT_SCHEMAS = """

@@ -24,6 +24,7 @@ from duckicelake.lake.rows import (
     PartitionRow,
     Position,
     SnapshotRow,
+    SortRow,
     TableRow,
     TableState,
 )
@@ -67,6 +68,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         columns=fetch_rows(conn, ColumnRow, SELECT_COLUMNS, table_id=table_id),
         column_tags=fetch_rows(conn, ColumnTagRow, SELECT_COLUMN_TAGS, table_id=table_id),
         partitions=fetch_rows(conn, PartitionRow, SELECT_PARTITIONS, table_id=table_id),
+        sort_keys=fetch_rows(conn, SortRow, SELECT_SORT_KEYS, table_id=table_id),
         spans=spans,
         partial_files=fetch_rows(conn, DataFileRow, SELECT_PARTIAL_FILES, table_id=table_id),
         delete_files=delete_files,
@@ -178,12 +180,21 @@ SELECT column_id, begin_snapshot, end_snapshot, value
 """
 
 SELECT_PARTITIONS = """
-SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.partition_key_index, c.column_id, c.transform
+SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.partition_key_index, c.column_id, c.transform,
+       ARRAY(SELECT DISTINCT lower(k.column_type) FROM ducklake_column k
+              WHERE k.table_id = i.table_id AND k.column_id = c.column_id ORDER BY 1) AS column_types
   FROM ducklake_partition_info i
   -- RESET PARTITIONED BY leaves a partition without columns
   LEFT JOIN ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
  WHERE i.table_id = %(table_id)s
  ORDER BY i.begin_snapshot, i.partition_id, c.partition_key_index
+"""
+
+SELECT_SORT_KEYS = """
+SELECT e.expression, e.sort_direction, e.null_order
+  FROM ducklake_sort_info i JOIN ducklake_sort_expression e ON e.sort_id = i.sort_id AND e.table_id = i.table_id
+ WHERE i.table_id = %(table_id)s AND i.end_snapshot IS NULL
+ ORDER BY e.sort_key_index
 """
 
 SELECT_OLDEST_SNAPSHOT = """

@@ -97,7 +97,10 @@ class ColumnTagRow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """`ducklake_partition_info` joined with `ducklake_partition_column`; without columns the key is None."""
+    """`ducklake_partition_info` joined with `ducklake_partition_column`; without columns the key is None.
+
+    `column_types` are all DuckLake types that the column has ever had.
+    """
 
     partition_id: int
     begin_snapshot: int
@@ -105,6 +108,16 @@ class PartitionRow:
     partition_key_index: int | None
     column_id: int | None
     transform: str | None
+    column_types: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SortRow:
+    """`ducklake_sort_info` joined with `ducklake_sort_expression`, live rows only, in order of key."""
+
+    expression: str
+    sort_direction: str
+    null_order: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +220,7 @@ class MetadataLogRow:
 
 @dataclass(frozen=True, slots=True)
 class JsonNote:
-    """`iceberg_schema` or `iceberg_spec`: an id given out and the exact JSON it stands for."""
+    """`iceberg_schema`, `iceberg_spec` or `iceberg_sort_order`: an id given out and the exact JSON it stands for."""
 
     id: int
     json: str
@@ -220,6 +233,7 @@ class TableNotes:
     table: TableNote | None
     schemas: Sequence[JsonNote]
     specs: Sequence[JsonNote]
+    sort_orders: Sequence[JsonNote]
     metadata_log: Sequence[MetadataLogRow]
 
 
@@ -244,6 +258,7 @@ class TableState:
     columns: Sequence[ColumnRow]
     column_tags: Sequence[ColumnTagRow]
     partitions: Sequence[PartitionRow]
+    sort_keys: Sequence[SortRow]
     spans: Sequence[FileSpan]
     partial_files: Sequence[DataFileRow]
     delete_files: Sequence[DeleteFileRow]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.lake.rows import JsonNote, TableState
-from duckicelake.translate.types import FieldRules, check_promotions, columns_at, find_defaulted, schema_changes, to_fields
+from duckicelake.translate.types import FieldRules, columns_at, find_defaulted, find_unreadable, schema_changes, to_fields
 
 V2, V3 = 2, 3
 
@@ -44,14 +44,14 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
 
     Raises: Unsupported: a column that cannot be published, by name, type and remedy
     """
-    check_promotions(state.columns, oldest_row)
+    unreadable = find_unreadable(state.columns, oldest_row)
     defaulted = find_defaulted(state.columns, oldest_row)
     ids = {note.json: note.id for note in state.notes.schemas}
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
     changes = schema_changes(state.columns, state.column_tags)
     for since in changes:
-        rules = FieldRules(is_past=since != changes[-1], defaulted=defaulted)
+        rules = FieldRules(since != changes[-1], defaulted, unreadable)
         fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
         if not fields:
             continue

@@ -2,14 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef
-from duckicelake.lake.rows import MetadataLogRow, TableState, TagRow
+from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
 from duckicelake.translate.locations import metadata_uri
 from duckicelake.translate.partitions import Partitioning, to_spec
 from duckicelake.translate.schemas import Schemas
+from duckicelake.translate.sort_orders import SortOrders
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 FIRST_PARTITION_FIELD_ID = 1000
@@ -25,10 +26,22 @@ def to_properties(tags: Sequence[TagRow], snapshot_id: int | None) -> dict[str, 
     return properties
 
 
-def to_metadata(
-    state: TableState, location: str, schemas: Schemas, partitioning: Partitioning, snapshots: Sequence[Snapshot]
-) -> TableMetadata:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a table's rows look like: its schemas, specs and sort orders."""
+
+    schemas: Schemas
+    partitioning: Partitioning
+    sort_orders: SortOrders
+
+    def new_notes(self) -> tuple[Sequence[JsonNote], Sequence[JsonNote], Sequence[JsonNote]]:
+        """Return the ids found for the first time: of schemas, specs and sort orders."""
+        return self.schemas.new_notes, self.partitioning.new_notes, self.sort_orders.new_notes
+
+
+def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Sequence[Snapshot]) -> TableMetadata:
     """Return the metadata of a state without its version: no time of update, no log of older versions."""
+    schemas, partitioning = shape.schemas, shape.partitioning
     current = snapshots[-1] if snapshots else None
     field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
     return TableMetadata(
@@ -43,6 +56,8 @@ def to_metadata(
         partition_specs=tuple(to_spec(spec, schemas.current) for spec in partitioning.specs),
         default_spec_id=partitioning.default_spec_id,
         last_partition_id=max(field_ids, default=FIRST_PARTITION_FIELD_ID - 1),
+        sort_orders=shape.sort_orders.orders,
+        default_sort_order_id=shape.sort_orders.default.order_id,
         properties=to_properties(state.tags, current.snapshot_id if current else None),
         current_snapshot_id=current.snapshot_id if current else None,
         snapshots=tuple(snapshots),

@@ -50,12 +50,13 @@ REMEDIES: Mapping[str, str] = {
     "int128": "DECIMAL(38, 0)",
     "uint128": "DECIMAL(38, 0)",
     "timestamp_ns": "TIMESTAMP",
-    "timetz": "TIME or TIMESTAMPTZ",
-    "interval": "BIGINT or VARCHAR",
+    "timetz": "TIME or VARCHAR",
 }
 """A published type that can hold what a column of an unpublished type holds; VARCHAR for the others."""
 
-NESTED_TYPES = frozenset({"struct", "list", "map"})
+NESTED_TYPES: Mapping[str, int | None] = {"struct": None, "list": 1, "map": 2}
+"""How many children each has; a struct any number."""
+
 DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 
@@ -89,10 +90,12 @@ class FieldRules:
     """How columns become fields. Those of the past are left out when they cannot be said; those of the present raise.
 
     `defaulted` are the columns that older rows lack and that are not null there: their fields carry defaults.
+    `unreadable` are versions of columns whose type older rows cannot be read by.
     """
 
     is_past: bool
     defaulted: frozenset[int]
+    unreadable: frozenset[ColumnRow]
 
 
 def to_fields(tree: ColumnTree, rules: FieldRules) -> tuple[NestedField, ...]:
@@ -112,9 +115,20 @@ def _find_field(row: ColumnRow, path: str, tree: ColumnTree, rules: FieldRules) 
         return None
     initial = write = None
     if row.column_id in rules.defaulted and isinstance(found, PrimitiveType):
-        initial = to_default(found, row.initial_default, row.column_name)
-        write = to_default(found, row.default_value, row.column_name) if row.default_value_type == "literal" else None
+        try:
+            initial, write = _find_defaults(row, found)
+        except Unsupported:
+            if rules.is_past:
+                return None
+            raise
     return NestedField(row.column_id, row.column_name, found, required, tree.comments.get(row.column_id), initial, write)
+
+
+def _find_defaults(row: ColumnRow, type_: PrimitiveType) -> tuple[object, object]:
+    initial = to_default(type_, row.initial_default, row.column_name)
+    # only here DuckDB writes no default as a word
+    has_write = row.default_value_type == "literal" and row.default_value != "NULL"
+    return initial, to_default(type_, row.default_value, row.column_name) if has_write else None
 
 
 def to_default(type_: PrimitiveType, text: str | None, column_name: str) -> object:
@@ -122,7 +136,7 @@ def to_default(type_: PrimitiveType, text: str | None, column_name: str) -> obje
 
     Raises: Unsupported: Iceberg cannot say the value
     """
-    if text is None or text == "NULL":
+    if text is None:
         return None
     try:
         value = parse_value(type_, text)
@@ -139,6 +153,8 @@ def to_default(type_: PrimitiveType, text: str | None, column_name: str) -> obje
 def _find_type(row: ColumnRow, path: str, tree: ColumnTree, rules: FieldRules) -> IcebergType | None:
     children = tree.children.get(row.column_id, ())
     column_type = row.column_type.lower()
+    if row in rules.unreadable:
+        return None
     if column_type not in NESTED_TYPES:
         return find_primitive(column_type) if rules.is_past else to_primitive(column_type, path)
     fields = [_find_field(child, f"{path}.{child.column_name}", tree, rules) for child in children]
@@ -147,6 +163,8 @@ def _find_type(row: ColumnRow, path: str, tree: ColumnTree, rules: FieldRules) -
         return StructType(tuple(known)) if known else None
     if len(known) < len(children):
         return None
+    if len(known) != NESTED_TYPES[column_type]:
+        raise Unsupported(f"Column {path!r} is a {column_type} with {len(known)} children; the lake's metadata is damaged.")
     if column_type == "list":
         (element,) = known
         return ListType(element.field_id, element.type, False)
@@ -176,23 +194,29 @@ def to_primitive(column_type: str, path: str) -> PrimitiveType:
     return found
 
 
-def check_promotions(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> None:
-    """Refuse a live column whose type changed in a way Iceberg cannot read old files by.
+def find_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> frozenset[ColumnRow]:
+    """Return the versions of columns whose type changed in a way that Iceberg cannot read old files by.
 
     Units:  `oldest_snapshot_id` is the lake snapshot of the oldest row left, so older types do not matter
+    Raises: Unsupported: a live column is among them, by name and types
     Source: Iceberg spec «Schema Evolution»: int → long, float → double, a decimal to more digits
     """
     versions: dict[int, list[ColumnRow]] = {}
     for row in sorted(columns, key=lambda row: row.begin_snapshot):
         if row.end_snapshot is None or row.end_snapshot > oldest_snapshot_id:
             versions.setdefault(row.column_id, []).append(row)
+    found: set[ColumnRow] = set()
     for rows in versions.values():
         for old, new in pairwise(rows):
-            if rows[-1].end_snapshot is None and not _is_promotion(old.column_type.lower(), new.column_type.lower()):
+            is_promotion = _is_promotion(old.column_type.lower(), new.column_type.lower())
+            if not is_promotion and rows[-1].end_snapshot is None:
                 raise Unsupported(
                     f"Column {new.column_name!r} was changed from {old.column_type!r} to {new.column_type!r}; Iceberg cannot read "
                     "the older rows by the new type. Copy it into a new column and drop it."
                 )
+            if not is_promotion or old in found:
+                found.add(new)
+    return frozenset(found)
 
 
 def _is_promotion(old: str, new: str) -> bool:
