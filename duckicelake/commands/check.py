@@ -1,0 +1,142 @@
+"""`duckicelake check`: what is wrong with a lake, and what to do about it."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import duckdb
+import psycopg
+from rich.console import Console
+
+from duckicelake.backends.ducklake import connect_duckdb, quote
+from duckicelake.backends.home import Home
+from duckicelake.catalog.fold import read
+from duckicelake.catalog.memory import TableMemory
+from duckicelake.commands.prepare import connect_postgres, read_paths
+from duckicelake.config import LakeSettings, Settings
+from duckicelake.errors import CatalogError, NotFound, ServiceUnavailable, Unsupported
+from duckicelake.lake import inspect
+from duckicelake.lake.inspect import Finding
+from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
+from duckicelake.lake.read import find_table, read_schemas, read_table_names
+from duckicelake.lake.rows import TableRow
+from duckicelake.store.objects import Objects, StoreSettings, open_objects
+from duckicelake.translate.locations import to_uri
+
+LOOK_UP_THREADS = 16
+ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+
+
+def check_lakes(settings: Settings, home: Home, console: Console) -> bool:
+    """Print what is wrong with each lake and say whether nothing is."""
+    healthy = True
+    for lake in settings.lakes():
+        found = find_problems(lake, home)
+        errors = sum(finding.severity == "error" for finding in found)
+        healthy = healthy and errors == 0
+        console.print(f"[bold]{lake.name}[/]: " + (f"{errors} errors, {len(found) - errors} warnings" if found else "all is well"))
+        for finding in found:
+            style = "red" if finding.severity == "error" else "yellow"
+            console.print(f"  [{style}]{finding.severity}[/] ", end="")
+            text = f"{finding.subject}: {finding.problem.rstrip('.')}. {finding.remedy}".rstrip()
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+    return healthy
+
+
+def find_problems(lake: LakeSettings, home: Home) -> list[Finding]:
+    """Return everything wrong with a lake, from the outside in; what hides the rest ends the search."""
+    try:
+        with connect_postgres(lake) as conn:
+            lake = read_paths(conn, lake)
+            conn.execute(format_search_path(lake.metadata_schema))
+            return _find_in_postgres(conn, lake, home)
+    except psycopg.errors.InsufficientPrivilege as error:
+        return [Finding("error", "lake", f"our Postgres role lacks a right: {error.diag.message_primary}", "Grant it, then check again.")]
+    except CatalogError as error:
+        return [Finding("error", "lake", error.message, "")]
+
+
+def _find_in_postgres(conn: psycopg.Connection, lake: LakeSettings, home: Home) -> list[Finding]:
+    rights = inspect.read_rights(conn, lake.metadata_schema)
+    found = inspect.list_right_findings(rights)
+    if not all(right.may_read for right in rights):
+        return found
+    settings = inspect.read_settings(conn)
+    found += inspect.list_setting_findings(settings)
+    if settings.get("version") != SUPPORTED_VERSION:
+        return found
+    found += inspect.read_findings(conn)
+    found += _find_bad_defaults(conn, home)
+    objects, data_uri = _open_store(lake), to_uri(lake.data_path or "")
+    try:
+        objects.check(data_uri)
+    except ServiceUnavailable as error:
+        return [*found, Finding("error", "lake", error.message, "")]
+    found += _find_missing_files(conn, objects, data_uri)
+    if not any(finding.severity == "error" for finding in found):
+        found += _find_unpublished_tables(conn, objects)
+    return found
+
+
+def _find_bad_defaults(conn: psycopg.Connection, home: Home) -> list[Finding]:
+    defaults = inspect.read_defaults(conn)
+    if not defaults:
+        return []
+    found: list[Finding] = []
+    with connect_duckdb(home.make_folder("extensions"), ()) as duck:
+        for table, column, column_type, text in defaults:
+            try:
+                duck.execute(f"SELECT CAST({quote(text)} AS {find_duckdb_type(column_type)})")
+            except duckdb.Error:
+                problem = f"column {column} has the initial default {text!r}, which is no {column_type}"
+                found.append(Finding("error", table, problem, "DuckDB cannot attach the lake: correct it in Postgres."))
+    return found
+
+
+def find_duckdb_type(column_type: str) -> str:
+    """Return the DuckDB name of a DuckLake leaf type; anything that is not a plain type name is read as text."""
+    name = column_type.lower()
+    if name.startswith("decimal(") and name.removeprefix("decimal(").removesuffix(")").replace(",", "").replace(" ", "").isdigit():
+        return name
+    renamed = {"int128": "hugeint", "uint128": "uhugeint", "float32": "float", "float64": "double", "timestamp_us": "timestamp"}
+    renamed |= {"int8": "tinyint", "int16": "smallint", "int32": "integer", "int64": "bigint"}
+    renamed |= {"uint8": "utinyint", "uint16": "usmallint", "uint32": "uinteger", "uint64": "ubigint"}
+    same = {"boolean", "date", "time", "timetz", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamptz", "uuid", "blob"}
+    return renamed.get(name, name if name in same | {"interval"} else "varchar")
+
+
+def _find_unpublished_tables(conn: psycopg.Connection, objects: Objects) -> list[Finding]:
+    found: list[Finding] = []
+    with conn.transaction():
+        conn.execute(ONE_STATE)
+        for schema in read_schemas(conn):
+            for name in read_table_names(conn, schema.schema_id):
+                table = find_table(conn, schema.schema_name, name)
+                refusal = None if table is None else _find_refusal(conn, objects, table)
+                if refusal is not None:
+                    found.append(Finding("warning", f"{schema.schema_name}.{name}", "Iceberg clients cannot read it yet", refusal))
+    return found
+
+
+def _find_refusal(conn: psycopg.Connection, objects: Objects, table: TableRow) -> str | None:
+    try:
+        read(conn, objects, table, TableMemory())
+    except Unsupported as error:
+        return error.message
+    except NotFound:
+        # Missing files are findings of their own.
+        return None
+    return None
+
+
+def _find_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: str) -> list[Finding]:
+    paths = [(table, to_uri(path)) for table, path in inspect.read_file_paths(conn)]
+    present = {uri for uri, _ in objects.list_under(data_uri)}
+    elsewhere = [uri for _, uri in paths if uri not in present]
+    with ThreadPoolExecutor(LOOK_UP_THREADS) as pool:
+        present |= {uri for uri, exists in zip(elsewhere, pool.map(objects.exists, elsewhere), strict=True) if exists}
+    return inspect.list_missing_files(paths, present)
+
+
+def _open_store(lake: LakeSettings) -> Objects:
+    secret = lake.s3_secret_access_key
+    keys = (lake.s3_access_key_id, None if secret is None else secret.get_secret_value())
+    return open_objects(StoreSettings(lake.s3_endpoint, lake.s3_region, *keys))

@@ -1,0 +1,142 @@
+"""How to reach a lake, as facts: for snippets, for machines and for our own smoke test."""
+
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from duckicelake.backends.ducklake import LakeAddress, S3Keys, format_attach
+from duckicelake.backends.home import Home, read_json, write_json
+from duckicelake.backends.processes import find_running
+from duckicelake.commands.prepare import connect_postgres, read_paths
+from duckicelake.config import LakeSettings, Settings, SettingsError
+
+HIDDEN = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything a client needs to read one lake; the names follow the JSON form."""
+
+    catalog_uri: str
+    warehouse: str
+    prefix: str
+    credential: str | None
+    iceberg_path: str
+    ducklake_attach: str
+    ducklake_dsn: str
+    ducklake_data_path: str
+    ducklake_metadata_schema: str
+    s3_endpoint: str | None
+    s3_region: str
+    s3_access_key_id: str | None
+    s3_secret_access_key: str | None
+
+    def find_s3_keys(self) -> S3Keys | None:
+        """Return the S3 keys as DuckDB takes them, or None when the lake has none."""
+        if self.s3_access_key_id is None or self.s3_secret_access_key is None:
+            return None
+        return S3Keys(self.s3_endpoint, self.s3_region, self.s3_access_key_id, self.s3_secret_access_key)
+
+    def format_json(self) -> dict[str, Any]:
+        """Return the facts by dotted name (`s3.endpoint`), and those with a dot also as objects (`s3` → `endpoint`)."""
+        flat = {_dotted(name): getattr(self, name) for name in Facts.__slots__}
+        groups = {"ducklake": dict[str, Any](), "s3": dict[str, Any]()}
+        for name, fact in flat.items():
+            group, dot, rest = name.partition(".")
+            if dot:
+                groups[group][rest] = fact
+        return flat | groups
+
+
+def find_facts(settings: Settings, home: Home | None, warehouse: str | None) -> Facts:
+    """Return how to reach a lake: the named one, else the only one.
+
+    Raises: SettingsError: there is no such lake, or there are several and none was named
+    """
+    lake = choose_lake(settings, warehouse)
+    if lake.data_path is None or lake.iceberg_path is None:
+        with connect_postgres(lake) as conn:
+            lake = read_paths(conn, lake)
+    return format_facts(lake, find_catalog_uri(settings, home))
+
+
+def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
+    """Return the settings of the named lake, else of the only one.
+
+    Raises: SettingsError: there is no such lake, or there are several and none was named
+    """
+    lakes = settings.lakes()
+    chosen = [lake for lake in lakes if warehouse in (None, lake.name)]
+    if len(chosen) != 1:
+        raise SettingsError(f"Name one of these warehouses with --warehouse: {', '.join(lake.name for lake in lakes)}.")
+    return chosen[0]
+
+
+def format_facts(lake: LakeSettings, catalog_uri: str) -> Facts:
+    """Return how to reach a lake whose paths are known."""
+    dsn, secret = lake.postgres_dsn.get_secret_value(), lake.s3_secret_access_key
+    return Facts(
+        catalog_uri=catalog_uri,
+        warehouse=lake.name,
+        prefix=lake.name,
+        credential=None,
+        iceberg_path=lake.iceberg_path or "",
+        ducklake_attach=format_attach(LakeAddress(dsn, lake.metadata_schema)),
+        ducklake_dsn=dsn,
+        ducklake_data_path=lake.data_path or "",
+        ducklake_metadata_schema=lake.metadata_schema,
+        s3_endpoint=lake.s3_endpoint,
+        s3_region=lake.s3_region,
+        s3_access_key_id=lake.s3_access_key_id,
+        s3_secret_access_key=None if secret is None else secret.get_secret_value(),
+    )
+
+
+def hide_secrets(facts: Facts) -> Facts:
+    """Return the facts for a place where others may read them: passwords and secret keys are dots."""
+    parts = conninfo_to_dict(facts.ducklake_dsn)
+    dsn = make_conninfo(facts.ducklake_dsn, **({"password": HIDDEN} if "password" in parts else {}))
+    return replace(
+        facts,
+        ducklake_dsn=dsn,
+        ducklake_attach=format_attach(LakeAddress(dsn, facts.ducklake_metadata_schema)),
+        s3_secret_access_key=None if facts.s3_secret_access_key is None else HIDDEN,
+    )
+
+
+def find_catalog_uri(settings: Settings, home: Home | None) -> str:
+    """Return where the catalog listens: what the server that runs on the home says, else what the settings say."""
+    found = None if home is None else read_json(home.server_path)
+    if found is not None and _identify(found["server"]["pid"]) == found["server"]:
+        return found["catalog_uri"]
+    return format_catalog_uri(settings)
+
+
+def remember_server(home: Home, catalog_uri: str) -> None:
+    """Let `connect` and `smoke` know where this process serves."""
+    write_json(home.server_path, {"catalog_uri": catalog_uri, "server": _identify(os.getpid())})
+
+
+def forget_server(home: Home) -> None:
+    """Take back what `remember_server` said; another server's word on the same home stays."""
+    found = read_json(home.server_path)
+    if found is not None and found["server"] == _identify(os.getpid()):
+        home.server_path.unlink(missing_ok=True)
+
+
+def _identify(pid: int) -> dict[str, Any] | None:
+    running = find_running(pid)
+    return None if running is None else asdict(running)
+
+
+def format_catalog_uri(settings: Settings) -> str:
+    """Return the URI under which this machine reaches a server with these settings."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def _dotted(name: str) -> str:
+    group, _, rest = name.partition("_")
+    return f"{group}.{rest}" if group in ("ducklake", "s3") else name

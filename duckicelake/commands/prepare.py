@@ -1,0 +1,123 @@
+"""A lake made ready to serve: created when it is missing, adopted when DuckDB made it, our notes put beside it."""
+
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.backends.ducklake import LakeAddress, S3Keys, create_lake
+from duckicelake.backends.stack import Report
+from duckicelake.config import LakeSettings, SettingsError, with_slash
+from duckicelake.errors import Forbidden, ServiceUnavailable
+from duckicelake.lake.install import format_search_path, install
+
+ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
+HAS_TABLE = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) IS NOT NULL"
+SELECT_LAKE_SCHEMAS = "SELECT schemaname FROM pg_tables WHERE tablename = 'ducklake_metadata' ORDER BY schemaname"
+SELECT_DATA_PATH = "SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
+SELECT_ICEBERG_PATH = "SELECT value FROM iceberg_setting WHERE key = 'iceberg_path'"
+
+
+def connect_postgres(lake: LakeSettings) -> psycopg.Connection:
+    """Return a connection to the lake's Postgres.
+
+    Raises: ServiceUnavailable: it does not answer or refuses us; the message never holds the connection string
+    """
+    try:
+        return psycopg.connect(lake.postgres_dsn.get_secret_value(), autocommit=True, connect_timeout=10)
+    except psycopg.ProgrammingError as error:
+        raise SettingsError(f"Lake {lake.name!r}: postgres_dsn is not a connection string that Postgres understands.") from error
+    except psycopg.OperationalError as error:
+        raise ServiceUnavailable(f"Lake {lake.name!r}: its Postgres does not let us in: {error}") from error
+
+
+def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> LakeSettings:
+    """Return the lake's settings with both paths known; afterwards the lake exists and carries our notes.
+
+    DuckDB's own tables are never changed. Several servers may do this at once: one prepares, the others find it done.
+    Raises: SettingsError: the settings contradict the lake, or there is none and nothing says where its data would go
+            Unsupported: a DuckLake this catalog cannot serve. Forbidden: the role may not create our notes
+    """
+    with connect_postgres(lake) as conn:
+        conn.execute(ADVISORY_LOCK, {"schema": lake.metadata_schema})
+        if not _has_table(conn, lake, "ducklake_metadata"):
+            _create(conn, lake, extension_folder)
+            report(f"lake {lake.name}: created in schema {lake.metadata_schema}, data in {lake.data_path}")
+        found = read_paths(conn, lake)
+        _install(conn, found)
+    return found
+
+
+def read_paths(conn: psycopg.Connection, lake: LakeSettings) -> LakeSettings:
+    """Return the lake's settings with DATA_PATH and ICEBERG_PATH as the lake itself keeps them.
+
+    Raises: SettingsError: there is no lake, or it says otherwise than the settings
+    """
+    if not _has_table(conn, lake, "ducklake_metadata"):
+        raise SettingsError(f"Lake {lake.name!r}: no DuckLake in schema {lake.metadata_schema!r}; run `duckicelake init`.")
+    conn.execute(format_search_path(lake.metadata_schema))
+    data_path = _get_text(conn, SELECT_DATA_PATH)
+    _check_same(lake, "data_path", lake.data_path, data_path)
+    kept = _get_text(conn, SELECT_ICEBERG_PATH) if _has_table(conn, lake, "iceberg_setting") else None
+    _check_same(lake, "iceberg_path", lake.iceberg_path, kept)
+    iceberg_path = kept or lake.iceberg_path or find_path_beside(data_path or "")
+    return lake.model_copy(update={"data_path": data_path, "iceberg_path": iceberg_path})
+
+
+def find_path_beside(data_path: str) -> str:
+    """Return the default ICEBERG_PATH: a folder next to DATA_PATH, never below it.
+
+    Raises: SettingsError: DATA_PATH is a whole bucket, so nothing lies beside it
+    """
+    base, _, last = data_path.rstrip("/").rpartition("/")
+    if not base or base.endswith("/") or base.endswith(":"):
+        raise SettingsError(f"DATA_PATH {data_path!r} is a whole bucket; set iceberg_path to a folder outside it.")
+    return f"{base}/{'iceberg' if last == 'data' else last + '-iceberg'}/"
+
+
+def _create(conn: psycopg.Connection, lake: LakeSettings, extension_folder: Path) -> None:
+    if lake.data_path is None:
+        others = [schema for (schema,) in conn.execute(SELECT_LAKE_SCHEMAS).fetchall()]
+        hint = f"There is one in schema {', '.join(others)}: set metadata_schema. " if others else ""
+        raise SettingsError(
+            f"Lake {lake.name!r}: no DuckLake in schema {lake.metadata_schema!r} of its Postgres. {hint}"
+            "To make one there, set data_path to where its data shall go."
+        )
+    address = LakeAddress(lake.postgres_dsn.get_secret_value(), lake.metadata_schema, with_slash(lake.data_path))
+    create_lake(extension_folder, address, find_s3_keys(lake))
+
+
+def find_s3_keys(lake: LakeSettings) -> S3Keys | None:
+    """Return the lake's S3 keys as DuckDB takes them, or None when it has none."""
+    if lake.s3_access_key_id is None or lake.s3_secret_access_key is None:
+        return None
+    return S3Keys(lake.s3_endpoint, lake.s3_region, lake.s3_access_key_id, lake.s3_secret_access_key.get_secret_value())
+
+
+def _install(conn: psycopg.Connection, lake: LakeSettings) -> None:
+    try:
+        install(conn, lake.metadata_schema, lake.iceberg_path or "")
+    except psycopg.errors.InsufficientPrivilege as error:
+        # A server may run with a role that only reads and writes, when the lake's owner ran `init` before.
+        if _has_table(conn, lake, "iceberg_setting"):
+            return
+        raise Forbidden(
+            f"Lake {lake.name!r}: the Postgres role may not create tables and triggers in schema {lake.metadata_schema!r}. "
+            "Run `duckicelake init` once as the lake's owner."
+        ) from error
+
+
+def _has_table(conn: psycopg.Connection, lake: LakeSettings, table: str) -> bool:
+    row = conn.execute(HAS_TABLE, {"schema": lake.metadata_schema, "table": table}).fetchone()
+    return row is not None and row[0]
+
+
+def _get_text(conn: psycopg.Connection, query: LiteralString) -> str | None:
+    row = conn.execute(sql.SQL(query)).fetchone()
+    return None if row is None else row[0]
+
+
+def _check_same(lake: LakeSettings, name: str, wanted: str | None, kept: str | None) -> None:
+    if wanted is not None and kept is not None and with_slash(wanted) != with_slash(kept):
+        raise SettingsError(f"Lake {lake.name!r}: {name} is {wanted!r} in the settings and {kept!r} in the lake; remove the setting.")

@@ -1,0 +1,144 @@
+"""Copy-and-paste text: how each client connects to a lake."""
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from duckicelake.backends.ducklake import format_secret, quote
+from duckicelake.commands.facts import Facts
+
+Client = Literal["pyiceberg", "spark", "trino", "duckdb", "ducklake"]
+SPARK_PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0,org.apache.iceberg:iceberg-aws-bundle:1.11.0"
+
+
+def list_clients() -> dict[Client, Callable[[Facts], str]]:
+    """Return the text maker of every client."""
+    return {
+        "pyiceberg": format_pyiceberg,
+        "spark": format_spark,
+        "trino": format_trino,
+        "duckdb": format_duckdb,
+        "ducklake": format_ducklake,
+    }
+
+
+def format_snippet(facts: Facts, client: Client) -> str:
+    """Return what to type in one client."""
+    return list_clients()[client](facts)
+
+
+def format_all(facts: Facts) -> str:
+    """Return what to type in every client, each under its name."""
+    return "\n".join(f"== {client} ==\n{make(facts)}" for client, make in list_clients().items())
+
+
+def format_environment(facts: Facts) -> str:
+    """Return the facts as shell exports: `s3.endpoint` is LAKE_S3_ENDPOINT; a fact that is null is left out."""
+    flat = {name: fact for name, fact in facts.format_json().items() if isinstance(fact, str)}
+    return "".join(f"export LAKE_{name.replace('.', '_').upper()}={shlex.quote(fact)}\n" for name, fact in flat.items())
+
+
+def format_json(facts: Facts) -> str:
+    """Return the facts as one JSON object."""
+    return json.dumps(facts.format_json(), indent=2) + "\n"
+
+
+def format_welcome(lakes: Sequence[Facts]) -> str:
+    """Return what `serve` says when it is ready."""
+    lines = [f"\nDuckIceLake is ready at {lakes[0].catalog_uri}" if lakes else "\nDuckIceLake is ready"]
+    for facts in lakes:
+        lines += [f"\nWarehouse {facts.warehouse!r}: data in {facts.ducklake_data_path}, Iceberg files in {facts.iceberg_path}"]
+        lines += ["\nDuckDB, as DuckLake (reads and writes):", format_ducklake(facts)]
+        lines += ["PyIceberg:", format_pyiceberg(facts)]
+    lines += ["Every client, with its keys: duckicelake connect. Stop with Ctrl-C."]
+    return "\n".join(lines)
+
+
+def format_pyiceberg(facts: Facts) -> str:
+    """Return Python that opens the catalog with PyIceberg."""
+    properties = {"type": "rest", "uri": facts.catalog_uri, "warehouse": facts.warehouse} | _list_s3(facts)
+    arguments = ",\n    ".join(f"{name!r}: {fact!r}" for name, fact in properties.items())
+    return (
+        "from pyiceberg.catalog import load_catalog\n"
+        f"catalog = load_catalog({facts.warehouse!r}, **{{\n    {arguments},\n}})\n"
+        "print(catalog.list_namespaces())\n"
+    )
+
+
+def format_spark(facts: Facts) -> str:
+    """Return a `spark-sql` command line for Spark 4.1."""
+    name = f"spark.sql.catalog.{_identifier(facts.warehouse)}"
+    properties = {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        name: "org.apache.iceberg.spark.SparkCatalog",
+        f"{name}.type": "rest",
+        f"{name}.uri": facts.catalog_uri,
+        f"{name}.warehouse": facts.warehouse,
+    }
+    if facts.s3_access_key_id is not None:
+        properties[f"{name}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+        properties |= {f"{name}.{key}": fact for key, fact in _list_s3(facts, region="client.region").items()}
+        properties[f"{name}.s3.path-style-access"] = "true"
+    lines = [f"spark-sql --packages {SPARK_PACKAGES}"] + [f"--conf {shlex.quote(f'{key}={fact}')}" for key, fact in properties.items()]
+    return " \\\n  ".join(lines) + "\n"
+
+
+def format_trino(facts: Facts) -> str:
+    """Return a Trino catalog file (`etc/catalog/NAME.properties`)."""
+    properties = {
+        "connector.name": "iceberg",
+        "iceberg.catalog.type": "rest",
+        "iceberg.rest-catalog.uri": facts.catalog_uri,
+        "iceberg.rest-catalog.warehouse": facts.warehouse,
+        "iceberg.rest-catalog.case-insensitive-name-matching": "true",
+    }
+    if facts.s3_access_key_id is not None:
+        properties |= {"fs.native-s3.enabled": "true", "s3.path-style-access": "true"}
+        properties |= {
+            key: fact
+            for key, fact in {
+                "s3.endpoint": facts.s3_endpoint,
+                "s3.region": facts.s3_region,
+                "s3.aws-access-key": facts.s3_access_key_id,
+                "s3.aws-secret-key": facts.s3_secret_access_key,
+            }.items()
+            if fact is not None
+        }
+    return "".join(f"{key}={fact}\n" for key, fact in properties.items())
+
+
+def format_duckdb(facts: Facts) -> str:
+    """Return SQL that attaches the catalog through DuckDB's iceberg extension, which reads it as Iceberg."""
+    attach = (
+        f"ATTACH {quote(facts.warehouse)} AS iceberg_{_identifier(facts.warehouse)} "
+        f"(TYPE iceberg, ENDPOINT {quote(facts.catalog_uri)}, AUTHORIZATION_TYPE 'none', ACCESS_DELEGATION_MODE 'none');\n"
+    )
+    return "INSTALL httpfs; LOAD httpfs; INSTALL avro; LOAD avro; INSTALL iceberg; LOAD iceberg;\n" + _secret(facts) + attach
+
+
+def format_ducklake(facts: Facts) -> str:
+    """Return SQL that attaches the lake itself, the way DuckDB reads and writes it."""
+    start = "INSTALL httpfs; LOAD httpfs; INSTALL postgres; LOAD postgres; INSTALL ducklake; LOAD ducklake;\n"
+    return start + _secret(facts) + facts.ducklake_attach + ";\nUSE lake;\n"
+
+
+def _secret(facts: Facts) -> str:
+    keys = facts.find_s3_keys()
+    return "" if keys is None else format_secret(keys) + ";\n"
+
+
+def _list_s3(facts: Facts, region: str = "s3.region") -> dict[str, str]:
+    if facts.s3_access_key_id is None:
+        return {}
+    properties = {
+        "s3.endpoint": facts.s3_endpoint,
+        region: facts.s3_region,
+        "s3.access-key-id": facts.s3_access_key_id,
+        "s3.secret-access-key": facts.s3_secret_access_key,
+    }
+    return {name: fact for name, fact in properties.items() if fact is not None}
+
+
+def _identifier(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)

@@ -1,0 +1,227 @@
+"""One frozen `Settings`: environment `DUCKICELAKE_*`, over `.env`, over a TOML file; read once."""
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+from pydantic_settings import (
+    SettingsError as PydanticSettingsError,
+)
+
+from duckicelake.errors import CatalogError
+
+PREFIX = "DUCKICELAKE_"
+DEFAULT_CONFIG = "duckicelake.toml"
+LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
+WAREHOUSE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class SettingsError(CatalogError):
+    """A setting is unknown, malformed or contradicts another; the message names it."""
+
+
+class LakeSettings(BaseModel):
+    """One lake, ready to open: every value decided, except those that the lake itself knows.
+
+    `data_path` None: what the lake's own metadata says. `iceberg_path` None: the one kept in the lake, else a folder beside DATA_PATH.
+    `s3_endpoint` None: AWS. Keys None: the AWS default chain, or no S3 at all.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=WAREHOUSE_PATTERN)
+    postgres_dsn: SecretStr
+    metadata_schema: str
+    data_path: str | None = None
+    iceberg_path: str | None = None
+    s3_endpoint: str | None = None
+    s3_region: str = "us-east-1"
+    s3_access_key_id: str | None = None
+    s3_secret_access_key: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def check_paths_and_keys(self) -> Self:
+        """Refuse half a pair of keys, an endpoint that is no URL, and an ICEBERG_PATH below DATA_PATH."""
+        if (self.s3_access_key_id is None) != (self.s3_secret_access_key is None):
+            raise ValueError("s3_access_key_id and s3_secret_access_key belong together; set both or none")
+        if self.s3_endpoint is not None and urlsplit(self.s3_endpoint).scheme not in ("http", "https"):
+            raise ValueError(f"s3_endpoint {self.s3_endpoint!r} is not a URL like http://127.0.0.1:9000")
+        if self.data_path and self.iceberg_path and with_slash(self.iceberg_path).startswith(with_slash(self.data_path)):
+            raise ValueError("iceberg_path lies under data_path, where DuckLake removes files it does not know; put it beside")
+        return self
+
+
+class LakeSection(BaseModel):
+    """One `[lakes.NAME]` table of the TOML file; what is left out is taken from the top level."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    postgres_dsn: SecretStr | None = None
+    metadata_schema: str | None = None
+    data_path: str | None = None
+    iceberg_path: str | None = None
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    s3_access_key_id: str | None = None
+    s3_secret_access_key: SecretStr | None = None
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Without `postgres_dsn` and `lakes`, `serve` runs its own Postgres and S3."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_prefix_target="all", env_ignore_empty=True)
+
+    config: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(8181, ge=1, le=65535)
+    workers: int = Field(1, ge=1, le=64)
+    home: Path = Field(default_factory=lambda: find_default_home(os.environ))
+    store: Literal["auto", "minio", "seaweedfs", "none"] = "auto"
+    postgres_port: int | None = Field(None, ge=1, le=65535)
+    s3_port: int | None = Field(None, ge=1, le=65535)
+    warehouse: str = Field("lake", pattern=WAREHOUSE_PATTERN)
+    postgres_dsn: SecretStr | None = None
+    metadata_schema: str = Field("public", min_length=1, max_length=63)
+    data_path: str | None = None
+    iceberg_path: str | None = None
+    s3_endpoint: str | None = None
+    s3_region: str = "us-east-1"
+    s3_access_key_id: str | None = None
+    s3_secret_access_key: SecretStr | None = None
+    cache_max: int = Field(1024, ge=0)
+    log_format: Literal["plain", "json"] = "plain"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    insecure: bool = False
+    lake_sections: dict[str, LakeSection] = Field(default_factory=dict[str, LakeSection], validation_alias="lakes")
+
+    @model_validator(mode="after")
+    def check_whole(self) -> Self:
+        """Refuse settings that contradict each other."""
+        if self.postgres_dsn is not None and self.postgres_port is not None:
+            raise ValueError("postgres_port is the embedded Postgres's, and postgres_dsn says there is none; set one of them")
+        if self.s3_endpoint is not None and self.store in ("minio", "seaweedfs"):
+            raise ValueError(f"store={self.store} starts an S3, and s3_endpoint says there is one; set one of them")
+        if not self.insecure and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host!r} is reachable from other machines and no authentication is configured: "
+                "everybody there could read and change the lake. Bind to 127.0.0.1, or accept it with insecure (--insecure)"
+            )
+        self.lakes()
+        return self
+
+    @property
+    def embedded_postgres(self) -> bool:
+        """Whether `serve` runs its own Postgres."""
+        return self.postgres_dsn is None and not self.lake_sections
+
+    @property
+    def embedded_store(self) -> bool:
+        """Whether `serve` runs its own S3: nothing says where the files are, or `store` names one."""
+        if self.store in ("minio", "seaweedfs"):
+            return True
+        return self.store == "auto" and self.embedded_postgres and self.data_path is None and self.s3_endpoint is None
+
+    def lakes(self) -> list[LakeSettings]:
+        """Return every lake to serve; none when the Postgres is the embedded one, which only `serve` can name."""
+        if self.lake_sections:
+            return [self._join(name, section) for name, section in sorted(self.lake_sections.items())]
+        if self.postgres_dsn is None:
+            return []
+        return [self._join(self.warehouse, LakeSection())]
+
+    def _join(self, name: str, section: LakeSection) -> LakeSettings:
+        shared = {field: getattr(self, field) for field in LakeSection.model_fields}
+        own = {field: value for field in LakeSection.model_fields if (value := getattr(section, field)) is not None}
+        if section.s3_access_key_id is not None or section.s3_secret_access_key is not None:
+            shared |= {"s3_access_key_id": None, "s3_secret_access_key": None}
+        if self.lake_sections:
+            shared |= {"data_path": None, "iceberg_path": None}
+        if (own.get("postgres_dsn") or shared["postgres_dsn"]) is None:
+            raise ValueError(f"lakes.{name} has no postgres_dsn, and none is set at the top level")
+        return LakeSettings(name=name, **shared | own)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources, strongest first: arguments, environment, `.env`, the TOML file that one of those names."""
+        dotenv = DotEnvSettingsSource(settings_cls, env_file=".env", dotenv_filtering="match_prefix")
+        named = next((found for source in (init_settings, env_settings, dotenv) if (found := source().get("config"))), None)
+        if named is not None and not Path(named).is_file():
+            raise SettingsError(f"The settings file {named} does not exist.")
+        return (init_settings, env_settings, dotenv, TomlConfigSettingsSource(settings_cls, toml_file=named or DEFAULT_CONFIG))
+
+
+def read_settings(arguments: Mapping[str, Any]) -> Settings:
+    """Return the settings from the command line's arguments, the environment, `.env` and the TOML file.
+
+    Arguments that are None count as not given.
+    Raises: SettingsError: names every setting that is unknown, malformed or contradictory; never shows a value
+    """
+    _check_known(os.environ)
+    try:
+        return Settings(**{name: value for name, value in arguments.items() if value is not None})
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"The settings file is not TOML: {error}") from error
+    except ValidationError as error:
+        raise SettingsError("\n".join(_format_problem(problem["loc"], problem["msg"]) for problem in error.errors())) from error
+    except PydanticSettingsError as error:
+        raise SettingsError(f"A setting cannot be read: {error}. DUCKICELAKE_LAKES is a JSON object.") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach a server bound to that host."""
+    if host in LOCAL_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def find_default_home(environment: Mapping[str, str]) -> Path:
+    """Return where the embedded stack lives when nothing says otherwise."""
+    base = environment.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "duckicelake"
+
+
+def with_slash(path: str) -> str:
+    """Return the path with a trailing slash."""
+    return path if path.endswith("/") else path + "/"
+
+
+def list_setting_names() -> list[str]:
+    """Return every setting as it stands in the TOML file."""
+    return [str(field.validation_alias or name) for name, field in Settings.model_fields.items()]
+
+
+def _check_known(environment: Mapping[str, str]) -> None:
+    known = {(PREFIX + name).upper() for name in list_setting_names()}
+    unknown = sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)
+    if unknown:
+        raise SettingsError(f"Unknown settings in the environment: {', '.join(unknown)}. Known: {', '.join(sorted(known))}.")
+
+
+def _format_problem(where: tuple[int | str, ...], message: str) -> str:
+    name = ".".join(str(part) for part in where)
+    message = message.removeprefix("Value error, ")
+    if message == "Extra inputs are not permitted":
+        message = "there is no such setting"
+    return f"{name}: {message}" if name else message

@@ -1,0 +1,214 @@
+"""Settings: where they come from, in which order, and what is refused with which words."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duckicelake.config import LakeSettings, Settings, SettingsError, find_default_home, is_loopback, list_setting_names, read_settings
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder and no setting in the environment."""
+    for name in [name for name in os.environ if name.upper().startswith("DUCKICELAKE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+def refusal(**arguments: object) -> str:
+    """Return the message with which the settings are refused."""
+    with pytest.raises(SettingsError) as refused:
+        read_settings(arguments)
+    return refused.value.message
+
+
+def the_lake(**arguments: object) -> LakeSettings:
+    """Return the only lake of the settings."""
+    (lake,) = read_settings(arguments).lakes()
+    return lake
+
+
+def test_nothing_configured_means_a_stack_of_our_own() -> None:
+    """The defaults serve on loopback, with an embedded Postgres and S3, and name no lake yet."""
+    settings = read_settings({})
+    assert (settings.host, settings.port, settings.workers, settings.warehouse) == ("127.0.0.1", 8181, 1, "lake")
+    assert settings.embedded_postgres
+    assert settings.embedded_store
+    assert settings.lakes() == []
+
+
+def test_the_command_line_wins_over_environment_over_dotenv_over_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source adds what the stronger ones leave open."""
+    (folder / "duckicelake.toml").write_text('port = 1\nworkers = 2\ncache_max = 3\nwarehouse = "from_file"\n')
+    (folder / ".env").write_text("DUCKICELAKE_PORT=10\nDUCKICELAKE_WORKERS=20\nDUCKICELAKE_CACHE_MAX=30\nOTHER_PROGRAM=1\n")
+    monkeypatch.setenv("DUCKICELAKE_PORT", "100")
+    monkeypatch.setenv("DUCKICELAKE_WORKERS", "40")
+    settings = read_settings({"port": 1000, "host": None})
+    assert (settings.port, settings.workers, settings.cache_max, settings.warehouse) == (1000, 40, 30, "from_file")
+
+
+@pytest.mark.parametrize("source", ["argument", "environment", "dotenv"])
+def test_the_file_can_be_named(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """`--config` or DUCKICELAKE_CONFIG; a named file that is missing stops the start."""
+    (folder / "other.toml").write_text("port = 77\n")
+    if source == "environment":
+        monkeypatch.setenv("DUCKICELAKE_CONFIG", "other.toml")
+    if source == "dotenv":
+        (folder / ".env").write_text("DUCKICELAKE_CONFIG=other.toml\n")
+    assert read_settings({"config": Path("other.toml")} if source == "argument" else {}).port == 77
+    assert refusal(config="missing.toml") == "The settings file missing.toml does not exist."
+
+
+def test_an_unknown_setting_is_named_wherever_it_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt setting never passes in silence."""
+    (folder / "duckicelake.toml").write_text("prot = 1\n")
+    assert refusal() == "prot: there is no such setting"
+    (folder / "duckicelake.toml").write_text("[lakes.a]\npostgres_dsn = 'x'\nschema = 'y'\n")
+    assert refusal() == "lakes.a.schema: there is no such setting"
+    (folder / "duckicelake.toml").unlink()
+    (folder / ".env").write_text("DUCKICELAKE_PROT=1\n")
+    assert refusal() == "prot: there is no such setting"
+    (folder / ".env").unlink()
+    monkeypatch.setenv("DUCKICELAKE_PROT", "1")
+    assert refusal().startswith("Unknown settings in the environment: DUCKICELAKE_PROT. Known: DUCKICELAKE_CACHE_MAX, ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        pytest.param("PORT", "http", "port: Input should be a valid integer", id="no number"),
+        pytest.param("PORT", "70000", "port: Input should be less than or equal to 65535", id="too big"),
+        pytest.param("STORE", "floppy", "store: Input should be 'auto', 'minio', 'seaweedfs' or 'none'", id="no such store"),
+        pytest.param("LOG_FORMAT", "xml", "log_format: Input should be 'plain' or 'json'", id="no such format"),
+        pytest.param("WAREHOUSE", "a/b", "warehouse: String should match pattern", id="not a path part"),
+        pytest.param("LAKES", "{", "DUCKICELAKE_LAKES is a JSON object", id="no JSON"),
+    ],
+)
+def test_a_malformed_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str) -> None:
+    """The message says which and what it may be."""
+    monkeypatch.setenv(f"DUCKICELAKE_{name}", text)
+    assert message in refusal()
+
+
+def test_a_file_that_is_no_toml_is_refused(folder: Path) -> None:
+    """With the line."""
+    (folder / "duckicelake.toml").write_text("port == 1\n")
+    assert "The settings file is not TOML" in refusal()
+    assert "line 1" in refusal()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param({"s3_access_key_id": "a", "postgres_dsn": "x"}, "belong together", id="half a key pair"),
+        pytest.param({"s3_endpoint": "127.0.0.1:9000", "postgres_dsn": "x"}, "is not a URL", id="endpoint without scheme"),
+        pytest.param({"postgres_dsn": "x", "postgres_port": 5432}, "set one of them", id="own and embedded Postgres"),
+        pytest.param({"s3_endpoint": "http://x", "store": "minio"}, "set one of them", id="own and embedded S3"),
+        pytest.param(
+            {"postgres_dsn": "x", "data_path": "s3://b/data", "iceberg_path": "s3://b/data/iceberg/"}, "put it beside", id="path below"
+        ),
+        pytest.param({"lakes": {"a": {}}}, "lakes.a has no postgres_dsn", id="lake without Postgres"),
+    ],
+)
+def test_contradictions_stop_the_start(arguments: dict[str, object], message: str) -> None:
+    """Two settings that cannot both be meant are refused."""
+    assert message in refusal(**arguments)
+
+
+def test_no_message_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a refusal nor the settings' own text holds a password."""
+    monkeypatch.setenv("DUCKICELAKE_POSTGRES_DSN", "password=geheim")
+    monkeypatch.setenv("DUCKICELAKE_S3_SECRET_ACCESS_KEY", "geheim")
+    assert "geheim" not in refusal()
+    monkeypatch.setenv("DUCKICELAKE_S3_ACCESS_KEY_ID", "key")
+    settings = read_settings({})
+    assert "geheim" not in f"{settings!r} {settings} {settings.lakes()!r}"
+    assert settings.lakes()[0].postgres_dsn.get_secret_value() == "password=geheim"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "lake.example"])
+def test_an_open_door_without_keys_is_refused(host: str) -> None:
+    """Reachable from other machines and no authentication: only when somebody accepts it."""
+    assert "reachable from other machines" in refusal(host=host)
+    assert read_settings({"host": host, "insecure": True}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    """Only this machine reaches it."""
+    assert is_loopback(host)
+    assert read_settings({"host": host}).host == host
+
+
+def test_one_lake_comes_from_the_top_level() -> None:
+    """A DSN makes the lake named by `warehouse`, and switches the embedded servers off."""
+    settings = read_settings({"postgres_dsn": "host=x", "warehouse": "sales", "s3_endpoint": "http://s3:9000"})
+    assert not settings.embedded_postgres
+    assert not settings.embedded_store
+    (lake,) = settings.lakes()
+    assert (lake.name, lake.metadata_schema, lake.s3_endpoint, lake.data_path) == ("sales", "public", "http://s3:9000", None)
+
+
+def test_several_lakes_take_what_they_leave_out_from_the_top_level() -> None:
+    """Keys are taken as a pair or not at all; paths belong to one lake and are never shared."""
+    settings = read_settings(
+        {
+            "postgres_dsn": "host=shared",
+            "s3_endpoint": "http://shared:9000",
+            "s3_access_key_id": "shared",
+            "s3_secret_access_key": "shared secret",
+            "lakes": {
+                "b": {"metadata_schema": "bee"},
+                "a": {"postgres_dsn": "host=own", "s3_access_key_id": "own", "s3_secret_access_key": "own secret"},
+            },
+        }
+    )
+    first, second = settings.lakes()
+    assert (first.name, second.name) == ("a", "b")
+    assert first.postgres_dsn.get_secret_value() == "host=own"
+    assert second.postgres_dsn.get_secret_value() == "host=shared"
+    assert (first.metadata_schema, second.metadata_schema) == ("public", "bee")
+    assert (first.s3_access_key_id, second.s3_access_key_id) == ("own", "shared")
+    assert second.s3_secret_access_key is not None
+    assert second.s3_secret_access_key.get_secret_value() == "shared secret"
+    assert {first.s3_endpoint, second.s3_endpoint} == {"http://shared:9000"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "postgres", "store"),
+    [
+        pytest.param({}, True, True, id="nothing"),
+        pytest.param({"data_path": "/srv/lake/data"}, True, False, id="files"),
+        pytest.param({"s3_endpoint": "http://x"}, True, False, id="own S3"),
+        pytest.param({"postgres_dsn": "x"}, False, False, id="own Postgres"),
+        pytest.param({"postgres_dsn": "x", "store": "seaweedfs"}, False, True, id="own Postgres, embedded S3"),
+        pytest.param({"store": "none"}, True, False, id="no store"),
+        pytest.param({"lakes": {"a": {"postgres_dsn": "x"}}}, False, False, id="lakes"),
+    ],
+)
+def test_only_what_is_missing_is_embedded(arguments: dict[str, object], postgres: bool, store: bool) -> None:
+    """A server of yours is used; the others are ours."""
+    settings = read_settings(arguments)
+    assert (settings.embedded_postgres, settings.embedded_store) == (postgres, store)
+
+
+def test_settings_cannot_change() -> None:
+    """They are read once."""
+    settings = read_settings({})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.port = 5  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_home_follows_the_users_data_folder() -> None:
+    """XDG_DATA_HOME when it is set, else the usual place."""
+    assert find_default_home({"XDG_DATA_HOME": "/data"}) == Path("/data/duckicelake")
+    assert find_default_home({}) == Path.home() / ".local/share/duckicelake"
+
+
+def test_every_setting_has_a_name_for_the_environment() -> None:
+    """`lakes` is called so everywhere."""
+    assert "lakes" in list_setting_names()
+    assert len(list_setting_names()) == len(Settings.model_fields)

