@@ -1,0 +1,62 @@
+"""Wires the house: the lakes of the settings behind one door. Nothing happens at import."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp
+
+from duckicelake.catalog.warehouse import close_warehouse, open_warehouse
+from duckicelake.config import LakeSettings, Settings
+from duckicelake.lake.watch import Watch
+from duckicelake.rest.cache import TableCache
+from duckicelake.rest.door import Door, OpenLake
+from duckicelake.rest.metrics import Metrics
+from duckicelake.rest.web import Lifespan, build_web
+from duckicelake.store.s3 import StoreSettings
+
+
+def build_app(settings: Settings) -> ASGIApp:
+    """Return the server for the lakes that the settings name.
+
+    It opens them when it starts and closes them when it stops. Neither needs Postgres or the object store to be
+    up: until they are, `/readyz` says what is missing and requests are answered 503.
+    """
+    door = Door(TableCache(settings.cache_max), Metrics())
+    return build_web(door, build_lifespan(settings, door))
+
+
+def build_lifespan(settings: Settings, door: Door) -> Lifespan:
+    """Return what surrounds the server's life: every lake is open inside it."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as opened:
+            for lake in settings.lakes():
+                door.lakes[lake.name] = await open_lake(lake, settings.cache_max, opened)
+            yield
+        door.lakes.clear()
+
+    return lifespan
+
+
+async def open_lake(settings: LakeSettings, cache_max: int, opened: AsyncExitStack) -> OpenLake:
+    """Return a lake with its pool and its watch, both closed when `opened` is."""
+    dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
+    warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), cache_max)
+    opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)
+    watch = Watch(dsn, schema)
+    opened.push_async_callback(watch.close)
+    return OpenLake(settings.name, warehouse, watch)
+
+
+def read_store_settings(settings: LakeSettings) -> StoreSettings:
+    """Return how to reach the lake's object store."""
+    secret = settings.s3_secret_access_key
+    return StoreSettings(
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        access_key_id=settings.s3_access_key_id,
+        secret_access_key=None if secret is None else secret.get_secret_value(),
+    )

@@ -1,0 +1,48 @@
+"""The shapes of the JSON bodies that the routes answer with, as the OpenAPI page shows them."""
+
+from typing import Any
+
+from typing_extensions import TypedDict
+
+
+class CatalogConfig(TypedDict):
+    """What a client needs to know before anything else."""
+
+    defaults: dict[str, str]
+    overrides: dict[str, str]
+    endpoints: list[str]
+
+
+ListNamespacesResponse = TypedDict("ListNamespacesResponse", {"namespaces": list[list[str]], "next-page-token": str | None})
+
+
+class GetNamespaceResponse(TypedDict):
+    """A namespace and its properties."""
+
+    namespace: list[str]
+    properties: dict[str, str]
+
+
+class TableIdentifier(TypedDict):
+    """A table's name."""
+
+    namespace: list[str]
+    name: str
+
+
+ListTablesResponse = TypedDict("ListTablesResponse", {"identifiers": list[TableIdentifier], "next-page-token": str | None})
+LoadTableResult = TypedDict("LoadTableResult", {"metadata-location": str, "metadata": dict[str, Any], "config": dict[str, str]})
+
+
+class ErrorModel(TypedDict):
+    """What went wrong: a sentence, Iceberg's word for it, and the status."""
+
+    message: str
+    type: str
+    code: int
+
+
+class IcebergErrorResponse(TypedDict):
+    """Every refusal's body."""
+
+    error: ErrorModel

@@ -1,0 +1,136 @@
+"""The error contract on one screen: which error is which status and Iceberg type, and how it is written."""
+
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
+
+from duckicelake.errors import (
+    AlreadyExists,
+    BadRequest,
+    CatalogError,
+    CommitFailed,
+    CommitStateUnknown,
+    Forbidden,
+    LakeMoved,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+    NoSuchWarehouse,
+    NotAuthorized,
+    NotFound,
+    ServiceUnavailable,
+    Unprocessable,
+    Unsupported,
+)
+
+ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
+    BadRequest: (400, "BadRequestException"),
+    NotAuthorized: (401, "NotAuthorizedException"),
+    Forbidden: (403, "NotAuthorizedException"),
+    NoSuchWarehouse: (404, "NoSuchWarehouseException"),
+    NoSuchNamespace: (404, "NoSuchNamespaceException"),
+    NoSuchTable: (404, "NoSuchTableException"),
+    NoSuchView: (404, "NoSuchViewException"),
+    NotFound: (404, "NotFoundException"),
+    AlreadyExists: (409, "AlreadyExistsException"),
+    NamespaceNotEmpty: (409, "NamespaceNotEmptyException"),
+    CommitFailed: (409, "CommitFailedException"),
+    Unprocessable: (422, "UnprocessableEntityException"),
+    CatalogError: (500, "InternalServerError"),
+    CommitStateUnknown: (500, "CommitStateUnknownException"),
+    Unsupported: (501, "UnsupportedOperationException"),
+    ServiceUnavailable: (503, "SlowDownException"),
+    LakeMoved: (503, "SlowDownException"),
+}
+"""`NotFoundException` is not in the specification; Java's client tells it from a missing table by this word."""
+
+HTTP_TYPES: Mapping[int, str] = {404: "NotFoundException", 405: "UnsupportedOperationException"}
+"""What Starlette refuses before a route is found; any other such refusal is a bad request."""
+
+READS = frozenset({"GET", "HEAD"})
+RETRY_AFTER_S = "1"
+MAX_SHOWN_PATH = 200
+
+ErrorHandler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+
+
+def find_answer(kind: type[CatalogError]) -> tuple[int, str]:
+    """Return status and Iceberg type of the nearest class that the table names."""
+    return next(ANSWERS[base] for base in kind.__mro__ if base in ANSWERS)
+
+
+def build_error(scope: Scope, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer in Iceberg's error shape; without a body for HEAD."""
+    if scope["method"] == "HEAD":
+        return Response(status_code=status, headers=headers)
+    body = json.dumps({"error": {"message": message, "type": kind, "code": status}}, ensure_ascii=False)
+    return Response(body.encode("utf-8", "replace"), status, headers, "application/json")
+
+
+def build_catalog_error(scope: Scope, error: CatalogError) -> Response:
+    """Return the answer to an error of the catalog.
+
+    Only a read that found the catalog out of reach is told to come again: a client may send
+    a commit with `Retry-After` again by itself (reference: Java's ExponentialHttpRequestRetryStrategy).
+    """
+    status, kind = find_answer(type(error))
+    retry = status == 503 and scope["method"] in READS
+    return build_error(scope, status, kind, error.message, {"Retry-After": RETRY_AFTER_S} if retry else None)
+
+
+def build_server_error(scope: Scope) -> Response:
+    """Return the answer to an error that nobody foresaw: where to look it up, and nothing else."""
+    message = f"The server failed on this request; its log says why under the request id {scope['request_id']}."
+    return build_error(scope, 500, "InternalServerError", message)
+
+
+def build_error_handlers() -> dict[int | type[Exception], ErrorHandler]:
+    """Return the handlers FastAPI finds by an error's type."""
+
+    async def answer_catalog_error(request: Request, error: CatalogError) -> Response:
+        return build_catalog_error(request.scope, error)
+
+    async def answer_invalid_request(request: Request, error: RequestValidationError) -> Response:
+        return build_error(request.scope, 400, "BadRequestException", describe_invalid(error))
+
+    async def answer_http_error(request: Request, error: HTTPException) -> Response:
+        return build_http_error(request.scope, error)
+
+    async def answer_unforeseen(request: Request, error: Exception) -> Response:
+        return build_server_error(request.scope)
+
+    return {
+        CatalogError: answer_catalog_error,
+        RequestValidationError: answer_invalid_request,
+        HTTPException: answer_http_error,
+        Exception: answer_unforeseen,
+    }
+
+
+def build_http_error(scope: Scope, error: HTTPException) -> Response:
+    """Return the answer to what Starlette itself refuses: unknown routes, wrong methods, broken bodies."""
+    status = error.status_code
+    headers = {"Allow": ", ".join(find_methods(scope))} if status == 405 else error.headers
+    shown = f"{scope['method']} {scope['path'][:MAX_SHOWN_PATH]}"
+    message = {404: f"There is no route {shown}.", 405: f"The method does not fit the path: {shown}."}.get(status, error.detail)
+    return build_error(scope, status, HTTP_TYPES.get(status, "BadRequestException"), message, headers)
+
+
+def find_methods(scope: Scope) -> list[str]:
+    """Return every method that the path takes; Starlette itself names those of one route only."""
+    fitting = (route for route in scope["app"].routes if route.matches(scope)[0] is not Match.NONE)
+    return sorted({method for route in fitting for method in route.methods})
+
+
+def describe_invalid(error: RequestValidationError) -> str:
+    """Say which parameters or fields are wrong and why."""
+    told = (f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}" for found in error.errors())
+    return "The request is not valid: " + "; ".join(told) + "."

@@ -1,0 +1,105 @@
+"""The hot lane: a table load that is ready is sent without entering FastAPI, if nothing happened since.
+
+Law: an answer leaves this lane only after a check that began when the request was here already, so it
+shows every commit acknowledged before the request arrived.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duckicelake.errors import CatalogError
+from duckicelake.rest.cache import ReadyTable, TableKey
+from duckicelake.rest.door import Door
+from duckicelake.rest.errors import build_catalog_error
+from duckicelake.rest.ready import find_conditions
+
+SHAPES: Mapping[bytes, str] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
+"""The queries worth keeping an answer for; any other spelling takes the long way and fills nothing."""
+
+OPERATIONS_SERVED: Mapping[str, str] = {"GET": "loadTable", "HEAD": "tableExists"}
+TABLE_PATH_PARTS = 7
+
+
+def find_table_key(scope: Scope) -> TableKey | None:
+    """Return where the cache keeps the answer to this request, or None if it keeps none."""
+    shape = SHAPES.get(scope["query_string"])
+    if shape is None or scope["method"] not in OPERATIONS_SERVED:
+        return None
+    raw_path: bytes = scope.get("raw_path") or b""
+    parts = raw_path.split(b"/")
+    if len(parts) != TABLE_PATH_PARTS or parts[3] != b"namespaces" or parts[5] != b"tables":
+        return None
+    return raw_path, shape
+
+
+class HotLane:
+    """Stands before FastAPI and sends what is ready."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+        self._loading: dict[TableKey, asyncio.Event] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the ready answer, or let FastAPI make it."""
+        key = find_table_key(scope) if scope["type"] == "http" else None
+        if key is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            entry = await self._find_current(key) or await self._await_other_load(key)
+        except CatalogError as error:
+            scope["operation"] = OPERATIONS_SERVED[scope["method"]]
+            await build_catalog_error(scope, error)(scope, receive, send)
+            return
+        if entry is not None:
+            scope["operation"] = OPERATIONS_SERVED[scope["method"]]
+            await send_ready(entry, scope, send)
+        elif scope["method"] == "GET":
+            await self._load(key, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _find_current(self, key: TableKey) -> ReadyTable | None:
+        entry = self._door.cache.find(key)
+        lake = entry and self._door.lakes.get(entry.prefix)
+        if entry is None or lake is None:
+            self._door.metrics.count_load("miss")
+            return None
+        await lake.watch.position()
+        if lake.watch.is_current(entry.table_id, entry.position):
+            self._door.metrics.count_load("hit")
+            return entry
+        self._door.metrics.count_load("stale")
+        return None
+
+    async def _await_other_load(self, key: TableKey) -> ReadyTable | None:
+        """When another request is loading the same table, let it finish and look again."""
+        loading = self._loading.get(key)
+        if loading is None:
+            return None
+        await loading.wait()
+        return await self._find_current(key)
+
+    async def _load(self, key: TableKey, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let FastAPI load the table, which fills the cache, and wake those who wait for it."""
+        mine = asyncio.Event()
+        first = self._loading.setdefault(key, mine) is mine
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if first:
+                del self._loading[key]
+                mine.set()
+
+
+async def send_ready(entry: ReadyTable, scope: Scope, send: Send) -> None:
+    """Send a table's ready answer; HEAD only learns that the table is there."""
+    if scope["method"] == "HEAD":
+        status, headers, body = 204, [], b""
+    else:
+        status, headers, body = entry.answer.choose(*find_conditions(scope["headers"]))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,71 @@
+"""Every operation of the Iceberg REST specification, served here or not."""
+
+from dataclasses import dataclass
+
+NAMESPACES = "/v1/{prefix}/namespaces"
+NAMESPACE = NAMESPACES + "/{namespace}"
+TABLE = NAMESPACE + "/tables/{table}"
+PLAN = TABLE + "/plan/{plan-id}"
+VIEW = NAMESPACE + "/views/{view}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: its `operationId`, its method and its OpenAPI path template."""
+
+    name: str
+    method: str
+    path: str
+
+    @property
+    def endpoint(self) -> str:
+        """The operation as `endpoints` of the configuration spells it."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def route(self) -> str:
+        """The template as the router spells it: no hyphen in a parameter's name."""
+        return self.path.replace("{plan-id}", "{plan_id}")
+
+
+OPERATIONS = (
+    Operation("getConfig", "GET", "/v1/config"),
+    Operation("getToken", "POST", "/v1/oauth/tokens"),
+    Operation("listNamespaces", "GET", NAMESPACES),
+    Operation("createNamespace", "POST", NAMESPACES),
+    Operation("loadNamespaceMetadata", "GET", NAMESPACE),
+    Operation("namespaceExists", "HEAD", NAMESPACE),
+    Operation("dropNamespace", "DELETE", NAMESPACE),
+    Operation("updateProperties", "POST", NAMESPACE + "/properties"),
+    Operation("listTables", "GET", NAMESPACE + "/tables"),
+    Operation("createTable", "POST", NAMESPACE + "/tables"),
+    Operation("registerTable", "POST", NAMESPACE + "/register"),
+    Operation("loadTable", "GET", TABLE),
+    Operation("updateTable", "POST", TABLE),
+    Operation("dropTable", "DELETE", TABLE),
+    Operation("tableExists", "HEAD", TABLE),
+    Operation("unregisterTable", "POST", TABLE + "/unregister"),
+    Operation("loadCredentials", "GET", TABLE + "/credentials"),
+    Operation("signRequest", "POST", TABLE + "/sign"),
+    Operation("reportMetrics", "POST", TABLE + "/metrics"),
+    Operation("planTableScan", "POST", TABLE + "/plan"),
+    Operation("fetchPlanningResult", "GET", PLAN),
+    Operation("cancelPlanning", "DELETE", PLAN),
+    Operation("fetchScanTasks", "POST", TABLE + "/tasks"),
+    Operation("renameTable", "POST", "/v1/{prefix}/tables/rename"),
+    Operation("commitTransaction", "POST", "/v1/{prefix}/transactions/commit"),
+    Operation("listFunctions", "GET", NAMESPACE + "/functions"),
+    Operation("loadFunction", "GET", NAMESPACE + "/functions/{function}"),
+    Operation("listViews", "GET", NAMESPACE + "/views"),
+    Operation("createView", "POST", NAMESPACE + "/views"),
+    Operation("registerView", "POST", NAMESPACE + "/register-view"),
+    Operation("loadView", "GET", VIEW),
+    Operation("replaceView", "POST", VIEW),
+    Operation("dropView", "DELETE", VIEW),
+    Operation("viewExists", "HEAD", VIEW),
+    Operation("renameView", "POST", "/v1/{prefix}/views/rename"),
+)
+"""Source: Iceberg open-api/rest-catalog-open-api.yaml, 7f879b11 (21 Aug 2026)."""
+
+UNLISTED = frozenset({"getConfig", "getToken"})
+"""Operations outside `{prefix}`, which `endpoints` never lists."""

@@ -1,0 +1,133 @@
+"""What paths and queries say: names, namespaces and pages, decoded strictly."""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Depends, Path, Query, Request
+
+from duckicelake.errors import BadRequest
+
+SEPARATOR = "\x1f"
+ADVERTISED_SEPARATOR = "%1F"
+MAX_NAME_BYTES = 1024
+"""An S3 key has at most 1,024 bytes, and DuckLake puts the table's name into its files' keys."""
+
+BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+Row = TypeVar("Row")
+
+
+def decode_segment(segment: str, what: str) -> str:
+    """Read one percent-encoded path segment; `+` is a space, as Java's and Trino's clients write it.
+
+    Raises: BadRequest: broken escapes, or bytes that are not UTF-8
+    """
+    if BROKEN_ESCAPE.search(segment):
+        raise BadRequest(f"The {what} in the path has a broken percent escape.")
+    try:
+        return unquote_to_bytes(segment.replace("+", " ").encode("latin-1")).decode()
+    except UnicodeError as error:
+        raise BadRequest(f"The {what} in the path is not UTF-8.") from error
+
+
+def check_name(name: str, what: str) -> str:
+    """Return the name as it is.
+
+    Raises: BadRequest: it is empty, too long, or holds a control character
+    """
+    if not name:
+        raise BadRequest(f"The {what} is empty.")
+    if CONTROL.search(name):
+        raise BadRequest(f"The {what} {name[:64]!r} holds a control character.")
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise BadRequest(f"The {what} {name[:64]!r}… is longer than {MAX_NAME_BYTES} bytes.")
+    return name
+
+
+def split_levels(text: str) -> tuple[str, ...]:
+    """Return the levels of a decoded namespace, outermost first.
+
+    Raises: BadRequest: a level is no name
+    """
+    return tuple(check_name(level, "namespace") for level in text.split(SEPARATOR))
+
+
+async def read_levels(
+    namespace: Annotated[str, Path(description=f"The namespace's levels, joined by `{ADVERTISED_SEPARATOR}`.")],
+) -> tuple[str, ...]:
+    """Return the path's namespace."""
+    return split_levels(decode_segment(namespace, "namespace"))
+
+
+async def read_table_name(table: Annotated[str, Path(description="The table's name.")]) -> str:
+    """Return the path's table."""
+    return check_name(decode_segment(table, "table"), "table")
+
+
+async def check_query(request: Request) -> None:
+    """Refuse a query string that is not UTF-8; Starlette would put replacement characters into names.
+
+    Raises: BadRequest: it is not UTF-8
+    """
+    query: bytes = request.scope["query_string"]
+    try:
+        unquote_to_bytes(query).decode()
+    except UnicodeError as error:
+        raise BadRequest("The query is not UTF-8.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list is asked for: at most `size` rows after the one named `after`."""
+
+    after: tuple[str, ...] | None
+    size: int | None
+
+
+async def read_page(
+    page_token: Annotated[str, Query(alias="pageToken", description="Where the previous page ended; empty: the first page.")] = "",
+    page_size: Annotated[int | None, Query(alias="pageSize", ge=1, description="At most so many; absent: all.")] = None,
+) -> Page:
+    """Return the page the query asks for."""
+    return Page(decode_page_token(page_token) if page_token else None, page_size)
+
+
+def encode_page_token(last: tuple[str, ...]) -> str:
+    """Name the last row seen, so that a page starts at the right place whatever came or went meanwhile."""
+    return base64.urlsafe_b64encode(SEPARATOR.join(last).encode()).decode()
+
+
+def decode_page_token(token: str) -> tuple[str, ...]:
+    """Return the name a page token stands for.
+
+    Raises: BadRequest: no list gave this token out
+    """
+    try:
+        return tuple(base64.b64decode(token.encode("ascii"), b"-_", validate=True).decode().split(SEPARATOR))
+    except (binascii.Error, UnicodeError) as error:
+        raise BadRequest("The pageToken is not one that this catalog gave out.") from error
+
+
+def cut_page(rows: Iterable[Row], name: Callable[[Row], tuple[str, ...]], page: Page) -> tuple[list[Row], str | None]:
+    """Return the page's rows in the order of their names, and the token of the next page if there is one."""
+    ordered = sorted(rows, key=name)
+    after = page.after
+    found = ordered if after is None else [row for row in ordered if name(row) > after]
+    if page.size is None or len(found) <= page.size:
+        return found, None
+    cut = found[: page.size]
+    return cut, encode_page_token(name(cut[-1]))
+
+
+Prefix = Annotated[str, Path(description="The warehouse's prefix, as the configuration gives it.")]
+Levels = Annotated[tuple[str, ...], Depends(read_levels)]
+TableName = Annotated[str, Depends(read_table_name)]
+PageParam = Annotated[Page, Depends(read_page)]
+Shape = Literal["all", "refs"]
+"""Which snapshots a table's metadata shows: all of them, or those that refs name."""

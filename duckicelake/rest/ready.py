@@ -1,0 +1,75 @@
+"""Ready-made answers: the bytes, headers and tag of one body, prepared once and sent many times."""
+
+import gzip
+from dataclasses import dataclass
+
+from duckicelake.rest.etag import build_etag, matches_etag
+
+GZIP_FROM_BYTES = 64 * 1024
+GZIP_LEVEL = 5
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyAnswer:
+    """A JSON body with everything its 200 and its 304 need."""
+
+    etag: bytes
+    body: bytes
+    headers: Headers
+    zipped_body: bytes | None
+    zipped_headers: Headers
+    unchanged_headers: Headers
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the bodies take."""
+        return len(self.body) + len(self.zipped_body or b"")
+
+    def choose(self, if_none_match: bytes | None, accept_encoding: bytes | None) -> tuple[int, Headers, bytes]:
+        """Return status, headers and body for what the client has and takes."""
+        if if_none_match is not None and matches_etag(if_none_match, self.etag):
+            return 304, self.unchanged_headers, b""
+        if self.zipped_body is not None and accept_encoding is not None and accepts_gzip(accept_encoding):
+            return 200, self.zipped_headers, self.zipped_body
+        return 200, self.headers, self.body
+
+
+def build_ready_answer(body: bytes) -> ReadyAnswer:
+    """Return the answer that carries a JSON body; a long one is compressed here, once.
+
+    `no-cache` lets a client keep the answer and makes it ask again: a load is never stale.
+    """
+    etag = build_etag(body)
+    common: Headers = [(b"etag", etag), (b"cache-control", b"private, no-cache"), (b"vary", b"accept-encoding")]
+    json_type = (b"content-type", b"application/json")
+    zipped = gzip.compress(body, GZIP_LEVEL, mtime=0) if len(body) > GZIP_FROM_BYTES else None
+    return ReadyAnswer(
+        etag=etag,
+        body=body,
+        headers=[(b"content-length", b"%d" % len(body)), json_type, *common],
+        zipped_body=zipped,
+        zipped_headers=[(b"content-length", b"%d" % len(zipped or b"")), json_type, (b"content-encoding", b"gzip"), *common],
+        unchanged_headers=common,
+    )
+
+
+def find_conditions(request_headers: Headers) -> tuple[bytes | None, bytes | None]:
+    """Return the request's If-None-Match and Accept-Encoding headers."""
+    if_none_match = accept_encoding = None
+    for name, value in request_headers:
+        if name == b"if-none-match":
+            if_none_match = value
+        elif name == b"accept-encoding":
+            accept_encoding = value
+    return if_none_match, accept_encoding
+
+
+def accepts_gzip(accept_encoding: bytes) -> bool:
+    """Tell whether an Accept-Encoding header takes gzip (RFC 9110, 12.5.3)."""
+    taken: dict[bytes, bool] = {}
+    for part in accept_encoding.lower().split(b","):
+        coding, _, weight = part.partition(b";")
+        taken[coding.strip()] = weight.replace(b" ", b"").rstrip(b"0.") != b"q="
+    return taken.get(b"gzip", taken.get(b"*", False))

@@ -1,0 +1,60 @@
+"""Which operations are served: the routes, the configuration's `endpoints` and MISSING.md follow from here."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+
+from duckicelake.errors import Unsupported
+from duckicelake.rest.bodies import IcebergErrorResponse
+from duckicelake.rest.door import Door
+from duckicelake.rest.operations import OPERATIONS, UNLISTED, Operation
+from duckicelake.rest.routes.config import ConfigRoutes
+from duckicelake.rest.routes.namespaces import NamespaceRoutes
+from duckicelake.rest.routes.tables import TableRoutes
+from duckicelake.rest.served import Served
+
+ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
+    "4XX": {"model": IcebergErrorResponse, "description": "The request was refused."},
+    "5XX": {"model": IcebergErrorResponse, "description": "The server or a part behind it failed."},
+}
+
+
+def add_operations(app: FastAPI, door: Door) -> None:
+    """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
+    routes = (NamespaceRoutes(door), TableRoutes(door))
+    served = {name: found for module in routes for name, found in module.operations().items()}
+    served |= ConfigRoutes(door, list_endpoints(served)).operations()
+    for operation in OPERATIONS:
+        if operation.name in served:
+            add_served(app, operation, served[operation.name])
+        else:
+            app.add_api_route(
+                operation.route, build_refusal(operation), methods=[operation.method], operation_id=operation.name, include_in_schema=False
+            )
+
+
+def add_served(app: FastAPI, operation: Operation, served: Served) -> None:
+    """Route one operation to what serves it."""
+    app.add_api_route(
+        operation.route,
+        served.endpoint,
+        methods=[operation.method],
+        operation_id=operation.name,
+        status_code=served.status,
+        responses={**ERROR_RESPONSES, **served.responses},
+    )
+
+
+def list_endpoints(served: Mapping[str, Served]) -> list[str]:
+    """Return what clients may call, in the words of the specification's templates."""
+    return [operation.endpoint for operation in OPERATIONS if operation.name in served and operation.name not in UNLISTED]
+
+
+def build_refusal(operation: Operation) -> Callable[[], Any]:
+    """Return an endpoint that answers 501 and names the operation."""
+
+    async def refuse() -> None:
+        raise Unsupported(f"{operation.name} ({operation.endpoint}) is not served here; `endpoints` of /v1/config lists what is.")
+
+    return refuse

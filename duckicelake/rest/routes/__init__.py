@@ -1,0 +1,1 @@
+"""One module per kind of thing: each method answers one operation of the specification."""

@@ -1,0 +1,43 @@
+"""The configuration that every client asks for first."""
+
+from collections.abc import Sequence
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import Query
+
+from duckicelake.errors import BadRequest
+from duckicelake.rest.bodies import CatalogConfig
+from duckicelake.rest.door import Door
+from duckicelake.rest.params import ADVERTISED_SEPARATOR
+from duckicelake.rest.served import Served
+
+
+class ConfigRoutes:
+    """Tells clients their prefix, the client settings and what works here."""
+
+    def __init__(self, door: Door, endpoints: Sequence[str]) -> None:
+        self._door = door
+        self._endpoints = endpoints
+
+    def operations(self) -> dict[str, Served]:
+        """Return what this module serves."""
+        return {"getConfig": Served(self.get_config)}
+
+    async def get_config(
+        self, warehouse: Annotated[str, Query(description="The warehouse's name; needed when several are served.")] = ""
+    ) -> CatalogConfig:
+        """List all catalog configuration settings."""
+        name = warehouse or self._find_only_name()
+        lake = self._door.find_lake(name)
+        return {
+            "defaults": dict(lake.warehouse.client_properties),
+            "overrides": {"prefix": quote(name, safe=""), "namespace-separator": ADVERTISED_SEPARATOR},
+            "endpoints": list(self._endpoints),
+        }
+
+    def _find_only_name(self) -> str:
+        names = list(self._door.lakes)
+        if len(names) != 1:
+            raise BadRequest("Several warehouses are served here; name one of them with the parameter `warehouse`.")
+        return names[0]

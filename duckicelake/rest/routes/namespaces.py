@@ -1,0 +1,66 @@
+"""Namespaces: listed, loaded, looked for."""
+
+from typing import Annotated
+from urllib.parse import unquote
+
+from fastapi import Query, Response
+
+from duckicelake.catalog import namespaces
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import NoSuchNamespace
+from duckicelake.rest.bodies import GetNamespaceResponse, ListNamespacesResponse
+from duckicelake.rest.door import Door
+from duckicelake.rest.params import Levels, PageParam, Prefix, cut_page, split_levels
+from duckicelake.rest.served import Served
+
+
+class NamespaceRoutes:
+    """Answers the operations on namespaces."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def operations(self) -> dict[str, Served]:
+        """Return what this module serves."""
+        return {
+            "listNamespaces": Served(self.list_namespaces),
+            "loadNamespaceMetadata": Served(self.load_namespace),
+            "namespaceExists": Served(self.check_namespace, status=204),
+        }
+
+    def list_namespaces(
+        self,
+        prefix: Prefix,
+        page: PageParam,
+        parent: Annotated[str, Query(description="List the direct children of this namespace; empty: the top level.")] = "",
+    ) -> ListNamespacesResponse:
+        """List namespaces, optionally those right below a parent."""
+        found = list_children(self._door.get_lake(prefix).warehouse, parent)
+        cut, token = cut_page(found, tuple[str, ...], page)
+        return {"namespaces": [list(levels) for levels in cut], "next-page-token": token}
+
+    def load_namespace(self, prefix: Prefix, levels: Levels) -> GetNamespaceResponse:
+        """Load the properties of a namespace."""
+        found = namespaces.load_namespace(self._door.get_lake(prefix).warehouse, levels)
+        return {"namespace": list(found.levels), "properties": dict(found.properties)}
+
+    def check_namespace(self, prefix: Prefix, levels: Levels) -> Response:
+        """Check that a namespace exists."""
+        namespaces.check_namespace_exists(self._door.get_lake(prefix).warehouse, levels)
+        return Response(status_code=204)
+
+
+def list_children(warehouse: Warehouse, parent: str) -> list[tuple[str, ...]]:
+    """Return the namespaces right below a parent.
+
+    PyIceberg encodes the parent twice, so a parent that does not exist is decoded once more.
+    Raises: BadRequest, NoSuchNamespace
+    """
+    levels = split_levels(parent) if parent else ()
+    try:
+        return namespaces.list_namespaces(warehouse, levels)
+    except NoSuchNamespace:
+        again = unquote(parent)
+        if again == parent:
+            raise
+        return namespaces.list_namespaces(warehouse, split_levels(again))

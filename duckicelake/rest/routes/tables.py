@@ -1,0 +1,91 @@
+"""Tables: listed, loaded, looked for."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import Body, Query, Request, Response
+
+from duckicelake.catalog import tables
+from duckicelake.catalog.tables import Ident, LoadedTable
+from duckicelake.errors import BadRequest
+from duckicelake.rest.bodies import ListTablesResponse, LoadTableResult
+from duckicelake.rest.cache import ReadyTable
+from duckicelake.rest.door import Door
+from duckicelake.rest.hot import find_table_key
+from duckicelake.rest.params import Levels, PageParam, Prefix, Shape, TableName, cut_page
+from duckicelake.rest.ready import Headers, ReadyAnswer, build_ready_answer, find_conditions
+from duckicelake.rest.served import Served
+
+REPORT_TYPES = frozenset({"scan-report", "commit-report"})
+LOADED: dict[int | str, dict[str, Any]] = {
+    200: {"model": LoadTableResult, "description": "The table's metadata, with an ETag."},
+    304: {"description": "The client's copy, named by If-None-Match, is the current one."},
+}
+
+
+class TableRoutes:
+    """Answers the operations on tables."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def operations(self) -> dict[str, Served]:
+        """Return what this module serves."""
+        return {
+            "listTables": Served(self.list_tables),
+            "loadTable": Served(self.load_table, responses=LOADED),
+            "tableExists": Served(self.check_table, status=204),
+            "reportMetrics": Served(self.report_metrics, status=204),
+        }
+
+    def list_tables(self, prefix: Prefix, levels: Levels, page: PageParam) -> ListTablesResponse:
+        """List the tables of a namespace."""
+        found = tables.list_tables(self._door.get_lake(prefix).warehouse, levels)
+        cut, token = cut_page(found, lambda ident: (*ident.namespace, ident.name), page)
+        return {"identifiers": [{"namespace": list(ident.namespace), "name": ident.name} for ident in cut], "next-page-token": token}
+
+    def load_table(
+        self,
+        request: Request,
+        prefix: Prefix,
+        levels: Levels,
+        name: TableName,
+        snapshots: Annotated[Shape, Query(description="All snapshots, or those that refs name.")] = "all",
+    ) -> Response:
+        """Load a table's metadata."""
+        lake = self._door.get_lake(prefix)
+        loaded = tables.load_table(lake.warehouse, Ident(levels, name), snapshots)
+        answer = build_ready_answer(encode_load_result(loaded))
+        key = find_table_key(request.scope)
+        if key is not None:
+            self._door.cache.put(key, ReadyTable(lake.prefix, loaded.table_id, loaded.position, answer))
+        return build_response(answer, request.scope["headers"])
+
+    def check_table(self, prefix: Prefix, levels: Levels, name: TableName) -> Response:
+        """Check that a table exists."""
+        tables.check_table_exists(self._door.get_lake(prefix).warehouse, Ident(levels, name))
+        return Response(status_code=204)
+
+    def report_metrics(self, prefix: Prefix, levels: Levels, name: TableName, report: Annotated[dict[str, Any], Body()]) -> Response:
+        """Take a client's report of a scan or a commit: it is counted by its type."""
+        tables.check_table_exists(self._door.get_lake(prefix).warehouse, Ident(levels, name))
+        kind = report.get("report-type")
+        if not isinstance(kind, str):
+            raise BadRequest("The metrics report has no `report-type`.")
+        self._door.metrics.count_report(kind if kind in REPORT_TYPES else "other")
+        return Response(status_code=204)
+
+
+def encode_load_result(loaded: LoadedTable) -> bytes:
+    """Return the body of a load; the metadata is JSON already and is put in as it is."""
+    location = json.dumps(loaded.metadata_location, ensure_ascii=False).encode()
+    config = json.dumps(loaded.config, ensure_ascii=False, separators=(",", ":")).encode()
+    return b'{"metadata-location":%b,"metadata":%b,"config":%b}' % (location, loaded.metadata, config)
+
+
+def build_response(answer: ReadyAnswer, request_headers: Headers) -> Response:
+    """Return the ready answer as FastAPI wants it."""
+    status, headers, body = answer.choose(*find_conditions(request_headers))
+    response = Response(body, status)
+    response.raw_headers = headers
+    return response

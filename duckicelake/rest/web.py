@@ -1,0 +1,61 @@
+"""The whole door: FastAPI with its routes, and the layers before it."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import Depends, FastAPI
+from prometheus_client.core import Metric
+from starlette.types import ASGIApp
+
+from duckicelake.rest.door import Door
+from duckicelake.rest.errors import build_error_handlers
+from duckicelake.rest.front import Front
+from duckicelake.rest.hot import HotLane
+from duckicelake.rest.limit import BodyLimit
+from duckicelake.rest.metrics import build_counter, build_gauge
+from duckicelake.rest.params import check_query
+from duckicelake.rest.paths import RawPaths
+from duckicelake.rest.router import add_operations
+from duckicelake.rest.routes.service import ServiceRoutes
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+def build_web(door: Door, lifespan: Lifespan) -> ASGIApp:
+    """Return the layers a request passes, outermost first."""
+    routes = build_routes(door, lifespan)
+    door.metrics.add_state(lambda: read_state(door))
+    return Front(
+        HotLane(
+            BodyLimit(RawPaths(routes)),
+            door,
+        ),
+        door.metrics,
+    )
+
+
+def build_routes(door: Door, lifespan: Lifespan) -> FastAPI:
+    """Return the routes, and the errors they answer with; no page that loads scripts from elsewhere."""
+    app = FastAPI(
+        title="DuckIceLake",
+        summary="An Iceberg REST catalog over DuckLake",
+        lifespan=lifespan,
+        dependencies=[Depends(check_query)],
+        exception_handlers=build_error_handlers(),
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_operations(app, door)
+    ServiceRoutes(door).add(app)
+    return app
+
+
+def read_state(door: Door) -> list[Metric]:
+    """Return the numbers that the cache and the watches keep themselves."""
+    checks: dict[str, float] = {lake.prefix: lake.watch.check_count for lake in door.lakes.values()}
+    return [
+        build_gauge("duckicelake_table_cache_entries", "Table loads that are ready.", len(door.cache)),
+        build_gauge("duckicelake_table_cache_bytes", "Bytes of the table loads that are ready.", door.cache.size_bytes),
+        build_counter("duckicelake_watch_checks", "Queries that asked whether something changed.", checks),
+    ]

@@ -1,0 +1,113 @@
+"""Every request gets an id, a log line, its numbers, and an answer whatever happens."""
+
+import logging
+import re
+from typing import Any, cast
+
+import pytest
+
+from duckicelake.lake.watch import Watch
+from duckicelake.rest.cache import TableCache
+from duckicelake.rest.door import Door, OpenLake
+from duckicelake.rest.metrics import Metrics
+from duckicelake.rest.web import build_web
+from tests.rest.serving import Server, open_nothing, serve_app
+
+
+def test_an_id_that_the_client_sent_comes_back(standing: Server) -> None:
+    """So that two logs can be read together."""
+    assert standing.get("/healthz", {"X-Request-ID": "spark-17:a.b_c"}).headers["x-request-id"] == "spark-17:a.b_c"
+
+
+@pytest.mark.parametrize("sent", ["", "two words", "x" * 129, 'a"b', "é"])
+def test_an_id_that_no_log_can_hold_is_replaced(standing: Server, sent: str) -> None:
+    """Only short ids of plain characters go into the log."""
+    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]+", standing.get("/healthz", {"X-Request-ID": sent}).headers["x-request-id"])
+
+
+def test_every_request_has_an_id_of_its_own(standing: Server) -> None:
+    """Refusals too."""
+    ids = [standing.get(path).headers["x-request-id"] for path in ("/healthz", "/nope", "namespaces/nope", "namespaces/%FF")]
+    assert len(set(ids)) == 4
+
+
+def test_every_request_has_a_log_line(standing: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """Method, path as sent, status, time, operation, id; never the query, which may carry a secret."""
+    caplog.set_level(logging.INFO, "duckicelake.access")
+    answer = standing.get("/v1/lake/namespaces/a%2Fb?pageToken=secret")
+    lines = [record.getMessage() for record in caplog.records if record.name == "duckicelake.access"]
+    assert len(lines) == 1
+    pattern = rf"GET /v1/lake/namespaces/a%2Fb 404 \d+\.\d ms loadNamespaceMetadata {answer.headers['x-request-id']}"
+    assert re.fullmatch(pattern, lines[0])
+
+
+def test_requests_are_counted_by_operation_and_status(server: Server) -> None:
+    """What has no route is counted as such, so that paths never become labels."""
+    for path in ("namespaces", "namespaces", "namespaces/nope", "/a", "/b"):
+        server.get(path)
+    server.ask("POST", "tables/rename")
+    assert server.count("duckicelake_requests_total", operation="listNamespaces", status="200") == 2
+    assert server.count("duckicelake_requests_total", operation="loadNamespaceMetadata", status="404") == 1
+    assert server.count("duckicelake_requests_total", operation="renameTable", status="501") == 1
+    assert server.count("duckicelake_requests_total", operation="unrouted", status="404") == 2
+    assert server.count("duckicelake_request_seconds_count", operation="listNamespaces") == 2
+
+
+def test_each_application_counts_for_itself(standing: Server) -> None:
+    """Two applications in one process share no number."""
+    standing.get("namespaces")
+    with serve_app(build_web(Door(TableCache(0), Metrics()), open_nothing)) as other:
+        assert other.count("duckicelake_requests_total", operation="listNamespaces") == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_nobody_foresaw_is_a_500_without_a_trace(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The client gets the request's id; the log has the trace under it."""
+    door = Door(TableCache(0), Metrics())
+    door.lakes["lake"] = OpenLake("lake", cast(Any, None), Watch("", ""))
+    with serve_app(build_web(door, open_nothing)) as server:
+        answer = server.ask(method, "namespaces/main")
+        assert server.count("duckicelake_requests_total", status="500") == 1
+    assert answer.status == 500
+    request_id = answer.headers["x-request-id"]
+    if method == "GET":
+        assert answer.error == (500, "InternalServerError")
+        assert request_id in answer.json["error"]["message"]
+        assert "NoneType" not in answer.body.decode()
+    failed = [record for record in caplog.records if record.name == "duckicelake.errors"]
+    assert [request_id in record.getMessage() and record.exc_info is not None for record in failed] == [True]
+
+
+def test_unknown_paths_and_methods_are_refused_in_icebergs_shape(standing: Server) -> None:
+    """404 and 405, the latter with every method that the path takes."""
+    for path in ("/", "/v1", "/v2/config", "/v1/lake/namespaces/", "/v1/lake/namespaces//tables", "/docs", "/v1/config/"):
+        assert standing.get(path).error == (404, "NotFoundException")
+    answer = standing.ask("PATCH", "namespaces/main/tables/t")
+    assert answer.error == (405, "UnsupportedOperationException")
+    assert answer.headers["allow"] == "DELETE, GET, HEAD, POST"
+
+
+def test_what_is_not_served_is_refused_by_name(standing: Server) -> None:
+    """501 with the operation's name."""
+    for method, path, name in [
+        ("POST", "namespaces", "createNamespace"),
+        ("DELETE", "namespaces/main/tables/t", "dropTable"),
+        ("GET", "namespaces/main/tables/t/plan/7", "fetchPlanningResult"),
+        ("GET", "namespaces/main/views/v", "loadView"),
+        ("POST", "transactions/commit", "commitTransaction"),
+    ]:
+        answer = standing.ask(method, path)
+        assert answer.error == (501, "UnsupportedOperationException")
+        assert name in answer.json["error"]["message"]
+
+
+def test_a_body_that_is_too_large_is_refused(standing: Server) -> None:
+    """413 instead of memory."""
+    answer = standing.ask("POST", "namespaces/main/tables/t/metrics", {"Content-Type": "application/json"}, b" " * (33 * 1024 * 1024))
+    assert answer.error == (413, "BadRequestException")
+
+
+def test_the_openapi_page_is_there(standing: Server) -> None:
+    """And it needs no script from elsewhere."""
+    page = standing.get("/openapi.json").json
+    assert page["paths"]["/v1/{prefix}/namespaces/{namespace}/tables/{table}"]["get"]["operationId"] == "loadTable"

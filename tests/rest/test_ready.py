@@ -1,0 +1,132 @@
+"""Ready answers: tags, 304 and gzip; and the cache that keeps them."""
+
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duckicelake.catalog.tables import Position
+from duckicelake.rest.cache import ReadyTable, TableCache
+from duckicelake.rest.etag import build_etag, matches_etag
+from duckicelake.rest.ready import GZIP_FROM_BYTES, accepts_gzip, build_ready_answer
+
+LONG = b'{"metadata":"' + b"x" * GZIP_FROM_BYTES + b'"}'
+
+
+@given(st.binary(), st.binary())
+def test_different_bodies_have_different_tags(one: bytes, other: bytes) -> None:
+    """A tag stands for exactly one body, whatever shape it has."""
+    assert (build_etag(one) == build_etag(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(lambda tag: tag, id="as it was sent"),
+        pytest.param(lambda tag: tag.removeprefix(b"W/"), id="strong"),
+        pytest.param(lambda tag: b'"a" , ' + tag + b',W/"b"', id="in a list"),
+        pytest.param(lambda tag: b"*", id="any"),
+    ],
+)
+def test_a_tag_is_recognised(header) -> None:
+    """If-None-Match compares weakly (RFC 9110, 13.1.2)."""
+    tag = build_etag(b"body")
+    assert matches_etag(header(tag), tag)
+
+
+@pytest.mark.parametrize("header", [b"", b'""', b'W/"other"', b"**", b"W/"])
+def test_another_tag_is_not(header: bytes) -> None:
+    """Only the tag itself, a list with it, or `*` matches."""
+    assert not matches_etag(header, build_etag(b"body"))
+
+
+def test_an_unchanged_answer_has_no_body_and_the_tag() -> None:
+    """304 carries the same tag and nothing else to read."""
+    answer = build_ready_answer(b"{}")
+    status, headers, body = answer.choose(answer.etag, None)
+    assert (status, body) == (304, b"")
+    assert dict(headers)[b"etag"] == answer.etag
+    assert b"content-length" not in dict(headers)
+
+
+def test_a_long_body_is_kept_compressed_for_those_who_take_it() -> None:
+    """The compressed body is the same body, under the same tag, with its own length."""
+    answer = build_ready_answer(LONG)
+    status, headers, body = answer.choose(None, b"gzip, deflate")
+    assert status == 200
+    assert gzip.decompress(body) == LONG
+    assert dict(headers)[b"content-encoding"] == b"gzip"
+    assert dict(headers)[b"content-length"] == b"%d" % len(body)
+    assert dict(headers)[b"etag"] == answer.etag
+    assert dict(headers)[b"vary"] == b"accept-encoding"
+    assert answer.choose(None, None)[2] == answer.choose(None, b"gzip;q=0")[2] == LONG
+
+
+def test_a_short_body_is_never_compressed() -> None:
+    """Compressing it would cost more than sending it."""
+    assert build_ready_answer(b"{}").choose(None, b"gzip")[2] == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("header", "taken"),
+    [
+        (b"gzip", True),
+        (b"GZIP", True),
+        (b"deflate, gzip;q=0.5", True),
+        (b"*", True),
+        (b"", False),
+        (b"identity", False),
+        (b"gzip;q=0", False),
+        (b"gzip; q=0.000", False),
+        (b"gzip;q=0, *", False),
+        (b"*;q=0", False),
+        (b"x-gzipped", False),
+    ],
+)
+def test_gzip_is_sent_only_to_those_who_take_it(header: bytes, taken: bool) -> None:
+    """Accept-Encoding with weights (RFC 9110, 12.5.3)."""
+    assert accepts_gzip(header) == taken
+
+
+def make_entry(body: bytes) -> ReadyTable:
+    """An entry of one table at one position."""
+    return ReadyTable("lake", 1, Position(1, 0), build_ready_answer(body))
+
+
+def test_the_least_recently_used_entry_leaves_first() -> None:
+    """Finding an entry makes it young again."""
+    cache = TableCache(max_entries=2)
+    for name in (b"a", b"b"):
+        cache.put((name, "all"), make_entry(name))
+    assert cache.find((b"a", "all")) is not None
+    cache.put((b"c", "all"), make_entry(b"c"))
+    assert [name for name in (b"a", b"b", b"c") if cache.find((name, "all"))] == [b"a", b"c"]
+
+
+def test_the_cache_is_bounded_in_bytes() -> None:
+    """Large entries push out as many as they need, and one larger than the cache is not kept."""
+    cache = TableCache(max_entries=10, max_bytes=100)
+    cache.put((b"a", "all"), make_entry(b"a" * 40))
+    cache.put((b"b", "all"), make_entry(b"b" * 40))
+    cache.put((b"c", "all"), make_entry(b"c" * 61))
+    assert (len(cache), cache.size_bytes) == (1, 61)
+    cache.put((b"d", "all"), make_entry(b"d" * 101))
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def test_an_entry_takes_the_place_of_its_older_self() -> None:
+    """Filling again under one key keeps one entry and its bytes."""
+    cache = TableCache(max_entries=10)
+    cache.put((b"a", "all"), make_entry(b"old"))
+    cache.put((b"a", "all"), make_entry(b"newer"))
+    found = cache.find((b"a", "all"))
+    assert found is not None
+    assert (found.answer.body, len(cache), cache.size_bytes) == (b"newer", 1, 5)
+
+
+def test_a_cache_of_nothing_keeps_nothing() -> None:
+    """Zero entries switch the cache off."""
+    cache = TableCache(max_entries=0)
+    cache.put((b"a", "all"), make_entry(b"a"))
+    assert cache.find((b"a", "all")) is None
