@@ -1,13 +1,18 @@
 """What each lake snapshot did to a table's files, from the rows alone."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.rows import TableState
 from duckicelake.translate.visibility import FileKey, Longs, TrackedFile, Visibility
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -53,7 +58,21 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
             every[last].removed.append(file)
         if file.key in visibility:
             _add_deletes(file.key, visibility[file.key], every, range(first, last))
+    _check_rewrites(every, files, visibility.values())
     return History(base, tuple(steps))
+
+
+def _check_rewrites(every: Sequence[Step], files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> None:
+    """Compared with the snapshot before it, a rewrite that stands for expired changes too is none."""
+    if not any(step.is_rewrite for step in every):
+        return
+    ends = {file.end_snapshot for file in files if file.end_snapshot is not None}
+    events = {file.begin_snapshot for file in files} | ends
+    for changed in visibility:
+        events |= set(changed.changes().tolist())
+    ordered = sorted(events)
+    for before, step in pairwise(every):
+        step.is_rewrite &= bisect_right(ordered, before.snapshot_id) == bisect_left(ordered, step.snapshot_id)
 
 
 def _step_index(ids: Longs, event: int) -> int:
@@ -80,12 +99,17 @@ def _published_steps(state: TableState, last: int, latest_ms: int) -> list[Step]
     steps: list[Step] = []
     for row in state.snapshots:
         # Iceberg wants its log in order of time; Postgres stamps a commit with the time its transaction began
-        latest_ms = max(latest_ms, int(row.snapshot_time.timestamp() * 1000))
+        latest_ms = max(latest_ms, to_ms(row.snapshot_time))
         kinds = kinds_of_table(row.changes_made, state.table.table_id)
         steps.append(Step(row.snapshot_id, latest_ms, bool(kinds & REWRITE_KINDS)))
     if last > (steps[-1].snapshot_id if steps else 0):
-        steps.append(Step(last, max(latest_ms, int(state.oldest.snapshot_time.timestamp() * 1000))))
+        steps.append(Step(last, max(latest_ms, to_ms(state.oldest.snapshot_time))))
     return steps
+
+
+def to_ms(time: datetime) -> int:
+    """Return milliseconds since 1970, rounded down; a float of seconds has not enough digits for them."""
+    return (time - EPOCH) // timedelta(milliseconds=1)
 
 
 def last_event(files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> int:

@@ -1,0 +1,148 @@
+"""One quiet local Spark session that knows Iceberg, and its catalogs over REST."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from duckicelake.pipeline.jars import Progress, fetch_jars, iceberg_jars
+from duckicelake.pipeline.java import find_java_home, find_trust_store
+
+_LOG_SETTINGS = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n%ex{5}
+"""
+_SECONDS_TO_STOP = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPlan:
+    """How big the session is and where its jars, logs and scratch files lie."""
+
+    cache: Path
+    scratch: Path
+    threads: int = 2
+    driver_memory: str = "1g"
+
+
+@dataclass(frozen=True, slots=True)
+class RestCatalog:
+    """How Spark reaches one Iceberg REST catalog and the store behind it; None leaves a setting out."""
+
+    uri: str
+    warehouse: str
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    s3_access_key_id: str | None = None
+    s3_secret_access_key: str | None = None
+
+
+@contextlib.contextmanager
+def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: Progress) -> Iterator[SparkSession]:
+    """The one Spark session of this process, ended with its Java process at the end of the block.
+
+    `environ` is the process's own environment: Spark's launcher reads JAVA_HOME there, and finds ours.
+    """
+    java_home = find_java_home(environ, plan.cache)
+    store = find_trust_store(java_home)
+    trust = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
+    jars = fetch_jars(iceberg_jars(), plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
+    with _environment(
+        environ, {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    ):
+        session = _build(_settings(plan, jars, trust))
+        try:
+            yield session
+        finally:
+            _stop(session)
+
+
+def add_catalog(spark: SparkSession, name: str, catalog: RestCatalog) -> None:
+    """Make `name.namespace.table` readable in this session; a name can be given once only."""
+    prefix = f"spark.sql.catalog.{name}"
+    spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
+    for key, setting in _catalog_settings(catalog).items():
+        spark.conf.set(f"{prefix}.{key}", setting)
+
+
+def _catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
+    settings = {
+        "type": "rest",
+        "uri": catalog.uri,
+        "warehouse": catalog.warehouse,
+        "cache-enabled": "false",
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "s3.path-style-access": "true",
+        "s3.endpoint": catalog.s3_endpoint,
+        "client.region": catalog.s3_region,
+        "s3.access-key-id": catalog.s3_access_key_id,
+        "s3.secret-access-key": catalog.s3_secret_access_key,
+    }
+    if catalog.s3_endpoint is None:
+        settings["io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"
+    return {key: setting for key, setting in settings.items() if setting is not None}
+
+
+def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dict[str, str]:
+    plan.scratch.mkdir(parents=True, exist_ok=True)
+    log_settings = plan.scratch / "log4j2.properties"
+    log_settings.write_text(_LOG_SETTINGS)
+    options = [f"-Dlog4j2.configurationFile={log_settings.as_uri()}", "-Duser.timezone=UTC", "-XX:+UseSerialGC", *java_options]
+    return {
+        "spark.master": f"local[{plan.threads}]",
+        "spark.driver.memory": plan.driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.local.dir": str(plan.scratch / "local"),
+        "spark.sql.warehouse.dir": str(plan.scratch / "warehouse"),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _build(settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for key, setting in settings.items():
+        builder = builder.config(key, setting)
+    return builder.getOrCreate()
+
+
+def _stop(session: SparkSession) -> None:
+    session.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    # Java ends when the pipe to its standard input does.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=_SECONDS_TO_STOP)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+@contextlib.contextmanager
+def _environment(environ: MutableMapping[str, str], changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: environ.get(name) for name in changes}
+    environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, setting in before.items():
+            if setting is None:
+                environ.pop(name, None)
+            else:
+                environ[name] = setting

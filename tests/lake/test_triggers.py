@@ -1,0 +1,98 @@
+"""What our trigger notes when DuckDB expires lake snapshots, and what DuckDB's writers feel of us: nothing."""
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psycopg
+from psycopg import sql
+
+from tests.support.lakes import FreshLake
+from tests.support.shared_stack import SharedStack
+from tests.support.waiting import wait_for
+
+SELECT_CHANGES = "SELECT id, kind, table_id FROM iceberg_change ORDER BY id"
+SELECT_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+WRITERS, INSERTS = 8, 20
+
+
+def test_each_expiry_is_noted_once(lake: FreshLake) -> None:
+    """One change per expire, however many lake snapshots go; none for a dry run or for nothing to do."""
+    session, conn = lake.duckdb(), lake.psycopg()
+    session.execute("CREATE TABLE t (i INTEGER)")
+    for i in range(4):
+        session.execute(f"INSERT INTO t VALUES ({i})")
+    session.execute("CALL ducklake_expire_snapshots('lake', older_than => now() - INTERVAL 1 DAY)")
+    session.execute("CALL ducklake_expire_snapshots('lake', versions => [2, 3], dry_run => true)")
+    assert conn.execute(SELECT_CHANGES).fetchall() == []
+    session.execute("CALL ducklake_expire_snapshots('lake', versions => [2, 3])")
+    assert conn.execute(SELECT_CHANGES).fetchall() == [(1, "expire", None)]
+    session.execute("CALL ducklake_expire_snapshots('lake', versions => [4])")
+    assert conn.execute(SELECT_CHANGES).fetchall() == [(1, "expire", None), (2, "expire", None)]
+
+
+def test_an_expiry_that_is_rolled_back_is_not_noted(lake: FreshLake) -> None:
+    """The note lives and dies with the transaction."""
+    session, conn = lake.duckdb(), lake.psycopg()
+    session.execute("CREATE TABLE t (i INTEGER)")
+    with conn.transaction(force_rollback=True):
+        conn.execute("DELETE FROM ducklake_snapshot WHERE snapshot_id = 0")
+    assert conn.execute(SELECT_CHANGES).fetchall() == []
+
+
+def test_changes_appear_in_order_of_their_ids(lake: FreshLake) -> None:
+    """A transaction that would get a higher id waits, so whoever has seen an id has seen all below it."""
+    session = lake.duckdb()
+    for i in range(3):
+        session.execute(f"CREATE TABLE t{i} (i INTEGER)")
+    alice, bob, carol = lake.psycopg(autocommit=False), lake.psycopg(autocommit=False), lake.psycopg()
+    alice.execute("DELETE FROM ducklake_snapshot WHERE snapshot_id = 1")
+    with ThreadPoolExecutor(1) as threads:
+        deleting = threads.submit(lambda: bob.execute("DELETE FROM ducklake_snapshot WHERE snapshot_id = 2"))
+        wait_for(lambda: carol.execute(SELECT_WAITING).fetchall() == [(1,)], "bob waits for alice")
+        alice.commit()
+        deleting.result(timeout=60)
+    assert [row[0] for row in carol.execute(SELECT_CHANGES)] == [1]
+    bob.commit()
+    assert [row[0] for row in carol.execute(SELECT_CHANGES)] == [1, 2]
+
+
+def test_a_role_without_rights_on_our_notes_may_expire(lake: FreshLake, stack: SharedStack) -> None:
+    """A DuckDB user who may write DuckLake's tables need not know ours."""
+    session, role = lake.duckdb(), sql.Identifier(f"r{secrets.token_hex(6)}")
+    session.execute("CREATE TABLE t (i INTEGER)")
+    schema = sql.Identifier(lake.metadata_schema)
+    dsn = psycopg.conninfo.make_conninfo(stack.admin_dsn, dbname=lake.name)
+    with closing(psycopg.connect(dsn, autocommit=True)) as admin:
+        admin.execute(sql.SQL("CREATE ROLE {}").format(role))
+        try:
+            admin.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role))
+            admin.execute(sql.SQL("GRANT SELECT, DELETE ON {}.ducklake_snapshot TO {}").format(schema, role))
+            admin.execute(sql.SQL("SET ROLE {}").format(role))
+            admin.execute(sql.SQL("DELETE FROM {}.ducklake_snapshot WHERE snapshot_id = 0").format(schema))
+            admin.execute("RESET ROLE")
+        finally:
+            admin.execute(sql.SQL("DROP OWNED BY {}").format(role))
+            admin.execute(sql.SQL("DROP ROLE {}").format(role))
+    assert lake.psycopg().execute(SELECT_CHANGES).fetchall() == [(1, "expire", None)]
+
+
+def test_eight_duckdb_writers_all_succeed(lake: FreshLake) -> None:
+    """Nothing of ours runs when DuckDB commits, so its own retries are enough."""
+    session = lake.duckdb()
+    session.execute("SET ducklake_max_retry_count = 1000")
+    session.execute("SET ducklake_retry_wait_ms = 5")
+    session.execute("CREATE TABLE t (writer INTEGER, i INTEGER)")
+
+    def write(writer: int) -> None:
+        own = session.cursor()
+        own.execute("USE lake")
+        for i in range(INSERTS):
+            own.execute(f"INSERT INTO t VALUES ({writer}, {i})")
+
+    with ThreadPoolExecutor(WRITERS) as threads:
+        list(threads.map(write, range(WRITERS)))
+    rows = session.execute("FROM t ORDER BY ALL").fetchall()
+    assert rows == [(writer, i) for writer in range(WRITERS) for i in range(INSERTS)]
+    counted = lake.psycopg().execute("SELECT count(*), max(snapshot_id) FROM ducklake_snapshot").fetchone()
+    assert counted == (WRITERS * INSERTS + 2, WRITERS * INSERTS + 1)

@@ -1,0 +1,209 @@
+"""Manifests against a brute-force reading of the same life."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duckicelake.translate.history import History, Step, to_history
+from duckicelake.translate.manifests import (
+    ADDED,
+    DATA,
+    DELETED,
+    DELETES,
+    ENTRIES_MAX,
+    EXISTING,
+    MERGE_FAN,
+    ManifestPlan,
+    SnapshotPlan,
+    new_shelves,
+    size_class,
+    to_manifests,
+)
+from duckicelake.translate.visibility import TrackedFile
+from tests.translate.states import Life, make_life
+
+lives = st.builds(
+    lambda seed, count, each: make_life(Random(seed), count, each), st.integers(0, 2**32), st.integers(0, 60), st.sampled_from([1, 2, 8])
+)
+
+
+def write(life: Life) -> tuple[History, list[SnapshotPlan]]:
+    """The snapshots of a life."""
+    history = to_history(life.state(), life.files, life.visibility)
+    return history, list(to_manifests(history.steps, new_shelves(history, life.specs.__getitem__), life.specs.__getitem__))
+
+
+def fold(steps: list[Step]) -> list[SnapshotPlan]:
+    """The snapshots of an unpartitioned table that begins with these steps."""
+    history = History(Step(0, 0), tuple(steps))
+    return list(to_manifests(steps, new_shelves(history, lambda _: 0), lambda _: 0))
+
+
+def own(plan: SnapshotPlan) -> list[ManifestPlan]:
+    """The manifests that a snapshot wrote itself."""
+    return [manifest for manifest in plan.manifests if manifest.snapshot_id == plan.step.snapshot_id]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives)
+def test_every_snapshot_lists_exactly_the_live_files(life: Life) -> None:
+    """Each live file once, each deleted position once, none of another file; under the spec of the file."""
+    _, plans = write(life)
+    for plan in plans:
+        entries = [(m, entry) for m in plan.manifests for entry in m.live()]
+        expected = life.live_at(plan.step.snapshot_id)
+        assert Counter(entry.key for m, entry in entries if m.content == DATA) == Counter(list(expected))
+        deletes = {entry.key: entry.since for m, entry in entries if m.content == DELETES}
+        assert len(deletes) == sum(m.content == DELETES for m, _ in entries)
+        found = {key: tuple(life.visibility[key].deleted_at(since).tolist()) for key, since in deletes.items()}
+        assert found == {key: positions for key, positions in expected.items() if positions}
+        assert all(m.spec_id == life.specs[entry.key] for m, entry in entries)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives)
+def test_every_file_is_added_once_and_deleted_once(life: Life) -> None:
+    """Where a file comes and goes is written by that snapshot alone; what was there before it all is only existing."""
+    history, plans = write(life)
+    added, deleted = Counter[int](), Counter[int]()
+    for plan in plans:
+        for manifest in own(plan):
+            for entry in manifest.entries:
+                assert (entry.status == EXISTING) or entry.snapshot_id == plan.step.snapshot_id
+                if manifest.content == DATA:
+                    added[entry.key] += entry.status == ADDED
+                    deleted[entry.key] += entry.status == DELETED
+    base = {file.key for file in history.base.added}
+    seen = {key for plan in plans for key in life.live_at(plan.step.snapshot_id)}
+    assert +added == Counter(seen - base)
+    ends = {file.key for file in life.files if plans and not any(file.key == key for key in life.live_at(plans[-1].step.snapshot_id))}
+    assert +deleted == Counter((seen | base) & ends)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives)
+def test_what_a_snapshot_did_not_touch_is_carried_as_it_is(life: Life) -> None:
+    """A carried manifest is the same object; one with nothing live in it is not carried further."""
+    _, plans = write(life)
+    before: dict[tuple[int, int], ManifestPlan] = {}
+    for index, plan in enumerate(plans):
+        now = {(manifest.content, manifest.number): manifest for manifest in plan.manifests}
+        assert len(now) == len(plan.manifests)
+        for key, manifest in now.items():
+            if manifest.snapshot_id != plan.step.snapshot_id:
+                assert manifest is before[key]
+                assert manifest.live()
+        assert index == 0 or all(manifest.entries for manifest in plan.manifests)
+        before = now
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives)
+def test_sequence_numbers_follow_the_lake(life: Life) -> None:
+    """A file's number is its first lake snapshot, a delete's is never below that of its file, and none is from the future."""
+    _, plans = write(life)
+    begins = {file.key: file.begin_snapshot for file in life.files}
+    for plan in plans:
+        for manifest in plan.manifests:
+            for entry in manifest.entries:
+                assert begins[entry.key] <= entry.since <= plan.step.snapshot_id
+                assert manifest.content == DELETES or entry.since == begins[entry.key]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives)
+def test_lists_stay_short(life: Life) -> None:
+    """Per spec and size class there are fewer manifests than are merged at once, one more while one is being written."""
+    _, plans = write(life)
+    for plan in plans:
+        counts = Counter((m.content, m.spec_id, size_class(len(m.entries))) for m in plan.manifests)
+        assert all(count <= MERGE_FAN for (_, _, tier), count in counts.items() if tier >= 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives, st.integers(0, 60))
+def test_going_on_is_the_same_as_beginning_again(life: Life, at: int) -> None:
+    """A fold that stopped anywhere and went on later gives the same manifests."""
+    history, plans = write(life)
+    shelves = new_shelves(history, life.specs.__getitem__)
+    parts = [history.steps[:at], history.steps[at:]]
+    assert [plan for part in parts for plan in to_manifests(part, shelves, life.specs.__getitem__)] == plans
+
+
+@given(lives)
+@settings(max_examples=20, deadline=None)
+def test_publishing_twice_gives_the_same(life: Life) -> None:
+    """Nothing depends on anything but the rows."""
+    assert write(life) == write(life)
+
+
+def appends(count: int, files_each: int = 1) -> Iterator[Step]:
+    """Snapshots that each add files."""
+    for i in range(1, count + 1):
+        yield Step(i, i, added=[TrackedFile(i * files_each + n, i, None, 1) for n in range(files_each)])
+
+
+@pytest.mark.parametrize(
+    ("files_each", "steps"),
+    [pytest.param(1, 5000, id="one by one"), pytest.param(17, 600, id="seventeen"), pytest.param(ENTRIES_MAX + 10, 12, id="more than fit")],
+)
+def test_full_manifests_are_left_alone(files_each: int, steps: int) -> None:
+    """Only full ones grow in number with the table; the others stay within their size classes."""
+    last = fold(list(appends(steps, files_each)))[-1]
+    counts = Counter(size_class(len(m.entries)) for m in last.manifests)
+    assert sum(len(m.entries) for m in last.manifests) == files_each * steps
+    assert counts.pop(-1, 0) <= files_each * steps // ENTRIES_MAX
+    assert max(counts.values(), default=0) <= MERGE_FAN
+
+
+def test_an_entry_is_rewritten_once_per_size_class() -> None:
+    """What all snapshots write together grows with the entries, not with their square."""
+    plans = fold(list(appends(2000)))
+    written = sum(len(manifest.entries) for plan in plans for manifest in own(plan))
+    assert written <= 2000 * 4
+    assert max(len(plan.manifests) for plan in plans) <= 3 * MERGE_FAN
+
+
+def test_two_thousand_appends_cost_about_ten_times_two_hundred() -> None:
+    """The fold is about linear."""
+
+    def cost(count: int) -> float:
+        steps = list(appends(count))
+        began = time.process_time()
+        fold(steps)
+        return time.process_time() - began
+
+    small = min(cost(400) for _ in range(3))
+    assert min(cost(4000) for _ in range(3)) < 30 * small
+
+
+def test_removing_from_a_big_manifest_keeps_the_rest_of_it() -> None:
+    """One removal rewrites one manifest: a tombstone, everything else existing; the tombstone is gone once it is rewritten."""
+    steps = [
+        Step(1, 1, added=[TrackedFile(n, 1, None, 1) for n in range(1, 501)]),
+        Step(2, 2, removed=[TrackedFile(9, 1, 2, 1)]),
+        Step(3, 3, removed=[TrackedFile(10, 1, 3, 1)]),
+    ]
+    plans = fold(steps)
+    for plan, expected in zip(plans[1:], ({EXISTING: 499, DELETED: 1}, {EXISTING: 498, DELETED: 1}), strict=True):
+        (manifest,) = plan.manifests
+        assert Counter(entry.status for entry in manifest.entries) == expected
+        assert [entry.snapshot_id for entry in manifest.entries if entry.status == DELETED] == [plan.step.snapshot_id]
+
+
+def test_a_manifest_of_tombstones_is_listed_by_one_snapshot_only() -> None:
+    """The snapshot that empties a table says what it removed, the next one says nothing of it."""
+    file = TrackedFile(1, 1, 2, 1)
+    plans = fold([Step(1, 1, added=[file]), Step(2, 2, removed=[file]), Step(3, 3)])
+    assert [[entry.status for m in plan.manifests for entry in m.entries] for plan in plans] == [[ADDED], [DELETED], []]
+
+
+@pytest.mark.parametrize(("count", "tier"), [(1, 0), (15, 0), (16, 1), (255, 1), (256, 2), (3999, 2), (4000, -1), (9000, -1)])
+def test_size_classes(count: int, tier: int) -> None:
+    """Powers of the fan, and the full ones."""
+    assert size_class(count) == tier
