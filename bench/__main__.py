@@ -1,0 +1,71 @@
+"""`python -m bench`: runs the benchmarks on servers of its own, prints their tables and writes their JSON."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.cached import measure_cached, measure_foreign
+from bench.growth import measure_files, measure_inlined, measure_later_loads, measure_snapshots
+from bench.idle import measure_idle
+from bench.report import Result, print_result, write_json
+from bench.scale import FULL, SMALL, USUAL, Scale
+from bench.stand import Stand, open_stand, temporary_home
+
+IDLE = "idle"
+ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
+    "cached": measure_cached,
+    "snapshots": measure_snapshots,
+    "files": measure_files,
+    "later": measure_later_loads,
+    "inlined": measure_inlined,
+}
+OUT = Path(__file__).parent / "out" / "latest.json"
+
+
+def main() -> None:
+    """Run what was asked for."""
+    options = read_options()
+    console = Console()
+    results: dict[str, Result] = {}
+    for name, result in run(options):
+        results[name] = result
+        print_result(console, result)
+    write_json(options.json, results)
+    console.print(f"Figures: {options.json}", soft_wrap=True)
+
+
+def read_options() -> argparse.Namespace:
+    """Return the command line's options."""
+    names = [*ON_A_STAND, IDLE]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--small", dest="scale", action="store_const", const=SMALL, help="only as much as shows that all works")
+    size.add_argument("--full", dest="scale", action="store_const", const=FULL, help="also 10,000 snapshots and 1,000,000 files")
+    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}; may be repeated")
+    parser.add_argument("--json", type=Path, default=OUT, help="where the figures go")
+    parser.add_argument("--uri", help="measure loads of this table (…/v1/PREFIX/namespaces/NAMESPACE/tables/TABLE) of a running server")
+    parser.add_argument("--pid", type=int, help="with --uri: the process whose CPU time counts")
+    parser.set_defaults(scale=USUAL)
+    return parser.parse_args()
+
+
+def run(options: argparse.Namespace) -> Iterator[tuple[str, Result]]:
+    """Yield one benchmark's name and result after the other."""
+    if options.uri is not None:
+        yield "foreign", measure_foreign(options.uri, options.pid, options.scale)
+        return
+    chosen = options.only or [*ON_A_STAND, IDLE]
+    if IDLE in chosen:
+        with temporary_home() as home:
+            yield IDLE, measure_idle(home)
+    if set(chosen) - {IDLE}:
+        with temporary_home() as home, open_stand(home) as stand:
+            for name in ON_A_STAND:
+                if name in chosen:
+                    yield name, ON_A_STAND[name](stand, options.scale)
+
+
+if __name__ == "__main__":
+    main()

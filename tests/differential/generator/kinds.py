@@ -1,0 +1,150 @@
+"""The types a generated column can have, and what a value of each is called by DuckDB and by Iceberg."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from uuid import UUID
+
+# A value as the model keeps it: date in days, time and timestamps in microseconds since 1970 UTC; a struct is
+# ((field id, value), …), a list (value, …), a map ((key, value), …).
+Value = bool | int | float | Decimal | str | bytes | UUID | tuple["Value", ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A type without parts, by DuckLake's name for it: `int32`, `decimal(9,2)`, `timestamptz`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Named fields, each a nullable column of its own."""
+
+    fields: tuple["Column", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list whose elements may be NULL."""
+
+    element: "Kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A map whose values may be NULL."""
+
+    key: Scalar
+    value: "Kind"
+
+
+Kind = Scalar | Struct | Listing | Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column or struct field; `column_id` is the model's own and stays through renames and promotions."""
+
+    column_id: int
+    name: str
+    kind: Kind
+    required: bool = False
+    comment: str | None = None
+
+
+SQL_NAMES = {
+    "boolean": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "varchar": "VARCHAR",
+    "blob": "BLOB",
+    "uuid": "UUID",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+}
+ICEBERG_NAMES = {
+    "boolean": "boolean",
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    "uint8": "int",
+    "uint16": "int",
+    "float32": "float",
+    "float64": "double",
+    "varchar": "string",
+    "blob": "binary",
+    "uuid": "uuid",
+    "date": "date",
+    "time": "time",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+}
+DECIMALS = ("decimal(4,2)", "decimal(9,2)", "decimal(18,2)", "decimal(18,4)", "decimal(38,10)")
+SCALARS = (*SQL_NAMES, *DECIMALS)
+# Spark has no `time`, and Iceberg 1.11's Spark reader refuses Parquet's unsigned integers.
+SPARK_SCALARS = tuple(name for name in SCALARS if name not in ("time", "uint8", "uint16"))
+
+# What DuckDB and Iceberg both let a column grow into, without touching a file.
+PROMOTIONS = {
+    "int8": ("int16", "int32", "int64"),
+    "int16": ("int32", "int64"),
+    "int32": ("int64",),
+    "uint8": ("int16", "int32", "int64"),
+    "uint16": ("int32", "int64"),
+    "float32": ("float64",),
+    "decimal(4,2)": ("decimal(9,2)", "decimal(18,2)"),
+    "decimal(9,2)": ("decimal(18,2)",),
+}
+
+
+def decimal_shape(name: str) -> tuple[int, int]:
+    """(precision, scale) of `decimal(P,S)`."""
+    precision, scale = name.removeprefix("decimal(").removesuffix(")").split(",")
+    return int(precision), int(scale)
+
+
+def format_sql_type(kind: Kind) -> str:
+    """The type as DuckDB's DDL writes it."""
+    match kind:
+        case Scalar(name):
+            return SQL_NAMES.get(name, name.upper())
+        case Struct(fields):
+            return f"STRUCT({', '.join(f'{quote(part.name)} {format_sql_type(part.kind)}' for part in fields)})"
+        case Listing(element):
+            return f"{format_sql_type(element)}[]"
+        case Mapping(key, value):
+            return f"MAP({format_sql_type(key)}, {format_sql_type(value)})"
+
+
+def format_iceberg_type(kind: Kind) -> str:
+    """The type as PyIceberg prints it, without ids: `struct<a: int, b: list<string>>`."""
+    match kind:
+        case Scalar(name) if name.startswith("decimal"):
+            return "decimal({}, {})".format(*decimal_shape(name))
+        case Scalar(name):
+            return ICEBERG_NAMES[name]
+        case Struct(fields):
+            return f"struct<{', '.join(f'{part.name}: {format_iceberg_type(part.kind)}' for part in fields)}>"
+        case Listing(element):
+            return f"list<{format_iceberg_type(element)}>"
+        case Mapping(key, value):
+            return f"map<{format_iceberg_type(key)}, {format_iceberg_type(value)}>"
+
+
+def quote(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def is_nested(kind: Kind) -> bool:
+    """True for struct, list and map."""
+    return not isinstance(kind, Scalar)

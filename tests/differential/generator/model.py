@@ -1,0 +1,147 @@
+"""The generator's own picture of a lake: what every reader must show, at every lake snapshot."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tests.differential.generator.kinds import SCALARS, Column, Kind, Listing, Scalar, Struct, Value, quote
+from tests.differential.generator.kinds import Mapping as MapKind
+from tests.differential.generator.literals import Rows, make_plain
+
+DEFAULT_INLINED_ROWS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One version of one row; an update makes a new version, so an unchanged row is the same row."""
+
+    version: int
+    values: Mapping[int, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """One key of a table's partitioning: `identity`, `year`, `month`, `day`, `hour` or `bucket(N)`."""
+
+    column_id: int
+    transform: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table at one moment; `table_id` is the model's own and stays through renames."""
+
+    table_id: int
+    namespace: str
+    name: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...] = ()
+    partitioning: tuple[PartitionKey, ...] = ()
+    comment: str | None = None
+    inlined_rows: int = DEFAULT_INLINED_ROWS
+    next_column_id: int = 1
+    # Columns that may not become NOT NULL (a NULL was seen) or be dropped (a partition key once).
+    seen_null: frozenset[int] = frozenset()
+    seen_key: frozenset[int] = frozenset()
+    has_had_rows: bool = False
+
+    @property
+    def ident(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+    @property
+    def sql_name(self) -> str:
+        return f"{quote(self.namespace)}.{quote(self.name)}"
+
+    def column(self, column_id: int) -> Column:
+        return next(column for column in self.columns if column.column_id == column_id)
+
+    def has_column(self, column_id: int) -> bool:
+        return any(column.column_id == column_id for column in self.columns)
+
+    def plain_rows(self, columns: tuple[Column, ...] | None = None) -> Rows:
+        """The rows as a reader should show them, under another schema of this table if one is given."""
+        shown = self.columns if columns is None else columns
+        return Counter(tuple(make_plain(column.kind, row.values.get(column.column_id)) for column in shown) for row in self.rows)
+
+    def with_column(self, column: Column) -> "Table":
+        """The same table with the column of that id replaced."""
+        columns = tuple(column if old.column_id == column.column_id else old for old in self.columns)
+        return replace(self, columns=columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Every table at one moment, and the counters that name new ones; `column_types` is what new columns may be."""
+
+    tables: Mapping[int, Table] = field(default_factory=dict)
+    column_types: tuple[str, ...] = SCALARS
+    namespaces: tuple[str, ...] = ("main",)
+    next_table_id: int = 1
+    next_version: int = 1
+
+    def with_table(self, table: Table) -> "Lake":
+        return replace(self, tables={**self.tables, table.table_id: table})
+
+    def without_table(self, table_id: int) -> "Lake":
+        return replace(self, tables={key: table for key, table in self.tables.items() if key != table_id})
+
+    def find_table(self, ident: tuple[str, str]) -> Table | None:
+        return next((table for table in self.tables.values() if table.ident == ident), None)
+
+    def add_rows(self, table: Table, rows: Iterable[Mapping[int, Value]]) -> "Lake":
+        """New rows at the end of a table."""
+        version, added, seen_null = self.next_version, list(table.rows), set(table.seen_null)
+        for values in rows:
+            added.append(Row(version, values))
+            seen_null.update(column.column_id for column in table.columns if values.get(column.column_id) is None)
+            version += 1
+        grown = replace(table, rows=tuple(added), seen_null=frozenset(seen_null), has_had_rows=True)
+        return replace(self.with_table(grown), next_version=version)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The lake as one lake snapshot left it, and the tables whose rows the step was about.
+
+    `inserted` are those of them that it did nothing to but INSERT.
+    """
+
+    lake_snapshot_id: int
+    lake: Lake
+    touched: frozenset[int] = frozenset()
+    inserted: frozenset[int] = frozenset()
+
+
+def changed_rows(before: Table | None, after: Table) -> bool:
+    """True when the rows differ, by version: a row updated to the same values has changed."""
+    return _versions(before) != _versions(after)
+
+
+def only_appended(before: Table | None, after: Table) -> bool:
+    """True when rows were added and none was removed or rewritten."""
+    old, new = _versions(before), _versions(after)
+    return old < new
+
+
+def appended_rows(before: Table | None, after: Table) -> Table:
+    """The table holding nothing but the rows that `after` has and `before` has not."""
+    old = _versions(before)
+    return replace(after, rows=tuple(row for row in after.rows if row.version not in old))
+
+
+def _versions(table: Table | None) -> set[int]:
+    return set() if table is None else {row.version for row in table.rows}
+
+
+def count_ids(kind: Kind) -> int:
+    """How many ids a column of this type takes, its own included."""
+    match kind:
+        case Scalar():
+            return 1
+        case Struct(fields):
+            return 1 + sum(count_ids(part.kind) for part in fields)
+        case Listing(element):
+            return 1 + count_ids(element)
+        case MapKind(_, value):
+            return 2 + count_ids(value)

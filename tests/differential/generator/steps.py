@@ -1,0 +1,112 @@
+"""A history: what is done to a lake, step by step, each step one transaction."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tests.differential.generator.definitions import (
+    AddColumn,
+    CreateNamespace,
+    CreateTable,
+    DropColumn,
+    DropTable,
+    PromoteColumn,
+    RenameColumn,
+    RenameTable,
+    SetComment,
+    SetInlining,
+    SetPartitioning,
+    SetRequired,
+)
+from tests.differential.generator.maintenance import (
+    Checkpoint,
+    ExpireSnapshots,
+    FlushInlined,
+    MergeAdjacent,
+    RewriteFiles,
+    SetDeletionVectors,
+)
+from tests.differential.generator.model import Lake
+from tests.differential.generator.operations import Delete, Insert, Merge, Update
+
+
+class Printer(Protocol):
+    """What hypothesis prints with."""
+
+    def text(self, text: str) -> None: ...
+
+
+Definition = (
+    CreateNamespace
+    | CreateTable
+    | DropTable
+    | RenameTable
+    | SetInlining
+    | AddColumn
+    | DropColumn
+    | RenameColumn
+    | PromoteColumn
+    | SetRequired
+    | SetComment
+    | SetPartitioning
+)
+Maintenance = FlushInlined | MergeAdjacent | RewriteFiles | ExpireSnapshots | Checkpoint | SetDeletionVectors
+RowOperation = Insert | Delete | Update | Merge
+Operation = RowOperation | Definition | Maintenance
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Operations that are committed together."""
+
+    operations: tuple[Operation, ...]
+
+    def run(self, lake: Lake) -> tuple[list[str], Lake]:
+        """The SQL statements of this step, and the lake after it."""
+        statements: list[str] = []
+        for operation in self.operations:
+            statements.append(operation.sql(lake))
+            lake = operation.apply(lake)
+        return (statements if len(statements) == 1 else ["BEGIN", *statements, "COMMIT"]), lake
+
+    @property
+    def touched(self) -> frozenset[int]:
+        """The tables whose rows this step is about."""
+        return frozenset(operation.table_id for operation in self.operations if isinstance(operation, RowOperation))
+
+    @property
+    def inserted(self) -> frozenset[int]:
+        """Those of them that it does nothing to but INSERT."""
+        others = {
+            operation.table_id for operation in self.operations if isinstance(operation, RowOperation) and not isinstance(operation, Insert)
+        }
+        return self.touched - others
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class History:
+    """Steps in order, by a DuckDB session in one time zone."""
+
+    time_zone: str
+    steps: tuple[Step, ...]
+
+    def run(self) -> Iterator[tuple[Step, list[str], Lake]]:
+        """Each step, its statements and the lake after them; nothing is executed."""
+        lake = Lake()
+        for step in self.steps:
+            statements, lake = step.run(lake)
+            yield step, statements, lake
+
+    def __repr__(self) -> str:
+        # What hypothesis prints of a failing history is what replays it.
+        return f"a history of {len(self.steps)} steps:\n{self.script()}"
+
+    def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def script(self) -> str:
+        """The history as SQL for a session whose current catalog is a fresh lake called `lake`."""
+        lines = [f"SET TimeZone = '{self.time_zone}'"]
+        for _, statements, _ in self.run():
+            lines.extend(statements)
+        return "".join(f"{line};\n" for line in lines)

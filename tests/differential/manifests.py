@@ -1,0 +1,176 @@
+"""Metadata that agrees with itself: chain, log, refs, manifests' counts, statuses, sequence numbers, summaries' totals.
+
+Everything is decoded by PyIceberg.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
+
+FileKey = tuple[str, str]
+Live = Mapping[FileKey, ManifestEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one snapshot did to a table's files."""
+
+    added: Live
+    deleted: Live
+    live: Live
+
+
+def check_metadata(table: IcebergTable) -> dict[FileKey, ManifestEntry]:
+    """Check all snapshots against each other and their manifests; returns every file that was ever added."""
+    _check_chain(table)
+    live: Live = {}
+    ever: dict[FileKey, ManifestEntry] = {}
+    for snapshot in table.snapshots():
+        changes = _read_changes(table, snapshot, live)
+        _check_summary(snapshot, changes)
+        live = changes.live
+        ever.update(changes.added)
+    return ever
+
+
+def _check_chain(table: IcebergTable) -> None:
+    metadata, snapshots = table.metadata, table.snapshots()
+    parents = [snapshot.parent_snapshot_id for snapshot in snapshots]
+    ids = [snapshot.snapshot_id for snapshot in snapshots]
+    assert parents == [None, *ids[:-1]][: len(ids)], f"parents {parents} of {ids}"
+    numbers = [snapshot.sequence_number or 0 for snapshot in snapshots]
+    assert numbers == sorted(set(numbers)), f"sequence numbers {numbers}"
+    assert metadata.last_sequence_number == max(numbers, default=0)
+    times = [snapshot.timestamp_ms for snapshot in snapshots]
+    assert times == sorted(times), f"times {times}"
+    assert metadata.current_snapshot_id == (ids[-1] if ids else None)
+    refs = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+    assert refs == ({"main": ids[-1]} if ids else {})
+    assert [entry.snapshot_id for entry in metadata.snapshot_log] == ids
+    assert metadata.properties.get("ducklake.snapshot-id") == (str(ids[-1]) if ids else None)
+    assert metadata.last_updated_ms >= max(times, default=0)
+
+
+def _read_changes(table: IcebergTable, snapshot: Snapshot, before: Live) -> Changes:
+    """Check one snapshot's manifests against the files its parent left."""
+    added: dict[FileKey, ManifestEntry] = {}
+    deleted: dict[FileKey, ManifestEntry] = {}
+    live: dict[FileKey, ManifestEntry] = {}
+    for manifest in snapshot.manifests(table.io):
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+        _check_manifest(table, manifest, entries)
+        for entry in entries:
+            key = key_of(entry.data_file)
+            if entry.status == ManifestEntryStatus.DELETED:
+                if entry.snapshot_id == snapshot.snapshot_id:
+                    assert key in before, f"{key} is deleted but was not there"
+                    deleted[key] = entry
+                continue
+            assert key not in live, f"{key} is listed twice"
+            live[key] = entry
+            if entry.snapshot_id == snapshot.snapshot_id:
+                assert entry.status == ManifestEntryStatus.ADDED, f"{key} is new but not ADDED"
+                assert key not in before, f"{key} is added but was there"
+                assert entry.file_sequence_number == snapshot.sequence_number
+                added[key] = entry
+            else:
+                _check_carried(key, entry, before)
+    assert live.keys() == (before.keys() - deleted.keys()) | added.keys(), f"snapshot {snapshot.snapshot_id} loses or invents files"
+    return Changes(added, deleted, live)
+
+
+def key_of(data_file: DataFile) -> FileKey:
+    """A file by what it holds and where it is."""
+    return data_file.content.name, data_file.file_path
+
+
+def _check_carried(key: FileKey, entry: ManifestEntry, before: Live) -> None:
+    assert key in before, f"{key} is old but was not there"
+    old = before[key]
+    same = (old.snapshot_id, old.sequence_number, old.file_sequence_number, old.data_file.record_count)
+    assert (entry.snapshot_id, entry.sequence_number, entry.file_sequence_number, entry.data_file.record_count) == same, key
+
+
+def _check_manifest(table: IcebergTable, manifest: ManifestFile, entries: Iterable[ManifestEntry]) -> None:
+    counts = {status: 0 for status in ManifestEntryStatus}
+    rows = {status: 0 for status in ManifestEntryStatus}
+    numbers: list[int] = []
+    for entry in entries:
+        counts[entry.status] += 1
+        rows[entry.status] += entry.data_file.record_count
+        is_data = entry.data_file.content == DataFileContent.DATA
+        assert is_data == (manifest.content == ManifestContent.DATA), manifest.manifest_path
+        if entry.status != ManifestEntryStatus.DELETED and entry.sequence_number is not None:
+            numbers.append(entry.sequence_number)
+    added, existing, deleted = ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED
+    shown = (manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count)
+    assert shown == (counts[added], counts[existing], counts[deleted]), manifest.manifest_path
+    shown = (manifest.added_rows_count, manifest.existing_rows_count, manifest.deleted_rows_count)
+    assert shown == (rows[added], rows[existing], rows[deleted]), manifest.manifest_path
+    if numbers:
+        assert manifest.min_sequence_number == min(numbers), manifest.manifest_path
+    assert manifest.manifest_length == len(read_bytes(table.io, manifest.manifest_path))
+
+
+def read_bytes(io: FileIO, path: str) -> bytes:
+    """The whole object."""
+    with io.new_input(path).open() as source:
+        return source.read()
+
+
+def _check_summary(snapshot: Snapshot, changes: Changes) -> None:
+    """A summary's figures are those of the manifests, absent meaning none; its operation says what happened."""
+    assert snapshot.summary is not None
+    summary = {**snapshot.summary.additional_properties, "operation": snapshot.summary.operation.value}
+    expected = {
+        "total-data-files": _count(changes.live, DataFileContent.DATA),
+        "total-delete-files": _count(changes.live, DataFileContent.POSITION_DELETES),
+        "total-records": _sum_rows(changes.live, DataFileContent.DATA),
+        "total-position-deletes": _sum_rows(changes.live, DataFileContent.POSITION_DELETES),
+        "total-equality-deletes": 0,
+        "total-files-size": _sum_bytes(changes.live),
+        "added-data-files": _count(changes.added, DataFileContent.DATA),
+        "deleted-data-files": _count(changes.deleted, DataFileContent.DATA),
+        "added-delete-files": _count(changes.added, DataFileContent.POSITION_DELETES),
+        "removed-delete-files": _count(changes.deleted, DataFileContent.POSITION_DELETES),
+        "added-records": _sum_rows(changes.added, DataFileContent.DATA),
+        "deleted-records": _sum_rows(changes.deleted, DataFileContent.DATA),
+        "added-position-deletes": _sum_rows(changes.added, DataFileContent.POSITION_DELETES),
+        "removed-position-deletes": _sum_rows(changes.deleted, DataFileContent.POSITION_DELETES),
+        "added-files-size": _sum_bytes(changes.added),
+        "removed-files-size": _sum_bytes(changes.deleted),
+    }
+    shown = {name: int(summary.get(name, "0")) for name in expected}
+    assert shown == expected, f"snapshot {snapshot.snapshot_id}: {_differences(shown, expected)}"
+    assert summary["ducklake.snapshot-id"] == str(snapshot.snapshot_id)
+    assert summary["operation"] in _possible_operations(changes), f"snapshot {snapshot.snapshot_id}: {summary['operation']}"
+
+
+def _possible_operations(changes: Changes) -> set[str]:
+    adds_data = _count(changes.added, DataFileContent.DATA) > 0
+    removes = bool(changes.deleted) or _count(changes.added, DataFileContent.POSITION_DELETES) > 0
+    if adds_data and not removes:
+        return {"append"}
+    if adds_data:
+        return {"overwrite", "replace"}
+    return {"delete", "overwrite"}
+
+
+def _differences(shown: Mapping[str, int], expected: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} is {shown[name]}, expected {expected[name]}" for name in expected if shown[name] != expected[name])
+
+
+def _count(files: Live, content: DataFileContent) -> int:
+    return sum(entry.data_file.content == content for entry in files.values())
+
+
+def _sum_rows(files: Live, content: DataFileContent) -> int:
+    return sum(entry.data_file.record_count for entry in files.values() if entry.data_file.content == content)
+
+
+def _sum_bytes(files: Live) -> int:
+    return sum(entry.data_file.file_size_in_bytes for entry in files.values())

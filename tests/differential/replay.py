@@ -1,0 +1,86 @@
+"""A history played into a real lake, and what the model says each lake snapshot must show."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from duckdb import DuckDBPyConnection
+
+from tests.differential.generator.model import Lake, Moment, Table, appended_rows, changed_rows, only_appended
+from tests.differential.generator.steps import History
+
+READ_HEAD = "SELECT max(snapshot_id) FROM ducklake_snapshots('lake')"
+READ_SNAPSHOTS = "SELECT snapshot_id FROM ducklake_snapshots('lake') ORDER BY snapshot_id"
+
+
+def replay(conn: DuckDBPyConnection, history: History) -> Iterator[Moment]:
+    """Play a history, giving after each step that made a lake snapshot the lake that it left."""
+    conn.execute(f"SET TimeZone = '{history.time_zone}'")
+    before = read_head(conn)
+    for step, statements, lake in history.run():
+        for statement in statements:
+            conn.execute(statement)
+        head = read_head(conn)
+        if head != before:
+            assert head == before + 1, f"one step made lake snapshots {before + 1} to {head}"
+            yield Moment(head, lake, step.touched, step.inserted)
+        before = head
+
+
+def read_head(conn: DuckDBPyConnection) -> int:
+    """The newest lake snapshot."""
+    row = conn.execute(READ_HEAD).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def read_snapshots(conn: DuckDBPyConnection) -> list[int]:
+    """The lake snapshots that are not expired."""
+    return [snapshot_id for (snapshot_id,) in conn.execute(READ_SNAPSHOTS).fetchall()]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A table before and after one lake snapshot; `is_insert` when nothing but INSERT was done to it."""
+
+    lake_snapshot_id: int
+    before: Table | None
+    after: Table
+    is_insert: bool
+
+    @property
+    def is_certain(self) -> bool:
+        """The rows differ; else what the step did may have come to nothing, or cancelled out."""
+        return changed_rows(self.before, self.after)
+
+    @property
+    def added(self) -> Table:
+        """The table holding nothing but the rows that were added."""
+        assert only_appended(self.before, self.after)
+        return appended_rows(self.before, self.after)
+
+
+class Past:
+    """All moments of a history, asked per table."""
+
+    def __init__(self, moments: Sequence[Moment]) -> None:
+        self.moments = tuple(moments)
+
+    @property
+    def head(self) -> Lake:
+        """The lake as it is now."""
+        return self.moments[-1].lake if self.moments else Lake()
+
+    def find_table(self, table_id: int, lake_snapshot_id: int) -> Table | None:
+        """The table as that lake snapshot left it."""
+        found = next((moment for moment in reversed(self.moments) if moment.lake_snapshot_id <= lake_snapshot_id), None)
+        return None if found is None else found.lake.tables.get(table_id)
+
+    def list_changes(self, table_id: int) -> list[Change]:
+        """What each lake snapshot did to the table, those left out that cannot have touched its rows."""
+        changes, before = list[Change](), None
+        for moment in self.moments:
+            after = moment.lake.tables.get(table_id)
+            if after is not None and (table_id in moment.touched or changed_rows(before, after)):
+                changes.append(Change(moment.lake_snapshot_id, before, after, is_insert=table_id in moment.inserted))
+            before = after
+        return changes

@@ -1,0 +1,38 @@
+"""Options and fixtures of the differential test: how many histories, from which seed."""
+
+from dataclasses import dataclass
+
+import pytest
+
+_HISTORIES = 40
+_SEED = 20261121
+_BLOCK = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some histories that follow from one seed."""
+
+    seed: int
+    count: int
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--histories N --seed S`: a longer run, or the same run again."""
+    group = parser.getgroup("differential")
+    group.addoption("--histories", type=int, default=_HISTORIES, help="how many generated histories to prove")
+    group.addoption("--seed", type=int, default=_SEED, help="where the histories come from")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes a `block` runs once for each block, so that processes share the work."""
+    if "block" in metafunc.fixturenames:
+        count, first = metafunc.config.getoption("histories"), metafunc.config.getoption("seed")
+        blocks = [Block(first + start, min(_BLOCK, count - start)) for start in range(0, count, _BLOCK)]
+        metafunc.parametrize("block", blocks, ids=[f"seed{block.seed}x{block.count}" for block in blocks])
+
+
+@pytest.fixture
+def history_seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this run."""
+    return request.config.getoption("seed")
