@@ -8,10 +8,13 @@ import psycopg
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.lake.read_table import read_column_stats, read_data_files
-from duckicelake.lake.rows import ColumnStatsRow
-from duckicelake.translate.files import check_readable, choose_spec, to_data_file
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
+from duckicelake.store.objects import Objects
+from duckicelake.store.parquet import read_column_ids
+from duckicelake.translate.files import check_hive_columns, check_readable, choose_spec, to_data_file
 from duckicelake.translate.locations import file_uri
-from duckicelake.translate.partitions import Partitioning
+from duckicelake.translate.name_mapping import FileColumns, NameMapping, check_mapped_file
+from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.visibility import FileKey
 
@@ -29,6 +32,8 @@ class DataFiles:
     schemas: Schemas
     partitioning: Partitioning
     memory: TableMemory
+    objects: Objects
+    mapping: NameMapping
     spec_ids: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
 
     def place(self, keys: Iterable[FileKey]) -> None:
@@ -69,9 +74,19 @@ class DataFiles:
             for row in read_data_files(self.conn, part):
                 check_readable(row)
                 schema = self.schemas.at(row.begin_snapshot)
-                _, partition = choose_spec(row, self.partitioning, schema)
+                spec, partition = choose_spec(row, self.partitioning, schema)
                 uri = file_uri(self.folder, row.path, row.path_is_relative)
+                self._check_mapping(row, uri, spec)
                 files[row.data_file_id] = to_data_file(row, uri, partition, stats[row.data_file_id], schema)
+
+    def _check_mapping(self, row: DataFileRow, uri: str, spec: PublishedSpec) -> None:
+        """Refuse an added file that Iceberg would read otherwise than DuckLake; each is looked into once."""
+        if row.mapping_id is None or row.data_file_id in self.memory.checked_files:
+            return
+        check_hive_columns(row, self.mapping.hive_columns.get(row.mapping_id, frozenset()), spec)
+        columns = FileColumns(read_column_ids(self.objects.open(uri, row.file_size_bytes)))
+        check_mapped_file(row.path, row.mapping_id, columns, self.mapping)
+        self.memory.checked_files.add(row.data_file_id)
 
 
 def _slices(keys: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -90,6 +90,7 @@ def to_inlined_data_file(uri: str, made: StoredFile, tree: ColumnTree) -> DataFi
         record_count=made.record_count,
         file_size_in_bytes=len(made.content),
         first_row_id=0,
+        column_sizes={},
         value_counts={field_id: leaf.value_count for field_id, leaf in known.items()} or None,
         null_value_counts={field_id: leaf.null_count for field_id, leaf in known.items()} or None,
         nan_value_counts={field_id: leaf.nan_count for field_id, leaf in known.items() if leaf.nan_count is not None} or None,

@@ -20,6 +20,7 @@ from duckicelake.store.objects import Objects
 from duckicelake.translate.history import History, to_history
 from duckicelake.translate.locations import table_folder
 from duckicelake.translate.manifests import Shelves, new_shelves, to_manifests
+from duckicelake.translate.name_mapping import NameMapping, to_name_mapping
 from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.visibility import FileKey, Visibility
@@ -35,6 +36,7 @@ class Reading:
     sources: Sources
     schemas: Schemas
     partitioning: Partitioning
+    mapping: NameMapping
     oldest_row: int
     earlier: Folded | None
 
@@ -62,11 +64,12 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
     schemas = to_schemas(state, oldest_row)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
-    if earlier is not None and schemas.format_version != earlier.format_version:
+    mapping = to_name_mapping(state.name_mappings, state.columns)
+    if earlier is not None and (schemas.format_version, mapping.format()) != (earlier.format_version, earlier.name_mapping):
         return None
     if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _rewrites_past(sources, earlier)):
         return None
-    return Reading(state, sources, schemas, partitioning, oldest_row, earlier)
+    return Reading(state, sources, schemas, partitioning, mapping, oldest_row, earlier)
 
 
 def _goes_on(state: TableState, earlier: Folded) -> bool:
@@ -108,6 +111,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         oldest_row=reading.oldest_row,
         specs=reading.partitioning.specs,
         format_version=reading.schemas.format_version,
+        name_mapping=reading.mapping.format(),
         shelves=shelves,
         written=_still_carried(writer.written, shelves),
         totals=writer.totals,
@@ -125,9 +129,10 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
     if earlier is None:
         memory.data_files.clear()
         memory.encoded_snapshots.clear()
+        memory.checked_files.clear()
     deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris), reading.schemas.format_version)
     folder = table_folder(state.data_path, state.table)
-    files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory)
+    files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory, objects, reading.mapping)
     if earlier is None:
         return ManifestWriter(deriver, files, reading.sources.visibility, note.sequence_base)
     visibility = {**earlier.visibility, **reading.sources.visibility}

@@ -36,6 +36,7 @@ class Folded:
     oldest_row: int
     specs: tuple[PublishedSpec, ...]
     format_version: int
+    name_mapping: str | None
     shelves: Shelves
     written: Mapping[tuple[int, int], ManifestFile]
     totals: Totals
@@ -55,5 +56,6 @@ class TableMemory:
     inlined_files: dict[FileKey, DataFile] = field(default_factory=dict[FileKey, DataFile])
     delete_files: dict[tuple[str, str], DataFile] = field(default_factory=dict[tuple[str, str], DataFile])
     data_files: OrderedDict[FileKey, DataFile] = field(default_factory=OrderedDict[FileKey, DataFile])
+    checked_files: set[FileKey] = field(default_factory=set[FileKey])
     encoded_snapshots: dict[Snapshot, bytes] = field(default_factory=dict[Snapshot, bytes])
     known_uris: set[str] | None = None

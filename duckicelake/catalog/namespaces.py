@@ -43,10 +43,7 @@ def load_namespace(warehouse: Warehouse, levels: Levels) -> Namespace:
         if row is not None:
             tags = read_tags(conn, row.schema_id)
             return Namespace(to_levels(row.schema_name), {tag.key: tag.value for tag in tags if tag.value is not None})
-        children = [found for found in map(to_levels, (s.schema_name for s in read_schemas(conn))) if _starts(found, levels)]
-    if not children:
-        raise NoSuchNamespace(f"Namespace does not exist: {format_levels(levels)}")
-    return Namespace(children[0][: len(levels)], {})
+        return Namespace(get_parent(conn, levels), {})
 
 
 def check_namespace_exists(warehouse: Warehouse, levels: Levels) -> None:
@@ -59,6 +56,18 @@ def find_schema(conn: psycopg.Connection, levels: Levels) -> SchemaRow | None:
     name = to_schema_name(levels)
     found = [row for row in read_schemas(conn) if _fold(row.schema_name) == _fold(name)]
     return min(found, key=lambda row: row.schema_name != name, default=None)
+
+
+def get_parent(conn: psycopg.Connection, levels: Levels) -> Levels:
+    """Return the stored spelling of a namespace that has no schema of its own: its children imply it.
+
+    Raises: NoSuchNamespace: it has no children
+    """
+    for row in read_schemas(conn):
+        found = to_levels(row.schema_name)
+        if _starts(found, levels):
+            return found[: len(levels)]
+    raise NoSuchNamespace(f"Namespace does not exist: {format_levels(levels)}")
 
 
 def format_levels(levels: Levels) -> str:

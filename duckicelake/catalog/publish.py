@@ -34,7 +34,7 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     note = replace(state.notes.table or new_note(state), format_version=reading.schemas.format_version)
     snapshots = fold(conn, warehouse.objects, reading, note, memory)
     orders = to_sort_orders(state.sort_keys, reading.schemas.current, state.notes.sort_orders)
-    shape = Shape(reading.schemas, reading.partitioning, orders)
+    shape = Shape(reading.schemas, reading.partitioning, orders, reading.mapping)
     draft = to_metadata(state, note.location, shape, snapshots)
     snapshot_json = remembering(memory)
     token = format_token(draft, snapshot_json)

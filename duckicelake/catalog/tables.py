@@ -6,10 +6,10 @@ from typing import Literal
 import psycopg
 
 from duckicelake.catalog.memory import Published
-from duckicelake.catalog.namespaces import find_schema, format_levels
+from duckicelake.catalog.namespaces import find_schema, format_levels, get_parent
 from duckicelake.catalog.publish import publish
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import LakeMoved, NoSuchNamespace, NoSuchTable, NotFound
+from duckicelake.errors import LakeMoved, NoSuchTable, NotFound
 from duckicelake.iceberg.metadata import encode_metadata
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table, read_position, read_table_names
@@ -50,7 +50,8 @@ def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:
     with reading(warehouse.lake) as conn:
         schema = find_schema(conn, levels)
         if schema is None:
-            raise NoSuchNamespace(f"Namespace does not exist: {format_levels(levels)}")
+            get_parent(conn, levels)
+            return []
         stored = to_levels(schema.schema_name)
         return [Ident(stored, name) for name in read_table_names(conn, schema.schema_id)]
 

@@ -21,6 +21,7 @@ from duckicelake.lake.rows import (
     HeadRow,
     InlinedDeleteRow,
     InlinedTable,
+    NameMappingRow,
     PartitionRow,
     Position,
     SnapshotRow,
@@ -69,6 +70,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         column_tags=fetch_rows(conn, ColumnTagRow, SELECT_COLUMN_TAGS, table_id=table_id),
         partitions=fetch_rows(conn, PartitionRow, SELECT_PARTITIONS, table_id=table_id),
         sort_keys=fetch_rows(conn, SortRow, SELECT_SORT_KEYS, table_id=table_id),
+        name_mappings=fetch_rows(conn, NameMappingRow, SELECT_NAME_MAPPINGS, table_id=table_id),
         spans=spans,
         partial_files=fetch_rows(conn, DataFileRow, SELECT_PARTIAL_FILES, table_id=table_id),
         delete_files=delete_files,
@@ -188,6 +190,16 @@ SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.partition_key_index, 
   LEFT JOIN ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
  WHERE i.table_id = %(table_id)s
  ORDER BY i.begin_snapshot, i.partition_id, c.partition_key_index
+"""
+
+SELECT_NAME_MAPPINGS = """
+SELECT n.mapping_id, n.column_id, n.source_name, n.target_field_id, n.parent_column,
+       coalesce(n.is_partition, false) AS is_partition
+  FROM ducklake_column_mapping m JOIN ducklake_name_mapping n ON n.mapping_id = m.mapping_id
+ -- a mapping outlives its files
+ WHERE m.table_id = %(table_id)s
+   AND EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = m.table_id AND f.mapping_id = m.mapping_id)
+ ORDER BY n.mapping_id, n.column_id
 """
 
 SELECT_SORT_KEYS = """

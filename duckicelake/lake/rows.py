@@ -121,6 +121,18 @@ class SortRow:
 
 
 @dataclass(frozen=True, slots=True)
+class NameMappingRow:
+    """`ducklake_name_mapping` of a table; `column_id` and `parent_column` count within one mapping."""
+
+    mapping_id: int
+    column_id: int
+    source_name: str
+    target_field_id: int
+    parent_column: int | None
+    is_partition: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FileSpan:
     """`ducklake_data_file`, only what history is made of: there may be a million of them."""
 
@@ -259,6 +271,7 @@ class TableState:
     column_tags: Sequence[ColumnTagRow]
     partitions: Sequence[PartitionRow]
     sort_keys: Sequence[SortRow]
+    name_mappings: Sequence[NameMappingRow]
     spans: Sequence[FileSpan]
     partial_files: Sequence[DataFileRow]
     delete_files: Sequence[DeleteFileRow]

@@ -96,3 +96,31 @@ def _telling(kind: str) -> Generator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         raise Unsupported(f"A {kind} of the lake is no Parquet file we can read: {error}") from None
+
+
+def read_column_ids(source: BinaryIO) -> dict[tuple[str, ...], int | None]:
+    """Read a Parquet file's columns at every level, each with the field id it carries, or None.
+
+    Shape:  paths of names; a list's element is `element`, a map's are `key` and `value`, however the file calls them
+    """
+    with _telling("data file"):
+        schema: Any = pq.ParquetFile(source).schema_arrow
+    found: dict[tuple[str, ...], int | None] = {}
+    for field in schema:
+        _walk_columns((field.name,), field, found)
+    return found
+
+
+# what pyarrow's stubs know of nested types helps nobody here
+def _walk_columns(path: tuple[str, ...], field: Any, found: dict[tuple[str, ...], int | None]) -> None:
+    text = (field.metadata or {}).get(b"PARQUET:field_id")
+    found[path] = None if text is None else int(text)
+    kind = field.type
+    if pa.types.is_struct(kind):
+        for child in kind.fields:
+            _walk_columns((*path, child.name), child, found)
+    elif pa.types.is_map(kind):
+        _walk_columns((*path, "key"), kind.key_field, found)
+        _walk_columns((*path, "value"), kind.item_field, found)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        _walk_columns((*path, "element"), kind.value_field, found)

@@ -65,15 +65,11 @@ def parse_uri(uri: str) -> ObjectAddress:
     path = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
     if path.startswith("/"):
         return ObjectAddress(uri.removesuffix(path), "", "/" + _plain_key(uri, path[1:]))
-    raise Unsupported(
-        f"The location {uri!r} is in no object store this catalog speaks; use s3://bucket/key or file:///path."
-    )
+    raise Unsupported(f"The location {uri!r} is in no object store this catalog speaks; use s3://bucket/key or file:///path.")
 
 
 def _plain_key(uri: str, key: str) -> str:
     folder = key.removesuffix("/")
     if folder and re.search(UNSAFE_KEY, folder):
-        raise Unsupported(
-            f"The location {uri!r} has an empty, '.' or '..' part or a control character; use a key without them."
-        )
+        raise Unsupported(f"The location {uri!r} has an empty, '.' or '..' part or a control character; use a key without them.")
     return folder

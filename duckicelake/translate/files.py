@@ -27,10 +27,15 @@ def check_readable(row: DataFileRow) -> None:
     """Refuse a data file that Iceberg readers cannot read as it is."""
     if row.encryption_key is not None:
         raise Unsupported(f"Data file {row.path!r} is encrypted; no Iceberg reader can open it. Copy the table into an open lake.")
-    if row.mapping_id is not None:
+
+
+def check_hive_columns(row: DataFileRow, field_ids: frozenset[int], spec: PublishedSpec) -> None:
+    """Refuse a file that has some column only in its path, unless its partition tuple says it."""
+    told = {key.source_id for key in spec.keys if key.transform == "identity"}
+    if not field_ids <= told:
         raise Unsupported(
-            f"Data file {row.path!r} was added with ducklake_add_data_files, which is not published yet. "
-            "INSERT its rows instead, or rewrite them with UPDATE."
+            f"Data file {row.path!r} has columns only in its path, and the table is not partitioned by them, which Iceberg "
+            "cannot say. Copy the table with CREATE TABLE … AS SELECT."
         )
 
 
@@ -55,7 +60,8 @@ def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stat
         partition=partition,
         record_count=row.record_count,
         file_size_in_bytes=row.file_size_bytes,
-        column_sizes={s.column_id: s.column_size_bytes for s in known if s.column_size_bytes is not None} or None,
+        # PyIceberg's table `entries` cannot do without, so an unknown size is an empty map, here and below
+        column_sizes={s.column_id: s.column_size_bytes for s in known if s.column_size_bytes is not None},
         # DuckLake counts the values that are not null, Iceberg all of them
         value_counts={s.column_id: (s.value_count or 0) + (s.null_count or 0) for s in counted} or None,
         null_value_counts={s.column_id: s.null_count for s in counted if s.null_count is not None} or None,
@@ -112,6 +118,7 @@ def to_deletion_vector(uri: str, puffin: PuffinFile, count: int, target: DataFil
         partition=target.partition,
         record_count=count,
         file_size_in_bytes=len(puffin.content),
+        column_sizes={},
         referenced_data_file=target.file_path,
         content_offset=blob.offset,
         content_size_in_bytes=blob.length,
@@ -128,6 +135,7 @@ def to_position_deletes(uri: str, size_bytes: int, count: int, target: DataFile)
         partition=target.partition,
         record_count=count,
         file_size_in_bytes=size_bytes,
+        column_sizes={},
         # equal bounds of file_path tell readers that one data file is meant; they must be whole
         lower_bounds={FILE_PATH_ID: path},
         upper_bounds={FILE_PATH_ID: path},

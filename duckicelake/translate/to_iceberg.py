@@ -8,6 +8,7 @@ from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
 from duckicelake.translate.locations import metadata_uri
+from duckicelake.translate.name_mapping import PROPERTY, NameMapping
 from duckicelake.translate.partitions import Partitioning, to_spec
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.sort_orders import SortOrders
@@ -16,9 +17,12 @@ from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 FIRST_PARTITION_FIELD_ID = 1000
 
 
-def to_properties(tags: Sequence[TagRow], snapshot_id: int | None) -> dict[str, str]:
-    """Return a table's properties: its DuckLake tags, that Iceberg clients may not delete files, and the reserved one."""
+def to_properties(tags: Sequence[TagRow], mapping: NameMapping, snapshot_id: int | None) -> dict[str, str]:
+    """Return a table's properties: its DuckLake tags, that clients may not delete files, how to map names, the reserved one."""
     properties = {tag.key: tag.value for tag in tags if tag.value is not None}
+    names = mapping.format()
+    if names is not None:
+        properties[PROPERTY] = names
     properties.setdefault("gc.enabled", "false")
     properties.pop(SNAPSHOT_ID_PROPERTY, None)
     if snapshot_id is not None:
@@ -28,11 +32,12 @@ def to_properties(tags: Sequence[TagRow], snapshot_id: int | None) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table's rows look like: its schemas, specs and sort orders."""
+    """What a table's rows look like: its schemas, specs, sort orders, and the names in files without field ids."""
 
     schemas: Schemas
     partitioning: Partitioning
     sort_orders: SortOrders
+    mapping: NameMapping
 
     def new_notes(self) -> tuple[Sequence[JsonNote], Sequence[JsonNote], Sequence[JsonNote]]:
         """Return the ids found for the first time: of schemas, specs and sort orders."""
@@ -58,7 +63,7 @@ def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Seque
         last_partition_id=max(field_ids, default=FIRST_PARTITION_FIELD_ID - 1),
         sort_orders=shape.sort_orders.orders,
         default_sort_order_id=shape.sort_orders.default.order_id,
-        properties=to_properties(state.tags, current.snapshot_id if current else None),
+        properties=to_properties(state.tags, shape.mapping, current.snapshot_id if current else None),
         current_snapshot_id=current.snapshot_id if current else None,
         snapshots=tuple(snapshots),
         snapshot_log=tuple((snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in snapshots),

@@ -1,0 +1,119 @@
+"""DuckLake's name mappings (`ducklake_add_data_files`) as Iceberg's `schema.name-mapping.default`.
+
+DuckLake maps each added file by a mapping of its own, Iceberg all files without field ids by one. So the mappings of a
+table are merged, and a file is published only when the merged one reads it exactly as its own does.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from duckicelake.errors import Unsupported
+from duckicelake.lake.rows import ColumnRow, NameMappingRow
+
+PROPERTY = "schema.name-mapping.default"
+
+NamePath = tuple[str, ...]
+"""Names from the root column down; a list's element is `element`, a map's are `key` and `value`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumns:
+    """The columns of a Parquet file at every level, each with the field id it carries, or None."""
+
+    field_ids: Mapping[NamePath, int | None]
+
+
+@dataclass(slots=True)
+class _Node:
+    names: set[str] = field(default_factory=set[str])
+    children: dict[int, "_Node"] = field(default_factory=dict[int, "_Node"])
+
+
+@dataclass(frozen=True, slots=True)
+class NameMapping:
+    """The merged mapping of a table: `by_mapping` has each DuckLake mapping's paths, `merged` all of them.
+
+    `field_ids` are those of all columns the table has ever had.
+    """
+
+    by_mapping: Mapping[int, Mapping[NamePath, int]]
+    merged: Mapping[NamePath, int]
+    hive_columns: Mapping[int, frozenset[int]]
+    field_ids: frozenset[int]
+
+    def format(self) -> str | None:
+        """Return the value of the table property, or None when there is nothing to map."""
+        root = _Node()
+        for path, field_id in sorted(self.merged.items(), key=lambda item: len(item[0])):
+            node = root
+            for depth in range(1, len(path)):
+                node = node.children[self.merged[path[:depth]]]
+            node.children.setdefault(field_id, _Node()).names.add(path[-1])
+        return json.dumps(_format(root), separators=(",", ":"), ensure_ascii=False) if root.children else None
+
+
+def _format(node: _Node) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for field_id, child in sorted(node.children.items()):
+        entry: dict[str, object] = {"field-id": field_id, "names": sorted(child.names)}
+        found.append(entry | ({"fields": _format(child)} if child.children else {}))
+    return found
+
+
+def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]) -> NameMapping:
+    """Return the merged mapping of a table with these columns.
+
+    Raises: Unsupported: two mappings give one name to different columns
+    """
+    lists = frozenset(row.column_id for row in columns if row.column_type.lower() == "list")
+    by_mapping: dict[int, dict[NamePath, int]] = {}
+    hive: dict[int, set[int]] = {}
+    for mapping_id in sorted({row.mapping_id for row in rows}):
+        own = [row for row in rows if row.mapping_id == mapping_id]
+        by_mapping[mapping_id] = _to_paths(own, lists)
+        hive[mapping_id] = {row.target_field_id for row in own if row.is_partition}
+    merged: dict[NamePath, int] = {}
+    for paths in by_mapping.values():
+        for path, field_id in paths.items():
+            if merged.setdefault(path, field_id) != field_id:
+                raise Unsupported(
+                    f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns (field ids "
+                    f"{merged[path]} and {field_id}), which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."
+                )
+    hive_columns = {key: frozenset(ids) for key, ids in hive.items()}
+    return NameMapping(by_mapping, merged, hive_columns, frozenset(row.column_id for row in columns))
+
+
+def _to_paths(rows: Iterable[NameMappingRow], lists: frozenset[int]) -> dict[NamePath, int]:
+    by_column = {row.column_id: row for row in rows}
+    paths: dict[int, NamePath] = {}
+
+    def path_of(row: NameMappingRow) -> NamePath:
+        if row.column_id not in paths:
+            parent = None if row.parent_column is None else by_column[row.parent_column]
+            is_element = parent is not None and parent.target_field_id in lists
+            name = "element" if is_element else row.source_name
+            paths[row.column_id] = (*(path_of(parent) if parent else ()), name)
+        return paths[row.column_id]
+
+    return {path_of(row): row.target_field_id for row in by_column.values() if not row.is_partition}
+
+
+def check_mapped_file(path: str, mapping_id: int, columns: FileColumns, mapping: NameMapping) -> None:
+    """Refuse a file that Iceberg readers would read by other columns than DuckLake does.
+
+    Readers take the field ids in the file when there is any, else the merged mapping.
+    Raises: Unsupported: names file, column and remedy
+    """
+    own = mapping.by_mapping.get(mapping_id, {})
+    has_ids = any(field_id is not None for field_id in columns.field_ids.values())
+    for name, carried in columns.field_ids.items():
+        read_as = carried if has_ids else mapping.merged.get(name)
+        if read_as not in mapping.field_ids:
+            read_as = None
+        if read_as != own.get(name):
+            raise Unsupported(
+                f"Data file {path!r}, added with ducklake_add_data_files, has a column {'.'.join(name)!r} that Iceberg would read "
+                f"as field {read_as} and DuckLake as {own.get(name)}. Copy the table with CREATE TABLE … AS SELECT."
+            )

@@ -1,0 +1,87 @@
+"""Files that `ducklake_add_data_files` took in: read by name, since they carry no field ids."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import Unsupported
+from tests.catalog.reading import load, open_static
+from tests.support.lakes import FreshLake
+
+NESTED = "SELECT i::INT AS id, [i::INT] AS l, {'a': i::INT, 'b': 'x'} AS st, MAP {'k': i::INT} AS m FROM range(30) r(i)"
+TABLE = "CREATE TABLE t (id INTEGER, l INTEGER[], st STRUCT(a INTEGER, b VARCHAR), m MAP(VARCHAR, INTEGER))"
+
+
+def outside(lake: FreshLake, name: str) -> str:
+    """Return a place for a file that DuckLake does not own yet."""
+    return lake.data_path.replace("/data/", "/outside/") + name
+
+
+def rows(value: pa.Table) -> list[str]:
+    """Return the rows in one order, whoever read them."""
+    return sorted(repr(row) for row in value.to_pylist())
+
+
+def test_added_files_are_read_by_name(lake: FreshLake, warehouse: Warehouse) -> None:
+    """Other spellings, missing columns, nested columns: the rows are DuckDB's, beside rows DuckDB wrote."""
+    conn = lake.duckdb()
+    conn.execute(TABLE)
+    conn.execute(f"COPY ({NESTED}) TO '{outside(lake, 'a.parquet')}'")
+    conn.execute(f"COPY (SELECT i::INT AS ID FROM range(40, 60) r(i)) TO '{outside(lake, 'b.parquet')}'")
+    conn.execute(f"INSERT INTO t {NESTED}")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, 'a.parquet')}')")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, 'b.parquet')}', allow_missing => true)")
+    conn.execute("ALTER TABLE t RENAME COLUMN id TO key")
+    conn.execute("DELETE FROM t WHERE key IN (3, 45)")
+    loaded = load(warehouse)
+    table = open_static(lake, loaded)
+    assert rows(table.scan().to_arrow()) == rows(conn.execute("SELECT * FROM t").to_arrow_table())
+    names = json.loads(json.loads(loaded.metadata)["properties"]["schema.name-mapping.default"])
+    assert names[0] == {"field-id": 1, "names": ["ID", "id"]}
+
+
+def test_a_file_that_iceberg_would_read_otherwise_is_refused(lake: FreshLake, warehouse: Warehouse) -> None:
+    """Field ids in the file that mean other columns: DuckLake goes by name, Iceberg would go by id."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id INTEGER, other INTEGER)")
+    ids = [pa.field(name, pa.int32(), metadata={"PARQUET:field_id": str(i)}) for name, i in (("other", 1), ("id", 2))]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([{"other": 1, "id": 3}, {"other": 2, "id": 4}], schema=pa.schema(ids)), sink)
+    warehouse.objects.put_new(outside(lake, "swapped.parquet"), sink.getvalue().to_pybytes())
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, 'swapped.parquet')}')")
+    with pytest.raises(Unsupported, match=r"swapped\.parquet.*'other'.*field 1.*as 2"):
+        load(warehouse)
+    conn.execute("CREATE TABLE copied AS SELECT * FROM t")
+    assert rows(open_static(lake, load(warehouse, "copied")).scan().to_arrow()) == rows(conn.execute("FROM t").to_arrow_table())
+
+
+def test_one_name_for_two_columns_is_refused(lake: FreshLake, warehouse: Warehouse) -> None:
+    """After a rename the same name may mean another column; one mapping cannot say both."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (a INTEGER, b INTEGER)")
+    conn.execute(f"COPY (SELECT 1 AS a, 2 AS b FROM range(20)) TO '{outside(lake, 'x.parquet')}'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, 'x.parquet')}')")
+    load(warehouse)
+    for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
+        conn.execute(f"ALTER TABLE t RENAME COLUMN {old} TO {new}")
+    conn.execute(f"COPY (SELECT 1 AS a, 2 AS b FROM range(20)) TO '{outside(lake, 'y.parquet')}'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, 'y.parquet')}')")
+    with pytest.raises(Unsupported, match="two columns"):
+        load(warehouse)
+
+
+def test_columns_of_the_path_are_partition_values(lake: FreshLake, warehouse: Warehouse) -> None:
+    """A hive column that is in no file is read from the identity partition of its files."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id INTEGER, part INTEGER)")
+    conn.execute("ALTER TABLE t SET PARTITIONED BY (part)")
+    for part in (1, 2):
+        conn.execute(f"COPY (SELECT i::INT AS id FROM range(20) r(i)) TO '{outside(lake, f'part={part}')}.parquet'")
+    folder = outside(lake, "hive")
+    conn.execute(f"COPY (SELECT i::INT AS id, i % 2 AS part FROM range(40) r(i)) TO '{folder}' (FORMAT parquet, PARTITION_BY (part))")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{folder}/*/*.parquet', hive_partitioning => true)")
+    table = open_static(lake, load(warehouse))
+    assert rows(table.scan().to_arrow()) == rows(conn.execute("SELECT * FROM t").to_arrow_table())
