@@ -21,6 +21,8 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "later": measure_later_loads,
     "inlined": measure_inlined,
 }
+WIDTH = 180
+"""Characters of a table when nobody's window limits it."""
 OUT = Path(__file__).parent / "out" / "latest.json"
 
 
@@ -28,6 +30,8 @@ def main() -> None:
     """Run what was asked for."""
     options = read_options()
     console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
     results: dict[str, Result] = {}
     for name, result in run(options):
         results[name] = result

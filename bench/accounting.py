@@ -1,6 +1,7 @@
 """What processes cost, from /proc: CPU time of whole trees, memory, the highest memory since a mark."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +9,19 @@ from pathlib import Path
 PROC = Path("/proc")
 RESET_PEAK = "5"
 """What proc(5) wants in `clear_refs` to let VmHWM start again from the memory in use."""
+SCHEDULER_CLOCK = 2
+"""Which of a process's clocks counts its CPU time: see clock_getcpuclockid(3)."""
 MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """One line of /proc/PID/stat. `ticks` are user and system time, those of ended children that were waited for included."""
+    """One line of /proc/PID/stat: kernel ticks of user and system time, its own and those of its ended children."""
 
     pid: int
     parent: int
-    ticks: int
+    own_ticks: int
+    ended_ticks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Meter:
         self._roots = roots
 
     def read_cpu_ms(self) -> dict[str, float]:
-        """Return the CPU-milliseconds each tree has used so far, in steps of one kernel tick (10 ms)."""
+        """Return the CPU-milliseconds each tree has used so far."""
         processes = list_processes()
         return {name: sum_cpu_ms(find_tree(processes.values(), root)) for name, root in self._roots.items()}
 
@@ -44,7 +48,8 @@ def parse_stat(text: str) -> ProcessStat:
     """Return a process from its stat line; its name, in brackets, may hold brackets and spaces."""
     pid, _, _ = text.partition(" ")
     fields = text.rpartition(")")[2].split()
-    return ProcessStat(int(pid), int(fields[1]), sum(int(field) for field in fields[11:15]))
+    user, system, ended_user, ended_system = map(int, fields[11:15])
+    return ProcessStat(int(pid), int(fields[1]), user + system, ended_user + ended_system)
 
 
 def list_processes() -> dict[int, ProcessStat]:
@@ -75,8 +80,21 @@ def find_tree(processes: Iterable[ProcessStat], root: int, without: frozenset[in
 
 
 def sum_cpu_ms(processes: Iterable[ProcessStat]) -> float:
-    """Return the CPU-milliseconds of these processes."""
-    return sum(process.ticks for process in processes) * 1000 / os.sysconf("SC_CLK_TCK")
+    """Return the CPU-milliseconds of these processes and of their ended children."""
+    return sum(read_clock_ms(process) + to_ms(process.ended_ticks) for process in processes)
+
+
+def read_clock_ms(process: ProcessStat) -> float:
+    """Return a process's own CPU time: by its clock, which counts nanoseconds; by its ticks of 10 ms when it has just ended."""
+    try:
+        return time.clock_gettime_ns((~process.pid << 3) | SCHEDULER_CLOCK) / 1e6
+    except OSError:
+        return to_ms(process.own_ticks)
+
+
+def to_ms(ticks: int) -> float:
+    """Return kernel ticks as milliseconds."""
+    return ticks * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def read_memory(pids: Iterable[int]) -> Memory:

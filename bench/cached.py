@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -105,7 +105,7 @@ def _plan(stand: Stand, path: str, requests: int, connections: int, headers: Map
 
 
 @contextmanager
-def store_stopped(stand: Stand) -> Iterator[None]:
+def store_stopped(stand: Stand) -> Generator[None]:
     """The store's processes stand still inside: a request that needs an object is not answered."""
     pids = [process.pid for process in find_tree(list_processes().values(), stand.pids["store"])]
     try:

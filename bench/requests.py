@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -54,24 +54,25 @@ class Outcome:
 class Client(asyncio.Protocol):
     """One connection: sends the next request as soon as the answer to the last is complete."""
 
-    def __init__(self, request: bytes, take: Callable[[], bool], done: Callable[["Client"], None]) -> None:
+    def __init__(self, request: bytes, take: Callable[[], bool], done: Callable[[], None]) -> None:
         self._request, self._take, self._done = request, take, done
         self._buffer = bytearray()
         self._sent_at = 0.0
+        self._is_done = False
         self.transport: asyncio.Transport | None = None
         self.seconds: list[float] = []
         self.statuses: dict[str, int] = {}
         self.body_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports are no subclasses of asyncio's
+        self.transport = cast("asyncio.Transport", transport)
 
     def send(self) -> None:
         """Send the next request, or stop when enough were sent."""
         assert self.transport is not None
         if not self._take():
-            self._done(self)
+            self._finish()
             return
         self._sent_at = time.perf_counter()
         self.transport.write(self._request)
@@ -91,9 +92,14 @@ class Client(asyncio.Protocol):
         self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # what was asked and not answered counts as status 0
-        self.statuses["0"] = self.statuses.get("0", 0) + 1
-        self._done(self)
+        if not self._is_done:
+            # what was asked and not answered counts as status 0
+            self.statuses["0"] = self.statuses.get("0", 0) + 1
+            self._finish()
+
+    def _finish(self) -> None:
+        self._is_done = True
+        self._done()
 
 
 def parse_head(head: bytes) -> tuple[str, int]:
@@ -114,7 +120,7 @@ async def open_clients(load: Load, requests: int) -> Outcome:
         left -= 1
         return left >= 0
 
-    def done(client: Client) -> None:
+    def done() -> None:
         nonlocal running
         running -= 1
         if running == 0 and not finished.done():

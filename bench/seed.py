@@ -13,7 +13,7 @@ MODEL = "model"
 """The table whose only file, written by DuckDB, is the pattern of all seeded ones."""
 MODEL_ROWS = 100
 COLUMNS = """(id BIGINT, customer BIGINT, quantity INTEGER, price DECIMAL(9, 2), weight DOUBLE,
-    active BOOLEAN, day DATE, at TIMESTAMP, city VARCHAR, note VARCHAR)"""
+    active BOOLEAN, day DATE, seen_at TIMESTAMP, city VARCHAR, note VARCHAR)"""
 MODEL_INSERT = f"""
 INSERT INTO {MODEL}
 SELECT i, i % 7, i * 3, i / 10, i * 0.5, i % 2 = 0, DATE '2026-01-01' + i::INTEGER, TIMESTAMP '2026-01-01' + INTERVAL (i) HOUR,

@@ -25,7 +25,7 @@ from duckicelake.backends.stack import Stack, StackOptions, start_stack
 from duckicelake.commands.backends import PURPOSE as BACKENDS_PURPOSE
 from duckicelake.commands.embedded import join_home
 from duckicelake.commands.prepare import find_s3_keys
-from duckicelake.config import LakeSettings, Settings
+from duckicelake.config import LakeSettings, read_settings
 
 ROOT = Path(__file__).parents[1]
 READY_SECONDS = 120.0
@@ -81,7 +81,7 @@ class Stand:
     @property
     def lake(self) -> LakeSettings:
         """Where the lake is."""
-        return join_home(Settings(home=self.home), open_home(self.home)).lakes()[0]
+        return join_home(read_settings({"home": self.home}), open_home(self.home)).lakes()[0]
 
     @property
     def pids(self) -> dict[str, int]:

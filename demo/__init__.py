@@ -1,0 +1,4 @@
+"""Real data through the whole road: DuckDB fills a lake with the flights out of New York in 2013, other engines read it.
+
+Run it: `python -m demo`. Reading order: flights, server, load, questions, read, report, __main__.
+"""

@@ -10,5 +10,7 @@ store       the files: objects, and the Parquet we derive
 catalog     the verbs: one function per REST operation
 rest        the door: routes, parameters, ETags, the cache of ready answers
 backends    the cellar: the embedded Postgres and S3
-config, app, commands, cli   settings, wiring, and the command line
+commands, cli   the command line: serve, init, connect, check, smoke
+config, app     settings, read once, and the wiring
+pipeline    the guests: Spark jobs; today only how a session is started
 """

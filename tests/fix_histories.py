@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes a `block` runs once for each block, so that processes share the work."""
     if "block" in metafunc.fixturenames:
-        count, first = metafunc.config.getoption("histories"), metafunc.config.getoption("seed")
+        count, first = read_option(metafunc.config, "histories"), read_option(metafunc.config, "seed")
         blocks = [Block(first + start, min(_BLOCK, count - start)) for start in range(0, count, _BLOCK)]
         metafunc.parametrize("block", blocks, ids=[f"seed{block.seed}x{block.count}" for block in blocks])
 
@@ -35,4 +35,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def history_seed(request: pytest.FixtureRequest) -> int:
     """The seed of this run."""
-    return request.config.getoption("seed")
+    return read_option(request.config, "seed")
+
+
+def read_option(config: pytest.Config, name: str) -> int:
+    """One of the two numbers."""
+    number = config.getoption(name)
+    assert isinstance(number, int)
+    return number

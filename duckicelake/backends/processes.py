@@ -22,7 +22,7 @@ LOG_TAIL_BYTES = 1500
 class Command:
     """What to run: `mark` is a string of its arguments that no other program's command line has.
 
-    `leftovers` are files outside the home that the program makes and does not remove.
+    It runs in `folder`; `leftovers` are files outside the home that the program makes and does not remove.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     launcher: tuple[str, ...] = ()
     leftovers: tuple[Path, ...] = ()
+    folder: Path = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def start_process(command: Command) -> subprocess.Popen[bytes]:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=_environment(command.environment),
-                cwd="/",
+                cwd=command.folder,
                 start_new_session=True,
                 umask=0o077,
             )

@@ -67,6 +67,7 @@ def plan_seaweedfs(home: Home, keys: Keys, ports: dict[str, int], now: datetime)
         pid_path=home.make_folder("run") / "s3.json",
         stop_signal=signal.SIGTERM,
         stop_seconds=STOP_SECONDS,
+        folder=folder,
         environment=_list_environment(settings, keys, now),
         leftovers=tuple(Path(f"/tmp/seaweedfs-{part}-grpc-{ports[f'seaweedfs-{part}-grpc']}.sock") for part in PARTS),
     )
@@ -76,7 +77,8 @@ def plan_seaweedfs(home: Home, keys: Keys, ports: dict[str, int], now: datetime)
 def _list_arguments(folder: Path, settings: Path, ports: dict[str, int]) -> list[str]:
     listening = [f"-{part}.port.grpc={ports[f'seaweedfs-{part}-grpc']}" for part in PARTS]
     listening += [f"-{part}.port={ports['s3' if part == 's3' else f'seaweedfs-{part}']}" for part in PARTS]
-    sockets = [f"-filer.localSocket={folder}/filer.sock", f"-s3.localSocket={folder}/s3.sock"]
+    # Relative to the folder it runs in: the path of a socket is at most 107 bytes, a home's may be longer.
+    sockets = ["-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"]
     access = [f"-s3.config={settings}/keys.json", f"-s3.iam.config={settings}/iam.json"]
     return [
         "-logtostderr=true",

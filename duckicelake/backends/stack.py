@@ -57,9 +57,12 @@ def resolve_store(kind: StoreKind, home: Home) -> StoreKind:
 
     Raises: BackendError: the home holds the files of another store
     """
-    kept: list[StoreKind] = [name for name in ("seaweedfs", "minio") if (home.path / name).exists()]
+    stores: tuple[StoreKind, ...] = ("seaweedfs", "minio")
+    kept: list[StoreKind] = [name for name in stores if (home.path / name).exists()]
+    if kind == "auto" and kept:
+        return kept[0]
     if kind == "auto":
-        return next(iter(kept), "seaweedfs" if minio.find_minio() is None else "minio")
+        return "seaweedfs" if minio.find_minio() is None else "minio"
     if kind != "none" and kept and kind not in kept:
         raise BackendError(f"The files of the home {home.path} are in {kept[0]}; use --store {kept[0]}, or another --home.")
     return kind

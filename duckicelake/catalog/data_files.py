@@ -13,9 +13,9 @@ from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_column_ids
 from duckicelake.translate.files import check_hive_columns, check_readable, choose_spec, to_data_file
 from duckicelake.translate.locations import file_uri
-from duckicelake.translate.name_mapping import FileColumns, NameMapping, check_mapped_file
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
+from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, check_mapped_file
 from duckicelake.translate.visibility import FileKey
 
 REMEMBERED_MAX = 20_000

@@ -20,9 +20,9 @@ from duckicelake.store.objects import Objects
 from duckicelake.translate.history import History, to_history
 from duckicelake.translate.locations import table_folder
 from duckicelake.translate.manifests import Shelves, new_shelves, to_manifests
-from duckicelake.translate.name_mapping import NameMapping, to_name_mapping
 from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
+from duckicelake.translate.shape.name_mapping import NameMapping, to_name_mapping
 from duckicelake.translate.visibility import FileKey, Visibility
 
 EVERYTHING = Since()

@@ -18,7 +18,7 @@ from duckicelake.lake.rows import MetadataLogRow, TableNote, TableRow, TableStat
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2
-from duckicelake.translate.sort_orders import to_sort_orders
+from duckicelake.translate.shape.sort_orders import to_sort_orders
 from duckicelake.translate.to_iceberg import Shape, format_token, to_metadata, with_version
 
 HINT_TRIES = 5

@@ -137,14 +137,6 @@ SELECT t.table_name, format('data file %%s has format %%s', f.path, f.file_forma
  ORDER BY 1, 2
 """
 
-SELECT_MAPPED_FILES = """
-SELECT t.table_name, format('%%s data files were added with ducklake_add_data_files', count(*))
-  FROM ducklake_data_file f JOIN ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
- WHERE f.mapping_id IS NOT NULL
- GROUP BY t.table_id, t.table_name
- ORDER BY 1
-"""
-
 SELECT_DOUBLE_DELETES = """
 SELECT t.table_name, format('data file %%s has %%s live delete files', d.data_file_id, count(*))
   FROM ducklake_delete_file d JOIN ducklake_table t ON t.table_id = d.table_id AND t.end_snapshot IS NULL
@@ -222,7 +214,6 @@ def list_row_checks() -> list[RowCheck]:
         RowCheck(SELECT_BROKEN_PATHS, "error", "DuckLake joins paths as they are: add the slash in Postgres."),
         RowCheck(SELECT_BROKEN_FILES, "error", "DuckDB fails on this table: set the value from the file, or remove the row."),
         RowCheck(SELECT_FOREIGN_FORMATS, "error", "DuckDB reads every file as Parquet: remove the file from the table."),
-        RowCheck(SELECT_MAPPED_FILES, "warning", "Iceberg clients cannot read this table yet: INSERT the rows instead."),
         RowCheck(SELECT_DOUBLE_DELETES, "error", "Rows come back or repeat: keep the delete file with all positions, end the others."),
     ]
 

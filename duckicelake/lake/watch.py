@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 import psycopg
 
-from duckicelake.errors import ServiceUnavailable
+from duckicelake.errors import CatalogError, ServiceUnavailable
 from duckicelake.lake.changes import touched_tables
+from duckicelake.lake.connect import mapped_errors
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.rows import Position
 
@@ -83,8 +84,12 @@ class Watch:
             while (waiting := self._waiting) is not None:
                 self._waiting = None
                 try:
-                    waiting.set_result(await asyncio.wait_for(self._check(), CHECK_TIMEOUT_S))
-                except (psycopg.Error, OSError, TimeoutError):
+                    with mapped_errors(self._metadata_schema):
+                        waiting.set_result(await asyncio.wait_for(self._check(), CHECK_TIMEOUT_S))
+                except CatalogError as error:
+                    await self._disconnect()
+                    waiting.set_exception(error)
+                except (OSError, TimeoutError):
                     await self._disconnect()
                     waiting.set_exception(ServiceUnavailable("The lake's Postgres does not answer."))
                 except BaseException:

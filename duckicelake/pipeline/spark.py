@@ -1,9 +1,11 @@
 """One quiet local Spark session that knows Iceberg, and its catalogs over REST."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, MutableMapping
+import subprocess
+from collections.abc import Generator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark import SparkContext
@@ -46,7 +48,7 @@ class RestCatalog:
 
 
 @contextlib.contextmanager
-def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: Progress) -> Iterator[SparkSession]:
+def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: Progress) -> Generator[SparkSession]:
     """The one Spark session of this process, ended with its Java process at the end of the block.
 
     `environ` is the process's own environment: Spark's launcher reads JAVA_HOME there, and finds ours.
@@ -122,20 +124,23 @@ def _build(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _stop(session: SparkSession) -> None:
+    # PySpark keeps its Java process for a next session and has no public way to end it.
+    context: Any = SparkContext
     session.stop()
-    gateway = SparkContext._gateway
-    if gateway is None:
+    if context._gateway is None:
         return
-    gateway.shutdown()
+    process: subprocess.Popen[bytes] = context._gateway.proc
+    context._gateway.shutdown()
     # Java ends when the pipe to its standard input does.
-    gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=_SECONDS_TO_STOP)
-    SparkContext._gateway = None
-    SparkContext._jvm = None
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait(timeout=_SECONDS_TO_STOP)
+    context._gateway = None
+    context._jvm = None
 
 
 @contextlib.contextmanager
-def _environment(environ: MutableMapping[str, str], changes: Mapping[str, str]) -> Iterator[None]:
+def _environment(environ: MutableMapping[str, str], changes: Mapping[str, str]) -> Generator[None]:
     before = {name: environ.get(name) for name in changes}
     environ.update(changes)
     try:

@@ -1,16 +1,25 @@
 """The LRU cache of ready-made table loads, bounded in entries and in bytes."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 
+from starlette.types import Scope
+
 from duckicelake.catalog.tables import Position
+from duckicelake.rest.errors import READS
 from duckicelake.rest.ready import ReadyAnswer
 
 DEFAULT_MAX_BYTES = 128 * 1024 * 1024
 
 TableKey = tuple[bytes, str]
 """The raw path of a load, and its shape."""
+
+SHAPES: Mapping[bytes, str] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
+"""The queries worth keeping an answer for; any other spelling takes the long way and fills nothing."""
+
+TABLE_PATH_PARTS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +66,15 @@ class TableCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.size_bytes -= entry.answer.size_bytes
+
+
+def find_table_key(scope: Scope) -> TableKey | None:
+    """Return where the cache keeps the answer to this request, or None if it keeps none."""
+    shape = SHAPES.get(scope["query_string"])
+    if shape is None or scope["method"] not in READS:
+        return None
+    raw_path: bytes = scope.get("raw_path") or b""
+    parts = raw_path.split(b"/")
+    if len(parts) != TABLE_PATH_PARTS or parts[3] != b"namespaces" or parts[5] != b"tables":
+        return None
+    return raw_path, shape

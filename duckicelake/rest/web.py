@@ -9,12 +9,12 @@ from starlette.types import ASGIApp
 
 from duckicelake.rest.door import Door
 from duckicelake.rest.errors import build_error_handlers
-from duckicelake.rest.front import Front
-from duckicelake.rest.hot import HotLane
-from duckicelake.rest.limit import BodyLimit
+from duckicelake.rest.layers.front import Front
+from duckicelake.rest.layers.hot import HotLane
+from duckicelake.rest.layers.limit import BodyLimit
+from duckicelake.rest.layers.paths import RawPaths
 from duckicelake.rest.metrics import build_counter, build_gauge
 from duckicelake.rest.params import check_query
-from duckicelake.rest.paths import RawPaths
 from duckicelake.rest.router import add_operations
 from duckicelake.rest.routes.service import ServiceRoutes
 

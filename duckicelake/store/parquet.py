@@ -113,12 +113,12 @@ def read_column_ids(source: BinaryIO) -> dict[tuple[str, ...], int | None]:
 
 # what pyarrow's stubs know of nested types helps nobody here
 def _walk_columns(path: tuple[str, ...], field: Any, found: dict[tuple[str, ...], int | None]) -> None:
-    text = (field.metadata or {}).get(b"PARQUET:field_id")
-    found[path] = None if text is None else int(text)
-    kind = field.type
+    metadata: dict[bytes, bytes] = field.metadata or {}
+    found[path] = int(metadata[b"PARQUET:field_id"]) if b"PARQUET:field_id" in metadata else None
+    kind: Any = field.type
     if pa.types.is_struct(kind):
-        for child in kind.fields:
-            _walk_columns((*path, child.name), child, found)
+        for place in range(kind.num_fields):
+            _walk_columns((*path, kind.field(place).name), kind.field(place), found)
     elif pa.types.is_map(kind):
         _walk_columns((*path, "key"), kind.key_field, found)
         _walk_columns((*path, "value"), kind.item_field, found)

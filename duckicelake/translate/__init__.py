@@ -1,5 +1,6 @@
 """THE BRIDGE, pure: where DuckLake's rows and Iceberg's format meet.
 
 types (columns → schema) · values (texts → Iceberg values) · partitions · locations (paths → URIs) · history (rows →
-what each snapshot changed) · manifests (changes → manifests) · files (rows → data files) · to_iceberg (all → metadata).
+what each snapshot changed) · manifests (changes → manifests) · files (rows → data files) · shape (sort orders, name mapping) ·
+to_iceberg (all → metadata).
 """

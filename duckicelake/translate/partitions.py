@@ -182,7 +182,7 @@ def _to_value(key: PartitionKey, texts: Sequence[str | None], schema: Schema) ->
     field = find_field(schema, key.source_id)
     value = parse_value(field.type, known[0]) if field and isinstance(field.type, PrimitiveType) else None
     # DuckLake puts 0.0 and -0.0 into one file, and Iceberg tells them apart
-    return None if isinstance(value, float) and (value == 0 or not math.isfinite(value)) else value
+    return None if isinstance(value, float) and (value == 0.0 or not math.isfinite(value)) else value
 
 
 def _to_ordinal(components: Sequence[int]) -> int:

@@ -8,10 +8,10 @@ from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
 from duckicelake.translate.locations import metadata_uri
-from duckicelake.translate.name_mapping import PROPERTY, NameMapping
 from duckicelake.translate.partitions import Partitioning, to_spec
 from duckicelake.translate.schemas import Schemas
-from duckicelake.translate.sort_orders import SortOrders
+from duckicelake.translate.shape.name_mapping import PROPERTY, NameMapping
+from duckicelake.translate.shape.sort_orders import SortOrders
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 FIRST_PARTITION_FIELD_ID = 1000

@@ -168,7 +168,7 @@ def test_the_servers_listen_on_loopback_and_only_on_the_known_ports(running: Sta
     weed, sockets = list_listening(get_pid(running, "s3"))
     assert weed == {("127.0.0.1", ports[name]) for name in list_port_names()}
     assert sockets
-    for path in map(Path, sockets):
+    for path in (running.home.path / "seaweedfs" / name for name in sockets):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
@@ -331,13 +331,13 @@ def test_a_home_stays_with_the_store_that_has_its_files(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("kind", ["seaweedfs", *(["minio"] if shutil.which("minio") else [])])
 def test_every_store_that_is_here_survives_a_restart(tmp_path: Path, kind: Literal["seaweedfs", "minio"]) -> None:
-    """The bucket, an object and the sessions of STS; a MinIO is tried where the PATH has one."""
-    options = StackOptions(postgres=False, store=kind)
-    first = start_stack(tmp_path, options, lambda line: None)
+    """The bucket, an object and the sessions of STS, in a home with a long path; a MinIO is tried where the PATH has one."""
+    options, home = StackOptions(postgres=False, store=kind), tmp_path / ("long" * 30)
+    first = start_stack(home, options, lambda line: None)
     assert first.store is not None
     s3(first.store).put_object(Bucket="lake", Key=KEY, Body=CONTENT)
     first.stop()
-    second = start_stack(tmp_path, options, lambda line: None)
+    second = start_stack(home, options, lambda line: None)
     try:
         assert second.postgres is None
         assert read_object(second) == CONTENT

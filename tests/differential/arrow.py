@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ def _plain_chunks(column: Column, chunks: pa.ChunkedArray) -> list[Plain]:
         raise WrongShape(f"column {column.name}: {wrong}") from wrong
 
 
-def _plain_array(kind: Kind, array: pa.Array) -> list[Plain]:
+def _plain_array(kind: Kind, array: Any) -> list[Plain]:
     if isinstance(array.type, pa.DictionaryType):
         array = array.dictionary_decode()
     if isinstance(array.type, pa.BaseExtensionType):
@@ -50,7 +51,7 @@ def _plain_array(kind: Kind, array: pa.Array) -> list[Plain]:
             return [None if span is None else sort_pairs(zip(keys[span], values[span], strict=True)) for span in _spans(array)]
 
 
-def _plain_structs(fields: tuple[Column, ...], array: pa.Array) -> list[Plain]:
+def _plain_structs(fields: tuple[Column, ...], array: Any) -> list[Plain]:
     _check(pt.is_struct(array.type), fields, array)
     names = [array.type.field(index).name for index in range(array.type.num_fields)]
     if names != [part.name for part in fields]:
@@ -60,45 +61,45 @@ def _plain_structs(fields: tuple[Column, ...], array: pa.Array) -> list[Plain]:
     return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
 
 
-def _spans(array: pa.Array) -> list[slice | None]:
+def _spans(array: Any) -> list[slice | None]:
     offsets = array.offsets.to_pylist()
     valid = array.is_valid().to_pylist()
     return [slice(offsets[index], offsets[index + 1]) if valid[index] else None for index in range(len(array))]
 
 
-def _plain_scalars(name: str, array: pa.Array) -> list[Plain]:
+def _plain_scalars(name: str, array: Any) -> list[Plain]:
     is_right, convert = _SCALARS[name.partition("(")[0]]
     _check(is_right(array.type), name, array)
     return convert(array)
 
 
-def _check(is_right: bool, kind: object, array: pa.Array) -> None:
+def _check(is_right: bool, kind: object, array: Any) -> None:
     if not is_right:
         raise WrongShape(f"Arrow type {array.type}, expected one for {kind}")
 
 
-def _as_integers(array: pa.Array) -> list[Plain]:
+def _as_integers(array: Any) -> list[Plain]:
     return array.cast(pa.int64()).to_pylist()
 
 
-def _as_microseconds(array: pa.Array) -> list[Plain]:
+def _as_microseconds(array: Any) -> list[Plain]:
     micros = pa.time64("us") if pt.is_time(array.type) else pa.timestamp("us", tz=array.type.tz)
     return array.cast(micros).cast(pa.int64()).to_pylist()
 
 
-def _as_days(array: pa.Array) -> list[Plain]:
+def _as_days(array: Any) -> list[Plain]:
     return array.cast(pa.date32()).cast(pa.int32()).to_pylist()
 
 
-def _as_floats(array: pa.Array) -> list[Plain]:
+def _as_floats(array: Any) -> list[Plain]:
     return [None if value is None else plain_float(value) for value in array.to_pylist()]
 
 
-def _as_uuids(array: pa.Array) -> list[Plain]:
+def _as_uuids(array: Any) -> list[Plain]:
     return [None if value is None else str(UUID(bytes=value) if isinstance(value, bytes) else UUID(value)) for value in array.to_pylist()]
 
 
-def _as_is(array: pa.Array) -> list[Plain]:
+def _as_is(array: Any) -> list[Plain]:
     return array.to_pylist()
 
 
@@ -123,7 +124,7 @@ def _is_uuid(kind: pa.DataType) -> bool:
 
 
 _INTEGERS = (pt.is_integer, _as_integers)
-_SCALARS: dict[str, tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list[Plain]]]] = {
+_SCALARS: dict[str, tuple[Callable[[pa.DataType], bool], Callable[[Any], list[Plain]]]] = {
     "boolean": (pt.is_boolean, _as_is),
     "int8": _INTEGERS,
     "int16": _INTEGERS,

@@ -63,15 +63,14 @@ def _list_leaves(rows: pa.Table) -> Iterator[tuple[int, pa.ChunkedArray, bool]]:
         yield from _walk(field, rows.column(index), False)
 
 
-def _walk(field: pa.Field, array: pa.ChunkedArray, is_repeated: bool) -> Iterator[tuple[int, pa.ChunkedArray, bool]]:
+def _walk(field: pa.Field, array: Any, is_repeated: bool) -> Iterator[tuple[int, pa.ChunkedArray, bool]]:
     if pt.is_struct(field.type):
         parts = array.flatten()
         for index, part in enumerate(parts):
             yield from _walk(field.type.field(index), part, is_repeated)
     elif pt.is_map(field.type):
-        chunks = [chunk.slice(0) for chunk in array.chunks]
-        keys = pa.chunked_array([chunk.keys for chunk in chunks], field.type.key_type)
-        items = pa.chunked_array([chunk.items for chunk in chunks], field.type.item_type)
+        keys = pa.chunked_array([chunk.keys for chunk in array.chunks], field.type.key_type)
+        items = pa.chunked_array([chunk.items for chunk in array.chunks], field.type.item_type)
         yield from _walk(field.type.key_field, keys, True)
         yield from _walk(field.type.item_field, items, True)
     elif pt.is_list(field.type) or pt.is_large_list(field.type):
@@ -81,10 +80,10 @@ def _walk(field: pa.Field, array: pa.ChunkedArray, is_repeated: bool) -> Iterato
         yield int(field.metadata[_FIELD_ID]), array, is_repeated
 
 
-def _to_iceberg(array: pa.ChunkedArray) -> list[Any]:
+def _to_iceberg(array: Any) -> list[Any]:
     """Values as PyIceberg's transforms and bounds know them."""
     if isinstance(array.type, pa.BaseExtensionType):
-        array = pa.chunked_array([chunk.storage for chunk in array.chunks], array.type.storage_type)
+        array = array.cast(array.type.storage_type)
     if pt.is_date(array.type):
         return array.cast(pa.int32()).to_pylist()
     if pt.is_time(array.type):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.snapshots import Snapshot
 
 FileKey = tuple[str, str]
@@ -44,6 +45,7 @@ def _check_chain(table: IcebergTable) -> None:
     assert parents == [None, *ids[:-1]][: len(ids)], f"parents {parents} of {ids}"
     numbers = [snapshot.sequence_number or 0 for snapshot in snapshots]
     assert numbers == sorted(set(numbers)), f"sequence numbers {numbers}"
+    assert not isinstance(metadata, TableMetadataV1)
     assert metadata.last_sequence_number == max(numbers, default=0)
     times = [snapshot.timestamp_ms for snapshot in snapshots]
     assert times == sorted(times), f"times {times}"
@@ -153,6 +155,9 @@ def _check_summary(snapshot: Snapshot, changes: Changes) -> None:
 def _possible_operations(changes: Changes) -> set[str]:
     adds_data = _count(changes.added, DataFileContent.DATA) > 0
     removes = bool(changes.deleted) or _count(changes.added, DataFileContent.POSITION_DELETES) > 0
+    if not changes.added and not changes.deleted:
+        # A transaction took back what it had inserted.
+        return {"append", "replace"}
     if adds_data and not removes:
         return {"append"}
     if adds_data:

@@ -1,8 +1,9 @@
 """The heart of the proof: whatever DuckDB does to a lake, every reader shows exactly the rows of the model."""
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed
 
+from tests.differential.generation import history_settings
 from tests.differential.generator.histories import histories
 from tests.differential.generator.kinds import SCALARS, SPARK_SCALARS
 from tests.differential.generator.steps import History
@@ -21,14 +22,7 @@ def run_block(block: Block, stack: SharedStack, spark: Spark | None) -> None:
     """Prove a block of histories; a failing one shrinks, and is printed as the SQL that replays it."""
 
     @seed(block.seed)
-    @settings(
-        max_examples=block.count,
-        deadline=None,
-        database=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-    )
+    @history_settings(block.count, shrink=True)
     @given(histories(types=SCALARS if spark is None else SPARK_SCALARS))
     def every_reader_agrees(history: History) -> None:
         with make_lake(stack) as lake, serve(make_settings(lake)) as server:

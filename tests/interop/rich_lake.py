@@ -10,7 +10,8 @@ from tests.support.readers import DuckLakeReader, Ident, Served
 
 NEW_TRIPS = """
 INSERT INTO trips SELECT i, 'city ' || i % 7, i * 1.25, DATE '2026-01-01' + (i % 90)::INTEGER,
-TIMESTAMPTZ '2026-01-01 00:00:00+00' + INTERVAL (i) MINUTE, ['a' || i % 3, NULL], {{'x': i / 4, 'y': -i}}, {last} FROM range({start}, {end}) r(i)
+TIMESTAMPTZ '2026-01-01 00:00:00+00' + INTERVAL (i) MINUTE, ['a' || i % 3, NULL], {{'x': i / 4, 'y': -i}}, {last}
+FROM range({start}, {end}) r(i)
 """
 
 TRIPS = (
@@ -19,10 +20,11 @@ TRIPS = (
     NEW_TRIPS.format(start=0, end=1000, last="i"),
     NEW_TRIPS.format(start=1000, end=1500, last="NULL"),
     "INSERT INTO trips VALUES (2000, NULL, NULL, NULL, NULL, NULL, NULL, NULL), "
-    "(2001, '', -0.01, '1969-12-31', '1969-12-31 23:59:59.999999+00', [], {'x': 'nan', 'y': '-inf'}, 1), "
-    "(2002, 'Łódź', 9999999.99, '9999-12-31', '2262-01-01 00:00:00+00', ['ü', ''], {'x': NULL, 'y': 0}, 2)",
+    "(2001, '', -0.01, '1969-12-31', '1969-12-31 23:59:59.999999+00', [], {'x': 1.5, 'y': -2.25}, 1), "
+    "(2002, 'Łódź', 9999999.99, '9999-12-31', '2262-01-01 00:00:00+00', ['ü', ''], {'x': NULL, 'y': 0}, 2), "
+    "(2003, 'gone', 0, '2026-01-01', '2026-01-01 00:00:00+00', NULL, NULL, 3)",
     "DELETE FROM trips WHERE id % 10 = 3",
-    "DELETE FROM trips WHERE id IN (5, 2001)",
+    "DELETE FROM trips WHERE id = 5",
     "UPDATE trips SET city = 'Łódź' WHERE id BETWEEN 100 AND 149",
     "ALTER TABLE trips RENAME COLUMN price TO fare",
     "ALTER TABLE trips DROP COLUMN draft",
@@ -101,10 +103,17 @@ class RichLake:
         self.check_same(self.ask(sql), found)
 
     def list_inserts(self, table: str, first_snapshot_id: int, columns: str) -> pa.Table:
-        """The rows that pure INSERTs added from a snapshot on, as DuckDB tells them."""
-        added = f"ducklake_table_changes('lake', 'main', '{table}', {first_snapshot_id}, (SELECT max(snapshot_id) FROM lake.snapshots()))"
-        pure = f"SELECT snapshot_id FROM {added} GROUP BY ALL HAVING bool_and(change_type = 'insert')"
-        return self.ask(f"SELECT {columns} FROM {added} WHERE snapshot_id IN ({pure})")
+        """The rows that pure INSERTs added to a table since a snapshot, that one included, as DuckDB tells them."""
+        conn = self.truth.conn
+        (head,) = conn.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchone() or (0,)
+        changes = f"ducklake_table_changes('lake', 'main', '{table}', {first_snapshot_id}, {head})"
+        pure = f"SELECT snapshot_id FROM {changes} GROUP BY ALL HAVING bool_and(change_type = 'insert')"
+        return self.ask(f"SELECT {columns} FROM {changes} WHERE snapshot_id IN ({pure})")
+
+    def list_files(self, table: str) -> dict[str, bool]:
+        """Where DuckDB keeps a table's rows now: by Parquet file, whether rows in it are deleted by a file."""
+        found = self.truth.conn.execute(f"SELECT data_file, delete_file IS NOT NULL FROM ducklake_list_files('lake', '{table}')").fetchall()
+        return dict(found)
 
 
 def fill_lake(lake: FreshLake, statements: Iterable[str]) -> DuckLakeReader:

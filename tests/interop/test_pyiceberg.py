@@ -1,129 +1,114 @@
-"""PyIceberg, unmodified, against the running catalog."""
+"""PyIceberg over REST against DuckDB's own view of the lake."""
 
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, IsNull, LessThan
-from pyiceberg.table import StaticTable, Table
+import pytest
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.expressions import GreaterThanOrEqual
 
-from tests.interop.orders import IDENT, INSERT_LAST, INSERT_MANY, INSERT_ONE, OPERATIONS, ROW_COUNTS, SNAPSHOTS, UPDATE_ONE, Orders
-from tests.support.readers import Served
+from tests.interop.rich_lake import TABLES, RichLake
+from tests.support.readers import Ident, PyIcebergReader
 
-
-def load(orders: Orders) -> Table:
-    """The table as PyIceberg loads it."""
-    return orders.served.pyiceberg().catalog.load_table(IDENT)
+TRIPS, VISITS, MEASURES, EMPTY = (("main", name) for name in ("trips", "visits", "measures", "empty"))
 
 
-def test_namespaces_and_tables_are_listed(orders: Orders) -> None:
-    """What DuckDB made is what PyIceberg finds, and nothing else."""
-    catalog = orders.served.pyiceberg().catalog
-    assert sorted(catalog.list_namespaces()) == [("main",), ("shop",)]
-    assert catalog.list_tables("shop") == [IDENT]
-    assert catalog.list_tables("main") == []
-    assert catalog.table_exists(IDENT)
-    assert not catalog.table_exists(("shop", "nothing"))
+def test_namespaces_and_tables_are_listed(pyiceberg: PyIcebergReader) -> None:
+    """Dots stay in names, levels nest, and a parent that only its children imply is there and empty."""
+    catalog = pyiceberg.catalog
+    assert catalog.list_namespaces() == [("a",), ("a.b",), ("main",), ("ü",)]
+    assert catalog.list_namespaces(("a",)) == [("a", "b")]
+    assert catalog.list_tables(("a",)) == []
+    assert catalog.list_tables("main") == [EMPTY, MEASURES, TRIPS, VISITS]
+    assert catalog.list_tables(("a.b",)) == [("a.b", "T x")]
+    assert catalog.list_tables(("a", "b")) == [("a", "b", "t")]
 
 
-def test_time_travel_shows_every_snapshot(orders: Orders) -> None:
-    """Each snapshot has the rows and the columns of its time."""
-    table = load(orders)
-    assert {snapshot_id: len(table.scan(snapshot_id=snapshot_id).to_arrow()) for snapshot_id in SNAPSHOTS} == ROW_COUNTS
-    assert table.scan(snapshot_id=UPDATE_ONE).to_arrow().column_names == ["id", "item", "price"]
-    assert table.scan().to_arrow().column_names == ["id", "item", "price", "note"]
+def test_existence_is_told(pyiceberg: PyIcebergReader) -> None:
+    """What is not there is said to be missing, in the words PyIceberg knows."""
+    catalog = pyiceberg.catalog
+    assert [catalog.namespace_exists(name) for name in ("main", "nowhere", "ü", ("a",))] == [True, False, True, True]
+    assert [catalog.table_exists(name) for name in (TRIPS, ("main", "nothing"), ("nowhere", "trips"))] == [True, False, False]
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table(("main", "nothing"))
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.list_tables("nowhere")
 
 
-def test_filters_find_rows_in_files_and_inlined_ones(orders: Orders) -> None:
-    """Pruning by bounds loses nothing."""
-    table = load(orders)
-    assert table.scan(EqualTo("id", 50)).to_arrow()["item"].to_pylist() == ["changed"]
-    assert table.scan(EqualTo("id", 100)).to_arrow()["item"].to_pylist() == ["extra"]
-    assert table.scan(EqualTo("id", 5)).to_arrow().num_rows == 0
-    assert table.scan(And(GreaterThanOrEqual("id", 98), LessThan("id", 102))).to_arrow().num_rows == 4
-    assert table.scan(IsNull("price")).to_arrow()["id"].to_pylist() == [100]
+@pytest.mark.parametrize("ident", TABLES, ids=".".join)
+def test_a_scan_gives_the_rows_duckdb_sees(rich: RichLake, pyiceberg: PyIcebergReader, ident: Ident) -> None:
+    """Files, inlined rows, deletes, defaults, odd names."""
+    rich.check_same(rich.truth.read(ident), pyiceberg.read(ident))
 
 
-def test_snapshots_and_history_tell_what_happened(orders: Orders) -> None:
-    """inspect.snapshots() and inspect.history() list the table's snapshots in order, each with its parent."""
-    table = load(orders)
-    snapshots = table.inspect.snapshots().to_pylist()
-    assert [row["snapshot_id"] for row in snapshots] == SNAPSHOTS
-    assert [row["parent_id"] for row in snapshots] == [None, *SNAPSHOTS[:-1]]
-    assert [row["operation"] for row in snapshots] == OPERATIONS
-    history = table.inspect.history().to_pylist()
-    assert [row["snapshot_id"] for row in history] == SNAPSHOTS
-    assert all(row["is_current_ancestor"] for row in history)
-    assert [row["made_current_at"] for row in history] == [row["committed_at"] for row in snapshots]
+def test_a_table_in_a_nested_namespace_is_read(rich: RichLake, pyiceberg: PyIcebergReader) -> None:
+    """Levels `a`, `b` are DuckDB's schema `a␟b`."""
+    rich.check_same(rich.truth.read(("a\u241fb", "t")), pyiceberg.catalog.load_table(("a", "b", "t")).scan().to_arrow())
 
 
-def test_summaries_count_rows_and_files(orders: Orders) -> None:
-    """A summary says what its snapshot added and what there is in all."""
-    summaries = {row["snapshot_id"]: dict(row["summary"]) for row in load(orders).inspect.snapshots().to_pylist()}
-    assert summaries[INSERT_MANY]["added-records"] == "100"
-    assert summaries[INSERT_ONE]["added-records"] == "1"
-    assert summaries[INSERT_ONE]["total-records"] == "101"
-    last = summaries[INSERT_LAST]
-    assert int(last["total-records"]) - int(last["total-position-deletes"]) == ROW_COUNTS[INSERT_LAST]
+@pytest.mark.parametrize("ident", [TRIPS, VISITS, MEASURES], ids=".".join)
+def test_every_snapshot_is_readable(rich: RichLake, pyiceberg: PyIcebergReader, ident: Ident) -> None:
+    """A snapshot shows what DuckDB shows at the lake snapshot of the same id."""
+    snapshots = pyiceberg.catalog.load_table(ident).snapshots()
+    assert len(snapshots) > 3
+    for snapshot in snapshots:
+        rich.check_same(rich.truth.read(ident, snapshot.snapshot_id), pyiceberg.read(ident, snapshot.snapshot_id))
 
 
-def test_refs_name_the_newest_snapshot(orders: Orders) -> None:
-    """main is the current snapshot."""
-    refs = load(orders).inspect.refs().to_pylist()
-    assert [(row["name"], row["type"], row["snapshot_id"]) for row in refs] == [("main", "BRANCH", INSERT_LAST)]
+@pytest.mark.parametrize(
+    ("condition", "most_files"),
+    [
+        pytest.param("id < 90", 2, id="bounds of the first file and of inlined rows"),
+        pytest.param("id = 3050", 1, id="bounds of the last file"),
+        pytest.param("id = -1", 0, id="out of all bounds"),
+        pytest.param("fare > 2000.50", 3, id="decimal"),
+        pytest.param("city = 'Łódź'", 4, id="text"),
+        pytest.param("city IS NULL", 1, id="null"),
+        pytest.param("note IS NULL", 5, id="column that older files lack"),
+        pytest.param("note = 'new'", 5, id="value of a column that older files lack"),
+        pytest.param("day >= '2200-01-01'", 1, id="date"),
+        pytest.param("seen < '1970-01-01T00:00:00+00:00'", 1, id="instant"),
+        pytest.param("id IN (7, 1004, 2001)", 3, id="list of values"),
+    ],
+)
+def test_bounds_prune_without_losing_rows(rich: RichLake, pyiceberg: PyIcebergReader, condition: str, most_files: int) -> None:
+    """A filter gives DuckDB's rows from no more files than can hold them."""
+    scan = pyiceberg.catalog.load_table(TRIPS).scan(row_filter=condition)
+    assert len({task.file.file_path for task in scan.plan_files()}) <= most_files
+    rich.check_answer(f"FROM lake.trips WHERE {condition}", scan.to_arrow())
 
 
-def test_entries_and_files_add_up(orders: Orders) -> None:
-    """The rows of the live files less the deleted positions are the rows of the table."""
-    table = load(orders)
-    files = table.inspect.files().to_pylist()
-    rows = sum(row["record_count"] for row in files if row["content"] == 0)
-    deleted = sum(row["record_count"] for row in files if row["content"] == 1)
-    assert rows - deleted == ROW_COUNTS[INSERT_LAST]
-    entries = table.inspect.entries().to_pylist()
-    assert sorted(row["data_file"]["file_path"] for row in entries) == sorted(row["file_path"] for row in files)
-    assert {row["snapshot_id"] for row in entries} <= set(SNAPSHOTS)
+@pytest.mark.parametrize(
+    ("condition", "most_files"),
+    [
+        pytest.param("country = 'de'", 5, id="identity"),
+        pytest.param("day >= '2026-03-01' AND day < '2026-04-01'", 4, id="month"),
+        pytest.param("country = 'pl' AND day = '2026-02-15'", 2, id="both"),
+        pytest.param("country IS NULL", 1, id="null"),
+        pytest.param("country = 'se'", 2, id="rows from before it was partitioned"),
+        pytest.param("day > '2027-01-01'", 0, id="out of all"),
+        pytest.param("country <> 'de'", 10, id="not equal"),
+    ],
+)
+def test_partitions_prune_without_losing_rows(rich: RichLake, pyiceberg: PyIcebergReader, condition: str, most_files: int) -> None:
+    """A filter on the partitioned columns reads the partitions it must, and files that are in none."""
+    scan = pyiceberg.catalog.load_table(VISITS).scan(row_filter=condition)
+    assert len({task.file.file_path for task in scan.plan_files()}) <= most_files
+    rich.check_answer(f"FROM lake.visits WHERE {condition}", scan.to_arrow())
 
 
-def test_bounds_are_readable(orders: Orders) -> None:
-    """The first file's metrics are those of the numbers 0 to 99."""
-    files = load(orders).inspect.data_files().to_pylist()
-    first = next(row["readable_metrics"]["id"] for row in files if row["record_count"] == 100)
-    assert (first["lower_bound"], first["upper_bound"], first["null_value_count"], first["value_count"]) == (0, 99, 0, 100)
+def test_columns_can_be_chosen(rich: RichLake, pyiceberg: PyIcebergReader) -> None:
+    """In the table's own order, also with a filter on a column that is not asked for, and inside a struct."""
+    table = pyiceberg.catalog.load_table(TRIPS)
+    rich.check_answer("SELECT id, fare FROM lake.trips", table.scan(selected_fields=("id", "fare")).to_arrow())
+    found = table.scan(GreaterThanOrEqual("id", 1400), selected_fields=("city", "note")).to_arrow()
+    rich.check_answer("SELECT city, note FROM lake.trips WHERE id >= 1400", found)
+    found = table.scan(selected_fields=("spot.x",)).to_arrow()
+    rich.check_answer("SELECT CASE WHEN spot IS NULL THEN NULL ELSE {'x': spot.x} END AS spot FROM lake.trips", found)
 
 
-def test_manifests_count_their_files(orders: Orders) -> None:
-    """inspect.manifests() agrees with inspect.entries()."""
-    table = load(orders)
-    manifests = table.inspect.manifests().to_pylist()
-    live = sum(row["added_data_files_count"] + row["existing_data_files_count"] for row in manifests)
-    live += sum(row["added_delete_files_count"] + row["existing_delete_files_count"] for row in manifests)
-    assert live == len(table.inspect.entries().to_pylist())
-
-
-def test_partitions_are_true(served: Served) -> None:
-    """inspect.partitions() has one line per value, with its rows."""
-    conn = served.lake.duckdb()
-    conn.execute("CREATE TABLE visits (id BIGINT, day DATE, place VARCHAR)")
-    conn.execute("ALTER TABLE visits SET PARTITIONED BY (place)")
-    conn.execute("INSERT INTO visits SELECT i, DATE '2024-01-01' + i::INTEGER, ['a b', 'ü/%', NULL][i % 3 + 1] FROM range(60) t(i)")
-    table = served.pyiceberg().catalog.load_table(("main", "visits"))
-    partitions = {row["partition"]["place"]: row["record_count"] for row in table.inspect.partitions().to_pylist()}
-    assert partitions == {"a b": 20, "ü/%": 20, None: 20}
-    planned = list(table.scan(EqualTo("place", "a b")).plan_files())
-    assert len(planned) == 1
-    assert table.scan(EqualTo("place", "ü/%")).to_arrow().num_rows == 20
-
-
-def test_metadata_files_are_readable_without_the_catalog(orders: Orders) -> None:
-    """The metadata location holds what the catalog answered; the log names its forerunners, all readable."""
-    table = load(orders)
-    alone = StaticTable.from_metadata(table.metadata_location, table.io.properties)
-    assert alone.metadata == table.metadata
-    assert alone.scan().to_arrow().num_rows == ROW_COUNTS[INSERT_LAST]
-    for entry in table.metadata.metadata_log:
-        assert StaticTable.from_metadata(entry.metadata_file, table.io.properties).metadata.table_uuid == table.metadata.table_uuid
-
-
-def test_refresh_shows_the_next_commit(orders: Orders) -> None:
-    """After DuckDB's COMMIT returns, a refresh shows it."""
-    table = load(orders)
-    orders.served.lake.duckdb().execute("INSERT INTO shop.orders VALUES (500, 'new', 1, NULL)")
-    assert table.refresh().scan(EqualTo("id", 500)).to_arrow().num_rows == 1
-    assert table.metadata.current_snapshot_id == INSERT_LAST + 1
+def test_an_increment_is_what_was_inserted(rich: RichLake, pyiceberg: PyIcebergReader) -> None:
+    """The rows that inserts added between two snapshots; deletes and updates in between do not count."""
+    table = pyiceberg.catalog.load_table(TRIPS)
+    first, second, *_ = (snapshot.snapshot_id for snapshot in table.snapshots())
+    found = table.incremental_append_scan(from_snapshot_id_exclusive=first).to_arrow()
+    columns = ", ".join(found.column_names)
+    rich.check_same(rich.list_inserts("trips", second, columns), found)
+    assert len(found) == 604

@@ -91,6 +91,7 @@ def read_pages(rows: set[tuple[str, ...]], size: int) -> list[tuple[str, ...]]:
     seen += cut
     while token is not None:
         assert len(cut) == size
+        assert len(seen) <= len(rows)
         cut, token = cut_page(rows, tuple[str, ...], Page(decode_page_token(token), size))
         seen += cut
     return seen

@@ -9,9 +9,8 @@ from duckicelake.catalog import tables
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.errors import BadRequest
 from duckicelake.rest.bodies import ListTablesResponse, LoadTableResult
-from duckicelake.rest.cache import ReadyTable
+from duckicelake.rest.cache import ReadyTable, find_table_key
 from duckicelake.rest.door import Door
-from duckicelake.rest.hot import find_table_key
 from duckicelake.rest.params import Levels, PageParam, Prefix, Shape, TableName, cut_page
 from duckicelake.rest.ready import Headers, ReadyAnswer, build_ready_answer, find_conditions
 from duckicelake.rest.served import Served

@@ -34,7 +34,7 @@ from tests.differential.generator.operations import Delete, Insert, Merge, Updat
 from tests.differential.generator.predicates import Everything, IsNull, KeyIn, KeyModulo, Predicate, key_column
 from tests.differential.generator.steps import History, Operation, Step
 
-Draw = Callable[[st.SearchStrategy], object]
+Draw = st.DrawFn
 Maker = Callable[[Draw, Lake], Operation | None]
 
 _TIME_ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
@@ -180,11 +180,9 @@ def _draw_rename_column(draw: Draw, lake: Lake) -> Operation | None:
 
 def _draw_promote(draw: Draw, lake: Lake) -> Operation | None:
     table = _draw_table(draw, lake)
-    targets = [column for column in table.columns if isinstance(column.kind, Scalar) and column.kind.name in PROMOTIONS]
-    if not targets:
-        return None
-    column = draw(st.sampled_from(targets))
-    return PromoteColumn(table.table_id, column.column_id, draw(st.sampled_from(PROMOTIONS[column.kind.name])))
+    scalars = ((column.column_id, column.kind.name) for column in table.columns if isinstance(column.kind, Scalar))
+    targets = [(column_id, wider) for column_id, name in scalars for wider in PROMOTIONS.get(name, ())]
+    return PromoteColumn(table.table_id, *draw(st.sampled_from(targets))) if targets else None
 
 
 def _draw_required(draw: Draw, lake: Lake) -> Operation | None:

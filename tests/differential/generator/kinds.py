@@ -1,12 +1,11 @@
 """The types a generated column can have, and what a value of each is called by DuckDB and by Iceberg."""
 
 from dataclasses import dataclass
-from decimal import Decimal
-from uuid import UUID
+from typing import Any
 
 # A value as the model keeps it: date in days, time and timestamps in microseconds since 1970 UTC; a struct is
 # ((field id, value), …), a list (value, …), a map ((key, value), …).
-Value = bool | int | float | Decimal | str | bytes | UUID | tuple["Value", ...] | None
+Value = Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,7 @@ class Moment:
     lake: Lake
     touched: frozenset[int] = frozenset()
     inserted: frozenset[int] = frozenset()
+    is_maintenance: bool = False
 
 
 def changed_rows(before: Table | None, after: Table) -> bool:

@@ -75,6 +75,11 @@ class Step:
         return frozenset(operation.table_id for operation in self.operations if isinstance(operation, RowOperation))
 
     @property
+    def is_maintenance(self) -> bool:
+        """Nothing but files and snapshots is changed, of any table."""
+        return any(isinstance(operation, Maintenance) for operation in self.operations)
+
+    @property
     def inserted(self) -> frozenset[int]:
         """Those of them that it does nothing to but INSERT."""
         others = {
@@ -96,6 +101,17 @@ class History:
         for step in self.steps:
             statements, lake = step.run(lake)
             yield step, statements, lake
+
+    @property
+    def keeps_files(self) -> bool:
+        """No maintenance: what was published of a snapshot stays as it was."""
+        return not any(step.is_maintenance for step in self.steps)
+
+    @property
+    def keeps_duckdb_right(self) -> bool:
+        """Nothing after which DuckDB 1.5.5 itself shows old snapshots wrongly: deletion vectors, rewritten files."""
+        operations = (operation for step in self.steps for operation in step.operations)
+        return not any(isinstance(operation, SetDeletionVectors | RewriteFiles | Checkpoint) for operation in operations)
 
     def __repr__(self) -> str:
         # What hypothesis prints of a failing history is what replays it.

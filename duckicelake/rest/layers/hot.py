@@ -10,28 +10,12 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import CatalogError
-from duckicelake.rest.cache import ReadyTable, TableKey
+from duckicelake.rest.cache import ReadyTable, TableKey, find_table_key
 from duckicelake.rest.door import Door
 from duckicelake.rest.errors import build_catalog_error
 from duckicelake.rest.ready import find_conditions
 
-SHAPES: Mapping[bytes, str] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
-"""The queries worth keeping an answer for; any other spelling takes the long way and fills nothing."""
-
 OPERATIONS_SERVED: Mapping[str, str] = {"GET": "loadTable", "HEAD": "tableExists"}
-TABLE_PATH_PARTS = 7
-
-
-def find_table_key(scope: Scope) -> TableKey | None:
-    """Return where the cache keeps the answer to this request, or None if it keeps none."""
-    shape = SHAPES.get(scope["query_string"])
-    if shape is None or scope["method"] not in OPERATIONS_SERVED:
-        return None
-    raw_path: bytes = scope.get("raw_path") or b""
-    parts = raw_path.split(b"/")
-    if len(parts) != TABLE_PATH_PARTS or parts[3] != b"namespaces" or parts[5] != b"tables":
-        return None
-    return raw_path, shape
 
 
 class HotLane:
@@ -49,7 +33,9 @@ class HotLane:
             await self._app(scope, receive, send)
             return
         try:
-            entry = await self._find_current(key) or await self._await_other_load(key)
+            entry = await self._find_current(key)
+            if entry is None and scope["method"] == "GET":
+                entry = await self._await_other_load(key)
         except CatalogError as error:
             scope["operation"] = OPERATIONS_SERVED[scope["method"]]
             await build_catalog_error(scope, error)(scope, receive, send)

@@ -1,0 +1,85 @@
+"""A catalog to read from: one that runs already, or one with a lake of its own for as long as the demo takes."""
+
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.client import HTTPException
+from pathlib import Path
+
+from duckicelake.backends.home import Home, open_home
+from duckicelake.backends.ports import is_free
+from duckicelake.commands.embedded import join_home
+from duckicelake.commands.facts import Facts, find_facts
+from duckicelake.config import read_settings
+
+START_SECONDS, STOP_SECONDS = 120.0, 60.0
+PORTS = range(18181, 18281)
+
+
+class ServerFailed(Exception):
+    """The catalog does not answer, or the demo's own server did not start."""
+
+
+def find_server(home: Path | None, uri: str | None) -> tuple[Facts, Home]:
+    """Return how to reach the lake of the settings and of a home; `uri` says where its catalog listens, if not there.
+
+    Raises: ServerFailed: nobody listens there
+    """
+    settings = read_settings({"home": home})
+    opened = open_home(settings.home)
+    facts = find_facts(join_home(settings, opened), opened, None)
+    if uri is not None:
+        facts = replace(facts, catalog_uri=uri.rstrip("/"))
+    if not _is_ready(facts.catalog_uri):
+        raise ServerFailed(f"No catalog answers at {facts.catalog_uri}. Start one with scripts/serve, or leave --home and --uri out.")
+    return facts, opened
+
+
+@contextmanager
+def start_server() -> Generator[tuple[Facts, Home]]:
+    """A server on a new lake in a temporary home; both are gone at the end of the block.
+
+    Raises: ServerFailed: it did not start, with what it said
+    """
+    with tempfile.TemporaryDirectory(prefix="duckicelake-demo-") as folder:
+        home, log_path = Path(folder) / "home", Path(folder) / "server.log"
+        port = next(port for port in PORTS if is_free(port))
+        with log_path.open("wb") as log:
+            command = [sys.executable, "-m", "duckicelake.cli", "serve", "--home", str(home), "--port", str(port)]
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            _wait_ready(server, f"http://127.0.0.1:{port}", log_path)
+            yield find_server(home, None)
+        finally:
+            _stop(server)
+
+
+def _wait_ready(server: subprocess.Popen[bytes], uri: str, log_path: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
+        if _is_ready(uri):
+            return
+        time.sleep(0.1)
+    raise ServerFailed(f"The demo's server did not start:\n{log_path.read_text()}")
+
+
+def _is_ready(uri: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{uri}/readyz", timeout=5):
+            return True
+    except (OSError, ValueError, HTTPException):
+        return False
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

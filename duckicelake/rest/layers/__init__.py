@@ -1,0 +1,1 @@
+"""What stands before FastAPI, each layer an ASGI application around the next."""

@@ -1,0 +1,117 @@
+"""What DuckDB 1.5.5 and PyIceberg 0.12 get wrong by themselves, which is why the generator keeps off it.
+
+Each test first states what upstream does; the day it fails, the generator can take the case in. Where the lake holds
+the truth all the same, what is published is the truth.
+"""
+
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.support.readers import Ident, Served
+from tests.support.spark import Spark, SparkRefused
+
+T: Ident = ("main", "t")
+
+
+def run(served: Served, *statements: str) -> duckdb.DuckDBPyConnection:
+    """A session on the lake, after these statements."""
+    conn = served.lake.duckdb()
+    for statement in statements:
+        conn.execute(statement)
+    return conn
+
+
+def published(served: Served, column: str) -> list[Any]:
+    """A column as DuckDB's iceberg extension reads it, which must be as PyIceberg does."""
+    rows = served.duckdb_iceberg().read(T)[column].to_pylist()
+    assert sorted(served.pyiceberg().read(T)[column].to_pylist(), key=repr) == sorted(rows, key=repr)
+    return rows
+
+
+def test_nul_byte_makes_duckdb_forget_rows(served: Served) -> None:
+    """DuckDB takes bounds that it could not store for a column of NULLs, and finds nothing; the catalog does."""
+    insert = "INSERT INTO t SELECT i, 'a' || chr(0) || i FROM range(20) r(i)"
+    conn = run(served, "CREATE TABLE t (id INTEGER, name VARCHAR)", insert, "INSERT INTO t SELECT 100 + i, 'd' FROM range(20) r(i)")
+    wanted = "SELECT count(*) FROM {} WHERE name = 'a' || chr(0) || '5'"
+    assert conn.execute(wanted.format("t")).fetchone() == (0,)
+    assert served.duckdb_iceberg().conn.execute(wanted.format("ice.main.t")).fetchone() == (1,)
+
+
+def test_bucket_pruning_forgets_older_files(served: Served) -> None:
+    """DuckDB looks for a bucket in files written before there were buckets; the catalog claims nothing of them."""
+    conn = run(
+        served,
+        "CREATE TABLE t (id INTEGER, k INTEGER)",
+        "INSERT INTO t SELECT i, i FROM range(20) r(i)",
+        "ALTER TABLE t SET PARTITIONED BY (bucket(4, k))",
+        "INSERT INTO t SELECT 100 + i, 100 + i FROM range(20) r(i)",
+    )
+    assert conn.execute("SELECT count(*) FROM t WHERE k = 5").fetchone() == (0,)
+    ice = served.duckdb_iceberg().conn
+    assert ice.execute("SELECT count(*) FROM ice.main.t WHERE k = 5").fetchone() == (1,)
+    assert ice.execute("SELECT count(*) FROM ice.main.t WHERE k = 105").fetchone() == (1,)
+
+
+def test_apostrophe_in_an_inlined_struct_is_lost(served: Served) -> None:
+    """DuckDB loses an apostrophe when it reads a struct back from Postgres; what was inserted is published."""
+    conn = run(served, "CREATE TABLE t (s STRUCT(a VARCHAR))", "INSERT INTO t VALUES ({'a': 'it''s'})")
+    assert conn.execute("SELECT s.a FROM t").fetchall() == [("its",)]
+    assert published(served, "s") == [{"a": "it's"}]
+
+
+def test_date_in_an_inlined_struct_is_unreadable(served: Served) -> None:
+    """DuckDB cannot read a struct with a date back from Postgres; what was inserted is published."""
+    conn = run(served, "CREATE TABLE t (s STRUCT(a DATE))", "INSERT INTO t VALUES ({'a': DATE '2024-02-29'})")
+    with pytest.raises(duckdb.Error):
+        conn.execute("SELECT s.a FROM t").fetchall()
+    assert [str(row["a"]) for row in published(served, "s")] == ["2024-02-29"]
+
+
+def test_added_column_can_not_become_required(served: Served) -> None:
+    """DuckDB keeps no statistics of an added column and so takes it for one with NULLs."""
+    conn = run(
+        served, "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)", "ALTER TABLE t ADD COLUMN x INTEGER", "UPDATE t SET x = 1"
+    )
+    with pytest.raises(duckdb.CatalogException):
+        conn.execute("ALTER TABLE t ALTER COLUMN x SET NOT NULL")
+
+
+def test_pyiceberg_reads_a_missing_list_of_structs_as_empty(served: Served) -> None:
+    """NULL becomes [] in PyIceberg, in DuckDB's extension it stays NULL."""
+    run(served, "CREATE TABLE t (xs STRUCT(a INTEGER)[])", "INSERT INTO t VALUES (NULL), ([{'a': 1}])")
+    assert served.pyiceberg().read(T)["xs"].to_pylist() == [[], [{"a": 1}]]
+    assert served.duckdb_iceberg().read(T)["xs"].to_pylist() == [None, [{"a": 1}]]
+
+
+def test_pyarrow_builds_no_empty_list_of_uuids(served: Served) -> None:
+    """PyIceberg cannot show an empty table with uuids inside a list; DuckDB's extension can."""
+    run(served, "CREATE TABLE t (xs MAP(UUID, DATE)[])")
+    with pytest.raises(pa.ArrowNotImplementedError):
+        served.pyiceberg().catalog.load_table(T).scan().to_arrow()
+    assert served.duckdb_iceberg().read(T).num_rows == 0
+    run(served, "INSERT INTO t VALUES ([MAP {'00000000-0000-0000-0000-000000000001'::UUID: DATE '2024-02-29'}])")
+    assert served.duckdb_iceberg().read(T).num_rows == 1
+
+
+def test_duckdb_takes_main_for_its_own_default(served: Served) -> None:
+    """Attached without DEFAULT_SCHEMA, DuckDB does not find the namespace `main`."""
+    run(served, "CREATE TABLE t (id INTEGER)")
+    conn = served.lake.bare_duckdb()
+    conn.execute(
+        f"ATTACH 'lake' AS ice (TYPE iceberg, ENDPOINT '{served.server.uri}', AUTHORIZATION_TYPE none, ACCESS_DELEGATION_MODE none)"
+    )
+    with pytest.raises(duckdb.CatalogException):
+        conn.execute("FROM ice.main.t")
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("value", ["TIME '01:02:03'", "255::UTINYINT", "65535::USMALLINT"])
+def test_spark_cannot_read_some_types(served: Served, spark: Spark, value: str) -> None:
+    """Spark has no time of day, and Iceberg's Spark reader refuses Parquet's unsigned integers, as DuckDB writes them."""
+    run(served, f"CREATE TABLE t AS SELECT {value} AS x FROM range(20)")
+    with pytest.raises(SparkRefused):
+        served.spark(spark).read(T)
