@@ -24,21 +24,21 @@ TABLES = {
 PREPARATIONS = ("ALTER TABLE flights SET PARTITIONED BY (month)",)
 NEW_FLIGHT = "(2014, 1, 1, 5, 0, 5, 255, 250, 5, 'B6', {flight}, 'N618JB', 'JFK', '{dest}', 150, 1000, 0, 0, '2014-01-01 05:00:00+00')"
 CORRECTIONS = {
-    "two late entries of airports": "INSERT INTO airports VALUES ('XNY', 'Nowhere Field', 40.5, -74.0, 12, -5, 'A', 'America/New_York'), "
+    "airports: two more": "INSERT INTO airports VALUES ('XNY', 'Nowhere Field', 40.5, -74.0, 12, -5, 'A', 'America/New_York'), "
     "('XNZ', NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
     "airports: alt renamed": "ALTER TABLE airports RENAME COLUMN alt TO altitude_ft",
     "planes without a year deleted": "DELETE FROM planes WHERE year IS NULL",
     "planes: a column with a default": "ALTER TABLE planes ADD COLUMN inspections INTEGER DEFAULT 0",
     "Boeing inspected": "UPDATE planes SET inspections = 1 WHERE manufacturer = 'BOEING' AND year >= 2005",
-    "cancelled flights deleted": "DELETE FROM flights WHERE dep_time IS NULL",
-    "US Airways joins American": "UPDATE flights SET carrier = 'AA' WHERE carrier = 'US' AND month = 12",
+    "cancelled ones deleted": "DELETE FROM flights WHERE dep_time IS NULL",
+    "US joins AA": "UPDATE flights SET carrier = 'AA' WHERE carrier = 'US' AND month = 12",
     "flights: a new column": "ALTER TABLE flights ADD COLUMN mph DOUBLE",
     "speeds of July": "UPDATE flights SET mph = round(60.0 * distance / air_time, 1) WHERE month = 7 AND air_time > 0",
     "flights: time_hour renamed": "ALTER TABLE flights RENAME COLUMN time_hour TO scheduled",
-    "three flights of 2014": "INSERT INTO flights BY POSITION SELECT *, NULL FROM (VALUES "
+    "three of 2014": "INSERT INTO flights BY POSITION SELECT *, NULL FROM (VALUES "
     + ", ".join(NEW_FLIGHT.format(flight=flight, dest=dest) for flight, dest in ((1, "MCO"), (3, "SJU"), (5, "FLL")))
     + ")",
-    "one of them deleted again": "DELETE FROM flights WHERE year = 2014 AND flight = 3",
+    "one deleted again": "DELETE FROM flights WHERE year = 2014 AND flight = 3",
 }
 
 

@@ -29,7 +29,7 @@ class Question:
 def list_questions(steps: Iterable[Step]) -> Iterator[Question]:
     """All questions in order; `steps` are the snapshots of the flights to ask for."""
     for table in TABLES:
-        yield Question(f"every row of {table}", {"it": Source(table)}, section="Whole tables")
+        yield Question(f"all {table}", {"it": Source(table)}, section="Whole tables")
     yield from _list_past(list(steps))
     yield from _list_filters()
     yield from _list_joins()
@@ -41,7 +41,7 @@ def _list_past(steps: list[Step]) -> Iterator[Question]:
     counts = f"SELECT month, carrier, {totals} FROM {{it}} it GROUP BY month, carrier"
     for step in steps:
         source = Source("flights", columns, snapshot_id=step.lake_snapshot_id)
-        yield Question(f"{step.title} (snapshot {step.lake_snapshot_id})", {"it": source}, counts, section="Flights through time")
+        yield Question(f"{step.lake_snapshot_id} {step.title}", {"it": source}, counts, section="Flights through time")
     sources = {
         "before": Source("flights", ("carrier",), snapshot_id=steps[0].lake_snapshot_id),
         "now": Source("flights", ("carrier",)),
@@ -50,16 +50,16 @@ def _list_past(steps: list[Step]) -> Iterator[Question]:
         "SELECT b.carrier, b.n AS before, a.n AS now FROM (SELECT carrier, count(*) AS n FROM {before} x GROUP BY carrier) b "
         "LEFT JOIN (SELECT carrier, count(*) AS n FROM {now} y GROUP BY carrier) a ON a.carrier = b.carrier"
     )
-    yield Question("what changed since, by airline", sources, changed, section="Flights through time")
+    yield Question("change by airline", sources, changed, section="Flights through time")
 
 
 def _list_filters() -> Iterator[Question]:
     filters = {
-        "to Los Angeles in July": "month = 7 AND dest = 'LAX'",
-        "more than ten hours late": "arr_delay > 600",
+        "to LAX in July": "month = 7 AND dest = 'LAX'",
+        "ten hours late": "arr_delay > 600",
         "with a speed": "mph IS NOT NULL",
-        "of 2014 (inlined rows)": "year = 2014",
-        "before sunrise of 1 May": "scheduled >= '2013-05-01T00:00:00+00:00' AND scheduled < '2013-05-01T10:00:00+00:00'",
+        "of 2014, inlined": "year = 2014",
+        "early on 1 May": "scheduled >= '2013-05-01T00:00:00+00:00' AND scheduled < '2013-05-01T10:00:00+00:00'",
     }
     for title, where in filters.items():
         yield Question(title, {"it": Source("flights", where=where)}, section="Filters")

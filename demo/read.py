@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -122,8 +123,9 @@ def _open_spark(facts: Facts, namespace: str, cache: Path) -> Generator[SqlReade
     from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session  # noqa: PLC0415  Spark is an extra
 
     log = logging.getLogger("demo")
-    plan = SparkPlan(cache=cache, scratch=cache / "scratch" / str(os.getpid()), driver_memory="2g")
-    with spark_session(plan, os.environ, log.warning) as session:
+    with tempfile.TemporaryDirectory(prefix="duckicelake-demo-spark-") as scratch, ExitStack() as running:
+        plan = SparkPlan(cache=cache, scratch=Path(scratch), driver_memory="2g")
+        session = running.enter_context(spark_session(plan, os.environ, log.warning))
         where = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
         add_catalog(session, "ice", RestCatalog(facts.catalog_uri, facts.warehouse, *where))
 

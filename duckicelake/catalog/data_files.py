@@ -7,11 +7,12 @@ import psycopg
 
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.lake.read_table import read_column_stats, read_data_files
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_column_ids
-from duckicelake.translate.files import check_hive_columns, check_readable, choose_spec, to_data_file
+from duckicelake.translate.files import LeafTypes, check_hive_columns, check_readable, choose_spec, to_data_file
 from duckicelake.translate.locations import file_uri
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
@@ -35,6 +36,7 @@ class DataFiles:
     objects: Objects
     mapping: NameMapping
     spec_ids: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
+    leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
 
     def place(self, keys: Iterable[FileKey]) -> None:
         """Find out the specs of many files at once, before they are asked for one by one."""
@@ -77,7 +79,13 @@ class DataFiles:
                 spec, partition = choose_spec(row, self.partitioning, schema)
                 uri = file_uri(self.folder, row.path, row.path_is_relative)
                 self._check_mapping(row, uri, spec)
-                files[row.data_file_id] = to_data_file(row, uri, partition, stats[row.data_file_id], schema)
+                types = self._leaf_types(schema)
+                files[row.data_file_id] = to_data_file(row, uri, partition, stats[row.data_file_id], types)
+
+    def _leaf_types(self, schema: Schema) -> LeafTypes:
+        if schema.schema_id not in self.leaf_types:
+            self.leaf_types[schema.schema_id] = dict(leaf_fields(schema))
+        return self.leaf_types[schema.schema_id]
 
     def _check_mapping(self, row: DataFileRow, uri: str, spec: PublishedSpec) -> None:
         """Refuse an added file that Iceberg would read otherwise than DuckLake; each is looked into once."""

@@ -20,7 +20,7 @@ from duckicelake.translate.locations import manifest_list_uri, manifest_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
 from duckicelake.translate.partitions import to_spec
 from duckicelake.translate.schemas import V3
-from duckicelake.translate.summaries import FileChange, Totals, summarise
+from duckicelake.translate.summaries import Tally, Totals, summarise_tally
 from duckicelake.translate.visibility import FileKey, Visibility
 
 
@@ -37,6 +37,7 @@ class ManifestWriter:
     sequence_base: int
     totals: Totals = field(default_factory=Totals)
     written: dict[tuple[int, int], ManifestFile] = field(default_factory=dict[tuple[int, int], ManifestFile])
+    tally: Tally = field(default_factory=Tally)
 
     def write_snapshots(self, plans: Iterable[SnapshotPlan], parent: int | None) -> list[Snapshot]:
         """Return the snapshots of these plans, oldest first, with all their objects in the outbox."""
@@ -56,9 +57,10 @@ class ManifestWriter:
     def _write_snapshot(self, plan: SnapshotPlan, parent: int | None) -> Snapshot:
         snapshot_id = plan.step.snapshot_id
         schema_id = self.files.schemas.at(snapshot_id).schema_id
+        self.tally = Tally()
         files = [self._write_manifest(manifest) for manifest in plan.manifests]
         first_row_id = self.totals.next_row_id if self._version >= V3 else None
-        summary, self.totals = summarise(plan.step, self._changes(plan), self.totals)
+        summary, self.totals = summarise_tally(plan.step, self.tally, self.totals)
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, snapshot_id - self.sequence_base, self._version, first_row_id)
         content = encode_manifest_list(header, files)
@@ -84,6 +86,9 @@ class ManifestWriter:
         header = ManifestHeader(schema, to_spec(spec, schema), self._version, plan.content)
         self.files.prepare(entry.key for entry in plan.entries)
         entries = [self._to_entry(entry, plan) for entry in plan.entries]
+        for entry in entries:
+            if entry.status != EXISTING:
+                self.tally.count(entry.status, entry.data_file)
         content = encode_manifest(header, entries)
         uri = manifest_uri(self.deriver.location, format_digest(content))
         self.deriver.outbox.add(uri, content)
@@ -105,10 +110,3 @@ class ManifestWriter:
     def _delete_file(self, entry: EntryPlan) -> DataFile:
         positions = self.visibility[entry.key].deleted_at(entry.since)
         return self.deriver.derive_deletes(self.files.get(entry.key), positions)
-
-    def _changes(self, plan: SnapshotPlan) -> Iterable[FileChange]:
-        for manifest in plan.manifests:
-            if manifest.snapshot_id == plan.step.snapshot_id:
-                entries = [entry for entry in manifest.entries if entry.status != EXISTING]
-                self.files.prepare(entry.key for entry in entries)
-                yield from (FileChange(entry.status, self._file(entry, manifest)) for entry in entries)

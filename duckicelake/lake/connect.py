@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -36,7 +36,7 @@ class Lake:
 
     name: str
     metadata_schema: str
-    dsn: str
+    dsn: str = field(repr=False)
     pool: ConnectionPool
 
 

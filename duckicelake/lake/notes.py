@@ -107,7 +107,7 @@ def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNot
     """Give a state its metadata version and ids, or return the ones it already has.
 
     A state that saw less than the last numbered one gets nothing: an older state never gets a higher version.
-    Raises: LakeMoved: another server numbered a newer state meanwhile; read again
+    Raises: LakeMoved: another server numbered a newer state meanwhile, or gave out the same ids; read again
     """
     table_id = wanted.note.table_id
     conn.execute(
@@ -124,8 +124,19 @@ def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNot
     if last.location != wanted.note.location or (seen > wanted.position and last.token != wanted.token):
         raise LakeMoved("Another server published a newer state of the table meanwhile; try again.")
     if last.token != wanted.token:
+        if last.format_version > wanted.note.format_version:
+            raise LakeMoved("Another server raised the table's format version meanwhile; try again.")
         _append_version(conn, wanted, last, now_ms)
     return read_notes(conn, table_id)
+
+
+def _find_new(wanted: Sequence[JsonNote], noted: Sequence[JsonNote]) -> list[JsonNote]:
+    known = {note.id: note.json for note in noted}
+    for note in wanted:
+        is_taken = note.json in known.values() if note.id not in known else note.json != known[note.id]
+        if is_taken:
+            raise LakeMoved("Another server gave out ids for the table meanwhile; try again.")
+    return [note for note in wanted if note.id not in known]
 
 
 def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote, now_ms: int) -> None:
@@ -138,11 +149,12 @@ def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote
         "updated_ms": max(now_ms, last.updated_ms),
         "format_version": wanted.note.format_version,
     }
+    noted = read_notes(conn, last.table_id)
     conn.execute(UPDATE_TABLE_NOTE, version)
     conn.execute(INSERT_METADATA_LOG, {key: version[key] for key in ("table_id", "metadata_version", "updated_ms")})
-    for note in wanted.schemas:
+    for note in _find_new(wanted.schemas, noted.schemas):
         conn.execute(INSERT_SCHEMA_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
-    for note in wanted.specs:
+    for note in _find_new(wanted.specs, noted.specs):
         conn.execute(INSERT_SPEC_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
-    for note in wanted.sort_orders:
+    for note in _find_new(wanted.sort_orders, noted.sort_orders):
         conn.execute(INSERT_SORT_ORDER_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})

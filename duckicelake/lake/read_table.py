@@ -1,6 +1,7 @@
 """Everything DuckLake knows about one table, read in one transaction into a `TableState`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -108,7 +109,8 @@ SELECT data_file_id, begin_snapshot, end_snapshot, record_count
 
 def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
     """Return the files that began or ended after a lake snapshot, and the given ones, in order of appearance."""
-    return fetch_rows(conn, FileSpan, SELECT_SPANS, table_id=table_id, since=since, data_file_ids=list(data_file_ids))
+    known = {"table_id": table_id, "since": since, "data_file_ids": list(data_file_ids)}
+    return [FileSpan._make(row) for row in conn.execute(SELECT_SPANS, known)]
 
 
 SELECT_PARTIAL_FILES = """
@@ -153,7 +155,8 @@ def read_affected_files(conn: psycopg.Connection, table_id: int, since: Since) -
     ids = {row[0] for row in conn.execute(SELECT_AFFECTED_FILES, known)}
     inlined = _find_inlined_deletes(conn, table_id)
     if inlined is not None:
-        ids |= {row[0] for row in conn.execute(SELECT_AFFECTED_BY_INLINED.format(inlined), known)}
+        with _may_vanish():
+            ids |= {row[0] for row in conn.execute(SELECT_AFFECTED_BY_INLINED.format(inlined), known)}
     return sorted(ids)
 
 
@@ -295,10 +298,17 @@ def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> list[
         for type_name in ("time", "timetz", "interval"):
             # Python has no 24:00:00 and no months in an interval
             cursor.adapters.register_loader(type_name, TextLoader)
-        try:
+        with _may_vanish():
             return cursor.execute(query, {"since": since}).fetchall()
-        except psycopg.errors.UndefinedTable as error:
-            raise LakeMoved(f"DuckLake dropped {name} while it was being read; try again.") from error
+
+
+@contextmanager
+def _may_vanish() -> Generator[None]:
+    """A table that was there is seen by Postgres as it is now, whatever the transaction's snapshot."""
+    try:
+        yield
+    except psycopg.errors.UndefinedTable as error:
+        raise LakeMoved("DuckLake dropped a table of inlined rows or deletes while it was being read; try again.") from error
 
 
 SELECT_HAS_INLINED_DELETES = """
@@ -316,7 +326,8 @@ def read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids:
     if name is None:
         return []
     query = SELECT_INLINED_DELETES.format(name)
-    return [InlinedDeleteRow(*found) for found in conn.execute(query, {"data_file_ids": list(data_file_ids)})]
+    with _may_vanish():
+        return [InlinedDeleteRow(*found) for found in conn.execute(query, {"data_file_ids": list(data_file_ids)})]
 
 
 def _find_inlined_deletes(conn: psycopg.Connection, table_id: int) -> sql.Identifier | None:
@@ -335,4 +346,5 @@ SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_
 
 def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[ColumnStatsRow]:
     """Return the column statistics of some data files, in no order."""
-    return fetch_rows(conn, ColumnStatsRow, SELECT_COLUMN_STATS, table_id=table_id, data_file_ids=list(data_file_ids))
+    known = {"table_id": table_id, "data_file_ids": list(data_file_ids)}
+    return [ColumnStatsRow._make(row) for row in conn.execute(SELECT_COLUMN_STATS, known)]

@@ -7,6 +7,7 @@ Source: DuckLake specification 1.0; the notes are defined in `install.sql`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 
@@ -132,8 +133,7 @@ class NameMappingRow:
     is_partition: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FileSpan:
+class FileSpan(NamedTuple):
     """`ducklake_data_file`, only what history is made of: there may be a million of them."""
 
     data_file_id: int
@@ -175,8 +175,7 @@ class DeleteFileRow:
     file_size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnStatsRow:
+class ColumnStatsRow(NamedTuple):
     """`ducklake_file_column_stats`; `value_count` counts the non-null values only."""
 
     data_file_id: int

@@ -10,7 +10,7 @@ from duckicelake.errors import Unsupported
 from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.puffin import PuffinFile
-from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.translate.partitions import UNPARTITIONED, Partitioning, PublishedSpec, find_partition
@@ -21,6 +21,9 @@ POSITION_DELETES = 1
 FILE_PATH_ID = 2147483546
 
 Bounds = dict[int, bytes]
+
+LeafTypes = Mapping[int, PrimitiveType]
+"""The types of a schema's leaves by field id."""
 
 
 def check_readable(row: DataFileRow) -> None:
@@ -46,9 +49,8 @@ def choose_spec(row: DataFileRow, partitioning: Partitioning, schema: Schema) ->
     return (UNPARTITIONED, ()) if partition is None else (spec, partition)
 
 
-def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stats: Iterable[ColumnStatsRow], schema: Schema) -> DataFile:
-    """Return a DuckLake data file for a manifest; `schema` is the one it was written by."""
-    types = dict(leaf_fields(schema))
+def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stats: Iterable[ColumnStatsRow], types: LeafTypes) -> DataFile:
+    """Return a DuckLake data file for a manifest; `types` are those of the schema it was written by."""
     # maps are written in their own order, and equal files must give equal bytes
     known = sorted((row for row in stats if row.column_id in types), key=lambda row: row.column_id)
     lower, upper = _bounds(known, types)

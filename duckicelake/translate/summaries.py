@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.translate.history import Step
-from duckicelake.translate.manifests import ADDED
+from duckicelake.translate.manifests import ADDED, DELETED
 
 SNAPSHOT_ID_PROPERTY = "ducklake.snapshot-id"
 
@@ -24,6 +24,18 @@ class Totals:
     position_deletes: int = 0
     files_size: int = 0
     next_row_id: int = 0
+
+    def moved(self, added: "Totals", removed: "Totals") -> "Totals":
+        """Return the totals with others added and taken away."""
+        return Totals(
+            records=self.records + added.records - removed.records,
+            data_files=self.data_files + added.data_files - removed.data_files,
+            delete_files=self.delete_files + added.delete_files - removed.delete_files,
+            vectors=self.vectors + added.vectors - removed.vectors,
+            position_deletes=self.position_deletes + added.position_deletes - removed.position_deletes,
+            files_size=self.files_size + added.files_size - removed.files_size,
+            next_row_id=max(self.next_row_id, added.next_row_id),
+        )
 
     def plus(self, file: DataFile, sign: int) -> "Totals":
         """Return the totals with a file added (1) or taken away (-1)."""
@@ -49,14 +61,53 @@ class FileChange:
     file: DataFile
 
 
+class Tally:
+    """What one snapshot added and deleted, counted file by file: there may be a million of them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, int, str], list[int]] = {}
+        self._next_row_id = 0
+
+    def count(self, status: int, file: DataFile) -> None:
+        """Count a file added (status 1) or deleted (2)."""
+        sums = self._sums.setdefault((status, file.content, file.file_format), [0, 0, 0])
+        sums[0] += 1
+        sums[1] += file.record_count
+        sums[2] += file.file_size_in_bytes
+        if status == ADDED and file.content == 0:
+            self._next_row_id = max(self._next_row_id, (file.first_row_id or 0) + file.record_count)
+
+    def added(self) -> Totals:
+        """Return what was added."""
+        return replace(self._total(ADDED), next_row_id=self._next_row_id)
+
+    def removed(self) -> Totals:
+        """Return what was deleted."""
+        return self._total(DELETED)
+
+    def _total(self, wanted: int) -> Totals:
+        total = Totals()
+        for (status, content, file_format), (files, rows, size) in self._sums.items():
+            if status == wanted and content == 0:
+                total = total.moved(Totals(records=rows, data_files=files, files_size=size), Totals())
+            elif status == wanted:
+                vectors = files if file_format == "PUFFIN" else 0
+                total = total.moved(Totals(delete_files=files, vectors=vectors, position_deletes=rows, files_size=size), Totals())
+        return total
+
+
 def summarise(step: Step, changes: Iterable[FileChange], before: Totals) -> tuple[dict[str, str], Totals]:
     """Return a snapshot's summary, with its operation, and the totals after it."""
-    added, removed, after = Totals(), Totals(), before
+    tally = Tally()
     for change in changes:
-        if change.status == ADDED:
-            added, after = added.plus(change.file, 1), after.plus(change.file, 1)
-        else:
-            removed, after = removed.plus(change.file, 1), after.plus(change.file, -1)
+        tally.count(change.status, change.file)
+    return summarise_tally(step, tally, before)
+
+
+def summarise_tally(step: Step, tally: Tally, before: Totals) -> tuple[dict[str, str], Totals]:
+    """Return the summary of a snapshot whose changes are counted, and the totals after it."""
+    added, removed = tally.added(), tally.removed()
+    after = before.moved(added, removed)
     summary = {"operation": find_operation(step, added, removed), SNAPSHOT_ID_PROPERTY: str(step.snapshot_id)}
     return summary | _format_changes(added, removed) | _format_totals(after), after
 

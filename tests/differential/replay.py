@@ -1,6 +1,6 @@
 """A history played into a real lake, and what the model says each lake snapshot must show."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from duckdb import DuckDBPyConnection
@@ -62,25 +62,33 @@ class Change:
 class Past:
     """All moments of a history, asked per table."""
 
-    def __init__(self, moments: Sequence[Moment]) -> None:
-        self.moments = tuple(moments)
+    def __init__(self, moments: Sequence[Moment], lake_snapshot_ids: Collection[int]) -> None:
+        """`lake_snapshot_ids` are those that are not expired."""
+        self.all_moments = tuple(moments)
+        self.lake_snapshot_ids = frozenset(lake_snapshot_ids)
+
+    @property
+    def moments(self) -> list[Moment]:
+        """The moments that can still be read."""
+        return [moment for moment in self.all_moments if moment.lake_snapshot_id in self.lake_snapshot_ids]
 
     @property
     def head(self) -> Lake:
         """The lake as it is now."""
-        return self.moments[-1].lake if self.moments else Lake()
+        return self.all_moments[-1].lake if self.all_moments else Lake()
 
     def find_table(self, table_id: int, lake_snapshot_id: int) -> Table | None:
         """The table as that lake snapshot left it."""
-        found = next((moment for moment in reversed(self.moments) if moment.lake_snapshot_id <= lake_snapshot_id), None)
+        found = next((moment for moment in reversed(self.all_moments) if moment.lake_snapshot_id <= lake_snapshot_id), None)
         return None if found is None else found.lake.tables.get(table_id)
 
     def list_changes(self, table_id: int) -> list[Change]:
         """What each lake snapshot did to the table, those left out that cannot have touched its rows."""
         changes, before = list[Change](), None
-        for moment in self.moments:
+        for moment in self.all_moments:
             after = moment.lake.tables.get(table_id)
-            if after is not None and (moment.is_maintenance or table_id in moment.touched or changed_rows(before, after)):
+            is_possible = moment.is_maintenance or table_id in moment.touched or changed_rows(before, after)
+            if after is not None and is_possible and moment.lake_snapshot_id in self.lake_snapshot_ids:
                 changes.append(Change(moment.lake_snapshot_id, before, after, is_insert=table_id in moment.inserted))
             before = after
         return changes

@@ -22,7 +22,7 @@ from tests.differential.generator.predicates import Everything, IsNull, KeyIn, K
 from tests.differential.generator.schemas import draw_columns, draw_rows
 from tests.differential.generator.steps import History
 from tests.differential.generator.values import draw_value
-from tests.differential.replay import Past, replay
+from tests.differential.replay import Past, read_snapshots, replay
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.readers import DuckLakeReader
 from tests.support.shared_stack import SharedStack
@@ -140,7 +140,7 @@ def test_duckdb_agrees_with_the_model_at_every_lake_snapshot(stack: SharedStack)
     @given(histories())
     def agrees(history: History) -> None:
         with make_lake(stack) as lake:
-            past = Past(list(replay(lake.duckdb(), history)))
-            check_lake_snapshots(past, DuckLakeReader(lake.duckdb()))
+            moments, conn = list(replay(lake.duckdb(), history)), lake.duckdb()
+            check_lake_snapshots(Past(moments, read_snapshots(conn)), DuckLakeReader(conn))
 
     agrees()

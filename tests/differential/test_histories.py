@@ -23,7 +23,7 @@ def run_block(block: Block, stack: SharedStack, spark: Spark | None) -> None:
 
     @seed(block.seed)
     @history_settings(block.count, shrink=True)
-    @given(histories(types=SCALARS if spark is None else SPARK_SCALARS))
+    @given(histories(types=SCALARS if spark is None else SPARK_SCALARS, wide=block.wide))
     def every_reader_agrees(history: History) -> None:
         with make_lake(stack) as lake, serve(make_settings(lake)) as server:
             served = Served(lake, server)

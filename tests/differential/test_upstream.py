@@ -79,6 +79,15 @@ def test_added_column_can_not_become_required(served: Served) -> None:
         conn.execute("ALTER TABLE t ALTER COLUMN x SET NOT NULL")
 
 
+def test_checkpoint_makes_its_session_forget_old_columns(served: Served) -> None:
+    """The session that ran CHECKPOINT shows an old snapshot under newer columns; another session shows the old ones."""
+    insert = "INSERT INTO other SELECT i FROM range(20) r(i)"
+    create = ("CREATE TABLE t (id INTEGER, x INTEGER)", "CREATE TABLE other (id INTEGER)")
+    conn = run(served, *create, "ALTER TABLE t DROP COLUMN x", insert, insert, "CHECKPOINT")
+    assert conn.execute("FROM t AT (VERSION => 2)").to_arrow_table().column_names == ["id"]
+    assert served.lake.duckdb().execute("FROM t AT (VERSION => 2)").to_arrow_table().column_names == ["id", "x"]
+
+
 def test_pyiceberg_reads_a_missing_list_of_structs_as_empty(served: Served) -> None:
     """NULL becomes [] in PyIceberg, in DuckDB's extension it stays NULL."""
     run(served, "CREATE TABLE t (xs STRUCT(a INTEGER)[])", "INSERT INTO t VALUES (NULL), ([{'a': 1}])")

@@ -39,7 +39,7 @@ def name_settings(lake: FreshLake, home: Path) -> dict[str, str]:
         "S3_ACCESS_KEY_ID": store.access_key_id,
         "S3_SECRET_ACCESS_KEY": store.secret_access_key,
     }
-    return {f"DUCKICELAKE_{name}": text for name, text in named.items() if text is not None}
+    return {f"DUCKICELAKE_{name}": text for name, text in named.items()}
 
 
 def test_it_runs_on_a_server_of_its_own() -> None:

@@ -73,7 +73,9 @@ def test_a_kind_belongs_to_the_table_of_that_very_id() -> None:
     assert touched_tables(text) == {1, 11}
 
 
-@pytest.mark.parametrize("text", ["inserted_into_table:", "inserted_into_table:x", 'altered_table:"1"', "altered_table:-1", "altered_table:²"])
+@pytest.mark.parametrize(
+    "text", ["inserted_into_table:", "inserted_into_table:x", 'altered_table:"1"', "altered_table:-1", "altered_table:²"]
+)
 def test_a_value_that_is_no_id_touches_nothing(text: str) -> None:
     """Ids are decimal digits."""
     assert touched_tables(text) == frozenset()

@@ -105,7 +105,7 @@ WRONG = [
         id="two delete files",
     ),
     pytest.param(
-        "INSERT INTO ducklake_table SELECT (jsonb_populate_record(t, '{\"table_id\": 999, \"table_name\": \"t X\"}')).* "
+        'INSERT INTO ducklake_table SELECT (jsonb_populate_record(t, \'{"table_id": 999, "table_name": "t X"}\')).* '
         "FROM ducklake_table t WHERE table_name = 'T x'; "
         "INSERT INTO ducklake_column SELECT (jsonb_populate_record(c, '{\"table_id\": 999}')).* FROM ducklake_column c "
         "JOIN ducklake_table t ON t.table_id = c.table_id AND t.table_name = 'T x'",

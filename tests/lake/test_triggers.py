@@ -12,7 +12,9 @@ from tests.support.shared_stack import SharedStack
 from tests.support.waiting import wait_for
 
 SELECT_CHANGES = "SELECT id, kind, table_id FROM iceberg_change ORDER BY id"
-SELECT_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+SELECT_WAITING = (
+    "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 WRITERS, INSERTS = 8, 20
 
 

@@ -135,7 +135,9 @@ def delete_file(count: int, file_format: str = "PARQUET") -> DataFile:
 def test_operations(added: list[DataFile], removed: list[DataFile], is_rewrite: bool, expected: str) -> None:
     """Iceberg's word for what a snapshot did."""
     changes = [*(FileChange(ADDED, file) for file in added), *(FileChange(DELETED, file) for file in removed)]
-    summary, _ = summarise(Step(7, 0, is_rewrite), changes, Totals(records=9, data_files=9, delete_files=9, position_deletes=9, files_size=9))
+    summary, _ = summarise(
+        Step(7, 0, is_rewrite), changes, Totals(records=9, data_files=9, delete_files=9, position_deletes=9, files_size=9)
+    )
     assert (summary["operation"], summary["ducklake.snapshot-id"]) == (expected, "7")
 
 

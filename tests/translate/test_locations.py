@@ -66,7 +66,7 @@ def test_a_file_of_a_local_lake_is_found_where_ducklake_put_it(local_lake: Fresh
     session.execute('CREATE SCHEMA "s. x"')
     session.execute('CREATE TABLE "s. x"."t/1" (k VARCHAR, i INTEGER)')
     session.execute('ALTER TABLE "s. x"."t/1" SET PARTITIONED BY (k)')
-    session.execute("INSERT INTO \"s. x\".\"t/1\" SELECT 'a b/%c', range FROM range(100)")
+    session.execute('INSERT INTO "s. x"."t/1" SELECT \'a b/%c\', range FROM range(100)')
     query = """
         SELECT t.table_id, t.table_uuid, t.table_name, t.path, t.path_is_relative, s.schema_name, s.path, s.path_is_relative,
                f.path, f.path_is_relative

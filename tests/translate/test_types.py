@@ -104,7 +104,9 @@ def test_nested_columns(room: Room) -> None:
     """Every node has DuckLake's column id; only root columns can be required; comments are docs."""
     name = room.name()
     room.run(f"CREATE TABLE {name} (s STRUCT(a INTEGER, l INTEGER[]) NOT NULL, m MAP(VARCHAR, STRUCT(x DOUBLE)))")
-    room.run(f"COMMENT ON COLUMN {name}.s IS 'why'", f"ALTER TABLE {name} ADD COLUMN s.b BIGINT", f"ALTER TABLE {name} RENAME COLUMN s.a TO z")
+    room.run(
+        f"COMMENT ON COLUMN {name}.s IS 'why'", f"ALTER TABLE {name} ADD COLUMN s.b BIGINT", f"ALTER TABLE {name} RENAME COLUMN s.a TO z"
+    )
     told = repr(publish(room, name).current.fields)
     assert re.findall(r"NestedField\(field_id=(\d+), name='(\w+)'", told) == [
         ("1", "s"),
@@ -135,7 +137,9 @@ def test_nested_columns(room: Room) -> None:
 def test_promotions_that_iceberg_knows(room: Room, old: str, new: str) -> None:
     """Old files are read by the new type."""
     name = room.name()
-    room.run(f"CREATE TABLE {name} (k {old}, i INTEGER)", f"INSERT INTO {name} VALUES (NULL, 1)", f"ALTER TABLE {name} ALTER COLUMN k TYPE {new}")
+    room.run(
+        f"CREATE TABLE {name} (k {old}, i INTEGER)", f"INSERT INTO {name} VALUES (NULL, 1)", f"ALTER TABLE {name} ALTER COLUMN k TYPE {new}"
+    )
     schemas = publish(room, name)
     assert len(schemas.all()) == (1 if find_type(schemas.timeline[0][1]) == find_type(schemas.current) else 2)
 
@@ -160,7 +164,9 @@ def find_type(schema: Schema) -> str:
 def test_other_promotions_are_refused_until_the_column_is_replaced(room: Room, old: str, new: str) -> None:
     """The refusal names both types. After the remedy no published schema reads old files by the wrong type."""
     name = room.name()
-    room.run(f"CREATE TABLE {name} (k {old}, i INTEGER)", f"INSERT INTO {name} VALUES (NULL, 1)", f"ALTER TABLE {name} ALTER COLUMN k TYPE {new}")
+    room.run(
+        f"CREATE TABLE {name} (k {old}, i INTEGER)", f"INSERT INTO {name} VALUES (NULL, 1)", f"ALTER TABLE {name} ALTER COLUMN k TYPE {new}"
+    )
     with pytest.raises(Unsupported, match="Column 'k' was changed from"):
         publish(room, name)
     room.run(f"INSERT INTO {name} VALUES (NULL, 2)", f"ALTER TABLE {name} ADD COLUMN k2 {new}", f"UPDATE {name} SET k2 = k")
@@ -195,7 +201,13 @@ def test_an_older_type_does_not_matter_when_no_row_is_left_of_it(room: Room) -> 
         pytest.param("DATE", "'2020-02-29'", "2020-02-29", "2020-02-29", id="date"),
         pytest.param("BOOLEAN", "1", True, True, id="boolean"),
         pytest.param("BLOB", "'\\x00A'", "0041", "0041", id="blob"),
-        pytest.param("TIMESTAMPTZ", "'2020-01-01 10:00:00+05'", "2020-01-01T05:00:00.000000+00:00", "2020-01-01T05:00:00.000000+00:00", id="timestamptz"),
+        pytest.param(
+            "TIMESTAMPTZ",
+            "'2020-01-01 10:00:00+05'",
+            "2020-01-01T05:00:00.000000+00:00",
+            "2020-01-01T05:00:00.000000+00:00",
+            id="timestamptz",
+        ),
     ],
 )
 def test_defaults_of_older_rows(room: Room, column_type: str, default: str, initial: object, write: object) -> None:

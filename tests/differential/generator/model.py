@@ -114,7 +114,7 @@ class Moment:
     is_maintenance: bool = False
 
 
-def changed_rows(before: Table | None, after: Table) -> bool:
+def changed_rows(before: Table | None, after: Table | None) -> bool:
     """True when the rows differ, by version: a row updated to the same values has changed."""
     return _versions(before) != _versions(after)
 

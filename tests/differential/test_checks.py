@@ -1,0 +1,111 @@
+"""The checks themselves: each kind of lie in a table's metadata is found out."""
+
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import ManifestEntry
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.types import LongType
+
+from tests.differential.contents import check_contents
+from tests.differential.manifests import check_metadata
+from tests.support.readers import Served
+
+# Where PyIceberg keeps these in a data file's record.
+PARTITION, RECORD_COUNT, FILE_SIZE_IN_BYTES, NULL_VALUE_COUNTS, LOWER_BOUNDS = 3, 4, 5, 8, 10
+
+
+@pytest.fixture
+def published(served: Served) -> IcebergTable:
+    """A partitioned table with files, inlined rows and deletes, as PyIceberg loads it; its metadata can be tampered with."""
+    conn = served.lake.duckdb()
+    conn.execute("CREATE TABLE t (id BIGINT, place VARCHAR)")
+    conn.execute("ALTER TABLE t SET PARTITIONED BY (place)")
+    conn.execute("INSERT INTO t SELECT i, 'p' || i % 2 FROM range(40) r(i)")
+    conn.execute("INSERT INTO t VALUES (100, 'p0'), (101, NULL)")
+    conn.execute("DELETE FROM t WHERE id % 4 = 0")
+    return served.pyiceberg().catalog.load_table(("main", "t"))
+
+
+def wrong_total(table: IcebergTable) -> None:
+    """A summary that counts one row too many."""
+    summary = table.snapshots()[-1].summary
+    assert summary is not None
+    summary._additional_properties["total-records"] = "43"
+
+
+def wrong_parent(table: IcebergTable) -> None:
+    """A snapshot that skips its forerunner."""
+    vars(table.snapshots()[2])["parent_snapshot_id"] = table.snapshots()[0].snapshot_id
+
+
+def wrong_ref(table: IcebergTable) -> None:
+    """main that is not the current snapshot."""
+    vars(table.metadata.refs["main"])["snapshot_id"] = table.snapshots()[0].snapshot_id
+
+
+def wrong_order(table: IcebergTable) -> None:
+    """Two snapshots that have changed places: files are deleted before they are there."""
+    second, third = (vars(snapshot) for snapshot in table.snapshots()[1:3])
+    second["manifest_list"], third["manifest_list"] = third["manifest_list"], second["manifest_list"]
+
+
+def wrong_property(table: IcebergTable) -> None:
+    """A table property that names another lake snapshot."""
+    table.metadata.properties["ducklake.snapshot-id"] = "1"
+
+
+@pytest.mark.parametrize("lie", [wrong_total, wrong_parent, wrong_ref, wrong_order, wrong_property])
+def test_a_lie_in_the_metadata_is_found(published: IcebergTable, lie: Callable[[IcebergTable], None]) -> None:
+    """Untouched metadata passes; with one lie in it, it does not."""
+    assert check_metadata(published)
+    lie(published)
+    with pytest.raises(AssertionError):
+        check_metadata(published)
+
+
+def wrong_count(entry: ManifestEntry) -> None:
+    """A file said to have one row more than it has."""
+    entry.data_file[RECORD_COUNT] = entry.data_file.record_count + 1
+
+
+def wrong_size(entry: ManifestEntry) -> None:
+    """A file said to be smaller than it is."""
+    entry.data_file[FILE_SIZE_IN_BYTES] = entry.data_file.file_size_in_bytes - 1
+
+
+def narrow_bound(entry: ManifestEntry) -> None:
+    """A lower bound above the smallest value."""
+    entry.data_file[LOWER_BOUNDS] = {1: to_bytes(LongType(), 7)}
+
+
+def wrong_nulls(entry: ManifestEntry) -> None:
+    """A column said to have a NULL that it has not."""
+    entry.data_file[NULL_VALUE_COUNTS] = {1: 1}
+
+
+@pytest.mark.parametrize("lie", [wrong_count, wrong_size, narrow_bound, wrong_nulls])
+def test_a_lie_about_a_file_is_found(published: IcebergTable, lie: Callable[[ManifestEntry], None]) -> None:
+    """What a manifest says of a file is held against the file."""
+    entry = find_file(published, "p0")
+    check_contents(published, entry)
+    lie(entry)
+    with pytest.raises(AssertionError):
+        check_contents(published, entry)
+
+
+def test_a_wrong_partition_is_found(published: IcebergTable) -> None:
+    """A file may not be said to hold another partition's rows."""
+    entry, other = find_file(published, "p0"), find_file(published, "p1")
+    entry.data_file[PARTITION] = other.data_file.partition
+    with pytest.raises(AssertionError):
+        check_contents(published, entry)
+
+
+def find_file(table: IcebergTable, place: str) -> ManifestEntry:
+    """The data file that DuckDB wrote for one place."""
+    entries = check_metadata(table).values()
+    found = [entry for entry in entries if entry.data_file.record_count == 20 and place in entry.data_file.file_path]
+    assert len(found) == 1
+    return found[0]

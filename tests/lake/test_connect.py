@@ -1,0 +1,170 @@
+"""Transactions, and what Postgres says turned into our errors."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, ServiceUnavailable, Unsupported
+from duckicelake.lake.connect import ERRORS_BY_SQLSTATE, Lake, close_lake, open_lake, reading, writing
+from duckicelake.lake.read import read_position
+from tests.lake.wire import wire_to
+from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
+
+INSERT_SETTING = "INSERT INTO iceberg_setting (key, value) VALUES (%(key)s, 'x')"
+SELECT_KEYS = "SELECT key FROM iceberg_setting ORDER BY key"
+PASSWORD = "pa55word"
+
+
+@contextmanager
+def opening(dsn: str, metadata_schema: str = "lake") -> Iterator[Lake]:
+    """A lake reached so."""
+    found = open_lake("mine", dsn, metadata_schema, max_connections=4)
+    try:
+        yield found
+    finally:
+        close_lake(found)
+
+
+def keys(lake: FreshLake) -> list[str]:
+    """The keys that others see."""
+    return [key for (key,) in lake.psycopg().execute(SELECT_KEYS)]
+
+
+def test_a_writing_transaction_is_committed_at_its_end(opened: Lake, lake: FreshLake) -> None:
+    """Others see nothing before, everything after."""
+    with writing(opened) as conn:
+        conn.execute(INSERT_SETTING, {"key": "new"})
+        assert keys(lake) == ["iceberg_path"]
+    assert keys(lake) == ["iceberg_path", "new"]
+
+
+@pytest.mark.parametrize("error", [LakeMoved("moved"), ValueError("ours"), KeyboardInterrupt()], ids=["catalog", "bug", "interrupt"])
+def test_an_error_inside_leaves_nothing(opened: Lake, lake: FreshLake, error: BaseException) -> None:
+    """The transaction is rolled back, the error goes on unchanged, and the connection is good for the next."""
+    with pytest.raises(type(error)) as found, writing(opened) as conn:
+        conn.execute(INSERT_SETTING, {"key": "new"})
+        raise error
+    assert found.value is error
+    assert keys(lake) == ["iceberg_path"]
+    with writing(opened) as conn:
+        conn.execute(INSERT_SETTING, {"key": "next"})
+    assert keys(lake) == ["iceberg_path", "next"]
+
+
+def test_a_reading_transaction_writes_nothing(opened: Lake, lake: FreshLake) -> None:
+    """Postgres itself refuses."""
+    with pytest.raises(Unsupported, match="25006"), reading(opened) as conn:
+        conn.execute(INSERT_SETTING, {"key": "new"})
+    assert keys(lake) == ["iceberg_path"]
+
+
+def test_a_reading_transaction_sees_one_state(opened: Lake, lake: FreshLake) -> None:
+    """What DuckDB commits meanwhile is for the next one."""
+    session = lake.duckdb()
+    with reading(opened) as conn:
+        before = read_position(conn)
+        session.execute("CREATE TABLE t (i INTEGER)")
+        session.execute("CALL ducklake_expire_snapshots('lake', versions => [0])")
+        assert read_position(conn) == before
+    with reading(opened) as conn:
+        assert read_position(conn) > before
+
+
+def test_a_transaction_has_only_the_lake_on_its_search_path(opened: Lake) -> None:
+    """Unqualified names mean the lake's tables, and times are in UTC, whatever the role's defaults."""
+    with reading(opened) as conn:
+        row = conn.execute("SELECT current_schemas(false)::text, current_setting('timezone')").fetchone()
+    assert row == ("{lake}", "UTC")
+
+
+def fail(opened: Lake, statement: str) -> CatalogError:
+    """What becomes of a statement that Postgres refuses; afterwards the pool works as before."""
+    with pytest.raises(CatalogError) as found, writing(opened) as conn:
+        conn.execute(sql.SQL(statement))  # pyright: ignore
+    assert can_read(opened)
+    return found.value
+
+
+def test_each_sqlstate_has_its_error(opened: Lake) -> None:
+    """Full states and classes alike; the message names the lake and what to do, never what Postgres said."""
+    told: dict[str, tuple[type[CatalogError], str]] = {}
+    for pattern in ERRORS_BY_SQLSTATE:
+        state = pattern if len(pattern) == 5 else {"40": "40001", "3D": "3D000", "28": "28P01"}.get(pattern, f"{pattern}000")
+        error = fail(opened, f"DO $$ BEGIN RAISE EXCEPTION 'secret detail' USING ERRCODE = '{state}'; END $$")
+        told[pattern] = (type(error), error.message.removeprefix("Lake 'mine': "))
+    assert told == ERRORS_BY_SQLSTATE
+
+
+REFUSED: dict[str, type[CatalogError]] = {
+    "SELECT 1 FROM ducklake_nowhere": Unsupported,
+    "SELECT nothing FROM ducklake_snapshot": Unsupported,
+    "INSERT INTO iceberg_setting VALUES ('iceberg_path', 'x')": Unsupported,
+    "SET ROLE postgres": Forbidden,
+    "SELECT pg_terminate_backend(pg_backend_pid())": ServiceUnavailable,
+}
+
+
+def test_what_postgres_really_says(opened: Lake) -> None:
+    """Missing tables and columns, rights that lack and connections that end are the errors of the table."""
+    assert {statement: type(fail(opened, statement)) for statement in REFUSED} == REFUSED
+
+
+def test_a_lock_is_not_waited_for_without_end(opened: Lake, lake: FreshLake) -> None:
+    """Who does not get it may come again: nothing landed."""
+    holder = lake.psycopg(autocommit=False)
+    holder.execute("LOCK TABLE iceberg_setting IN ACCESS EXCLUSIVE MODE")
+    with pytest.raises(CommitFailed, match="too long"), writing(opened) as conn:
+        assert conn.execute("SHOW lock_timeout").fetchone() == ("10s",)
+        conn.execute("SET LOCAL lock_timeout = '50ms'")
+        conn.execute(INSERT_SETTING, {"key": "new"})
+
+
+def test_a_postgres_that_is_gone_is_said_so_and_found_again(lake: FreshLake) -> None:
+    """The answer comes within the timeout; when Postgres is back the same pool works."""
+    with wire_to(lake.dsn) as (wire, dsn), opening(dsn) as opened:
+        with pytest.raises(ServiceUnavailable), reading(opened) as conn:
+            read_position(conn)
+            wire.cut()
+            read_position(conn)
+        began = time.monotonic()
+        with pytest.raises(ServiceUnavailable, match="does not answer"), reading(opened):
+            raise AssertionError("there is no connection")
+        assert time.monotonic() - began < 15
+        wire.mend()
+        wait_for(lambda: can_read(opened), "the pool to connect again")
+
+
+def can_read(opened: Lake) -> bool:
+    """Whether Postgres answers."""
+    try:
+        with reading(opened) as conn:
+            return read_position(conn).lake_snapshot_id == 0
+    except ServiceUnavailable:
+        return False
+
+
+def test_no_message_holds_a_secret(lake: FreshLake, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the answer nor what is logged meanwhile, nor what a lake looks like in a trace."""
+    dsns = [
+        make_conninfo(lake.dsn, password=PASSWORD),
+        make_conninfo(lake.dsn, password=PASSWORD, dbname="nowhere"),
+        make_conninfo(lake.dsn, password=PASSWORD, host="nowhere.invalid"),
+        f"user=x password {PASSWORD}",
+        f"postgresql://x:{PASSWORD}@127.0.0.1:port/lake",
+    ]
+
+    def ask(dsn: str) -> str:
+        with opening(dsn) as opened, pytest.raises(ServiceUnavailable) as found, reading(opened):
+            raise AssertionError("there is no connection")
+        return f"{found.value} {opened}"
+
+    with ThreadPoolExecutor(len(dsns)) as threads:
+        told = list(threads.map(ask, dsns))
+    assert PASSWORD not in "\n".join([*told, caplog.text])
+    assert all("does not answer" in answer for answer in told)
