@@ -1,7 +1,7 @@
 """Transactions, and what Postgres says turned into our errors."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -22,7 +22,7 @@ PASSWORD = "pa55word"
 
 
 @contextmanager
-def opening(dsn: str, metadata_schema: str = "lake") -> Iterator[Lake]:
+def opening(dsn: str, metadata_schema: str = "lake") -> Generator[Lake]:
     """A lake reached so."""
     found = open_lake("mine", dsn, metadata_schema, max_connections=4)
     try:

@@ -1,7 +1,7 @@
 """A wire to a server that can be frozen and cut."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 
@@ -74,7 +74,7 @@ class Wire:
 
 
 @contextmanager
-def wire_to(dsn: str) -> Iterator[tuple[Wire, str]]:
+def wire_to(dsn: str) -> Generator[tuple[Wire, str]]:
     """A wire to a Postgres, whole at first, and the connection string that goes through it."""
     known = conninfo_to_dict(dsn)
     wire = Wire((str(known["host"]), int(str(known["port"]))))

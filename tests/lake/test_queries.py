@@ -1,0 +1,152 @@
+"""Every statement against a real lake: it prepares, and the hot ones never read a big table from end to end."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+
+import pytest
+from psycopg import Connection, sql
+
+import duckicelake.lake
+from duckicelake.lake.install import install
+from tests.support.lakes import FreshLake, make_lake
+from tests.support.shared_stack import SharedStack
+
+TABLES, FILES_EACH = 100, 200
+SNAPSHOTS = TABLES * FILES_EACH
+TABLE_ID = 42
+INLINED = {"table": "ducklake_inlined_data_1_1", "": "ducklake_inlined_delete_1"}
+VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+FILL = f"""
+INSERT INTO ducklake_snapshot SELECT n, now() + n * interval '1 second', 1, 1, n FROM generate_series(10, {SNAPSHOTS + 9}) n;
+INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made)
+    SELECT n, 'inserted_into_table:' || n % {TABLES} FROM generate_series(10, {SNAPSHOTS + 9}) n;
+INSERT INTO ducklake_table (table_id, table_uuid, begin_snapshot, schema_id, table_name, path, path_is_relative)
+    SELECT n, gen_random_uuid(), 0, 0, 'many_' || n, 'x/', true FROM generate_series(10, {TABLES + 9}) n;
+INSERT INTO ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name, column_type, nulls_allowed)
+    SELECT c, 0, t, c, 'c' || c, 'int32', true FROM generate_series(10, {TABLES + 9}) t, generate_series(1, 20) c;
+INSERT INTO ducklake_data_file (data_file_id, table_id, begin_snapshot, end_snapshot, path, path_is_relative, record_count,
+                                file_size_bytes, row_id_start, partition_id, partial_max)
+    SELECT n, n % {TABLES}, n, CASE n % 7 WHEN 0 THEN n + 100 END, 'f', true, 1, 1, 0, 1, CASE n % 500 WHEN 0 THEN n + 1 END
+      FROM generate_series(10, {SNAPSHOTS + 9}) n;
+INSERT INTO ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative, format, delete_count)
+    SELECT n, n % {TABLES}, n, n, 'd', true, 'parquet', 1 FROM generate_series(10, {SNAPSHOTS + 9}) n;
+INSERT INTO ducklake_file_column_stats (data_file_id, table_id, column_id, value_count, null_count)
+    SELECT n, n % {TABLES}, c, 1, 0 FROM generate_series(10, {SNAPSHOTS + 9}) n, generate_series(1, 4) c;
+INSERT INTO ducklake_file_partition_value SELECT n, n % {TABLES}, 0, 'x' FROM generate_series(10, {SNAPSHOTS + 9}) n;
+INSERT INTO iceberg_change (kind) SELECT 'expire' FROM generate_series(1, {SNAPSHOTS});
+INSERT INTO iceberg_metadata_log SELECT t, v, v FROM generate_series(10, {TABLES + 9}) t, generate_series(1, {FILES_EACH}) v;
+ANALYZE
+"""
+
+PARAMETERS: dict[str, object] = {
+    "table_id": TABLE_ID,
+    "since": SNAPSHOTS - 50,
+    "until": SNAPSHOTS,
+    "next_file_id": SNAPSHOTS - 50,
+    "data_file_ids": [TABLE_ID + TABLES * n for n in range(1, 6)],
+    "tokens": [f"inserted_into_table:{TABLE_ID}", f"merge_adjacent:{TABLE_ID}"],
+    "ids": [TABLE_ID + TABLES, TABLE_ID + 2 * TABLES],
+    "schema_name": "main",
+    "table_name": "many_42",
+    "schema_id": 0,
+    "object_id": TABLE_ID,
+    "most": 101,
+    "name": "ducklake_inlined_delete_1",
+}
+BIG = (
+    "ducklake_snapshot",
+    "ducklake_snapshot_changes",
+    "ducklake_data_file",
+    "ducklake_delete_file",
+    "ducklake_file_column_stats",
+    "ducklake_file_partition_value",
+    "ducklake_column",
+    "iceberg_change",
+    "iceberg_metadata_log",
+)
+USES_BEFORE_A_PLAN_STAYS = 8
+HOT_MODULES = ("read", "read_table", "watch", "notes")
+
+
+def list_statements() -> dict[str, str]:
+    """Every SQL constant of the room, by module and name."""
+    found: dict[str, str] = {}
+    for info in pkgutil.iter_modules(duckicelake.lake.__path__):
+        module = importlib.import_module(f"duckicelake.lake.{info.name}")
+        for name, value in vars(module).items():
+            text = value.as_string().format(*[INLINED[""]], **INLINED) if isinstance(value, sql.SQL) else value
+            if name.isupper() and isinstance(text, str) and text.lstrip().startswith(VERBS):
+                found[f"{info.name}.{name}"] = text
+    return found
+
+
+def to_prepared(text: str, parameters: list[str]) -> str:
+    """The statement with numbered parameters, whose names are added to the list."""
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in parameters:
+            parameters.append(match[1])
+        return f"${parameters.index(match[1]) + 1}"
+
+    return re.sub(r"%\((\w+)\)s", number, text).replace("%%", "%")
+
+
+@pytest.fixture(scope="module")
+def filled(stack: SharedStack) -> Iterator[Connection]:
+    """A lake of many tables, files and lake snapshots whose statistics Postgres knows."""
+    with make_lake(stack) as lake:
+        make_inlined(lake)
+        conn = lake.psycopg()
+        install(conn, lake.metadata_schema, lake.iceberg_path)
+        for statement in FILL.split(";\n"):
+            conn.execute(statement)  # pyright: ignore
+        yield conn
+
+
+def make_inlined(lake: FreshLake) -> None:
+    """Tables of inlined rows and inlined deletes."""
+    session = lake.duckdb()
+    for statement in (
+        "CREATE TABLE t (i INTEGER)",
+        "INSERT INTO t VALUES (1)",
+        "INSERT INTO t SELECT range FROM range(100)",
+        "DELETE FROM t WHERE i = 50",
+    ):
+        session.execute(statement)
+
+
+@pytest.mark.parametrize("name", list_statements())
+def test_every_statement_prepares(filled: Connection, name: str) -> None:
+    """A DuckLake column that is renamed fails here, by the name of the statement."""
+    text = to_prepared(list_statements()[name], [])
+    with filled.transaction(force_rollback=True):
+        filled.execute(f"PREPARE statement AS {text}")  # pyright: ignore
+        filled.execute("DEALLOCATE statement")
+
+
+@pytest.mark.parametrize("name", [n for n, text in list_statements().items() if n.split(".")[0] in HOT_MODULES and "SELECT" in text[:9]])
+def test_no_hot_query_reads_a_big_table_from_end_to_end(filled: Connection, name: str) -> None:
+    """Files, statistics, snapshots and our logs are found by index, at first and after Postgres has settled on a plan."""
+    parameters: list[str] = []
+    text = to_prepared(list_statements()[name], parameters)
+    values = sql.SQL("({})").format(sql.SQL(", ").join(PARAMETERS[p] for p in parameters)) if parameters else sql.SQL("")
+    with filled.transaction(force_rollback=True):
+        filled.execute(f"PREPARE statement AS {text}")  # pyright: ignore
+        for _ in range(USES_BEFORE_A_PLAN_STAYS):
+            row = filled.execute(sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE statement{}").format(values)).fetchone()
+            assert row is not None
+            assert [relation for relation in scanned(row[0][0]["Plan"]) if relation in BIG] == []
+        filled.execute("DEALLOCATE statement")
+
+
+def scanned(node: dict[str, object]) -> Iterator[str]:
+    """The tables that a plan reads from end to end."""
+    if node["Node Type"] == "Seq Scan":
+        yield str(node["Relation Name"])
+    children = node.get("Plans", [])
+    assert isinstance(children, list)
+    for child in children:
+        yield from scanned(child)
