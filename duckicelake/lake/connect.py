@@ -53,7 +53,7 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int) -
         max_size=max_connections,
         open=False,
         configure=configure,
-        kwargs={"autocommit": True, "connect_timeout": 5},
+        kwargs={"autocommit": True, "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000},
         timeout=5,
         reconnect_timeout=5,
         check=ConnectionPool.check_connection,

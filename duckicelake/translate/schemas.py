@@ -4,7 +4,9 @@ import json
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema, format_schema
+from duckicelake.iceberg.types import NestedField, walk_fields
 from duckicelake.lake.rows import JsonNote, TableState
 from duckicelake.translate.types import FieldRules, columns_at, find_defaulted, find_unreadable, schema_changes, to_fields
 
@@ -50,9 +52,10 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
     changes = schema_changes(state.columns, state.column_tags)
-    for since in changes:
+    for since, until in zip(changes, [*changes[1:], None], strict=True):
         rules = FieldRules(since != changes[-1], defaulted, unreadable)
         fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
+        fields = without_twins(fields, is_in_files=until is None or until > oldest_row)
         if not fields:
             continue
         text = format_note(Schema(0, fields))
@@ -64,6 +67,28 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
     needed = V3 if defaulted else V2
     noted = state.notes.table.format_version if state.notes.table else needed
     return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted))
+
+
+def without_twins(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[NestedField, ...]:
+    """Return columns whose full names differ: `"a.b"` and the field `b` of `a` are one name to Iceberg's readers.
+
+    Where no file is left that could have both, the later column is left out.
+    Raises: Unsupported: two columns share a full name, and files may hold both
+    """
+    known: dict[str, NestedField] = {}
+    kept: list[NestedField] = []
+    for field in fields:
+        paths = [path for path, _ in walk_fields((field,))]
+        twin = next((path for path in paths if path in known), None)
+        if twin is None:
+            known |= dict.fromkeys(paths, field)
+            kept.append(field)
+        elif is_in_files:
+            raise Unsupported(
+                f"Columns {known[twin].name!r} and {field.name!r} share the full name {twin!r} in Iceberg. "
+                "Copy the table under other names with CREATE TABLE … AS SELECT."
+            )
+    return tuple(kept)
 
 
 def format_note(schema: Schema) -> str:
