@@ -34,6 +34,7 @@ SELECT table_id, begin_snapshot FROM ducklake_table
 
 MAX_REMEMBERED = 10_000
 CHECK_TIMEOUT_S = 5.0
+STOPPING = "The server is stopping."
 
 
 class Watch:
@@ -48,13 +49,17 @@ class Watch:
         self._all_touched_at = Position(-1, -1)
         self._waiting: asyncio.Future[Position] | None = None
         self._running: asyncio.Task[None] | None = None
+        self._abandoned: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self.check_count = 0
 
     async def position(self) -> Position:
         """Return a position read after this call began.
 
-        Raises: ServiceUnavailable: Postgres does not answer
+        Raises: ServiceUnavailable: Postgres does not answer, or the server is stopping
         """
+        if self._is_closed:
+            raise ServiceUnavailable(STOPPING)
         waiting = self._waiting
         if waiting is None:
             waiting = self._waiting = asyncio.get_running_loop().create_future()
@@ -71,32 +76,51 @@ class Watch:
         )
 
     async def close(self) -> None:
-        """Stop checking and close the connection."""
+        """Stop checking, tell all who wait, and close the connection."""
+        self._is_closed = True
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
-        if self._conn is not None:
-            await self._conn.close()
+        await self._disconnect()
+        if self._abandoned:
+            await asyncio.wait(self._abandoned, timeout=CHECK_TIMEOUT_S)
 
     async def _run(self) -> None:
+        waiting = None
         try:
             while (waiting := self._waiting) is not None:
                 self._waiting = None
                 try:
                     with mapped_errors(self._metadata_schema):
-                        waiting.set_result(await asyncio.wait_for(self._check(), CHECK_TIMEOUT_S))
+                        waiting.set_result(await self._check_in_time())
                 except CatalogError as error:
                     await self._disconnect()
-                    waiting.set_exception(error)
+                    _fail(waiting, error)
                 except (OSError, TimeoutError):
                     await self._disconnect()
-                    waiting.set_exception(ServiceUnavailable("The lake's Postgres does not answer."))
-                except BaseException:
-                    waiting.cancel()
-                    raise
+                    _fail(waiting, ServiceUnavailable("The lake's Postgres does not answer."))
         finally:
             self._running = None
+            for left in (waiting, self._waiting):
+                if left is not None:
+                    _fail(left, ServiceUnavailable(STOPPING))
+            self._waiting = None
+
+    async def _check_in_time(self) -> Position:
+        check = asyncio.create_task(self._check())
+        try:
+            await asyncio.wait({check}, timeout=CHECK_TIMEOUT_S)
+        finally:
+            if not check.done():
+                # psycopg asks Postgres to stop and waits for that, longer than anybody wants to
+                conn, self._conn = self._conn, None
+                ending = asyncio.create_task(_end(check, conn))
+                self._abandoned.add(ending)
+                ending.add_done_callback(self._abandoned.discard)
+        if not check.done():
+            raise TimeoutError
+        return check.result()
 
     async def _check(self) -> Position:
         conn = await self._connect()
@@ -117,7 +141,8 @@ class Watch:
             changes = await (await conn.execute(SELECT_CHANGES_SINCE, span)).fetchall()
             tables = await (await conn.execute(SELECT_TABLES_SINCE, span)).fetchall()
             self._touch(changes, tables)
-            if any(text is None for _, text in changes) or len(self._touched) > MAX_REMEMBERED:
+            is_told = len(changes) == now.lake_snapshot_id - seen.lake_snapshot_id and all(text is not None for _, text in changes)
+            if not is_told or len(self._touched) > MAX_REMEMBERED:
                 self._touch_all(now)
         self._seen = now
 
@@ -132,8 +157,13 @@ class Watch:
 
     async def _connect(self) -> psycopg.AsyncConnection:
         if self._conn is None or self._conn.broken or self._conn.closed:
-            self._conn = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=5)
-            await self._conn.execute(format_search_path(self._metadata_schema))
+            conn = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=5)
+            try:
+                await conn.execute(format_search_path(self._metadata_schema))
+            except BaseException:
+                await conn.close()
+                raise
+            self._conn = conn
         return self._conn
 
     async def _disconnect(self) -> None:
@@ -141,3 +171,19 @@ class Watch:
         if conn is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 await conn.close()
+
+
+def _fail(waiting: asyncio.Future[Position], error: CatalogError) -> None:
+    """Give an error to all who wait; none of them may be left to hear it."""
+    if not waiting.done():
+        waiting.set_exception(error)
+        waiting.exception()
+
+
+async def _end(check: asyncio.Task[Position], conn: psycopg.AsyncConnection | None) -> None:
+    check.cancel()
+    with contextlib.suppress(asyncio.CancelledError, psycopg.Error, OSError):
+        await check
+    if conn is not None:
+        with contextlib.suppress(psycopg.Error, OSError):
+            await conn.close()

@@ -65,13 +65,18 @@ def check_snapshots(past: Past, table: Table, reader: Reader, snapshot_ids: Sequ
 def check_snapshot_ids(past: Past, table: Table, published: IcebergTable) -> list[int]:
     """The table's snapshots are the lake snapshots that changed its rows; returns them.
 
-    A statement that found no rows makes none; a transaction that undid itself may make one.
+    A statement that found no rows makes none; a transaction that undid itself may make one. Of the expired ones only the
+    last may stay, for as long as the table is as it left it.
     """
     snapshot_ids = [snapshot.snapshot_id for snapshot in published.snapshots()]
     changes = past.list_changes(table.table_id)
-    certain = {change.lake_snapshot_id for change in changes if change.is_certain}
-    possible = {change.lake_snapshot_id for change in changes}
-    assert certain <= set(snapshot_ids) <= possible, f"{table.ident} has snapshots {snapshot_ids}, expected {sorted(certain)}"
+    kept = {change.lake_snapshot_id for change in changes} & past.lake_snapshot_ids
+    certain = {change.lake_snapshot_id for change in changes if change.is_certain} & kept
+    before = [change.lake_snapshot_id for change in changes if change.lake_snapshot_id < min(past.lake_snapshot_ids)]
+    expired = set(snapshot_ids) - kept
+    assert certain <= set(snapshot_ids), f"{table.ident} has snapshots {snapshot_ids}, expected {sorted(certain)}"
+    assert len(expired) <= 1, f"{table.ident} still has snapshots {sorted(expired)}"
+    assert expired <= set(before), f"{table.ident} has snapshots {snapshot_ids}, expected {sorted(certain)}"
     return snapshot_ids
 
 

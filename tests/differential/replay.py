@@ -83,12 +83,12 @@ class Past:
         return None if found is None else found.lake.tables.get(table_id)
 
     def list_changes(self, table_id: int) -> list[Change]:
-        """What each lake snapshot did to the table, those left out that cannot have touched its rows."""
+        """What each lake snapshot, expired or not, did to the table; those left out that cannot have touched its rows."""
         changes, before = list[Change](), None
         for moment in self.all_moments:
             after = moment.lake.tables.get(table_id)
             is_possible = moment.is_maintenance or table_id in moment.touched or changed_rows(before, after)
-            if after is not None and is_possible and moment.lake_snapshot_id in self.lake_snapshot_ids:
+            if after is not None and is_possible:
                 changes.append(Change(moment.lake_snapshot_id, before, after, is_insert=table_id in moment.inserted))
             before = after
         return changes

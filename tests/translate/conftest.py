@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
-from tests.translate.room import Room
+from tests.translate.support.room import Room
 
 
 @pytest.fixture(scope="module")

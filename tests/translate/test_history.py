@@ -11,7 +11,7 @@ from duckicelake.translate.history import Step, to_history
 from duckicelake.translate.manifests import ADDED, DELETED
 from duckicelake.translate.summaries import FileChange, Totals, summarise
 from duckicelake.translate.visibility import TrackedFile
-from tests.translate.states import EPOCH, TABLE_ID, make_state, snapshot, visibility
+from tests.translate.support.states import EPOCH, TABLE_ID, make_state, snapshot, visibility
 
 
 def tell(steps: tuple[Step, ...]) -> list[tuple[int, list[int], list[int], dict[int, bool]]]:

@@ -11,7 +11,7 @@ from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.translate.files import choose_spec
 from duckicelake.translate.partitions import Partitioning, PublishedSpec, to_partitioning, to_spec
 from duckicelake.translate.schemas import to_schemas
-from tests.translate.room import Room, read_file, to_iceberg_values
+from tests.translate.support.room import Room, read_file, to_iceberg_values
 
 NO_INLINING = "CALL lake.set_option('data_inlining_row_limit', '0', table_name => '{name}')"
 

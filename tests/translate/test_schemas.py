@@ -7,7 +7,7 @@ from dataclasses import replace
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.lake.rows import JsonNote, TableNote, TableState
 from duckicelake.translate.schemas import Schemas, to_schemas
-from tests.translate.room import Room
+from tests.translate.support.room import Room
 
 HISTORY = (
     "INSERT INTO {t} VALUES (1, 'a')",

@@ -10,8 +10,8 @@ from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.read_table import Since
 from duckicelake.lake.rows import TableState
 from duckicelake.translate.types import is_live
-from tests.translate.replay import Rows, replay, track
-from tests.translate.room import Room
+from tests.translate.support.replay import Rows, replay, track
+from tests.translate.support.room import Room
 
 OPERATIONS = (
     "INSERT INTO {t} VALUES ({n}, 'a'), ({n} + 1, 'b'), ({n} + 2, NULL)",

@@ -9,7 +9,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.types import to_primitive
-from tests.translate.room import Room
+from tests.translate.support.room import Room
 
 
 def publish(room: Room, name: str) -> Schemas:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable
 from duckicelake.translate.visibility import DeletedRows, Longs, Visibility, to_visibility, track_inlined, track_partial
-from tests.translate.states import is_live, visibility
+from tests.translate.support.states import is_live, visibility
 
 HORIZON = 12
 

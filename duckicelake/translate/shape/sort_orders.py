@@ -1,4 +1,4 @@
-"""DuckLake's sort order as Iceberg's, when every key is a bare column; any other expression means unsorted."""
+"""DuckLake's sort order as Iceberg's, when every key is a bare column of values; anything else means unsorted."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order
-from duckicelake.iceberg.types import NestedField
+from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.rows import JsonNote, SortRow
 
 QUOTED = re.compile(r'"((?:[^"]|"")+)"')
@@ -38,7 +38,7 @@ def to_sort_orders(rows: Sequence[SortRow], schema: Schema, notes: Sequence[Json
 
 def _find_field(row: SortRow, schema: Schema) -> SortField | None:
     column = find_column(row.expression, schema)
-    if column is None:
+    if column is None or not isinstance(column.type, PrimitiveType):
         return None
     direction = "desc" if row.sort_direction.upper() == "DESC" else "asc"
     null_order = "nulls-first" if row.null_order.upper() == "NULLS_FIRST" else "nulls-last"

@@ -12,7 +12,7 @@ from duckicelake.translate.history import History, to_history
 from duckicelake.translate.locations import file_uri, table_folder
 from duckicelake.translate.manifests import DATA, DELETES, new_shelves, to_manifests
 from duckicelake.translate.visibility import DeletedRows, Longs, TrackedFile, Visibility, to_visibility, track_inlined, track_partial
-from tests.translate.room import Room, read_file
+from tests.translate.support.room import Room, read_file
 
 SNAPSHOT_COLUMN = "_ducklake_internal_snapshot_id"
 
