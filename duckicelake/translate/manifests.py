@@ -142,12 +142,13 @@ def _fold(shelf: Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
             entries.append((spec_id, entry))
     for spec_id in sorted({spec_id for spec_id, _ in entries}):
         own = [entry for found, entry in entries if found == spec_id]
-        for _, chunk in _chunks([(spec_id, entry) for entry in _merge(shelf, spec_id, own)]):
+        full = len(own) - len(own) % ENTRIES_MAX
+        for _, chunk in _chunks([(spec_id, entry) for entry in (*own[:full], *_merge(shelf, spec_id, own[full:]))]):
             shelf.put(spec_id, step.snapshot_id, chunk)
 
 
 def _merge(shelf: Shelf, spec_id: int, own: list[EntryPlan]) -> list[EntryPlan]:
-    while len(own) < ENTRIES_MAX and (more := shelf.take_tier(spec_id, size_class(len(own)))):
+    while 0 < len(own) < ENTRIES_MAX and (more := shelf.take_tier(spec_id, size_class(len(own)))):
         own = [*more, *own]
     return own
 

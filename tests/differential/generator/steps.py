@@ -108,6 +108,12 @@ class History:
         return not any(step.is_maintenance for step in self.steps)
 
     @property
+    def keeps_past(self) -> bool:
+        """No deletion vectors: DuckDB 1.5.5 replaces one by the next, and the lake forgets what was deleted when."""
+        operations = (operation for step in self.steps for operation in step.operations)
+        return not any(isinstance(operation, SetDeletionVectors) for operation in operations)
+
+    @property
     def keeps_duckdb_right(self) -> bool:
         """Nothing after which DuckDB 1.5.5 itself shows old snapshots wrongly: deletion vectors, rewritten files."""
         operations = (operation for step in self.steps for operation in step.operations)
