@@ -39,9 +39,13 @@ def prove(served: Served, history: History, others: Sequence[Reader]) -> None:
         check_lake_snapshots(past, DuckLakeReader(conn))
     check_names(past, pyiceberg)
     for table in past.head.tables.values():
-        prove_now(past, table, (pyiceberg, *others))
-        if history.keeps_past:
-            prove_past(past, table, (pyiceberg, *others))
+        published = pyiceberg.catalog.load_table(table.ident)
+        check_schema(table, published)
+        check_column_ids(past, table, published)
+        snapshot_ids = check_snapshot_ids(past, table, published)
+        for reader in (pyiceberg, *others):
+            check_head(table, reader)
+            check_snapshots(past, table, reader, snapshot_ids if history.keeps_past else [])
         if history.keeps_files:
             prove_metadata(past, table, pyiceberg)
 
@@ -51,23 +55,6 @@ def check_names(past: Past, reader: PyIcebergReader) -> None:
     for namespace in past.head.namespaces:
         listed = sorted(name for _, name in reader.catalog.list_tables(namespace))
         assert listed == sorted(table.name for table in past.head.tables.values() if table.namespace == namespace)
-
-
-def prove_now(past: Past, table: Table, readers: Sequence[Reader]) -> None:
-    """One table's rows and columns, as everybody reads them at head."""
-    for reader in readers:
-        check_head(table, reader)
-        if isinstance(reader, PyIcebergReader):
-            published = reader.catalog.load_table(table.ident)
-            check_schema(table, published)
-            check_column_ids(past, table, published)
-            check_snapshot_ids(past, table, published)
-
-
-def prove_past(past: Past, table: Table, readers: Sequence[Reader]) -> None:
-    """One table's rows and columns, as everybody reads them at each snapshot."""
-    for reader in readers:
-        check_snapshots(past, table, reader)
 
 
 def prove_metadata(past: Past, table: Table, pyiceberg: PyIcebergReader) -> None:

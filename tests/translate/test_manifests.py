@@ -1,8 +1,9 @@
 """Manifests against a brute-force reading of the same life."""
 
+import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 
 import pytest
@@ -142,30 +143,36 @@ def test_publishing_twice_gives_the_same(life: Life) -> None:
     assert write(life) == write(life)
 
 
-def appends(count: int, files_each: int = 1) -> Iterator[Step]:
-    """Snapshots that each add files."""
-    for i in range(1, count + 1):
-        yield Step(i, i, added=[TrackedFile(i * files_each + n, i, None, 1) for n in range(files_each)])
+def appends(sizes: Iterable[int]) -> Iterator[Step]:
+    """Snapshots that each add so many files."""
+    keys = itertools.count(1)
+    for i, size in enumerate(sizes, 1):
+        yield Step(i, i, added=[TrackedFile(key, i, None, 1) for key in itertools.islice(keys, size)])
 
 
 @pytest.mark.parametrize(
-    ("files_each", "steps"),
-    [pytest.param(1, 5000, id="one by one"), pytest.param(17, 600, id="seventeen"), pytest.param(ENTRIES_MAX + 10, 18, id="more than fit")],
+    "sizes",
+    [
+        pytest.param([1] * 5000, id="one by one"),
+        pytest.param([17] * 600, id="seventeen"),
+        pytest.param([ENTRIES_MAX + 10] * 18, id="more than fit"),
+        pytest.param([ENTRIES_MAX] * 18 + [300] * 20, id="full ones and many others"),
+    ],
 )
-def test_full_manifests_are_left_alone(files_each: int, steps: int) -> None:
+def test_full_manifests_are_left_alone(sizes: list[int]) -> None:
     """Only full ones grow in number with the table, and are never written again; the others stay within their size classes."""
-    plans = fold(list(appends(steps, files_each)))
+    plans = fold(list(appends(sizes)))
     last, full = plans[-1], [m for plan in plans for m in own(plan) if size_class(len(m.entries)) < 0]
     assert full == [m for m in last.manifests if size_class(len(m.entries)) < 0]
     counts = Counter(size_class(len(m.entries)) for m in last.manifests)
-    assert sum(len(m.entries) for m in last.manifests) == files_each * steps
-    assert counts.pop(-1, 0) <= files_each * steps // ENTRIES_MAX
+    assert sum(len(m.entries) for m in last.manifests) == sum(sizes)
+    assert counts.pop(-1, 0) <= sum(sizes) // ENTRIES_MAX
     assert max(counts.values(), default=0) <= MERGE_FAN
 
 
 def test_an_entry_is_rewritten_once_per_size_class() -> None:
     """What all snapshots write together grows with the entries, not with their square."""
-    plans = fold(list(appends(2000)))
+    plans = fold(list(appends([1] * 2000)))
     written = sum(len(manifest.entries) for plan in plans for manifest in own(plan))
     assert written <= 2000 * 4
     assert max(len(plan.manifests) for plan in plans) <= 3 * MERGE_FAN
@@ -175,7 +182,7 @@ def test_two_thousand_appends_cost_about_ten_times_two_hundred() -> None:
     """The fold is about linear."""
 
     def cost(count: int) -> float:
-        steps = list(appends(count))
+        steps = list(appends([1] * count))
         began = time.process_time()
         fold(steps)
         return time.process_time() - began

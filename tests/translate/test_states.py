@@ -124,6 +124,17 @@ def test_reading_on_finds_all_that_changed(room: Room, seed: int) -> None:
         check_reading_on(room, before, before := room.read(name))
 
 
+def test_reading_on_after_each_kind_of_delete(room: Room) -> None:
+    """A cumulative delete file keeps the lake snapshot of the first one; a row of a batch takes the whole batch along."""
+    name = room.name()
+    room.run(f"CREATE TABLE {name} (i INTEGER, s VARCHAR)", f"INSERT INTO {name} SELECT range, 'a' FROM range(100)")
+    room.run(f"INSERT INTO {name} VALUES (201, 'b'), (202, 'b'), (203, 'b')", f"DELETE FROM {name} WHERE i < 20")
+    before = room.read(name)
+    for condition in ("i BETWEEN 20 AND 40", "i = 202", "i = 50", "i = 51", "i BETWEEN 60 AND 80"):
+        room.run(f"DELETE FROM {name} WHERE {condition}")
+        check_reading_on(room, before, before := room.read(name))
+
+
 def check_reading_on(room: Room, before: TableState, whole: TableState) -> None:
     """What is read from the earlier state on is the part of the whole that changed."""
     since = before.position.lake_snapshot_id
