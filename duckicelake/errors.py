@@ -73,5 +73,9 @@ class ServiceUnavailable(CatalogError):
     """Postgres or the object store does not answer."""
 
 
+class LakeBusy(ServiceUnavailable):
+    """Other commits held the lake's lock for too long; nothing was done, and the same request may come again."""
+
+
 class LakeMoved(ServiceUnavailable):
     """Maintenance removed something while it was being read; reading again gives the new state."""

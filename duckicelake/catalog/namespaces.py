@@ -70,6 +70,11 @@ def get_parent(conn: psycopg.Connection, levels: Levels) -> Levels:
     raise NoSuchNamespace(f"Namespace does not exist: {format_levels(levels)}")
 
 
+def has_child_namespaces(conn: psycopg.Connection, levels: Levels) -> bool:
+    """Tell whether other namespaces are nested in this one."""
+    return any(len(found) > len(levels) and _starts(found, levels) for found in (to_levels(row.schema_name) for row in read_schemas(conn)))
+
+
 def format_levels(levels: Levels) -> str:
     """Return a namespace for a message, as Iceberg's clients write it."""
     return ".".join(levels)

@@ -5,7 +5,7 @@ Source: DuckLake 1.0, ParseChangesMade
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 _ENTRY = re.compile(r'([A-Za-z_]+):((?:"[^"]*"|[^",])*)(?:,|$)')
@@ -44,6 +44,16 @@ def parse_changes(text: str | None) -> Iterator[Change]:
     """Yield the entries of one `changes_made`; what does not fit the grammar is passed over."""
     for match in _ENTRY.finditer(text or ""):
         yield Change(match.group(1).lower(), match.group(2))
+
+
+def format_changes(changes: Iterable[Change]) -> str | None:
+    """Return the text of some entries, which DuckLake never wants to be empty."""
+    return ",".join(f"{change.kind}:{change.value}" for change in changes) or None
+
+
+def quote_names(*names: str) -> str:
+    """Return a name, or a schema and a name, as the value of an entry that has no id yet."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def kinds_of_table(text: str | None, table_id: int) -> frozenset[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from duckicelake.errors import CatalogError, CommitFailed, Forbidden, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, Forbidden, ServiceUnavailable, Unsupported
 from duckicelake.lake.install import format_search_path
 
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -110,6 +110,11 @@ def mapped_errors(lake_name: str) -> Generator[None]:
 
 def _find_error(error: psycopg.Error) -> tuple[type[CatalogError], str]:
     state = error.sqlstate
+    if isinstance(error, psycopg.DataError):
+        return (
+            BadRequest,
+            "The request holds a value that Postgres cannot store, such as a text with a NUL character or a number too large.",
+        )
     if state is None:
         return ServiceUnavailable, "The lake's Postgres does not answer."
     found = ERRORS_BY_SQLSTATE.get(state) or ERRORS_BY_SQLSTATE.get(state[:2])

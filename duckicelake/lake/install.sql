@@ -1,5 +1,6 @@
 -- The notes of DuckIceLake, inside the lake's own metadata schema, so that dump and copy carry them.
--- Changes from v1: none yet. Every statement may run again at any time.
+-- Changes from v1: what Iceberg clients write needs more notes: columns of iceberg_table, and the tables iceberg_shape,
+-- iceberg_snapshot and iceberg_file. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -17,6 +18,11 @@ CREATE TABLE IF NOT EXISTS iceberg_table (
     token text NOT NULL,
     updated_ms bigint NOT NULL
 );
+
+ALTER TABLE iceberg_table
+    ADD COLUMN IF NOT EXISTS last_column_id integer NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS last_partition_id integer NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS is_native boolean NOT NULL DEFAULT false;
 
 CREATE TABLE IF NOT EXISTS iceberg_metadata_log (
     table_id bigint NOT NULL,
@@ -44,6 +50,37 @@ CREATE TABLE IF NOT EXISTS iceberg_sort_order (
     order_id integer NOT NULL,
     json text NOT NULL,
     PRIMARY KEY (table_id, order_id)
+);
+
+-- Which schema, spec and sort order an Iceberg client made the current ones, as long as DuckDB does not change them.
+CREATE TABLE IF NOT EXISTS iceberg_shape (
+    table_id bigint NOT NULL,
+    lake_snapshot_id bigint NOT NULL,
+    schema_id integer NOT NULL,
+    spec_id integer NOT NULL,
+    order_id integer NOT NULL,
+    PRIMARY KEY (table_id, lake_snapshot_id)
+);
+
+-- What an Iceberg client said about a snapshot of its own, and the id it gave it.
+CREATE TABLE IF NOT EXISTS iceberg_snapshot (
+    table_id bigint NOT NULL,
+    lake_snapshot_id bigint NOT NULL,
+    client_snapshot_id bigint NOT NULL,
+    schema_id integer NOT NULL,
+    summary text NOT NULL,
+    PRIMARY KEY (table_id, lake_snapshot_id),
+    UNIQUE (table_id, client_snapshot_id)
+);
+
+-- What DuckLake has no column for in the data files of Iceberg clients.
+CREATE TABLE IF NOT EXISTS iceberg_file (
+    data_file_id bigint PRIMARY KEY,
+    table_id bigint NOT NULL,
+    spec_id integer NOT NULL,
+    partition text NOT NULL,
+    sort_order_id integer,
+    split_offsets text
 );
 
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.

@@ -23,6 +23,14 @@ class GetNamespaceResponse(TypedDict):
     properties: dict[str, str]
 
 
+class UpdatePropertiesResponse(TypedDict):
+    """What became of the properties that a client named."""
+
+    updated: list[str]
+    removed: list[str]
+    missing: list[str]
+
+
 class TableIdentifier(TypedDict):
     """A table's name."""
 

@@ -18,6 +18,7 @@ from duckicelake.errors import (
     CommitFailed,
     CommitStateUnknown,
     Forbidden,
+    LakeBusy,
     LakeMoved,
     NamespaceNotEmpty,
     NoSuchNamespace,
@@ -48,6 +49,7 @@ ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
     CommitStateUnknown: (500, "CommitStateUnknownException"),
     Unsupported: (501, "UnsupportedOperationException"),
     ServiceUnavailable: (503, "SlowDownException"),
+    LakeBusy: (503, "SlowDownException"),
     LakeMoved: (503, "SlowDownException"),
 }
 """`NotFoundException` is not in the specification; Java's client tells it from a missing table by this word."""
@@ -78,11 +80,11 @@ def build_error(scope: Scope, status: int, kind: str, message: str, headers: Map
 def build_catalog_error(scope: Scope, error: CatalogError) -> Response:
     """Return the answer to an error of the catalog.
 
-    Only a read that found the catalog out of reach is told to come again: a client may send
-    a commit with `Retry-After` again by itself (reference: Java's ExponentialHttpRequestRetryStrategy).
+    Only a read that found the catalog out of reach, and a write that was never begun, are told to come again: a client may
+    send a commit with `Retry-After` again by itself (reference: Java's ExponentialHttpRequestRetryStrategy).
     """
     status, kind = find_answer(type(error))
-    retry = status == 503 and scope["method"] in READS
+    retry = status == 503 and (scope["method"] in READS or isinstance(error, LakeBusy))
     return build_error(scope, status, kind, error.message, {"Retry-After": RETRY_AFTER_S} if retry else None)
 
 

@@ -10,6 +10,7 @@ from duckicelake.rest.bodies import IcebergErrorResponse
 from duckicelake.rest.door import Door
 from duckicelake.rest.operations import OPERATIONS, UNLISTED, Operation
 from duckicelake.rest.routes.config import ConfigRoutes
+from duckicelake.rest.routes.namespace_changes import NamespaceChangeRoutes
 from duckicelake.rest.routes.namespaces import NamespaceRoutes
 from duckicelake.rest.routes.tables import TableRoutes
 from duckicelake.rest.served import Served
@@ -22,7 +23,7 @@ ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 
 def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
-    routes = (NamespaceRoutes(door), TableRoutes(door))
+    routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door))
     served = {name: found for module in routes for name, found in module.operations().items()}
     served |= ConfigRoutes(door, list_endpoints(served)).operations()
     for operation in OPERATIONS:
@@ -43,6 +44,7 @@ def add_served(app: FastAPI, operation: Operation, served: Served) -> None:
         operation_id=operation.name,
         status_code=served.status,
         responses={**ERROR_RESPONSES, **served.responses},
+        openapi_extra=served.body,
     )
 
 

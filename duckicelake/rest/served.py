@@ -7,8 +7,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The function that answers one operation, and what the OpenAPI page says of its answers."""
+    """The function that answers one operation, and what the OpenAPI page says of its answers and of the body it takes."""
 
     endpoint: Callable[..., Any]
     status: int = 200
     responses: dict[int | str, dict[str, Any]] = field(default_factory=dict[int | str, dict[str, Any]])
+    body: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -1,0 +1,353 @@
+"""What a commit writes, as frozen rows: one dataclass a statement, its fields named like the statement's parameters.
+
+Every row begins or ends at the lake snapshot that its step makes. Ids are given out by whoever makes the rows, from
+the counters of the `LakeHead` that was read under the lock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from duckicelake.lake.changes import Change
+
+
+@dataclass(frozen=True, slots=True)
+class LakeHead:
+    """The newest `ducklake_snapshot`: the last id of everything that has been given out."""
+
+    snapshot_id: int
+    schema_version: int
+    next_catalog_id: int
+    next_file_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchema:
+    """`ducklake_schema`."""
+
+    schema_id: int
+    schema_uuid: UUID
+    schema_name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSchema:
+    """A `ducklake_schema` that ends, with its tags."""
+
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewTag:
+    """`ducklake_tag` of a table, view or schema."""
+
+    object_id: int
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTag:
+    """A live `ducklake_tag` that ends."""
+
+    object_id: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """`ducklake_table`: a new table, or an old one under a new name."""
+
+    table_id: int
+    table_uuid: UUID
+    schema_id: int
+    table_name: str
+    path: str
+    path_is_relative: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndedName:
+    """The live `ducklake_table` row of a table that goes on under another name."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    """A table that ends with everything that belongs to it."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewColumn:
+    """`ducklake_column`; `column_id` is the Iceberg field id."""
+
+    table_id: int
+    column_id: int
+    column_order: int
+    column_name: str
+    column_type: str
+    initial_default: str | None
+    default_value: str | None
+    default_value_type: str
+    nulls_allowed: bool
+    parent_column: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedColumn:
+    """A live `ducklake_column` that ends or makes room for its next version."""
+
+    table_id: int
+    column_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewComment:
+    """`ducklake_column_tag` under the key 'comment'."""
+
+    table_id: int
+    column_id: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndedComment:
+    """A live comment of a column that ends."""
+
+    table_id: int
+    column_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchemaVersion:
+    """`ducklake_schema_versions`: the step changes what files of the table look like."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPartitioning:
+    """The live `ducklake_partition_info` of a table that ends."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSorting:
+    """The live `ducklake_sort_info` of a table that ends."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewDataFile:
+    """`ducklake_data_file`, by its full path."""
+
+    data_file_id: int
+    table_id: int
+    path: str
+    record_count: int
+    file_size_bytes: int
+    row_id_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedDataFile:
+    """A live data file that ends, with its delete file."""
+
+    data_file_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewColumnStats:
+    """`ducklake_file_column_stats`; `value_count` counts the values that are not null."""
+
+    data_file_id: int
+    table_id: int
+    column_id: int
+    column_size_bytes: int | None
+    value_count: int | None
+    null_count: int | None
+    min_value: str | None
+    max_value: str | None
+    contains_nan: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class AddedRows:
+    """What a step adds to `ducklake_table_stats`, which begins with a table's first files."""
+
+    table_id: int
+    record_count: int
+    file_size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenBounds:
+    """A table's `ducklake_table_column_stats` that go: without them DuckDB trusts no bound over all files."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewDeleteFile:
+    """`ducklake_delete_file`: all deleted positions of one data file, by its full path."""
+
+    delete_file_id: int
+    table_id: int
+    data_file_id: int
+    path: str
+    format: str
+    delete_count: int
+    file_size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedDeleteFile:
+    """The live delete file of a data file, which ends."""
+
+    data_file_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedInlinedRows:
+    """Live rows of `ducklake_inlined_data_<table_id>_<schema_version>` that end: all of one batch, or these of it."""
+
+    table_id: int
+    schema_version: int
+    begin_snapshot: int
+    row_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTableNote:
+    """`iceberg_table` of a table made by an Iceberg client."""
+
+    table_id: int
+    location: str
+    format_version: int
+    last_column_id: int
+    last_partition_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTableNote:
+    """What a commit changes in `iceberg_table`; `sequence_base` None stays as it is."""
+
+    table_id: int
+    location: str
+    format_version: int
+    last_column_id: int
+    last_partition_id: int
+    sequence_base: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchemaNote:
+    """`iceberg_schema`: an id given out and what it stands for."""
+
+    table_id: int
+    id: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSpecNote:
+    """`iceberg_spec`."""
+
+    table_id: int
+    id: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSortOrderNote:
+    """`iceberg_sort_order`."""
+
+    table_id: int
+    id: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewShape:
+    """`iceberg_shape`: which schema, spec and sort order an Iceberg client made the current ones."""
+
+    table_id: int
+    schema_id: int
+    spec_id: int
+    order_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewSnapshotNote:
+    """`iceberg_snapshot`: what a client said about the snapshot that the step makes. `summary` is JSON."""
+
+    table_id: int
+    client_snapshot_id: int
+    schema_id: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewFileNote:
+    """`iceberg_file`: what DuckLake has no column for. `partition` and `split_offsets` are JSON."""
+
+    table_id: int
+    data_file_id: int
+    spec_id: int
+    partition: str
+    sort_order_id: int | None
+    split_offsets: str | None
+
+
+NewRow = (
+    NewSchema
+    | EndedSchema
+    | NewTag
+    | EndedTag
+    | NewTable
+    | EndedName
+    | DroppedTable
+    | NewColumn
+    | EndedColumn
+    | NewComment
+    | EndedComment
+    | NewSchemaVersion
+    | EndedPartitioning
+    | EndedSorting
+    | NewDataFile
+    | EndedDataFile
+    | NewColumnStats
+    | AddedRows
+    | ForgottenBounds
+    | NewDeleteFile
+    | EndedDeleteFile
+    | EndedInlinedRows
+    | NewTableNote
+    | ChangedTableNote
+    | NewSchemaNote
+    | NewSpecNote
+    | NewSortOrderNote
+    | NewShape
+    | NewSnapshotNote
+    | NewFileNote
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStep:
+    """One lake snapshot to be made: its rows, in order, and what it says it changed.
+
+    `changes_catalog` tells DuckDB to read names, columns and tags anew. The counters are those after the step.
+    """
+
+    changes: tuple[Change, ...]
+    rows: tuple[NewRow, ...]
+    changes_catalog: bool
+    next_catalog_id: int
+    next_file_id: int

@@ -1,0 +1,278 @@
+"""One statement for each kind of row, taking all rows of that kind at once as arrays.
+
+`%(snapshot_id)s` is the lake snapshot that the step makes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import LiteralString
+
+from duckicelake.lake import new_rows as rows
+
+INSERT_SCHEMAS = """
+INSERT INTO ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name, path, path_is_relative)
+SELECT n.schema_id, n.schema_uuid, %(snapshot_id)s, n.schema_name, n.path, true
+  FROM unnest(%(schema_id)s::bigint[], %(schema_uuid)s::uuid[], %(schema_name)s::text[], %(path)s::text[])
+       AS n(schema_id, schema_uuid, schema_name, path)
+"""
+
+UPDATE_SCHEMAS = """
+UPDATE ducklake_schema SET end_snapshot = %(snapshot_id)s
+ WHERE schema_id = ANY(%(schema_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_TAGS_OF_SCHEMAS = """
+UPDATE ducklake_tag SET end_snapshot = %(snapshot_id)s
+ WHERE object_id = ANY(%(schema_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+INSERT_TAGS = """
+INSERT INTO ducklake_tag (object_id, begin_snapshot, key, value)
+SELECT n.object_id, %(snapshot_id)s, n.key, n.value
+  FROM unnest(%(object_id)s::bigint[], %(key)s::text[], %(value)s::text[]) AS n(object_id, key, value)
+"""
+
+UPDATE_TAGS = """
+UPDATE ducklake_tag t SET end_snapshot = %(snapshot_id)s
+  FROM unnest(%(object_id)s::bigint[], %(key)s::text[]) AS n(object_id, key)
+ WHERE t.object_id = n.object_id AND t.key = n.key AND t.end_snapshot IS NULL
+"""
+
+INSERT_TABLES = """
+INSERT INTO ducklake_table (table_id, table_uuid, begin_snapshot, schema_id, table_name, path, path_is_relative)
+SELECT n.table_id, n.table_uuid, %(snapshot_id)s, n.schema_id, n.table_name, n.path, n.path_is_relative
+  FROM unnest(%(table_id)s::bigint[], %(table_uuid)s::uuid[], %(schema_id)s::bigint[], %(table_name)s::text[],
+              %(path)s::text[], %(path_is_relative)s::boolean[])
+       AS n(table_id, table_uuid, schema_id, table_name, path, path_is_relative)
+"""
+
+UPDATE_NAMES = """
+UPDATE ducklake_table SET end_snapshot = %(snapshot_id)s
+ WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_COLUMNS_OF_TABLES = """
+UPDATE ducklake_column SET end_snapshot = %(snapshot_id)s
+ WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_COMMENTS_OF_TABLES = """
+UPDATE ducklake_column_tag SET end_snapshot = %(snapshot_id)s
+ WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_TAGS_OF_TABLES = """
+UPDATE ducklake_tag SET end_snapshot = %(snapshot_id)s
+ WHERE object_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_FILES_OF_TABLES = """
+UPDATE ducklake_data_file SET end_snapshot = %(snapshot_id)s
+ WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_DELETES_OF_TABLES = """
+UPDATE ducklake_delete_file SET end_snapshot = %(snapshot_id)s
+ WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_PARTITIONINGS = """
+UPDATE ducklake_partition_info SET end_snapshot = %(snapshot_id)s
+ WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_SORTINGS = """
+UPDATE ducklake_sort_info SET end_snapshot = %(snapshot_id)s
+ WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+INSERT_COLUMNS = """
+INSERT INTO ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name, column_type, initial_default,
+                             default_value, nulls_allowed, parent_column, default_value_type, default_value_dialect)
+SELECT n.column_id, %(snapshot_id)s, n.table_id, n.column_order, n.column_name, n.column_type, n.initial_default,
+       n.default_value, n.nulls_allowed, n.parent_column, n.default_value_type, 'duckdb'
+  FROM unnest(%(table_id)s::bigint[], %(column_id)s::bigint[], %(column_order)s::bigint[], %(column_name)s::text[],
+              %(column_type)s::text[], %(initial_default)s::text[], %(default_value)s::text[], %(default_value_type)s::text[],
+              %(nulls_allowed)s::boolean[], %(parent_column)s::bigint[])
+       AS n(table_id, column_id, column_order, column_name, column_type, initial_default, default_value, default_value_type,
+            nulls_allowed, parent_column)
+"""
+
+UPDATE_COLUMNS = """
+UPDATE ducklake_column c SET end_snapshot = %(snapshot_id)s
+  FROM unnest(%(table_id)s::bigint[], %(column_id)s::bigint[]) AS n(table_id, column_id)
+ WHERE c.table_id = n.table_id AND c.column_id = n.column_id AND c.end_snapshot IS NULL
+"""
+
+INSERT_COMMENTS = """
+INSERT INTO ducklake_column_tag (table_id, column_id, begin_snapshot, key, value)
+SELECT n.table_id, n.column_id, %(snapshot_id)s, 'comment', n.value
+  FROM unnest(%(table_id)s::bigint[], %(column_id)s::bigint[], %(value)s::text[]) AS n(table_id, column_id, value)
+"""
+
+UPDATE_COMMENTS = """
+UPDATE ducklake_column_tag c SET end_snapshot = %(snapshot_id)s
+  FROM unnest(%(table_id)s::bigint[], %(column_id)s::bigint[]) AS n(table_id, column_id)
+ WHERE c.table_id = n.table_id AND c.column_id = n.column_id AND c.end_snapshot IS NULL
+"""
+
+INSERT_SCHEMA_VERSIONS = """
+INSERT INTO ducklake_schema_versions (begin_snapshot, schema_version, table_id)
+SELECT %(snapshot_id)s, %(schema_version)s, n.table_id FROM unnest(%(table_id)s::bigint[]) AS n(table_id)
+"""
+
+INSERT_DATA_FILES = """
+INSERT INTO ducklake_data_file (data_file_id, table_id, begin_snapshot, path, path_is_relative, file_format, record_count,
+                                file_size_bytes, row_id_start)
+SELECT n.data_file_id, n.table_id, %(snapshot_id)s, n.path, false, 'parquet', n.record_count, n.file_size_bytes, n.row_id_start
+  FROM unnest(%(data_file_id)s::bigint[], %(table_id)s::bigint[], %(path)s::text[], %(record_count)s::bigint[],
+              %(file_size_bytes)s::bigint[], %(row_id_start)s::bigint[])
+       AS n(data_file_id, table_id, path, record_count, file_size_bytes, row_id_start)
+"""
+
+UPDATE_DATA_FILES = """
+UPDATE ducklake_data_file SET end_snapshot = %(snapshot_id)s
+ WHERE data_file_id = ANY(%(data_file_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_DELETE_FILES = """
+UPDATE ducklake_delete_file SET end_snapshot = %(snapshot_id)s
+ WHERE data_file_id = ANY(%(data_file_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+INSERT_COLUMN_STATS = """
+INSERT INTO ducklake_file_column_stats (data_file_id, table_id, column_id, column_size_bytes, value_count, null_count,
+                                        min_value, max_value, contains_nan)
+SELECT n.data_file_id, n.table_id, n.column_id, n.column_size_bytes, n.value_count, n.null_count, n.min_value, n.max_value,
+       n.contains_nan
+  FROM unnest(%(data_file_id)s::bigint[], %(table_id)s::bigint[], %(column_id)s::bigint[], %(column_size_bytes)s::bigint[],
+              %(value_count)s::bigint[], %(null_count)s::bigint[], %(min_value)s::text[], %(max_value)s::text[],
+              %(contains_nan)s::boolean[])
+       AS n(data_file_id, table_id, column_id, column_size_bytes, value_count, null_count, min_value, max_value, contains_nan)
+"""
+
+INSERT_TABLE_STATS = """
+INSERT INTO ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes)
+SELECT n.table_id, 0, 0, 0 FROM unnest(%(table_id)s::bigint[]) AS n(table_id)
+ -- no key holds a table to one row
+ WHERE NOT EXISTS (SELECT FROM ducklake_table_stats s WHERE s.table_id = n.table_id)
+"""
+
+UPDATE_TABLE_STATS = """
+UPDATE ducklake_table_stats s
+   SET record_count = s.record_count + n.record_count, next_row_id = s.next_row_id + n.record_count,
+       file_size_bytes = s.file_size_bytes + n.file_size_bytes
+  FROM unnest(%(table_id)s::bigint[], %(record_count)s::bigint[], %(file_size_bytes)s::bigint[])
+       AS n(table_id, record_count, file_size_bytes)
+ WHERE s.table_id = n.table_id
+"""
+
+DELETE_TABLE_COLUMN_STATS = """
+DELETE FROM ducklake_table_column_stats WHERE table_id = ANY(%(table_id)s::bigint[])
+"""
+
+INSERT_DELETE_FILES = """
+INSERT INTO ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative, format,
+                                  delete_count, file_size_bytes)
+SELECT n.delete_file_id, n.table_id, %(snapshot_id)s, n.data_file_id, n.path, false, n.format, n.delete_count, n.file_size_bytes
+  FROM unnest(%(delete_file_id)s::bigint[], %(table_id)s::bigint[], %(data_file_id)s::bigint[], %(path)s::text[],
+              %(format)s::text[], %(delete_count)s::bigint[], %(file_size_bytes)s::bigint[])
+       AS n(delete_file_id, table_id, data_file_id, path, format, delete_count, file_size_bytes)
+"""
+
+INSERT_TABLE_NOTES = """
+INSERT INTO iceberg_table (table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id,
+                           token, updated_ms, last_column_id, last_partition_id, is_native)
+SELECT n.table_id, n.location, n.format_version, 0, 0, -1, -1, '', 0, n.last_column_id, n.last_partition_id, true
+  FROM unnest(%(table_id)s::bigint[], %(location)s::text[], %(format_version)s::integer[], %(last_column_id)s::integer[],
+              %(last_partition_id)s::integer[])
+       AS n(table_id, location, format_version, last_column_id, last_partition_id)
+"""
+
+UPDATE_TABLE_NOTES = """
+UPDATE iceberg_table t
+   SET location = n.location, format_version = n.format_version, last_column_id = n.last_column_id,
+       last_partition_id = n.last_partition_id, sequence_base = coalesce(n.sequence_base, t.sequence_base)
+  FROM unnest(%(table_id)s::bigint[], %(location)s::text[], %(format_version)s::integer[], %(last_column_id)s::integer[],
+              %(last_partition_id)s::integer[], %(sequence_base)s::bigint[])
+       AS n(table_id, location, format_version, last_column_id, last_partition_id, sequence_base)
+ WHERE t.table_id = n.table_id
+"""
+
+INSERT_SCHEMA_NOTES = """
+INSERT INTO iceberg_schema (table_id, schema_id, json)
+SELECT n.table_id, n.id, n.json FROM unnest(%(table_id)s::bigint[], %(id)s::integer[], %(json)s::text[]) AS n(table_id, id, json)
+"""
+
+INSERT_SPEC_NOTES = """
+INSERT INTO iceberg_spec (table_id, spec_id, json)
+SELECT n.table_id, n.id, n.json FROM unnest(%(table_id)s::bigint[], %(id)s::integer[], %(json)s::text[]) AS n(table_id, id, json)
+"""
+
+INSERT_SORT_ORDER_NOTES = """
+INSERT INTO iceberg_sort_order (table_id, order_id, json)
+SELECT n.table_id, n.id, n.json FROM unnest(%(table_id)s::bigint[], %(id)s::integer[], %(json)s::text[]) AS n(table_id, id, json)
+"""
+
+INSERT_SHAPES = """
+INSERT INTO iceberg_shape (table_id, lake_snapshot_id, schema_id, spec_id, order_id)
+SELECT n.table_id, %(snapshot_id)s, n.schema_id, n.spec_id, n.order_id
+  FROM unnest(%(table_id)s::bigint[], %(schema_id)s::integer[], %(spec_id)s::integer[], %(order_id)s::integer[])
+       AS n(table_id, schema_id, spec_id, order_id)
+"""
+
+INSERT_SNAPSHOT_NOTES = """
+INSERT INTO iceberg_snapshot (table_id, lake_snapshot_id, client_snapshot_id, schema_id, summary)
+SELECT n.table_id, %(snapshot_id)s, n.client_snapshot_id, n.schema_id, n.summary
+  FROM unnest(%(table_id)s::bigint[], %(client_snapshot_id)s::bigint[], %(schema_id)s::integer[], %(summary)s::text[])
+       AS n(table_id, client_snapshot_id, schema_id, summary)
+"""
+
+INSERT_FILE_NOTES = """
+INSERT INTO iceberg_file (table_id, data_file_id, spec_id, partition, sort_order_id, split_offsets)
+SELECT n.table_id, n.data_file_id, n.spec_id, n.partition, n.sort_order_id, n.split_offsets
+  FROM unnest(%(table_id)s::bigint[], %(data_file_id)s::bigint[], %(spec_id)s::integer[], %(partition)s::text[],
+              %(sort_order_id)s::integer[], %(split_offsets)s::text[])
+       AS n(table_id, data_file_id, spec_id, partition, sort_order_id, split_offsets)
+"""
+
+STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
+    rows.NewSchema: (INSERT_SCHEMAS,),
+    rows.EndedSchema: (UPDATE_SCHEMAS, UPDATE_TAGS_OF_SCHEMAS),
+    rows.NewTag: (INSERT_TAGS,),
+    rows.EndedTag: (UPDATE_TAGS,),
+    rows.NewTable: (INSERT_TABLES,),
+    rows.EndedName: (UPDATE_NAMES,),
+    rows.DroppedTable: (
+        UPDATE_NAMES,
+        UPDATE_PARTITIONINGS,
+        UPDATE_COLUMNS_OF_TABLES,
+        UPDATE_COMMENTS_OF_TABLES,
+        UPDATE_TAGS_OF_TABLES,
+        UPDATE_FILES_OF_TABLES,
+        UPDATE_DELETES_OF_TABLES,
+        UPDATE_SORTINGS,
+    ),
+    rows.NewColumn: (INSERT_COLUMNS,),
+    rows.EndedColumn: (UPDATE_COLUMNS,),
+    rows.NewComment: (INSERT_COMMENTS,),
+    rows.EndedComment: (UPDATE_COMMENTS,),
+    rows.NewSchemaVersion: (INSERT_SCHEMA_VERSIONS,),
+    rows.EndedPartitioning: (UPDATE_PARTITIONINGS,),
+    rows.EndedSorting: (UPDATE_SORTINGS,),
+    rows.NewDataFile: (INSERT_DATA_FILES,),
+    rows.EndedDataFile: (UPDATE_DATA_FILES, UPDATE_DELETE_FILES),
+    rows.NewColumnStats: (INSERT_COLUMN_STATS,),
+    rows.AddedRows: (INSERT_TABLE_STATS, UPDATE_TABLE_STATS),
+    rows.ForgottenBounds: (DELETE_TABLE_COLUMN_STATS,),
+    rows.NewDeleteFile: (INSERT_DELETE_FILES,),
+    rows.EndedDeleteFile: (UPDATE_DELETE_FILES,),
+    rows.NewTableNote: (INSERT_TABLE_NOTES,),
+    rows.ChangedTableNote: (UPDATE_TABLE_NOTES,),
+    rows.NewSchemaNote: (INSERT_SCHEMA_NOTES,),
+    rows.NewSpecNote: (INSERT_SPEC_NOTES,),
+    rows.NewSortOrderNote: (INSERT_SORT_ORDER_NOTES,),
+    rows.NewShape: (INSERT_SHAPES,),
+    rows.NewSnapshotNote: (INSERT_SNAPSHOT_NOTES,),
+    rows.NewFileNote: (INSERT_FILE_NOTES,),
+}
+"""What each kind of row runs, in order; ended inlined rows lie in tables of their own, see `apply`."""

@@ -1,0 +1,71 @@
+"""The one transaction of a commit: locked against every other committer, DuckDB's included."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+
+from duckicelake.errors import CommitFailed, CommitStateUnknown, LakeBusy
+from duckicelake.lake.connect import BEGIN_WRITING, LIMIT_WAITS, Lake, mapped_errors
+from duckicelake.lake.new_rows import LakeHead
+from duckicelake.lake.read import fetch_rows
+
+LOCK_LAKE = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
+
+SELECT_HEAD = """
+SELECT snapshot_id, schema_version, next_catalog_id, next_file_id
+  FROM ducklake_snapshot
+ WHERE snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A transaction that holds the lake's lock, and the head it found: nobody commits until it ends."""
+
+    conn: psycopg.Connection
+    head: LakeHead
+
+
+@contextmanager
+def committing(lake: Lake) -> Generator[Commit]:
+    """Hold the lake's lock in one transaction, committed at the end and rolled back by any error.
+
+    DuckDB's readers are not held up; its committers wait and then commit after us.
+    Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
+    lost in COMMIT
+    """
+    with mapped_errors(lake.name), lake.pool.connection() as conn:
+        conn.execute(BEGIN_WRITING)
+        try:
+            with _told_apart():
+                conn.execute(LIMIT_WAITS)
+                conn.execute(LOCK_LAKE)
+                head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
+                yield Commit(conn, head)
+        except BaseException:
+            if not conn.broken:
+                conn.rollback()
+            raise
+        _commit(conn)
+
+
+@contextmanager
+def _told_apart() -> Generator[None]:
+    """Waiting too long, or in a circle, is no conflict of content: the same request may come again."""
+    try:
+        yield
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+        raise LakeBusy("The lake is busy with other commits; nothing was done. Try again.") from error
+
+
+def _commit(conn: psycopg.Connection) -> None:
+    try:
+        conn.commit()
+    except psycopg.errors.IntegrityError as error:
+        raise CommitFailed("Another commit took the same ids; nothing was done. Try again.") from error
+    except psycopg.Error as error:
+        raise CommitStateUnknown(
+            "The connection to Postgres was lost while the commit was being written; look before trying again."
+        ) from error
