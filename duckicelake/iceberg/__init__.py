@@ -6,6 +6,8 @@ Read in this order:
   snapshots, metadata      a table's history and its metadata.json
   manifest, manifest_list  the Avro files that list data files and manifests
   deletion_vector, puffin  deleted rows as bitmaps, and the file that carries them
+  views/                   a view's versions and its metadata
+  requests/                what clients ask for: updates and requirements, and a table's metadata after them
   encoding/                below all of these: checked JSON reading, an Avro writer, JSON values
 
 Values are plain Python everywhere (an *iceberg value*): `bounds` says which for which type.

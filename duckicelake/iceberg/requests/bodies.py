@@ -1,0 +1,161 @@
+"""Whole request bodies of tables and views: what a client asks for, as values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_reader import (
+    as_object,
+    find_text,
+    find_text_map,
+    get_flag,
+    get_list,
+    get_text,
+    is_text,
+    refuse,
+)
+from duckicelake.iceberg.partition import UNPARTITIONED, PartitionSpec, parse_spec
+from duckicelake.iceberg.requests.parsing import Node, parse_child, parse_table_updates, parse_view_updates
+from duckicelake.iceberg.requests.requirements import Requirement, parse_requirements
+from duckicelake.iceberg.requests.updates import TableUpdate, ViewUpdate
+from duckicelake.iceberg.schema import Schema, parse_schema
+from duckicelake.iceberg.sorting import UNSORTED, SortOrder, parse_sort_order
+from duckicelake.iceberg.views.view_metadata import ViewVersion, parse_version
+
+BODY = "request body"
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier:
+    """A table or view, as a body names it."""
+
+    namespace: tuple[str, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTable:
+    """Change a table if it is still as the requirements say. The identifier is None where the path alone names the table."""
+
+    identifier: Identifier | None
+    requirements: tuple[Requirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitView:
+    """Change a view if it is still as the requirements say."""
+
+    identifier: Identifier | None
+    requirements: tuple[Requirement, ...]
+    updates: tuple[ViewUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """Make a table, or (staged) only say what it would be. Its ids are the client's: `creation` gives fresh ones."""
+
+    name: str
+    schema: Schema
+    spec: PartitionSpec = UNPARTITIONED
+    order: SortOrder = UNSORTED
+    location: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    stage_create: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """Make a view."""
+
+    name: str
+    schema: Schema
+    version: ViewVersion
+    properties: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    location: str | None = None
+
+
+def parse_commit_table(value: object, path: str = BODY) -> CommitTable:
+    """The commit that a body asks for. Raises BadRequest when malformed."""
+    node = as_object(value, path)
+    prefix = "" if path == BODY else f"{path}."
+    return CommitTable(
+        identifier=_find_identifier(node, prefix),
+        requirements=parse_requirements(node.get("requirements"), f"{prefix}requirements"),
+        updates=parse_table_updates(get_list(node, "updates", path), f"{prefix}updates"),
+    )
+
+
+def parse_transaction(value: object) -> tuple[CommitTable, ...]:
+    """The commits of a request that changes several tables at once, each naming its own.
+
+    Raises: BadRequest — malformed, a commit without identifier, a table twice
+    """
+    items = get_list(as_object(value, BODY), "table-changes", BODY)
+    commits = tuple(parse_commit_table(item, f"table-changes[{i}]") for i, item in enumerate(items))
+    seen: set[Identifier] = set()
+    for i, commit in enumerate(commits):
+        if commit.identifier is None:
+            raise BadRequest(f"Cannot read table-changes[{i}]: 'identifier' is missing; name the table")
+        if commit.identifier in seen:
+            raise BadRequest(f"Cannot read table-changes[{i}]: its table is changed twice; put all its updates into one change")
+        seen.add(commit.identifier)
+    return commits
+
+
+def parse_commit_view(value: object) -> CommitView:
+    """The change of a view that a body asks for. Raises BadRequest when malformed."""
+    node = as_object(value, BODY)
+    return CommitView(
+        identifier=_find_identifier(node, ""),
+        requirements=parse_requirements(node.get("requirements")),
+        updates=parse_view_updates(get_list(node, "updates", BODY)),
+    )
+
+
+def parse_create_table(value: object) -> CreateTable:
+    """The table that a body asks for. Raises BadRequest when malformed."""
+    node = as_object(value, BODY)
+    return CreateTable(
+        name=_get_name(node),
+        schema=parse_child(node, "schema", BODY, parse_schema),
+        spec=UNPARTITIONED if node.get("partition-spec") is None else parse_child(node, "partition-spec", BODY, parse_spec),
+        order=UNSORTED if node.get("write-order") is None else parse_child(node, "write-order", BODY, parse_sort_order),
+        location=_find_location(node),
+        properties=find_text_map(node, "properties", BODY) or {},
+        stage_create=node.get("stage-create") is not None and get_flag(node, "stage-create", BODY),
+    )
+
+
+def parse_create_view(value: object) -> CreateView:
+    """The view that a body asks for. Raises BadRequest when malformed."""
+    node = as_object(value, BODY)
+    return CreateView(
+        name=_get_name(node),
+        schema=parse_child(node, "schema", BODY, parse_schema),
+        version=parse_child(node, "view-version", BODY, parse_version),
+        properties=find_text_map(node, "properties", BODY) or {},
+        location=_find_location(node),
+    )
+
+
+def parse_identifier(value: object, path: str) -> Identifier:
+    """The table or view that JSON names. Raises BadRequest when malformed or empty."""
+    node = as_object(value, path)
+    levels = get_list(node, "namespace", path)
+    if not levels or not all(is_text(level) and level for level in levels):
+        refuse(path, "namespace", "an array of names")
+    return Identifier(tuple(str(level) for level in levels), get_text(node, "name", path) or refuse(path, "name", "a name"))
+
+
+def _find_identifier(node: Node, prefix: str) -> Identifier | None:
+    return None if node.get("identifier") is None else parse_identifier(node["identifier"], f"{prefix}identifier")
+
+
+def _get_name(node: Node) -> str:
+    return get_text(node, "name", BODY) or refuse(BODY, "name", "a name")
+
+
+def _find_location(node: Node) -> str | None:
+    location = find_text(node, "location", BODY)
+    return refuse(BODY, "location", "a URI, or leave it out") if location == "" else location

@@ -1,0 +1,94 @@
+"""What readers refuse: partition specs and sort orders that do not fit the columns they name."""
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.partition import FIRST_FIELD_ID, PartitionField, PartitionSpec
+from duckicelake.iceberg.schema import Schema, find_field
+from duckicelake.iceberg.sorting import SortField, SortOrder
+from duckicelake.iceberg.transforms import result_type
+from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType, child_fields, walk_fields
+
+VOID = "void"
+
+
+def check_spec(spec: PartitionSpec, schema: Schema) -> None:
+    """Raise BadRequest when files with the schema's columns cannot be partitioned that way.
+
+    Source: Iceberg spec «Partitioning»; texts of Java's `PartitionSpec.checkCompatibility`
+    """
+    for item in spec.fields:
+        if item.transform != VOID:
+            _check_partition_field(item, schema)
+    check_partition_names(spec, schema)
+
+
+def check_partition_names(spec: PartitionSpec, schema: Schema) -> None:
+    """Raise BadRequest when a partition field has the name of a column that is not its source: Java could not read the table."""
+    for item in spec.fields:
+        column = next((column for path, column in walk_fields(schema.fields) if path == item.name), None)
+        if column is not None and column.field_id != item.source_id and find_field(schema, item.source_id) is not None:
+            raise BadRequest(f"Cannot create identity partition sourced from different field in schema: {item.name}")
+
+
+def check_sort_order(order: SortOrder, schema: Schema) -> None:
+    """Raise BadRequest when rows with the schema's columns cannot be sorted that way."""
+    for item in order.fields:
+        source = find_field(schema, item.source_id)
+        if source is None:
+            raise BadRequest(f"Cannot find source column for sort field: {_describe_key(item)}")
+        if not isinstance(source.type, PrimitiveType):
+            raise BadRequest(f"Cannot sort by non-primitive source field: {source.name}")
+        if result_type(item.transform, source.type) is None:
+            raise BadRequest(f"Invalid source type {source.type} for transform: {item.transform}")
+
+
+def check_field_ids(spec: PartitionSpec, specs: tuple[PartitionSpec, ...], format_version: int) -> None:
+    """Raise BadRequest when a partition field's id is out of range or means something else in another spec.
+
+    Source: Iceberg spec «Partition Evolution»: readers unite the tuples of all specs by field id
+    """
+    if format_version == 1 and [item.field_id for item in spec.fields] != list(range(FIRST_FIELD_ID, FIRST_FIELD_ID + len(spec.fields))):
+        raise BadRequest(f"Spec does not use sequential IDs that are required in v1: {[item.field_id for item in spec.fields]}")
+    known = {item.field_id: item for other in specs for item in other.fields if item.transform != VOID}
+    for item in spec.fields:
+        if item.field_id < FIRST_FIELD_ID:
+            raise BadRequest(f"Invalid partition field {item.name}: its id {item.field_id} is below {FIRST_FIELD_ID}; leave it out")
+        found = known.get(item.field_id)
+        if found is not None and not _same_values(item, found):
+            raise BadRequest(
+                f"Conflicting partition fields: {_describe_field(found)} and {_describe_field(item)}; give the new one an unused id"
+            )
+
+
+def _check_partition_field(item: PartitionField, schema: Schema) -> None:
+    chain = find_chain(schema.fields, item.source_id)
+    if not chain:
+        raise BadRequest(f"Cannot find source column for partition field: {_describe_field(item)}")
+    source = chain[-1]
+    if not isinstance(source.type, PrimitiveType):
+        raise BadRequest(f"Cannot partition by non-primitive source field: {source.name}")
+    if result_type(item.transform, source.type) is None:
+        raise BadRequest(f"Invalid source type {source.type} for transform: {item.transform}")
+    parent = next((parent for parent in chain[:-1] if not isinstance(parent.type, StructType)), None)
+    if parent is not None:
+        raise BadRequest(f"Invalid partition field parent: {parent.name}, which is a list or map; choose a column outside of it")
+
+
+def find_chain(fields: tuple[NestedField, ...], field_id: int) -> tuple[NestedField, ...]:
+    """The fields from the root down to the one of that id; none when there is no such field."""
+    for item in fields:
+        below = () if item.field_id == field_id else find_chain(child_fields(item.type), field_id)
+        if below or item.field_id == field_id:
+            return (item, *below)
+    return ()
+
+
+def _same_values(a: PartitionField, b: PartitionField) -> bool:
+    return a.source_id == b.source_id and (a.transform == b.transform or VOID in (a.transform, b.transform))
+
+
+def _describe_field(item: PartitionField) -> str:
+    return f"{item.field_id}: {item.name}: {item.transform}({item.source_id})"
+
+
+def _describe_key(item: SortField) -> str:
+    return f"{item.transform}({item.source_id}) {item.direction.upper()} {item.null_order.upper().replace('-', ' ')}"

@@ -1,0 +1,137 @@
+"""How updates change a table's schemas, partition specs and sort orders. Each function gives the next draft."""
+
+from dataclasses import replace
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.partition import FIRST_FIELD_ID, UNASSIGNED, PartitionSpec, last_field_id, same_spec
+from duckicelake.iceberg.requests.compatibility import check_field_ids, check_sort_order, check_spec
+from duckicelake.iceberg.requests.draft import Draft, changed, resolve
+from duckicelake.iceberg.requests.updates import (
+    AddSchema,
+    AddSortOrder,
+    AddSpec,
+    RemoveSchemas,
+    RemoveSpecs,
+    SetCurrentSchema,
+    SetDefaultSortOrder,
+    SetDefaultSpec,
+)
+from duckicelake.iceberg.schema import Schema, check_format_version, highest_field_id, same_schema
+from duckicelake.iceberg.types import walk_fields
+
+FIRST_ORDER_ID = 1
+LAST_COLUMN_ID_MAX = 2_147_483_446  # ids above are kept for the columns that readers add
+
+
+def add_schema(draft: Draft, update: AddSchema) -> Draft:
+    """The same columns get the id they have; others the next one. The last column id never goes down."""
+    metadata, schema = draft.metadata, update.schema
+    check_format_version(schema, metadata.format_version)
+    _check_column_ids(schema)
+    last_column_id = max(metadata.last_column_id, highest_field_id(schema))
+    found = next((item for item in metadata.schemas if same_schema(item, schema)), None)
+    if found is not None:
+        return replace(changed(draft, last_column_id=last_column_id), last_schema_id=found.schema_id)
+    schema_id = max([metadata.current_schema_id, *[item.schema_id + 1 for item in metadata.schemas]])
+    schemas = (*metadata.schemas, replace(schema, schema_id=schema_id))
+    return replace(changed(draft, schemas=schemas, last_column_id=last_column_id), last_schema_id=schema_id)
+
+
+def set_current_schema(draft: Draft, update: SetCurrentSchema) -> Draft:
+    """Raises BadRequest when there is no such schema."""
+    schema_id = resolve(update.schema_id, draft.last_schema_id, "schema")
+    if all(item.schema_id != schema_id for item in draft.metadata.schemas):
+        raise BadRequest(f"Cannot set current schema to unknown schema: {schema_id}")
+    return changed(draft, current_schema_id=schema_id)
+
+
+def remove_schemas(draft: Draft, update: RemoveSchemas) -> Draft:
+    """Ids that are not there are no error. The current schema stays."""
+    if draft.metadata.current_schema_id in update.schema_ids:
+        raise BadRequest("Cannot remove the current schema")
+    schemas = tuple(item for item in draft.metadata.schemas if item.schema_id not in update.schema_ids)
+    return replace(changed(draft, schemas=schemas), removed_schema_ids=draft.removed_schema_ids | set(update.schema_ids))
+
+
+def add_spec(draft: Draft, update: AddSpec) -> Draft:
+    """The same fields get the spec id they have; others the next one. Fields without ids are numbered."""
+    metadata = draft.metadata
+    spec = _number_fields(update.spec, metadata)
+    check_spec(spec, find_current_schema(metadata, "partition spec"))
+    found = next((item for item in metadata.partition_specs if same_spec(item, spec)), None)
+    if found is not None:
+        return replace(draft, last_spec_id=found.spec_id)
+    check_field_ids(spec, metadata.partition_specs, metadata.format_version)
+    spec_id = max([0, *[item.spec_id + 1 for item in metadata.partition_specs]])
+    specs = (*metadata.partition_specs, replace(spec, spec_id=spec_id))
+    last_partition_id = max(metadata.last_partition_id, last_field_id((spec,)))
+    return replace(changed(draft, partition_specs=specs, last_partition_id=last_partition_id), last_spec_id=spec_id)
+
+
+def set_default_spec(draft: Draft, update: SetDefaultSpec) -> Draft:
+    """Raises BadRequest when there is no such spec."""
+    spec_id = resolve(update.spec_id, draft.last_spec_id, "spec")
+    if all(item.spec_id != spec_id for item in draft.metadata.partition_specs):
+        raise BadRequest(f"Cannot set default partition spec to unknown spec: {spec_id}")
+    return changed(draft, default_spec_id=spec_id)
+
+
+def remove_specs(draft: Draft, update: RemoveSpecs) -> Draft:
+    """Ids that are not there are no error. The default spec stays."""
+    if draft.metadata.default_spec_id in update.spec_ids:
+        raise BadRequest("Cannot remove the default partition spec")
+    return changed(draft, partition_specs=tuple(item for item in draft.metadata.partition_specs if item.spec_id not in update.spec_ids))
+
+
+def add_sort_order(draft: Draft, update: AddSortOrder) -> Draft:
+    """No key is order 0; the same keys get the id they have; others the next one from 1."""
+    metadata, order = draft.metadata, update.order
+    check_sort_order(order, find_current_schema(metadata, "sort order"))
+    found = next((item for item in metadata.sort_orders if item.fields == order.fields), None)
+    if found is not None:
+        return replace(draft, last_order_id=found.order_id)
+    order_id = max([FIRST_ORDER_ID, *[item.order_id + 1 for item in metadata.sort_orders]]) if order.fields else 0
+    orders = (*metadata.sort_orders, replace(order, order_id=order_id))
+    return replace(changed(draft, sort_orders=orders), last_order_id=order_id)
+
+
+def set_default_sort_order(draft: Draft, update: SetDefaultSortOrder) -> Draft:
+    """Raises BadRequest when there is no such order."""
+    order_id = resolve(update.order_id, draft.last_order_id, "sort order")
+    if all(item.order_id != order_id for item in draft.metadata.sort_orders):
+        raise BadRequest(f"Cannot set default sort order to unknown sort order: {order_id}")
+    return changed(draft, default_sort_order_id=order_id)
+
+
+def find_current_schema(metadata: TableMetadata, what: str) -> Schema:
+    """The schema that a new spec or order is about: the current one as the updates stand.
+
+    Raises: BadRequest — a create request names none yet
+    """
+    found = next((item for item in metadata.schemas if item.schema_id == metadata.current_schema_id), None)
+    if found is None:
+        raise BadRequest(f"Cannot add a {what} before a schema is added")
+    return found
+
+
+def _check_column_ids(schema: Schema) -> None:
+    for path, item in walk_fields(schema.fields):
+        if not 1 <= item.field_id <= LAST_COLUMN_ID_MAX:
+            raise BadRequest(f"Invalid schema: {path} has id {item.field_id}; send ids from 1 to {LAST_COLUMN_ID_MAX}")
+
+
+def _number_fields(spec: PartitionSpec, metadata: TableMetadata) -> PartitionSpec:
+    """Fields without ids get the id that the same source and transform had before, else the next unused one (v1: by position)."""
+    if all(item.field_id != UNASSIGNED for item in spec.fields):
+        return spec
+    known: dict[tuple[int, str], int] = {}
+    if metadata.format_version > 1:
+        known = {(item.source_id, item.transform): item.field_id for other in metadata.partition_specs for item in other.fields}
+    next_id = FIRST_FIELD_ID if metadata.format_version == 1 else max(metadata.last_partition_id + 1, FIRST_FIELD_ID)
+    numbered = list(spec.fields)
+    for i, item in enumerate(spec.fields):
+        field_id = known.pop((item.source_id, item.transform), None)
+        numbered[i] = replace(item, field_id=next_id if field_id is None else field_id)
+        next_id += field_id is None
+    return replace(spec, fields=tuple(numbered))

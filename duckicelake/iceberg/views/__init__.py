@@ -1,0 +1,1 @@
+"""Views: what a view's metadata says, and how updates change it."""
