@@ -8,8 +8,9 @@ import psycopg
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.lake.client_notes import read_file_notes
 from duckicelake.lake.read_table import read_column_stats, read_data_files
-from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_column_ids
 from duckicelake.translate.files import LeafTypes, check_hive_columns, check_readable, choose_spec, to_data_file
@@ -17,6 +18,8 @@ from duckicelake.translate.locations import file_uri
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, check_mapped_file
+from duckicelake.translate.shape.told_files import with_told
+from duckicelake.translate.shape.told_specs import find_partition as find_told_partition
 from duckicelake.translate.visibility import FileKey
 
 REMEMBERED_MAX = 20_000
@@ -37,20 +40,34 @@ class DataFiles:
     mapping: NameMapping
     spec_ids: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
+    has_unproven: bool = False
 
     def place(self, keys: Iterable[FileKey]) -> None:
         """Find out the specs of many files at once, before they are asked for one by one."""
-        real = sorted(key for key in keys if key >= 0 and key not in self.spec_ids)
-        if self.partitioning.by_partition_id:
-            for part in _slices(real):
-                for row in read_data_files(self.conn, part):
-                    spec, _ = choose_spec(row, self.partitioning, self.schemas.at(row.begin_snapshot))
-                    self.spec_ids[row.data_file_id] = spec.spec_id
+        known = list(keys)
+        self.has_unproven |= any(key < 0 for key in known)
+        real = sorted(key for key in known if key >= 0 and key not in self.spec_ids)
+        if not self._is_split:
+            return
+        for part in _slices(real):
+            notes = read_file_notes(self.conn, part)
+            for row in read_data_files(self.conn, part):
+                spec, _ = self._choose_spec(row, notes.get(row.data_file_id))
+                self.spec_ids[row.data_file_id] = spec.spec_id
+                self.has_unproven |= spec is self.partitioning.unproven
+
+    @property
+    def _is_split(self) -> bool:
+        return len(self.partitioning.specs) > 1
+
+    def _choose_spec(self, row: DataFileRow, note: FileNote | None) -> tuple[PublishedSpec, tuple[object, ...]]:
+        schema = self.schemas.at(row.begin_snapshot)
+        return find_told_partition(note, self.partitioning, schema) or choose_spec(row, self.partitioning, schema)
 
     def spec_of(self, key: FileKey) -> int:
         """Return the id of the spec a file is published under."""
-        if key < 0 or not self.partitioning.by_partition_id:
-            return 0
+        if key < 0 or not self._is_split:
+            return self.partitioning.unproven.spec_id
         if key not in self.spec_ids:
             self.place([key])
         return self.spec_ids[key]
@@ -73,14 +90,15 @@ class DataFiles:
             stats: dict[int, list[ColumnStatsRow]] = {key: [] for key in part}
             for row in read_column_stats(self.conn, self.table_id, part):
                 stats[row.data_file_id].append(row)
+            notes = read_file_notes(self.conn, part)
             for row in read_data_files(self.conn, part):
                 check_readable(row)
-                schema = self.schemas.at(row.begin_snapshot)
-                spec, partition = choose_spec(row, self.partitioning, schema)
+                note = notes.get(row.data_file_id)
+                spec, partition = self._choose_spec(row, note)
                 uri = file_uri(self.folder, row.path, row.path_is_relative)
                 self._check_mapping(row, uri, spec)
-                types = self._leaf_types(schema)
-                files[row.data_file_id] = to_data_file(row, uri, partition, stats[row.data_file_id], types)
+                types = self._leaf_types(self.schemas.at(row.begin_snapshot))
+                files[row.data_file_id] = with_told(to_data_file(row, uri, partition, stats[row.data_file_id], types), row, note)
 
     def _leaf_types(self, schema: Schema) -> LeafTypes:
         if schema.schema_id not in self.leaf_types:

@@ -23,6 +23,7 @@ from duckicelake.translate.manifests import Shelves, new_shelves, to_manifests
 from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.shape.name_mapping import NameMapping, to_name_mapping
+from duckicelake.translate.shape.told_specs import with_told_specs
 from duckicelake.translate.visibility import FileKey, Visibility
 
 EVERYTHING = Since()
@@ -64,6 +65,7 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
     schemas = to_schemas(state, oldest_row)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
+    partitioning = with_told_specs(partitioning, state.partitions, schemas.current, state.notes)
     mapping = to_name_mapping(state.name_mappings, state.columns)
     if earlier is not None and (schemas.format_version, mapping.format()) != (earlier.format_version, earlier.name_mapping):
         return None
@@ -117,6 +119,8 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         totals=writer.totals,
         snapshots=snapshots,
         visibility=_still_live(writer.visibility, shelves),
+        aliases=_still_aliased(writer, state),
+        has_unproven=writer.files.has_unproven,
     )
     return snapshots
 
@@ -133,10 +137,19 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
     deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris), reading.schemas.format_version)
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory, objects, reading.mapping)
-    if earlier is None:
-        return ManifestWriter(deriver, files, reading.sources.visibility, note.sequence_base)
-    visibility = {**earlier.visibility, **reading.sources.visibility}
-    return ManifestWriter(deriver, files, visibility, note.sequence_base, earlier.totals, dict(earlier.written))
+    notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
+    aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
+    writer = ManifestWriter(deriver, files, reading.sources.visibility, note.sequence_base, notes=notes, aliased=aliased)
+    if earlier is not None:
+        files.has_unproven = earlier.has_unproven
+        writer.visibility = {**earlier.visibility, **reading.sources.visibility}
+        writer.totals, writer.written, writer.aliases = earlier.totals, dict(earlier.written), dict(earlier.aliases)
+    return writer
+
+
+def _still_aliased(writer: ManifestWriter, state: TableState) -> dict[int, Snapshot]:
+    wanted = [note.lake_snapshot_id for note in state.aliases]
+    return {snapshot_id: writer.aliases[snapshot_id] for snapshot_id in wanted if snapshot_id in writer.aliases}
 
 
 def _take_shelves(writer: ManifestWriter, history: History, earlier: Folded | None) -> Shelves:

@@ -1,6 +1,6 @@
 """Manifests and manifest lists as objects: plans become bytes, bytes become names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from duckicelake.catalog.data_files import DataFiles
@@ -15,11 +15,13 @@ from duckicelake.iceberg.manifest_list import (
     encode_manifest_list,
 )
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.rows import SnapshotNote
 from duckicelake.translate.history import Step
 from duckicelake.translate.locations import manifest_list_uri, manifest_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
 from duckicelake.translate.partitions import to_spec
 from duckicelake.translate.schemas import V3
+from duckicelake.translate.shape.told_snapshots import to_alias, with_told_summary
 from duckicelake.translate.summaries import Tally, Totals, summarise_tally
 from duckicelake.translate.visibility import FileKey, Visibility
 
@@ -28,7 +30,8 @@ from duckicelake.translate.visibility import FileKey, Visibility
 class ManifestWriter:
     """Writes one table's manifests. `sequence_base` is taken from a lake snapshot id to give its sequence number.
 
-    `written` knows manifests by content and number.
+    `written` knows manifests by content and number. `notes` are what clients said, by lake snapshot; those of `aliases`
+    are also written under their authors' ids.
     """
 
     deriver: Deriver
@@ -38,6 +41,9 @@ class ManifestWriter:
     totals: Totals = field(default_factory=Totals)
     written: dict[tuple[int, int], ManifestFile] = field(default_factory=dict[tuple[int, int], ManifestFile])
     tally: Tally = field(default_factory=Tally)
+    notes: Mapping[int, SnapshotNote] = field(default_factory=dict[int, SnapshotNote])
+    aliased: frozenset[int] = frozenset()
+    aliases: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
 
     def write_snapshots(self, plans: Iterable[SnapshotPlan], parent: int | None) -> list[Snapshot]:
         """Return the snapshots of these plans, oldest first, with all their objects in the outbox."""
@@ -63,11 +69,29 @@ class ManifestWriter:
         summary, self.totals = summarise_tally(plan.step, self.tally, self.totals)
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, snapshot_id - self.sequence_base, self._version, first_row_id)
+        note = self.notes.get(snapshot_id)
+        snapshot = Snapshot(
+            snapshot_id=snapshot_id,
+            parent_snapshot_id=parent,
+            sequence_number=header.sequence_number,
+            timestamp_ms=plan.step.timestamp_ms,
+            manifest_list=self._write_list(header, files),
+            summary=with_told_summary(summary, note),
+            schema_id=schema_id if note is None else note.schema_id,
+            first_row_id=first_row_id,
+            added_rows=added_rows,
+        )
+        if note is not None and snapshot_id in self.aliased:
+            # clients of Iceberg delete the manifest list of a snapshot they drop, so an alias has its own
+            uri = self._write_list(replace(header, snapshot_id=note.client_snapshot_id), files)
+            self.aliases[snapshot_id] = to_alias(snapshot, note.client_snapshot_id, uri)
+        return snapshot
+
+    def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
         content = encode_manifest_list(header, files)
-        uri = manifest_list_uri(self.deriver.location, snapshot_id, format_digest(content))
+        uri = manifest_list_uri(self.deriver.location, header.snapshot_id, format_digest(content))
         self.deriver.outbox.add(uri, content)
-        number, at_ms = header.sequence_number, plan.step.timestamp_ms
-        return Snapshot(snapshot_id, parent, number, at_ms, uri, summary, schema_id, first_row_id, added_rows)
+        return uri
 
     @property
     def _version(self) -> int:

@@ -42,6 +42,8 @@ class Folded:
     totals: Totals
     snapshots: tuple[Snapshot, ...]
     visibility: Mapping[FileKey, Visibility]
+    aliases: Mapping[int, Snapshot]
+    has_unproven: bool
 
 
 @dataclass(slots=True)

@@ -18,7 +18,9 @@ from duckicelake.lake.rows import MetadataLogRow, TableNote, TableRow, TableStat
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2
-from duckicelake.translate.shape.sort_orders import to_sort_orders
+from duckicelake.translate.shape.sort_orders import to_sort_orders, with_told_orders
+from duckicelake.translate.shape.told_snapshots import with_aliases
+from duckicelake.translate.shape.told_specs import without_unused
 from duckicelake.translate.to_iceberg import Shape, format_token, to_metadata, with_version
 
 HINT_TRIES = 5
@@ -33,9 +35,13 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     state = reading.state
     note = replace(state.notes.table or new_note(state), format_version=reading.schemas.format_version)
     snapshots = fold(conn, warehouse.objects, reading, note, memory)
+    folded = memory.folded
+    assert folded is not None
     orders = to_sort_orders(state.sort_keys, reading.schemas.current, state.notes.sort_orders)
-    shape = Shape(reading.schemas, reading.partitioning, orders, reading.mapping)
-    draft = to_metadata(state, note.location, shape, snapshots)
+    orders = with_told_orders(orders, bool(state.sort_keys), reading.schemas.current, state.notes)
+    partitioning = without_unused(reading.partitioning, folded.has_unproven)
+    shape = Shape(reading.schemas, partitioning, orders, reading.mapping)
+    draft = with_aliases(to_metadata(state, note.location, shape, snapshots), tuple(folded.aliases.values()))
     snapshot_json = remembering(memory)
     token = format_token(draft, snapshot_json)
     wanted = Numbering(state.position, token, note, *shape.new_notes())

@@ -33,9 +33,12 @@ class Ident:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """What a load answers. `metadata` is encoded JSON; `position` is how much of the lake it shows."""
+    """What a load answers. `metadata` is encoded JSON; `position` is how much of the lake it shows.
 
-    metadata_location: str
+    `metadata_location` is None for a table that is only staged.
+    """
+
+    metadata_location: str | None
     metadata: bytes
     config: dict[str, str]
     table_id: int
@@ -68,20 +71,24 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
     Raises: NoSuchTable: it does not exist. Unsupported: something in it is not published, by name and remedy.
     NotFound: an object that DuckLake names is missing
     """
+    table, published = publish_table(warehouse, ident)
+    encoded = published.encoded if snapshots == "all" else encode_metadata(only_refs(published.metadata))
+    return LoadedTable(published.metadata_location, encoded, {}, table.table_id, published.position)
+
+
+def publish_table(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:
+    """Return a table and its published state, as new as the call. Raises what `load_table` raises."""
     for attempt in range(1, LOAD_TRIES + 1):
         try:
-            table_id, published = _load(warehouse, ident)
+            return _publish(warehouse, ident)
         except (LakeMoved, NotFound):
             # maintenance may have removed what was being read; a new reading sees what replaced it
             if attempt == LOAD_TRIES:
                 raise
-        else:
-            encoded = published.encoded if snapshots == "all" else encode_metadata(only_refs(published.metadata))
-            return LoadedTable(published.metadata_location, encoded, {}, table_id, published.position)
     raise AssertionError("unreachable")
 
 
-def _load(warehouse: Warehouse, ident: Ident) -> tuple[int, Published]:
+def _publish(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:
     with reading(warehouse.lake) as conn:
         memory = warehouse.memories.of(get_table(conn, ident).table_id)
     with memory.lock, reading(warehouse.lake) as conn:
@@ -92,7 +99,7 @@ def _load(warehouse: Warehouse, ident: Ident) -> tuple[int, Published]:
         published = memory.published
         if published is None or published.position != position:
             published = memory.published = publish(warehouse, conn, table, memory)
-        return table.table_id, published
+        return table, published
 
 
 def get_table(conn: psycopg.Connection, ident: Ident) -> TableRow:

@@ -62,10 +62,11 @@ CREATE TABLE IF NOT EXISTS iceberg_shape (
     PRIMARY KEY (table_id, lake_snapshot_id)
 );
 
--- What an Iceberg client said about a snapshot of its own, and the id it gave it.
+-- What an Iceberg client said about a snapshot of its own, the id it gave it, and the last lake snapshot of its commit.
 CREATE TABLE IF NOT EXISTS iceberg_snapshot (
     table_id bigint NOT NULL,
     lake_snapshot_id bigint NOT NULL,
+    commit_snapshot_id bigint NOT NULL,
     client_snapshot_id bigint NOT NULL,
     schema_id integer NOT NULL,
     summary text NOT NULL,
@@ -113,6 +114,7 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_column ON ducklake_column (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_column_tag ON ducklake_column_tag (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_tag ON ducklake_tag (object_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file ON ducklake_data_file (table_id, begin_snapshot);
+CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_path ON ducklake_data_file USING hash (path) WHERE end_snapshot IS NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_end ON ducklake_data_file (table_id, end_snapshot) WHERE end_snapshot IS NOT NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_delete_file ON ducklake_delete_file (table_id, delete_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_stats ON ducklake_file_column_stats (data_file_id);

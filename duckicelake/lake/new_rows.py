@@ -63,7 +63,7 @@ class NewTable:
     table_uuid: UUID
     schema_id: int
     table_name: str
-    path: str
+    path: str | None
     path_is_relative: bool
 
 
@@ -215,12 +215,20 @@ class EndedDeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class EndedInlinedRows:
-    """Live rows of `ducklake_inlined_data_<table_id>_<schema_version>` that end: all of one batch, or these of it."""
+    """Live rows of `ducklake_inlined_data_<table_id>_<schema_version>` that end: these of one batch, or (None) all of it."""
 
     table_id: int
     schema_version: int
     begin_snapshot: int
-    row_ids: Sequence[int]
+    row_ids: Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewInlinedTable:
+    """`ducklake_inlined_data_<table_id>_<schema_version>`, empty: names and Postgres types of the root columns, in order."""
+
+    table_id: int
+    columns: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +296,7 @@ class NewSnapshotNote:
     """`iceberg_snapshot`: what a client said about the snapshot that the step makes. `summary` is JSON."""
 
     table_id: int
+    commit_snapshot_id: int
     client_snapshot_id: int
     schema_id: int
     summary: str
@@ -328,6 +337,7 @@ NewRow = (
     | NewDeleteFile
     | EndedDeleteFile
     | EndedInlinedRows
+    | NewInlinedTable
     | NewTableNote
     | ChangedTableNote
     | NewSchemaNote

@@ -7,13 +7,14 @@ import psycopg
 
 from duckicelake.errors import LakeMoved
 from duckicelake.lake.read import fetch_rows
-from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, TableNote, TableNotes
+from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, ShapeNote, TableNote, TableNotes
 
 METADATA_LOG_MAX = 100
 """Iceberg's default of `write.metadata.previous-versions-max`."""
 
 SELECT_TABLE_NOTE = """
-SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms
+SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms,
+       last_column_id, last_partition_id, is_native
   FROM iceberg_table
  WHERE table_id = %(table_id)s
 """
@@ -38,6 +39,11 @@ SELECT metadata_version, updated_ms FROM iceberg_metadata_log
 """
 
 
+SELECT_SHAPES = """
+SELECT lake_snapshot_id, schema_id, spec_id, order_id FROM iceberg_shape WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id
+"""
+
+
 def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
     """Return what has been noted about a table; the log oldest first, the current version last."""
     notes = fetch_rows(conn, TableNote, SELECT_TABLE_NOTE, table_id=table_id)
@@ -48,6 +54,7 @@ def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
         specs=fetch_rows(conn, JsonNote, SELECT_SPEC_NOTES, table_id=table_id),
         sort_orders=fetch_rows(conn, JsonNote, SELECT_SORT_ORDER_NOTES, table_id=table_id),
         metadata_log=log[::-1],
+        shapes=tuple(fetch_rows(conn, ShapeNote, SELECT_SHAPES, table_id=table_id)),
     )
 
 
@@ -71,7 +78,8 @@ ON CONFLICT (table_id) DO NOTHING
 """
 
 LOCK_TABLE_NOTE = """
-SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms
+SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms,
+       last_column_id, last_partition_id, is_native
   FROM iceberg_table
  WHERE table_id = %(table_id)s
    FOR UPDATE

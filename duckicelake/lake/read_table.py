@@ -10,6 +10,7 @@ from psycopg.types.string import TextLoader
 
 from duckicelake.errors import LakeMoved
 from duckicelake.lake.changes import DATA_KINDS, format_tokens
+from duckicelake.lake.client_notes import read_aliases, read_snapshot_notes
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import fetch_rows, read_data_path, read_iceberg_path, read_tags
 from duckicelake.lake.rows import (
@@ -67,7 +68,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         tags=read_tags(conn, table_id),
         snapshots=read_snapshots(conn, table_id, since.lake_snapshot_id, events),
         oldest=fetch_rows(conn, SnapshotRow, SELECT_OLDEST_SNAPSHOT)[0],
-        columns=fetch_rows(conn, ColumnRow, SELECT_COLUMNS, table_id=table_id),
+        columns=read_columns(conn, table_id),
         column_tags=fetch_rows(conn, ColumnTagRow, SELECT_COLUMN_TAGS, table_id=table_id),
         partitions=fetch_rows(conn, PartitionRow, SELECT_PARTITIONS, table_id=table_id),
         sort_keys=fetch_rows(conn, SortRow, SELECT_SORT_KEYS, table_id=table_id),
@@ -78,6 +79,8 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         inlined_tables=inlined_tables,
         inlined_deletes=inlined_deletes,
         notes=read_notes(conn, table_id),
+        snapshot_notes=read_snapshot_notes(conn, table_id, since.lake_snapshot_id),
+        aliases=read_aliases(conn, table_id),
     )
 
 
@@ -176,6 +179,12 @@ SELECT column_id, begin_snapshot, end_snapshot, column_order, column_name, colum
  WHERE table_id = %(table_id)s
  ORDER BY begin_snapshot, column_order, column_id
 """
+
+
+def read_columns(conn: psycopg.Connection, table_id: int) -> list[ColumnRow]:
+    """Return the columns that a table has had, in all their versions."""
+    return fetch_rows(conn, ColumnRow, SELECT_COLUMNS, table_id=table_id)
+
 
 SELECT_COLUMN_TAGS = """
 SELECT column_id, begin_snapshot, end_snapshot, value

@@ -208,7 +208,10 @@ class InlinedDeleteRow:
 
 @dataclass(frozen=True, slots=True)
 class TableNote:
-    """`iceberg_table`: the numbers given out for a table. `updated_ms` is the time of `metadata_version`."""
+    """`iceberg_table`: the numbers given out for a table. `updated_ms` is the time of `metadata_version`.
+
+    `is_native`: an Iceberg client made the table, so its spec 0 is the client's own.
+    """
 
     table_id: int
     location: str
@@ -219,6 +222,40 @@ class TableNote:
     change_id: int
     token: str
     updated_ms: int
+    last_column_id: int = 0
+    last_partition_id: int = 0
+    is_native: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeNote:
+    """`iceberg_shape`: the current ids that an Iceberg client left, from a lake snapshot on."""
+
+    lake_snapshot_id: int
+    schema_id: int
+    spec_id: int
+    order_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNote:
+    """`iceberg_snapshot`: what a client said about its snapshot. `summary` is JSON."""
+
+    lake_snapshot_id: int
+    client_snapshot_id: int
+    schema_id: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileNote:
+    """`iceberg_file`: what a client said about a data file. `partition` and `split_offsets` are JSON arrays."""
+
+    data_file_id: int
+    spec_id: int
+    partition: str
+    sort_order_id: int | None
+    split_offsets: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +283,7 @@ class TableNotes:
     specs: Sequence[JsonNote]
     sort_orders: Sequence[JsonNote]
     metadata_log: Sequence[MetadataLogRow]
+    shapes: Sequence[ShapeNote] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +292,7 @@ class TableState:
 
     Of files, deletes, inlined rows and snapshots it holds what changed after the lake snapshot `since`: every file that
     began or ended then, and everything that decides which rows of the files with changed deletes are visible.
+    `aliases` are the snapshots of the table's newest change, when a client made it.
     """
 
     position: Position
@@ -277,3 +316,5 @@ class TableState:
     inlined_tables: Sequence[InlinedTable]
     inlined_deletes: Sequence[InlinedDeleteRow]
     notes: TableNotes
+    snapshot_notes: Sequence[SnapshotNote] = ()
+    aliases: Sequence[SnapshotNote] = ()

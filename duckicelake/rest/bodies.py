@@ -41,6 +41,8 @@ class TableIdentifier(TypedDict):
 ListTablesResponse = TypedDict("ListTablesResponse", {"identifiers": list[TableIdentifier], "next-page-token": str | None})
 LoadTableResult = TypedDict("LoadTableResult", {"metadata-location": str, "metadata": dict[str, Any], "config": dict[str, str]})
 
+CommitTableResponse = TypedDict("CommitTableResponse", {"metadata-location": str, "metadata": dict[str, Any]})
+
 
 class ErrorModel(TypedDict):
     """What went wrong: a sentence, Iceberg's word for it, and the status."""

@@ -12,6 +12,7 @@ from duckicelake.rest.operations import OPERATIONS, UNLISTED, Operation
 from duckicelake.rest.routes.config import ConfigRoutes
 from duckicelake.rest.routes.namespace_changes import NamespaceChangeRoutes
 from duckicelake.rest.routes.namespaces import NamespaceRoutes
+from duckicelake.rest.routes.table_changes import TableChangeRoutes
 from duckicelake.rest.routes.tables import TableRoutes
 from duckicelake.rest.served import Served
 
@@ -23,7 +24,7 @@ ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 
 def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
-    routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door))
+    routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door), TableChangeRoutes(door))
     served = {name: found for module in routes for name, found in module.operations().items()}
     served |= ConfigRoutes(door, list_endpoints(served)).operations()
     for operation in OPERATIONS:

@@ -13,7 +13,7 @@ from duckicelake.iceberg.puffin import PuffinFile
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
-from duckicelake.translate.partitions import UNPARTITIONED, Partitioning, PublishedSpec, find_partition
+from duckicelake.translate.partitions import Partitioning, PublishedSpec, find_partition
 from duckicelake.translate.values import parse_value
 
 UNBOUNDED = frozenset({"uuid", "binary"})
@@ -44,9 +44,9 @@ def check_hive_columns(row: DataFileRow, field_ids: frozenset[int], spec: Publis
 
 def choose_spec(row: DataFileRow, partitioning: Partitioning, schema: Schema) -> tuple[PublishedSpec, tuple[object, ...]]:
     """Return the spec a file is published under and its partition tuple; unpartitioned when its values prove nothing."""
-    spec = UNPARTITIONED if row.partition_id is None else partitioning.by_partition_id.get(row.partition_id, UNPARTITIONED)
-    partition = find_partition(row, spec, schema)
-    return (UNPARTITIONED, ()) if partition is None else (spec, partition)
+    spec = None if row.partition_id is None else partitioning.by_partition_id.get(row.partition_id)
+    partition = None if spec is None else find_partition(row, spec, schema)
+    return (partitioning.unproven, ()) if spec is None or partition is None else (spec, partition)
 
 
 def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stats: Iterable[ColumnStatsRow], types: LeafTypes) -> DataFile:

@@ -71,3 +71,18 @@ def inlined_uri(location: str, lake_snapshot_id: int, digest: str) -> str:
 def deletes_uri(location: str, digest: str, suffix: str) -> str:
     """Return the URI of a derived delete file; several lake snapshots may share it."""
     return f"{location}/data/deletes-{digest}.{suffix}"
+
+
+INLINED = re.compile(r"/data/inlined-(\d+)-[0-9a-f]+\.parquet")
+
+
+def find_inlined_snapshot(location: str, uri: str) -> int | None:
+    """Return the lake snapshot of the inlined rows that a derived file holds, or None for any other file."""
+    match = INLINED.fullmatch(uri.removeprefix(location)) if uri.startswith(location) else None
+    return None if match is None else int(match[1])
+
+
+def list_paths(folder: str, uri: str) -> list[str]:
+    """Return the ways in which DuckLake may have written down a file of the table in `folder`."""
+    plain = uri.removeprefix("file://")
+    return [uri, plain, *(path.removeprefix(folder) for path in (uri, plain) if path.startswith(folder))]

@@ -40,11 +40,12 @@ class PartitionKey:
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpec:
-    """An Iceberg spec that some DuckLake partitioning maps to."""
+    """An Iceberg spec that some DuckLake partitioning maps to, or that a client told, with the names it gave its fields."""
 
     spec_id: int
     field_ids: tuple[int, ...]
     keys: tuple[PartitionKey, ...]
+    names: tuple[str, ...] = ()
 
 
 UNPARTITIONED = PublishedSpec(0, (), ())
@@ -52,12 +53,20 @@ UNPARTITIONED = PublishedSpec(0, (), ())
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """All specs of a table. `by_partition_id` names those that map to a spec with fields."""
+    """All specs of a table. `by_partition_id` names those that map to a spec with fields.
+
+    `unproven` is the spec of files whose partition values nothing proves.
+    """
 
     specs: tuple[PublishedSpec, ...]
     by_partition_id: Mapping[int, PublishedSpec]
     default_spec_id: int
     new_notes: tuple[JsonNote, ...]
+    unproven: PublishedSpec = UNPARTITIONED
+
+    def find(self, spec_id: int) -> PublishedSpec | None:
+        """Return the spec of that id, or None when it cannot be published any more."""
+        return next((spec for spec in self.specs if spec.spec_id == spec_id), None)
 
 
 def to_partitioning(rows: Sequence[PartitionRow], schema: Schema, notes: Sequence[JsonNote]) -> Partitioning:
@@ -134,7 +143,10 @@ def _up_to(unit: str) -> tuple[str, ...]:
 
 
 def to_spec(published: PublishedSpec, schema: Schema) -> PartitionSpec:
-    """Return a spec with names that are free in this schema: `column` for identity, `column_transform` otherwise."""
+    """Return a spec with the client's names, or such that are free in this schema: `column`, `column_transform`."""
+    if published.names:
+        told = zip(published.keys, published.field_ids, published.names, strict=True)
+        return PartitionSpec(published.spec_id, tuple(PartitionField(key.source_id, i, name, key.transform) for key, i, name in told))
     taken = {field.name for field in schema.fields}
     fields: list[PartitionField] = []
     for key, field_id in zip(published.keys, published.field_ids, strict=True):

@@ -1,13 +1,14 @@
 """The schemas a table has had: ids in order of appearance, never changed once noted."""
 
-import json
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import Unsupported
-from duckicelake.iceberg.schema import Schema, format_schema
+from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, walk_fields
 from duckicelake.lake.rows import JsonNote, TableState
+from duckicelake.translate.shape.told_schemas import carry_over, format_note, parse_notes
 from duckicelake.translate.types import FieldRules, columns_at, find_defaulted, find_unreadable, schema_changes, to_fields
 
 V2, V3 = 2, 3
@@ -17,13 +18,15 @@ V2, V3 = 2, 3
 class Schemas:
     """A table's schemas over time: `timeline` holds the lake snapshot each is valid from, ascending.
 
-    `format_version` is the lowest that can say them all, and never below the one given out before.
+    `format_version` is the lowest that can say them all, and never below the one given out before. `told` are the schemas
+    that Iceberg clients gave it, by id.
     """
 
     timeline: tuple[tuple[int, Schema], ...]
     new_notes: tuple[JsonNote, ...]
     last_column_id: int
     format_version: int
+    told: Mapping[int, Schema] = field(default_factory=dict[int, Schema])
 
     def at(self, lake_snapshot_id: int) -> Schema:
         """Return the schema at a lake snapshot, the oldest known one when it is older still."""
@@ -37,7 +40,7 @@ class Schemas:
 
     def all(self) -> tuple[Schema, ...]:
         """Return every distinct schema by id."""
-        found = {schema.schema_id: schema for _, schema in self.timeline}
+        found = {**self.told, **{schema.schema_id: schema for _, schema in self.timeline}}
         return tuple(found[schema_id] for schema_id in sorted(found))
 
 
@@ -46,27 +49,34 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
 
     Raises: Unsupported: a column that cannot be published, by name, type and remedy
     """
+    told = parse_notes(state.notes.schemas if state.notes.shapes else ())
+    shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
     unreadable = find_unreadable(state.columns, oldest_row)
     defaulted = find_defaulted(state.columns, oldest_row)
     ids = {note.json: note.id for note in state.notes.schemas}
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
-    changes = schema_changes(state.columns, state.column_tags)
+    changes = sorted({*schema_changes(state.columns, state.column_tags), *shapes})
     for since, until in zip(changes, [*changes[1:], None], strict=True):
+        if since in shapes:
+            timeline.append((since, told[shapes[since].schema_id]))
+            continue
         rules = FieldRules(since != changes[-1], defaulted, unreadable)
         fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
         fields = without_twins(fields, is_in_files=until is None or until > oldest_row)
         if not fields:
             continue
-        text = format_note(Schema(0, fields))
+        schema = carry_over(fields, timeline[-1][1]) if shapes and since > min(shapes) else Schema(0, fields)
+        text = format_note(schema)
         if text not in ids:
             ids[text] = max(ids.values(), default=-1) + 1
             new_notes.append(JsonNote(ids[text], text))
-        timeline.append((since, Schema(ids[text], fields)))
-    last_column_id = max(row.column_id for row in state.columns)
+        timeline.append((since, replace(schema, schema_id=ids[text])))
+    table = state.notes.table
+    last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
     needed = V3 if defaulted else V2
-    noted = state.notes.table.format_version if state.notes.table else needed
-    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted))
+    noted = table.format_version if table else needed
+    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), told)
 
 
 def without_twins(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[NestedField, ...]:
@@ -77,20 +87,15 @@ def without_twins(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[N
     """
     known: dict[str, NestedField] = {}
     kept: list[NestedField] = []
-    for field in fields:
-        paths = [path for path, _ in walk_fields((field,))]
+    for column in fields:
+        paths = [path for path, _ in walk_fields((column,))]
         twin = next((path for path in paths if path in known), None)
         if twin is None:
-            known |= dict.fromkeys(paths, field)
-            kept.append(field)
+            known |= dict.fromkeys(paths, column)
+            kept.append(column)
         elif is_in_files:
             raise Unsupported(
-                f"Columns {known[twin].name!r} and {field.name!r} share the full name {twin!r} in Iceberg. "
+                f"Columns {known[twin].name!r} and {column.name!r} share the full name {twin!r} in Iceberg. "
                 "Copy the table under other names with CREATE TABLE … AS SELECT."
             )
     return tuple(kept)
-
-
-def format_note(schema: Schema) -> str:
-    """Return the text a schema is noted under: its fields, without its id."""
-    return json.dumps(format_schema(schema)["fields"], separators=(",", ":"), ensure_ascii=False)

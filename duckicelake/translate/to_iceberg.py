@@ -48,6 +48,7 @@ def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Seque
     """Return the metadata of a state without its version: no time of update, no log of older versions."""
     schemas, partitioning = shape.schemas, shape.partitioning
     current = snapshots[-1] if snapshots else None
+    noted = state.notes.table
     field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
     return TableMetadata(
         format_version=schemas.format_version,
@@ -60,7 +61,7 @@ def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Seque
         current_schema_id=schemas.current.schema_id,
         partition_specs=tuple(to_spec(spec, schemas.current) for spec in partitioning.specs),
         default_spec_id=partitioning.default_spec_id,
-        last_partition_id=max(field_ids, default=FIRST_PARTITION_FIELD_ID - 1),
+        last_partition_id=max([FIRST_PARTITION_FIELD_ID - 1, noted.last_partition_id if noted else 0, *field_ids]),
         sort_orders=shape.sort_orders.orders,
         default_sort_order_id=shape.sort_orders.default.order_id,
         properties=to_properties(state.tags, shape.mapping, current.snapshot_id if current else None),

@@ -208,18 +208,19 @@ def find_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> fr
     found: set[ColumnRow] = set()
     for rows in versions.values():
         for old, new in pairwise(rows):
-            is_promotion = _is_promotion(old.column_type.lower(), new.column_type.lower())
-            if not is_promotion and rows[-1].end_snapshot is None:
+            is_readable = is_promotion(old.column_type.lower(), new.column_type.lower())
+            if not is_readable and rows[-1].end_snapshot is None:
                 raise Unsupported(
                     f"Column {new.column_name!r} was changed from {old.column_type!r} to {new.column_type!r}; Iceberg cannot read "
                     "the older rows by the new type. Copy it into a new column and drop it."
                 )
-            if not is_promotion or old in found:
+            if not is_readable or old in found:
                 found.add(new)
     return frozenset(found)
 
 
-def _is_promotion(old: str, new: str) -> bool:
+def is_promotion(old: str, new: str) -> bool:
+    """Tell whether Iceberg reads files of an older DuckLake type by a newer one."""
     if old == new:
         return True
     before, after = find_primitive(old), find_primitive(new)

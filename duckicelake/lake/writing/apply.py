@@ -1,14 +1,15 @@
 """Steps into rows: each step of a commit becomes one lake snapshot."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
 from duckicelake.lake.changes import format_changes
-from duckicelake.lake.new_rows import EndedInlinedRows, LakeStep, NewRow
+from duckicelake.lake.new_rows import EndedInlinedRows, LakeStep, NewInlinedTable, NewRow
 from duckicelake.lake.writing.statements import STATEMENTS
 from duckicelake.lake.writing.transaction import Commit
 
@@ -26,8 +27,33 @@ INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) VALUES (%(snap
 
 UPDATE_INLINED_ROWS = sql.SQL("""
 UPDATE {table} SET end_snapshot = %(snapshot_id)s
- WHERE begin_snapshot = %(begin_snapshot)s AND row_id = ANY(%(row_ids)s::bigint[]) AND end_snapshot IS NULL
+ WHERE begin_snapshot = %(begin_snapshot)s AND end_snapshot IS NULL
+   AND (%(row_ids)s::bigint[] IS NULL OR row_id = ANY(%(row_ids)s::bigint[]))
 """)
+
+
+INLINED_TYPES: Mapping[str, LiteralString] = {
+    "boolean": "boolean",
+    "smallint": "smallint",
+    "integer": "integer",
+    "bigint": "bigint",
+    "real": "real",
+    "double precision": "double precision",
+    "numeric": "numeric",
+    "time": "time",
+    "time with time zone": "time with time zone",
+    "interval": "interval",
+    "uuid": "uuid",
+    "bytea": "bytea",
+    "varchar": "varchar",
+}
+
+CREATE_INLINED_TABLE = sql.SQL("CREATE TABLE {table} (row_id bigint, begin_snapshot bigint, end_snapshot bigint, {columns})")
+
+INSERT_INLINED_TABLE = """
+INSERT INTO ducklake_inlined_data_tables (table_id, table_name, schema_version)
+VALUES (%(table_id)s, %(table_name)s, %(schema_version)s)
+"""
 
 
 def apply(commit: Commit, steps: Sequence[LakeStep]) -> int:
@@ -46,17 +72,40 @@ def apply(commit: Commit, steps: Sequence[LakeStep]) -> int:
 
 
 def _write(conn: psycopg.Connection, kind: type[NewRow], rows: Sequence[NewRow], made: dict[str, int]) -> None:
-    if issubclass(kind, EndedInlinedRows):
-        for row in rows:
-            assert isinstance(row, EndedInlinedRows)
-            _end_inlined_rows(conn, row, made["snapshot_id"])
+    if kind in STATEMENTS:
+        columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)}
+        for statement in STATEMENTS[kind]:
+            conn.execute(statement, made | columns)
         return
-    columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(kind)}
-    for statement in STATEMENTS[kind]:
-        conn.execute(statement, made | columns)
+    for row in rows:
+        if isinstance(row, EndedInlinedRows):
+            _end_inlined_rows(conn, row, made["snapshot_id"])
+        elif isinstance(row, NewInlinedTable):
+            _make_inlined_table(conn, row, made["schema_version"])
+
+
+def _make_inlined_table(conn: psycopg.Connection, row: NewInlinedTable, schema_version: int) -> None:
+    name = f"ducklake_inlined_data_{row.table_id}_{schema_version}"
+    columns = [sql.SQL("{} {}").format(sql.Identifier(column), format_type(kind)) for column, kind in row.columns]
+    conn.execute(CREATE_INLINED_TABLE.format(table=sql.Identifier(name), columns=sql.SQL(", ").join(columns)))
+    conn.execute(INSERT_INLINED_TABLE, {"table_id": row.table_id, "table_name": name, "schema_version": schema_version})
+
+
+def format_type(name: str) -> sql.Composed:
+    """Return a type of an inlined column as SQL, its name and its numbers apart."""
+    base, _, numbers = name.partition("(")
+    words = sql.SQL(INLINED_TYPES[base])
+    if not numbers:
+        return sql.Composed([words])
+    precision, scale = (int(number) for number in numbers.rstrip(")").split(","))
+    return sql.SQL("{}({}, {})").format(words, sql.Literal(precision), sql.Literal(scale))
 
 
 def _end_inlined_rows(conn: psycopg.Connection, row: EndedInlinedRows, snapshot_id: int) -> None:
     table = sql.Identifier(f"ducklake_inlined_data_{row.table_id}_{row.schema_version}")
-    known = {"snapshot_id": snapshot_id, "begin_snapshot": row.begin_snapshot, "row_ids": list(row.row_ids)}
+    known = {
+        "snapshot_id": snapshot_id,
+        "begin_snapshot": row.begin_snapshot,
+        "row_ids": None if row.row_ids is None else list(row.row_ids),
+    }
     conn.execute(UPDATE_INLINED_ROWS.format(table=table), known)

@@ -1,6 +1,11 @@
 """What a commit asks of the lake under its lock, and no load ever asks."""
 
+from collections.abc import Iterable
+
 import psycopg
+
+from duckicelake.lake.changes import TABLE_KINDS, format_tokens
+from duckicelake.lake.rows import Position
 
 SELECT_CHILD = """
 SELECT EXISTS (SELECT FROM ducklake_table WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL)
@@ -13,3 +18,93 @@ def has_children(conn: psycopg.Connection, schema_id: int) -> bool:
     """Tell whether a schema holds a table, view or macro."""
     row = conn.execute(SELECT_CHILD, {"schema_id": schema_id}).fetchone()
     return bool(row and row[0])
+
+
+SELECT_TOUCHED = """
+SELECT EXISTS (SELECT FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
+                WHERE s.snapshot_id > %(lake_snapshot_id)s
+                  -- a lake snapshot that says nothing may have changed anything
+                  AND (c.changes_made IS NULL
+                       OR string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s))
+    OR NOT EXISTS (SELECT FROM ducklake_table
+                    WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND begin_snapshot <= %(lake_snapshot_id)s)
+    OR (SELECT coalesce(max(id), 0) FROM iceberg_change) <> %(change_id)s
+"""
+
+
+def is_touched(conn: psycopg.Connection, table_id: int, since: Position) -> bool:
+    """Tell whether anything that concerns a table happened after a position, its dropping and renaming included."""
+    known = {"table_id": table_id, "tokens": format_tokens(table_id, TABLE_KINDS)}
+    position = {"lake_snapshot_id": since.lake_snapshot_id, "change_id": since.change_id}
+    row = conn.execute(SELECT_TOUCHED, known | position).fetchone()
+    return bool(row and row[0])
+
+
+SELECT_KNOWN_SNAPSHOTS = """
+SELECT client_snapshot_id, lake_snapshot_id FROM iceberg_snapshot
+ WHERE table_id = %(table_id)s AND client_snapshot_id = ANY(%(ids)s::bigint[])
+"""
+
+
+def find_client_snapshots(conn: psycopg.Connection, table_id: int, ids: Iterable[int]) -> dict[int, int]:
+    """Return the lake snapshots of those of a client's snapshot ids that have been committed."""
+    return dict(conn.execute(SELECT_KNOWN_SNAPSHOTS, {"table_id": table_id, "ids": list(ids)}).fetchall())
+
+
+SELECT_LIVE_COLUMN_TAGS = """
+SELECT column_id, value FROM ducklake_column_tag
+ WHERE table_id = %(table_id)s AND key = 'comment' AND end_snapshot IS NULL AND value IS NOT NULL
+"""
+
+
+def read_comments(conn: psycopg.Connection, table_id: int) -> dict[int, str]:
+    """Return the live comments on a table's columns."""
+    return dict(conn.execute(SELECT_LIVE_COLUMN_TAGS, {"table_id": table_id}).fetchall())
+
+
+SELECT_VIEW = """
+SELECT EXISTS (SELECT FROM ducklake_view
+                WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL AND lower(view_name) = lower(%(name)s))
+"""
+
+
+def has_view(conn: psycopg.Connection, schema_id: int, name: str) -> bool:
+    """Tell whether a schema holds a view of that name, in any case."""
+    row = conn.execute(SELECT_VIEW, {"schema_id": schema_id, "name": name}).fetchone()
+    return bool(row and row[0])
+
+
+SELECT_NEIGHBOUR = """
+SELECT location FROM iceberg_table
+ WHERE table_id <> %(table_id)s
+   AND (starts_with(%(location)s || '/', location || '/') OR starts_with(location || '/', %(location)s || '/'))
+ LIMIT 1
+"""
+
+
+def find_neighbour(conn: psycopg.Connection, table_id: int, location: str) -> str | None:
+    """Return the location of another table that lies in this one or holds it, dropped ones included."""
+    row = conn.execute(SELECT_NEIGHBOUR, {"table_id": table_id, "location": location}).fetchone()
+    return row[0] if row else None
+
+
+SELECT_FILES_BY_PATH = """
+SELECT data_file_id, path FROM ducklake_data_file
+ WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND path = ANY(%(paths)s::text[])
+ ORDER BY data_file_id
+"""
+
+
+def find_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> list[tuple[int, str]]:
+    """Return id and path, as DuckLake has it, of the live data files with one of these paths."""
+    return conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)}).fetchall()
+
+
+SELECT_INLINED_VERSIONS = """
+SELECT schema_version FROM ducklake_inlined_data_tables WHERE table_id = %(table_id)s ORDER BY schema_version
+"""
+
+
+def list_inlined_versions(conn: psycopg.Connection, table_id: int) -> list[int]:
+    """Return the schema versions that a table has inlined rows of."""
+    return [row[0] for row in conn.execute(SELECT_INLINED_VERSIONS, {"table_id": table_id})]

@@ -221,10 +221,11 @@ SELECT n.table_id, %(snapshot_id)s, n.schema_id, n.spec_id, n.order_id
 """
 
 INSERT_SNAPSHOT_NOTES = """
-INSERT INTO iceberg_snapshot (table_id, lake_snapshot_id, client_snapshot_id, schema_id, summary)
-SELECT n.table_id, %(snapshot_id)s, n.client_snapshot_id, n.schema_id, n.summary
-  FROM unnest(%(table_id)s::bigint[], %(client_snapshot_id)s::bigint[], %(schema_id)s::integer[], %(summary)s::text[])
-       AS n(table_id, client_snapshot_id, schema_id, summary)
+INSERT INTO iceberg_snapshot (table_id, lake_snapshot_id, commit_snapshot_id, client_snapshot_id, schema_id, summary)
+SELECT n.table_id, %(snapshot_id)s, n.commit_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary
+  FROM unnest(%(table_id)s::bigint[], %(commit_snapshot_id)s::bigint[], %(client_snapshot_id)s::bigint[],
+              %(schema_id)s::integer[], %(summary)s::text[])
+       AS n(table_id, commit_snapshot_id, client_snapshot_id, schema_id, summary)
 """
 
 INSERT_FILE_NOTES = """

@@ -16,6 +16,8 @@ from duckicelake.rest.requests import (
 )
 from duckicelake.rest.served import Served
 
+CREATE_BODY = describe_body(["namespace"], {"namespace": TEXTS, "properties": TEXT_MAP})
+
 
 class NamespaceChangeRoutes:
     """Answers the operations that change namespaces."""
@@ -26,9 +28,9 @@ class NamespaceChangeRoutes:
     def operations(self) -> dict[str, Served]:
         """Return what this module serves."""
         return {
-            "createNamespace": Served(self.create_namespace, body=describe_body(["namespace"], namespace=TEXTS, properties=TEXT_MAP)),
+            "createNamespace": Served(self.create_namespace, body=CREATE_BODY),
             "dropNamespace": Served(self.drop_namespace, status=204),
-            "updateProperties": Served(self.update_properties, body=describe_body([], removals=TEXTS, updates=TEXT_MAP)),
+            "updateProperties": Served(self.update_properties, body=describe_body([], {"removals": TEXTS, "updates": TEXT_MAP})),
         }
 
     def create_namespace(self, prefix: Prefix, body: Body) -> GetNamespaceResponse:

@@ -77,9 +77,20 @@ class TableRoutes:
 
 def encode_load_result(loaded: LoadedTable) -> bytes:
     """Return the body of a load; the metadata is JSON already and is put in as it is."""
-    location = json.dumps(loaded.metadata_location, ensure_ascii=False).encode()
     config = json.dumps(loaded.config, ensure_ascii=False, separators=(",", ":")).encode()
-    return b'{"metadata-location":%b,"metadata":%b,"config":%b}' % (location, loaded.metadata, config)
+    return b'{%b"metadata":%b,"config":%b}' % (_encode_location(loaded), loaded.metadata, config)
+
+
+def encode_commit_result(loaded: LoadedTable) -> bytes:
+    """Return the body of a commit's answer."""
+    return b'{%b"metadata":%b}' % (_encode_location(loaded), loaded.metadata)
+
+
+def _encode_location(loaded: LoadedTable) -> bytes:
+    """Return the member that says where the metadata file is; a staged table has none."""
+    if loaded.metadata_location is None:
+        return b""
+    return b'"metadata-location":%b,' % json.dumps(loaded.metadata_location, ensure_ascii=False).encode()
 
 
 def build_response(answer: ReadyAnswer, request_headers: Headers) -> Response:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order
-from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.lake.rows import JsonNote, SortRow
+from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order, parse_sort_order
+from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
+from duckicelake.lake.rows import JsonNote, SortRow, TableNotes
 
 QUOTED = re.compile(r'"((?:[^"]|"")+)"')
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
@@ -29,11 +29,33 @@ def to_sort_orders(rows: Sequence[SortRow], schema: Schema, notes: Sequence[Json
     known = tuple(field for field in fields if field is not None)
     if not known or len(known) < len(fields):
         return SortOrders((UNSORTED,), UNSORTED, ())
-    text = json.dumps(format_sort_order(SortOrder(0, known))["fields"], separators=(",", ":"))
+    text = format_note(SortOrder(0, known))
     noted = {note.json: note.id for note in notes}
     order = SortOrder(noted.get(text, max(noted.values(), default=0) + 1), known)
     new_notes = () if text in noted else (JsonNote(order.order_id, text),)
     return SortOrders((UNSORTED, order), order, new_notes)
+
+
+def with_told_orders(found: SortOrders, is_sorted_by_duckdb: bool, schema: Schema, notes: TableNotes) -> SortOrders:
+    """Return a table's orders with those that clients told; the client's default counts while DuckLake has no order."""
+    if not notes.shapes:
+        return found
+    orders = {order.order_id: order for order in (*map(parse_note, notes.sort_orders), *found.orders)}
+    known = {field.field_id for _, field in walk_fields(schema.fields)}
+    whole = [order for order in orders.values() if all(field.source_id in known for field in order.fields)]
+    told = next((order for order in whole if order.order_id == notes.shapes[-1].order_id), UNSORTED)
+    ordered = tuple(sorted(whole, key=lambda order: order.order_id))
+    return SortOrders(ordered, found.default if is_sorted_by_duckdb else told, found.new_notes)
+
+
+def format_note(order: SortOrder) -> str:
+    """Return the text an order is noted under: its fields, without its id."""
+    return json.dumps(format_sort_order(order)["fields"], separators=(",", ":"))
+
+
+def parse_note(note: JsonNote) -> SortOrder:
+    """Return the order that a note stands for, under its id."""
+    return parse_sort_order({"order-id": note.id, "fields": json.loads(note.json)})
 
 
 def _find_field(row: SortRow, schema: Schema) -> SortField | None:

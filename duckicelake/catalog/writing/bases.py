@@ -1,0 +1,99 @@
+"""What a commit starts from: a table as it was published, and the client's manifests, all read before the lock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from duckicelake.catalog.tables import Ident, publish_table
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.manifests import ManifestReader
+from duckicelake.catalog.writing.snapshots import FileChange, find_changes
+from duckicelake.errors import NoSuchTable
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.bodies import CommitTable
+from duckicelake.iceberg.requests.requirements import asks_to_create
+from duckicelake.iceberg.requests.updates import AssignUuid, SetLocation
+from duckicelake.lake.connect import reading
+from duckicelake.lake.read import find_table
+from duckicelake.lake.rows import Position, TableRow
+from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched
+from duckicelake.lake.writing.transaction import Commit
+from duckicelake.translate.namespaces import to_schema_name
+from duckicelake.translate.shape.told_snapshots import without_aliases
+from duckicelake.translate.to_ducklake.commits import is_replay, list_added
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a client wants of one table."""
+
+    ident: Ident
+    commit: CommitTable
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A table as it was published at a position, without aliases; `table` is None when there is none of that name.
+
+    `changes` are what the request's snapshots do to its files.
+    """
+
+    ident: Ident
+    table: TableRow | None
+    metadata: TableMetadata | None
+    position: Position
+    changes: Sequence[FileChange]
+
+    def is_outdated(self, commit: Commit) -> bool:
+        """Tell whether the table changed, or came, between being read and the lock."""
+        if self.table is None:
+            return find_table(commit.conn, to_schema_name(self.ident.namespace), self.ident.name) is not None
+        return is_touched(commit.conn, self.table.table_id, self.position)
+
+
+NOTHING = Position(-1, -1)
+
+
+def read_base(warehouse: Warehouse, ask: Ask) -> Base:
+    """Read what a request builds on; a request that has landed before needs nothing more.
+
+    Raises: NoSuchTable, BadRequest: the client's manifests cannot be taken
+    """
+    name = to_schema_name(ask.ident.namespace)
+    with reading(warehouse.lake) as conn:
+        table = find_table(conn, name, ask.ident.name)
+        landed = table is not None and _has_landed(conn, ask, table)
+    creates = asks_to_create(ask.commit.requirements)
+    if landed:
+        return Base(ask.ident, table, None, NOTHING, ())
+    if table is None and not creates:
+        raise NoSuchTable(f"Table does not exist: {ask.ident}")
+    metadata, position = None, NOTHING
+    if table is not None:
+        table, published = publish_table(warehouse, ask.ident)
+        metadata, position = without_aliases(published.metadata), published.position
+    added = list_added(ask.commit.updates)
+    changes = find_changes(ManifestReader(warehouse.objects, find_location(ask, metadata)), metadata, added) if added else ()
+    return Base(ask.ident, table, metadata, position, changes)
+
+
+def find_location(ask: Ask, metadata: TableMetadata | None) -> str:
+    """Return where the table is, or will be, as the request says it."""
+    told = [update.location for update in ask.commit.updates if isinstance(update, SetLocation)]
+    return metadata.location if metadata is not None else told[-1].rstrip("/") if told else ""
+
+
+def has_landed(commit: Commit, ask: Ask, base: Base) -> bool:
+    """Tell, under the lock, whether the request has been committed before."""
+    table = find_table(commit.conn, to_schema_name(ask.ident.namespace), ask.ident.name) if base.table is None else base.table
+    return table is not None and _has_landed(commit.conn, ask, table)
+
+
+def _has_landed(conn: psycopg.Connection, ask: Ask, table: TableRow) -> bool:
+    """A request has landed when all snapshots it adds are known, or when the table it makes is there under its uuid."""
+    added = list_added(ask.commit.updates)
+    if added:
+        return is_replay(ask.commit.updates, find_client_snapshots(conn, table.table_id, [item.snapshot_id for item in added]))
+    uuids = [update.uuid.lower() for update in ask.commit.updates if isinstance(update, AssignUuid)]
+    return asks_to_create(ask.commit.requirements) and str(table.table_uuid) in uuids

@@ -1,0 +1,108 @@
+"""The files of a commit in rows: a step for each snapshot, and the notes of what its client said."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from duckicelake.catalog.writing.ids import Ids
+from duckicelake.catalog.writing.snapshots import FileChange, take_files
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.new_rows import EndedDataFile, EndedInlinedRows, NewSnapshotNote
+from duckicelake.lake.read import read_data_path
+from duckicelake.lake.read_table import read_next_row_id
+from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.lookups import find_files_by_path, list_inlined_versions
+from duckicelake.lake.writing.transaction import Commit
+from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder
+from duckicelake.translate.to_ducklake.files import FirstIds, add_files
+from duckicelake.translate.to_ducklake.tables import TableStep
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A table's new metadata, with the snapshots that it adds as the client knows them; `row` is None for a new table."""
+
+    table_id: int
+    row: TableRow | None
+    new: TableMetadata
+    added: Sequence[Snapshot]
+
+
+@dataclass(slots=True)
+class FileWriter:
+    """Turns one table's file changes into rows. `made` are the ids of files that earlier snapshots of the commit add."""
+
+    commit: Commit
+    ids: Ids
+    planned: Planned
+    made: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def add_files(self, step: TableStep, change: FileChange, next_row_id: int) -> int:
+        """Add the rows of new files, and return the row id after theirs."""
+        planned = self.planned
+        taken = take_files(change, planned.new)
+        if not taken:
+            return next_row_id
+        first = FirstIds(self.ids.take_file_ids(len(taken)), next_row_id)
+        step.rows += add_files(planned.table_id, taken, current_schema(planned.new), first)
+        for data_file_id, file in enumerate(taken, first.data_file_id):
+            self.made.setdefault(file.file.file_path, []).append(data_file_id)
+        return next_row_id + sum(file.file.record_count for file in taken)
+
+    def remove_files(self, step: TableStep, uris: Sequence[str]) -> None:
+        """End the rows of files; a derived file stands for the inlined rows of one lake snapshot.
+
+        Raises: BadRequest: a file is not there
+        """
+        if not uris:
+            return
+        step.tell("deleted_from_table", self.planned.table_id)
+        inlined = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.planned.new.location, uri)) is not None}
+        self._end_inlined(step, sorted(set(inlined.values())))
+        known = [uri for uri in uris if uri in self.made]
+        step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]
+        self._end_real(step, [uri for uri in uris if uri not in inlined and uri not in known])
+
+    def _end_inlined(self, step: TableStep, begins: Sequence[int]) -> None:
+        if begins:
+            table_id = self.planned.table_id
+            step.tell("inlined_delete", table_id)
+            versions = list_inlined_versions(self.commit.conn, table_id)
+            step.rows += [EndedInlinedRows(table_id, version, begin, None) for version in versions for begin in begins]
+
+    def _end_real(self, step: TableStep, uris: Sequence[str]) -> None:
+        row = self.planned.row
+        folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
+        wanted = {path: uri for uri in uris for path in list_paths(folder, uri)}
+        found = find_files_by_path(self.commit.conn, self.planned.table_id, wanted)
+        missing = set(uris) - {wanted[path] for _, path in found}
+        if missing:
+            raise BadRequest(f"Cannot remove {min(missing)!r}: it is no live file of the table.")
+        step.rows += [EndedDataFile(data_file_id) for data_file_id, _ in found]
+
+
+def add_snapshots(writer: FileWriter, first: TableStep, changes: Sequence[FileChange]) -> list[TableStep]:
+    """Return a step for each snapshot, the first one's rows in the step that is there."""
+    planned, commit = writer.planned, writer.commit
+    count = max(len(planned.added), 1)
+    steps = [first, *(TableStep() for _ in range(count - 1))]
+    next_row_id = 0 if planned.row is None else read_next_row_id(commit.conn, planned.table_id)
+    for step, snapshot, change in zip(steps, planned.added, changes, strict=False):
+        step.rows.append(to_note(planned, snapshot, commit.head.snapshot_id + count))
+        step.tell("inserted_into_table", planned.table_id)
+        writer.remove_files(step, change.removed)
+        next_row_id = writer.add_files(step, change, next_row_id)
+    return steps
+
+
+def to_note(planned: Planned, snapshot: Snapshot, commit_snapshot_id: int) -> NewSnapshotNote:
+    """Return what a client said of its snapshot."""
+    return NewSnapshotNote(
+        table_id=planned.table_id,
+        commit_snapshot_id=commit_snapshot_id,
+        client_snapshot_id=snapshot.snapshot_id,
+        schema_id=planned.new.current_schema_id if snapshot.schema_id is None else snapshot.schema_id,
+        summary=json.dumps(dict(snapshot.summary), separators=(",", ":"), ensure_ascii=False),
+    )

@@ -1,0 +1,96 @@
+"""Tables: create, drop, rename."""
+
+import time
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import psycopg
+
+from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.ids import Ids, to_lake_steps
+from duckicelake.catalog.writing.places import check_free, check_location, get_place
+from duckicelake.errors import CatalogError, CommitStateUnknown
+from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
+from duckicelake.iceberg.requests.bodies import CreateTable
+from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
+from duckicelake.lake.connect import reading
+from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
+from duckicelake.lake.rows import Position
+from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.transaction import committing
+from duckicelake.translate.locations import table_folder, table_location
+from duckicelake.translate.namespaces import to_schema_name
+from duckicelake.translate.to_ducklake import tables as rows
+from duckicelake.translate.to_ducklake.tables import Place
+
+
+def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable) -> LoadedTable:
+    """Make a table, or, staged, only say what it would be: the commit that follows makes it.
+
+    Raises: NoSuchNamespace, AlreadyExists, BadRequest: DuckLake cannot hold what is asked for
+    """
+    uuid = uuid4()
+    if asked.stage_create:
+        with reading(warehouse.lake) as conn:
+            place = get_place(conn, ident)
+            check_free(conn, ident, place)
+            new = _describe(conn, place, asked, str(uuid))
+        rows.create_table(0, place, new)
+        return LoadedTable(None, encode_metadata(new), {}, -1, Position(-1, -1))
+    with committing(warehouse.lake) as commit:
+        place = get_place(commit.conn, ident)
+        check_free(commit.conn, ident, place)
+        new = _describe(commit.conn, place, asked, str(uuid))
+        ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
+        step = rows.create_table(ids.take_catalog_id(), place, new)
+        apply(commit, to_lake_steps(commit.head, ids, [[step]]))
+    return load_committed(warehouse, ident)
+
+
+def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, uuid: str) -> TableMetadata:
+    """Return the metadata of the table that is asked for."""
+    new = new_metadata(asked, NewIdentity(uuid, "", time.time_ns() // 1_000_000))
+    default = table_location(read_iceberg_path(conn), UUID(uuid), place.schema_name, place.table_name)
+    location = default if asked.location is None else check_location(conn, asked.location)
+    return replace(new, location=location)
+
+
+def load_committed(warehouse: Warehouse, ident: Ident) -> LoadedTable:
+    """Return a table after its commit.
+
+    Raises: CommitStateUnknown: it cannot be published now, but it is there
+    """
+    try:
+        return load_table(warehouse, ident)
+    except CatalogError as error:
+        raise CommitStateUnknown(f"The commit to {ident} is done, but its metadata cannot be shown now: {error.message}") from error
+
+
+def drop_table(warehouse: Warehouse, ident: Ident) -> None:
+    """Drop a table. Its files stay, for DuckLake's time travel, until DuckLake expires the lake snapshots that name them.
+
+    Raises: NoSuchTable: it does not exist
+    """
+    with committing(warehouse.lake) as commit:
+        table = get_table(commit.conn, ident)
+        ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
+        apply(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
+
+
+def rename_table(warehouse: Warehouse, source: Ident, target: Ident) -> None:
+    """Give a table another name, in its namespace or another; location, files and history stay.
+
+    Raises: NoSuchTable, NoSuchNamespace: of the target. AlreadyExists: the name is taken
+    """
+    with committing(warehouse.lake) as commit:
+        table = get_table(commit.conn, source)
+        place = get_place(commit.conn, target)
+        found = find_table(commit.conn, to_schema_name(target.namespace), target.name)
+        if found is None or found.table_id != table.table_id or str(source) == str(target):
+            check_free(commit.conn, target, place)
+        stays = place.schema_name == table.schema_name
+        folder = table.path if stays else table_folder(read_data_path(commit.conn), table)
+        ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
+        step = rows.rename_table(table, place, folder, path_is_relative=stays and table.path_is_relative)
+        apply(commit, to_lake_steps(commit.head, ids, [[step]]))

@@ -1,0 +1,53 @@
+"""What Iceberg clients said about their snapshots and files, as far as a load needs it."""
+
+from collections.abc import Sequence
+
+import psycopg
+
+from duckicelake.lake.changes import TABLE_KINDS, format_tokens
+from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import FileNote, SnapshotNote
+
+SELECT_SNAPSHOT_NOTES = """
+SELECT lake_snapshot_id, client_snapshot_id, schema_id, summary
+  FROM iceberg_snapshot
+ WHERE table_id = %(table_id)s AND lake_snapshot_id > %(since)s
+ ORDER BY lake_snapshot_id
+"""
+
+
+def read_snapshot_notes(conn: psycopg.Connection, table_id: int, since: int) -> list[SnapshotNote]:
+    """Return what was said about a table's snapshots after a lake snapshot."""
+    return fetch_rows(conn, SnapshotNote, SELECT_SNAPSHOT_NOTES, table_id=table_id, since=since)
+
+
+SELECT_ALIASES = """
+WITH latest AS (
+    SELECT commit_snapshot_id FROM iceberg_snapshot WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id DESC LIMIT 1
+)
+SELECT n.lake_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary
+  FROM latest l JOIN iceberg_snapshot n ON n.table_id = %(table_id)s AND n.commit_snapshot_id = l.commit_snapshot_id
+ WHERE NOT EXISTS (SELECT FROM ducklake_snapshot_changes c
+                    -- quoted names are no tokens; the expression is that of the index
+                    WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s
+                      AND c.snapshot_id > l.commit_snapshot_id)
+ ORDER BY n.lake_snapshot_id
+"""
+
+
+def read_aliases(conn: psycopg.Connection, table_id: int) -> list[SnapshotNote]:
+    """Return the snapshots of the commit that changed a table last, when a client made it."""
+    tokens = format_tokens(table_id, TABLE_KINDS)
+    return fetch_rows(conn, SnapshotNote, SELECT_ALIASES, table_id=table_id, tokens=tokens)
+
+
+SELECT_FILE_NOTES = """
+SELECT data_file_id, spec_id, partition, sort_order_id, split_offsets
+  FROM iceberg_file
+ WHERE data_file_id = ANY(%(data_file_ids)s)
+"""
+
+
+def read_file_notes(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> dict[int, FileNote]:
+    """Return what was said about some data files, by id; nothing is known about those DuckDB wrote."""
+    return {row.data_file_id: row for row in fetch_rows(conn, FileNote, SELECT_FILE_NOTES, data_file_ids=list(data_file_ids))}

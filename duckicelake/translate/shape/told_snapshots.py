@@ -1,0 +1,46 @@
+"""Snapshots as Iceberg clients told them: their summaries, and the ids their authors know them by."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.rows import SnapshotNote
+from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
+
+ALIAS_PROPERTY = "ducklake.alias-of"
+OPERATION = "operation"
+
+
+def with_told_summary(derived: Mapping[str, str], note: SnapshotNote | None) -> Mapping[str, str]:
+    """Return a snapshot's summary: the client's own words, if a client made it, and the id DuckLake knows it by.
+
+    Readers of increments take an `append` at its word, so it stays one only while the rows say nothing else:
+    maintenance may have put its rows into files with others.
+    """
+    if note is None:
+        return derived
+    told: dict[str, str] = json.loads(note.summary)
+    if told.get(OPERATION) == "append" and derived[OPERATION] in ("overwrite", "delete"):
+        return derived
+    return told | {SNAPSHOT_ID_PROPERTY: derived[SNAPSHOT_ID_PROPERTY]}
+
+
+def to_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str) -> Snapshot:
+    """Return a snapshot under the id its author gave it, with a manifest list of its own."""
+    summary = {**snapshot.summary, ALIAS_PROPERTY: str(snapshot.snapshot_id)}
+    return replace(snapshot, snapshot_id=client_snapshot_id, manifest_list=manifest_list, summary=summary)
+
+
+def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableMetadata:
+    """Return the metadata with snapshots under their authors' ids as well, before all others; no ref names them."""
+    known = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    fresh = tuple(alias for alias in aliases if alias.snapshot_id not in known)
+    return replace(metadata, snapshots=(*fresh, *metadata.snapshots)) if fresh else metadata
+
+
+def without_aliases(metadata: TableMetadata) -> TableMetadata:
+    """Return the metadata with every snapshot under DuckLake's id alone."""
+    kept = tuple(snapshot for snapshot in metadata.snapshots if ALIAS_PROPERTY not in snapshot.summary)
+    return replace(metadata, snapshots=kept) if len(kept) < len(metadata.snapshots) else metadata

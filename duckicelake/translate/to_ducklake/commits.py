@@ -1,0 +1,118 @@
+"""A client's commit in the lake's terms: its snapshot ids are ours, and what cannot be taken yet is refused."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.requirements import AssertRefSnapshotId, Requirement
+from duckicelake.iceberg.requests.updates import AddSnapshot, RemoveSnapshots, SetSnapshotRef, TableUpdate
+from duckicelake.iceberg.snapshots import MAIN, Snapshot
+
+
+def list_client_ids(requirements: Sequence[Requirement], updates: Sequence[TableUpdate]) -> set[int]:
+    """Return all snapshot ids that a request names."""
+    ids: set[int] = set()
+    for requirement in requirements:
+        if isinstance(requirement, AssertRefSnapshotId) and requirement.snapshot_id is not None:
+            ids.add(requirement.snapshot_id)
+    for update in updates:
+        match update:
+            case AddSnapshot(snapshot):
+                ids |= {snapshot.snapshot_id, snapshot.parent_snapshot_id or snapshot.snapshot_id}
+            case SetSnapshotRef(_, ref):
+                ids.add(ref.snapshot_id)
+            case RemoveSnapshots(snapshot_ids):
+                ids |= set(snapshot_ids)
+            case _:
+                pass
+    return ids
+
+
+def list_added(updates: Sequence[TableUpdate]) -> list[Snapshot]:
+    """Return the snapshots that a request adds, in order."""
+    return [update.snapshot for update in updates if isinstance(update, AddSnapshot)]
+
+
+def is_replay(updates: Sequence[TableUpdate], known: Mapping[int, int]) -> bool:
+    """Tell whether a request has landed before: all snapshots that it adds are known."""
+    added = list_added(updates)
+    return bool(added) and all(snapshot.snapshot_id in known for snapshot in added)
+
+
+def map_requirements(requirements: Sequence[Requirement], to_ours: Callable[[int], int]) -> list[Requirement]:
+    """Return the requirements with our snapshot ids."""
+    return [
+        replace(requirement, snapshot_id=to_ours(requirement.snapshot_id))
+        if isinstance(requirement, AssertRefSnapshotId) and requirement.snapshot_id is not None
+        else requirement
+        for requirement in requirements
+    ]
+
+
+def map_updates(updates: Sequence[TableUpdate], to_ours: Callable[[int], int]) -> list[TableUpdate]:
+    """Return the updates with our snapshot ids; those the request itself adds are not known here."""
+    return [_map_update(update, to_ours) for update in updates]
+
+
+def _map_update(update: TableUpdate, to_ours: Callable[[int], int]) -> TableUpdate:
+    match update:
+        case AddSnapshot(snapshot):
+            parent = snapshot.parent_snapshot_id
+            mapped = replace(snapshot, parent_snapshot_id=None if parent is None else to_ours(parent))
+            return AddSnapshot(replace(mapped, snapshot_id=to_ours(snapshot.snapshot_id)))
+        case SetSnapshotRef(_, ref):
+            return replace(update, ref=replace(ref, snapshot_id=to_ours(ref.snapshot_id)))
+        case RemoveSnapshots(snapshot_ids):
+            return RemoveSnapshots(tuple(to_ours(snapshot_id) for snapshot_id in snapshot_ids))
+        case _:
+            return update
+
+
+def number_snapshots(updates: Sequence[TableUpdate], last_sequence_number: int, next_row_id: int) -> list[TableUpdate]:
+    """Return the updates with sequence numbers and row ids that follow on the table's own: a server gives them out."""
+    numbered: list[TableUpdate] = []
+    for update in updates:
+        if isinstance(update, AddSnapshot):
+            last_sequence_number += 1
+            snapshot = replace(update.snapshot, sequence_number=last_sequence_number)
+            if snapshot.first_row_id is not None:
+                snapshot = replace(snapshot, first_row_id=next_row_id)
+                next_row_id += snapshot.added_rows or 0
+            update = AddSnapshot(snapshot)
+        numbered.append(update)
+    return numbered
+
+
+def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[int]) -> None:
+    """Refuse what a commit says and DuckLake, or this catalog so far, cannot hold.
+
+    Raises: BadRequest: by name
+    """
+    refs = {name: ref for name, ref in new.refs.items() if name != MAIN}
+    if refs:
+        raise BadRequest(f"Tags and branches are not taken yet: {', '.join(sorted(refs))}; commit to {MAIN!r}.")
+    main = new.refs.get(MAIN)
+    if main is not None and (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep) != (None, None, None):
+        raise BadRequest("Retention of refs is not taken: DuckLake keeps and expires lake snapshots; leave it out.")
+    wanted = added[-1] if added else None if base is None else base.current_snapshot_id
+    if new.current_snapshot_id != wanted:
+        raise BadRequest(
+            f"A commit must leave {MAIN!r} on the last snapshot that it adds, or where it is: "
+            "rollbacks and staged snapshots are not taken yet."
+        )
+    if base is not None:
+        _check_kept(base, new)
+    if new.statistics or new.partition_statistics:
+        raise BadRequest("Statistics files are not taken yet.")
+
+
+def _check_kept(base: TableMetadata, new: TableMetadata) -> None:
+    gone = {
+        "snapshots": {item.snapshot_id for item in base.snapshots} - {item.snapshot_id for item in new.snapshots},
+        "schemas": {item.schema_id for item in base.schemas} - {item.schema_id for item in new.schemas},
+        "partition specs": {item.spec_id for item in base.partition_specs} - {item.spec_id for item in new.partition_specs},
+    }
+    for what, ids in gone.items():
+        if ids:
+            raise BadRequest(f"Removing {what} is not taken yet: {sorted(ids)}; DuckLake expires lake snapshots.")

@@ -1,0 +1,119 @@
+"""Data files of Iceberg clients as DuckLake's rows, with statistics that DuckDB may prune by.
+
+Bounds of a manifest are outer bounds, and DuckDB takes those over a whole table for exact. So they are kept per file
+only, and a table's own bounds are forgotten with the first file of a client.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.lake.new_rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote, NewRow
+from duckicelake.translate.shape.told_specs import format_partition
+from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
+
+FLOATING = frozenset({"float", "double"})
+PARQUET = "PARQUET"
+
+
+@dataclass(frozen=True, slots=True)
+class TakenFile:
+    """A data file that a client added, and the spec its partition tuple belongs to."""
+
+    file: DataFile
+    spec: PartitionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FirstIds:
+    """The first of the ids that new files get."""
+
+    data_file_id: int
+    row_id: int
+
+
+def check_file(taken: TakenFile) -> None:
+    """Raise BadRequest for a file that DuckLake cannot hold."""
+    file = taken.file
+    if file.file_format != PARQUET:
+        raise BadRequest(f"Data file {file.file_path!r} has the format {file.file_format}; DuckLake holds Parquet only.")
+    if file.record_count < 0 or file.file_size_in_bytes <= 0:
+        raise BadRequest(f"Data file {file.file_path!r} tells of {file.record_count} rows in {file.file_size_in_bytes} bytes.")
+
+
+def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: FirstIds) -> list[NewRow]:
+    """Return the rows of data files in the order their row ids are given out."""
+    numbered = list(enumerate(files, first.data_file_id))
+    starts: list[int] = []
+    next_row_id = first.row_id
+    for taken in files:
+        starts.append(next_row_id)
+        next_row_id += taken.file.record_count
+    types = list(leaf_fields(schema))
+    size = sum(taken.file.file_size_in_bytes for taken in files)
+    return [
+        *(
+            NewDataFile(i, table_id, taken.file.file_path, taken.file.record_count, taken.file.file_size_in_bytes, start)
+            for (i, taken), start in zip(numbered, starts, strict=True)
+        ),
+        *(row for i, taken in numbered for row in _to_stats(table_id, i, taken.file, types)),
+        *(_to_note(table_id, i, taken, schema) for i, taken in numbered),
+        AddedRows(table_id, next_row_id - first.row_id, size),
+        ForgottenBounds(table_id),
+    ]
+
+
+def _to_note(table_id: int, data_file_id: int, taken: TakenFile, schema: Schema) -> NewFileNote:
+    file = taken.file
+    partition = format_partition(taken.spec, schema, file.partition)
+    offsets = None if file.split_offsets is None else json.dumps(file.split_offsets, separators=(",", ":"))
+    return NewFileNote(table_id, data_file_id, taken.spec.spec_id, partition, file.sort_order_id, offsets)
+
+
+def _to_stats(table_id: int, data_file_id: int, file: DataFile, types: Sequence[tuple[int, PrimitiveType]]) -> Iterator[NewColumnStats]:
+    for field_id, type_ in types:
+        values, nulls = _find_count(file.value_counts, field_id), _find_count(file.null_value_counts, field_id)
+        lower, upper = _find_bounds(file, field_id, type_)
+        size, nans = _find_count(file.column_sizes, field_id), _find_count(file.nan_value_counts, field_id)
+        is_counted = values is not None and nulls is not None and values >= nulls
+        row = NewColumnStats(
+            data_file_id=data_file_id,
+            table_id=table_id,
+            column_id=field_id,
+            column_size_bytes=size,
+            # DuckLake counts the values that are not null, Iceberg all of them
+            value_count=(values or 0) - (nulls or 0) if is_counted else None,
+            null_count=nulls if is_counted else None,
+            min_value=lower,
+            max_value=upper,
+            contains_nan=nans > 0 if nans is not None and type_.name in FLOATING else None,
+        )
+        if size is not None or is_counted or lower is not None:
+            yield row
+
+
+def _find_count(counts: Mapping[int, int] | None, field_id: int) -> int | None:
+    found = None if counts is None else counts.get(field_id)
+    return None if found is None or found < 0 else found
+
+
+def _find_bounds(file: DataFile, field_id: int, type_: PrimitiveType) -> tuple[str | None, str | None]:
+    """Return both bounds as texts, or none: half of them, or such that no value lies between, prove nothing."""
+    lower = decode_bound(type_, (file.lower_bounds or {}).get(field_id))
+    upper = decode_bound(type_, (file.upper_bounds or {}).get(field_id))
+    texts = find_text(type_, lower), find_text(type_, upper)
+    if None in texts or not _is_ordered(lower, upper):
+        return None, None
+    return texts
+
+
+def _is_ordered(lower: object, upper: object) -> bool:
+    try:
+        return lower <= upper  # pyright: ignore
+    except TypeError:
+        return False

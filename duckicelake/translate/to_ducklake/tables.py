@@ -1,0 +1,202 @@
+"""Tables: made, renamed, dropped, and what a change of their metadata means in rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.lake.changes import Change, quote_names
+from duckicelake.lake.new_rows import (
+    ChangedTableNote,
+    DroppedTable,
+    EndedColumn,
+    EndedName,
+    EndedPartitioning,
+    EndedSorting,
+    NewColumn,
+    NewRow,
+    NewSchemaNote,
+    NewSchemaVersion,
+    NewShape,
+    NewSortOrderNote,
+    NewSpecNote,
+    NewTable,
+    NewTableNote,
+    NewTag,
+)
+from duckicelake.lake.rows import ColumnRow, TableRow
+from duckicelake.translate.shape.sort_orders import format_note as format_order
+from duckicelake.translate.shape.told_schemas import format_note as format_schema
+from duckicelake.translate.shape.told_specs import format_note as format_spec
+from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
+from duckicelake.translate.to_ducklake.columns import ColumnRules, change_columns, change_comments, create_columns, has_narrow
+from duckicelake.translate.to_ducklake.inlined import to_inlined_table
+from duckicelake.translate.to_ducklake.names import to_folder
+from duckicelake.translate.to_ducklake.namespaces import change_tags
+
+TABLE_FORMATS = (2, 3)
+
+
+@dataclass(slots=True)
+class TableStep:
+    """What one lake snapshot does to one table. `changes_catalog`: DuckDB must read names, columns and tags anew."""
+
+    changes: list[Change] = field(default_factory=list[Change])
+    rows: list[NewRow] = field(default_factory=list[NewRow])
+    changes_catalog: bool = False
+
+    def tell(self, kind: str, value: str | int) -> None:
+        """Say what changed, once."""
+        change = Change(kind, str(value))
+        if change not in self.changes:
+            self.changes.append(change)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table belongs: its DuckLake schema, and its name there."""
+
+    schema_id: int
+    schema_name: str
+    table_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTable:
+    """What a commit finds of a table under the lock: all its columns, and its live comments and tags.
+
+    `is_inlined`: DuckDB has a Postgres table for rows of small inserts.
+    """
+
+    table_id: int
+    columns: Sequence[ColumnRow]
+    comments: Mapping[int, str]
+    tags: Mapping[str, str]
+    is_inlined: bool
+
+
+def create_table(table_id: int, place: Place, new: TableMetadata) -> TableStep:
+    """Return the step that makes a table; its data is not in it.
+
+    Raises: BadRequest: DuckLake cannot hold it
+    """
+    check_format(new)
+    uuid = UUID(new.table_uuid)
+    folder = to_folder(f"{place.table_name}-{uuid}", uuid)
+    step = TableStep(changes_catalog=True)
+    step.tell("created_table", quote_names(place.schema_name, place.table_name))
+    step.rows += [
+        NewTable(table_id, uuid, place.schema_id, place.table_name, folder, True),
+        NewSchemaVersion(table_id),
+        NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id),
+        *create_columns(table_id, current_schema(new)),
+        *(NewTag(table_id, key, value) for key, value in sorted(stored_properties(new.properties).items())),
+        *new_shape_notes(table_id, None, new),
+    ]
+    return step
+
+
+def check_format(new: TableMetadata) -> None:
+    """Raise BadRequest for a format version that cannot be kept."""
+    if new.format_version not in TABLE_FORMATS:
+        raise BadRequest(f"Tables of format version {new.format_version} are not taken yet; ask for version 2 or 3.")
+
+
+def drop_table(table_id: int) -> TableStep:
+    """Return the step that ends a table."""
+    step = TableStep(rows=[DroppedTable(table_id)], changes_catalog=True)
+    step.tell("dropped_table", table_id)
+    return step
+
+
+def rename_table(table: TableRow, place: Place, path: str | None, *, path_is_relative: bool) -> TableStep:
+    """Return the step that gives a table another name, and perhaps another schema; its files stay where they are."""
+    rows: list[NewRow] = [
+        EndedName(table.table_id),
+        NewTable(table.table_id, table.table_uuid, place.schema_id, place.table_name, path, path_is_relative),
+        NewSchemaVersion(table.table_id),
+    ]
+    step = TableStep(rows=rows, changes_catalog=True)
+    step.tell("created_table", quote_names(place.schema_name, place.table_name))
+    step.tell("altered_table", table.table_id)
+    return step
+
+
+def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: TableMetadata, *, adds_data: bool) -> None:
+    """Add to a step what makes a table's columns, tags and notes those of its new metadata; its data is not in it.
+
+    Raises: BadRequest: DuckLake cannot hold the new metadata
+    """
+    rows: list[NewRow] = []
+    shape = _change_shape(live, base, new, widens=adds_data and has_narrow(live.columns))
+    rows += shape
+    rows += _change_properties(live, base, new)
+    notes = new_shape_notes(live.table_id, base, new)
+    if (new.format_version, new.last_column_id, new.last_partition_id, new.location) != (
+        base.format_version,
+        base.last_column_id,
+        base.last_partition_id,
+        base.location,
+    ):
+        notes.append(changed_note(live.table_id, new, None))
+    if shape and any(not isinstance(row, EndedSorting) for row in shape):
+        rows.append(NewSchemaVersion(live.table_id))
+    if live.is_inlined and any(isinstance(row, NewColumn | EndedColumn) for row in shape):
+        inlined = to_inlined_table(live.table_id, live.columns, shape)
+        rows += [] if inlined is None else [inlined]
+    if rows or notes:
+        step.rows += [*rows, *notes]
+        step.tell("altered_table", live.table_id)
+        step.changes_catalog |= bool(rows)
+
+
+def changed_note(table_id: int, new: TableMetadata, sequence_base: int | None) -> ChangedTableNote:
+    """Return what a table's note becomes."""
+    check_format(new)
+    return ChangedTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, sequence_base)
+
+
+def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, widens: bool) -> list[NewRow]:
+    rows: list[NewRow] = []
+    before, after = current_schema(base), current_schema(new)
+    if before != after or widens:
+        rows += change_columns(live.table_id, live.columns, after, ColumnRules(before, widens))
+    if before != after:
+        rows += change_comments(live.table_id, live.comments, after)
+    if base.default_spec_id != new.default_spec_id:
+        rows.append(EndedPartitioning(live.table_id))
+    if base.default_sort_order_id != new.default_sort_order_id:
+        rows.append(EndedSorting(live.table_id))
+    return rows
+
+
+def _change_properties(live: LiveTable, base: TableMetadata, new: TableMetadata) -> Sequence[NewRow]:
+    before, after = stored_properties(base.properties), stored_properties(new.properties)
+    removals = before.keys() - after.keys()
+    updates = {key: value for key, value in after.items() if before.get(key) != value}
+    return change_tags(live.table_id, live.tags, removals, updates)
+
+
+def stored_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that are kept as tags: all but the one that only the catalog may say."""
+    return {key: value for key, value in properties.items() if key != SNAPSHOT_ID_PROPERTY}
+
+
+def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadata) -> list[NewRow]:
+    """Return the notes of schemas, specs and orders that are new, and of the current ones where something is."""
+    known_schemas = {item.schema_id for item in base.schemas} if base else set[int]()
+    known_specs = {item.spec_id for item in base.partition_specs} if base else set[int]()
+    known_orders = {item.order_id for item in base.sort_orders} if base else {0}
+    notes: list[NewRow] = [
+        *(NewSchemaNote(table_id, item.schema_id, format_schema(item)) for item in new.schemas if item.schema_id not in known_schemas),
+        *(NewSpecNote(table_id, item.spec_id, format_spec(item)) for item in new.partition_specs if item.spec_id not in known_specs),
+        *(NewSortOrderNote(table_id, i.order_id, format_order(i)) for i in new.sort_orders if i.order_id not in known_orders),
+    ]
+    if notes or base is None or _current_ids(base) != _current_ids(new):
+        notes.append(NewShape(table_id, *_current_ids(new)))
+    return notes
+
+
+def _current_ids(metadata: TableMetadata) -> tuple[int, int, int]:
+    return metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id

@@ -1,0 +1,88 @@
+"""Iceberg values as DuckDB's texts, which `values` reads back: column defaults and statistics."""
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.bounds import decode_value
+from duckicelake.iceberg.transforms import DAY_MICROS, civil_date
+from duckicelake.iceberg.types import PrimitiveType
+
+
+def decode_bound(type_: PrimitiveType, content: bytes | None) -> object | None:
+    """Return the value of a bound in a manifest, or None when it is none of the type."""
+    if content is None:
+        return None
+    try:
+        return decode_value(type_, content)
+    except (BadRequest, ValueError, OverflowError, struct.error):
+        return None
+
+
+def find_text(type_: PrimitiveType, value: object | None) -> str | None:
+    """Return the text of a value, or None when DuckDB has none for it."""
+    format_one = FORMATS.get(type_.name.partition("(")[0])
+    return None if value is None or format_one is None else format_one(value)
+
+
+def _format_float(value: float) -> str | None:
+    return None if math.isnan(value) else str(np.float32(value)) if math.isfinite(value) else str(value)
+
+
+def _format_double(value: float) -> str | None:
+    return None if math.isnan(value) else repr(value)
+
+
+def _format_decimal(value: Decimal) -> str:
+    return f"{value:f}"
+
+
+def _format_date(days: int) -> str:
+    year, month, day = civil_date(days)
+    return f"{year:04d}-{month:02d}-{day:02d}" if year > 0 else f"{1 - year:04d}-{month:02d}-{day:02d} (BC)"
+
+
+def _format_time(micros: int) -> str:
+    seconds, fraction = divmod(micros, 1_000_000)
+    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{text}.{fraction:06d}" if fraction else text
+
+
+def _format_timestamp(micros: int) -> str:
+    days, rest = divmod(micros, DAY_MICROS)
+    date, _, era = _format_date(days).partition(" ")
+    return f"{date} {_format_time(rest)}" + (f" {era}" if era else "")
+
+
+def _format_timestamptz(micros: int) -> str | None:
+    # DuckDB puts the era behind the offset, and no reader of ours looks there
+    return f"{_format_timestamp(micros)}+00" if civil_date(micros // DAY_MICROS)[0] > 0 else None
+
+
+def _format_string(value: str) -> str | None:
+    return None if "\0" in value else value
+
+
+def _format_boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+FORMATS: Mapping[str, Callable[[Any], str | None]] = {
+    "boolean": _format_boolean,
+    "int": str,
+    "long": str,
+    "float": _format_float,
+    "double": _format_double,
+    "decimal": _format_decimal,
+    "date": _format_date,
+    "time": _format_time,
+    "timestamp": _format_timestamp,
+    "timestamptz": _format_timestamptz,
+    "string": _format_string,
+}
+"""By the type's name without its parameters. Not for uuids (readers disagree about their order) and binaries."""
