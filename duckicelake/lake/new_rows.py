@@ -157,7 +157,7 @@ class NewDataFile:
 
 @dataclass(frozen=True, slots=True)
 class EndedDataFile:
-    """A live data file that ends, with its delete file."""
+    """A live data file that ends. Its delete file stays, as DuckDB leaves it: a later flush goes on from it."""
 
     data_file_id: int
 
@@ -211,6 +211,25 @@ class EndedDeleteFile:
     """The live delete file of a data file, which ends."""
 
     data_file_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedDeletes:
+    """A data file's live delete file and its inlined deletes, which go: one delete file that tells of both takes their place.
+
+    That file ends at the step. It holds the lake snapshot of each position, and its row begins at the first of them.
+    `old_path` is the path of the delete file that goes, or None when there was none.
+    """
+
+    delete_file_id: int
+    table_id: int
+    data_file_id: int
+    begin_snapshot: int
+    partial_max: int
+    path: str
+    delete_count: int
+    file_size_bytes: int
+    old_path: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +355,7 @@ NewRow = (
     | ForgottenBounds
     | NewDeleteFile
     | EndedDeleteFile
+    | FoldedDeletes
     | EndedInlinedRows
     | NewInlinedTable
     | NewTableNote

@@ -14,7 +14,7 @@ from duckicelake.errors import Unsupported
 Positions = npt.NDArray[np.int64]
 
 FIELD_ID = b"PARQUET:field_id"
-FILE_PATH_ID, POS_ID = 2147483546, 2147483545
+FILE_PATH_ID, POS_ID, SNAPSHOT_ID = 2147483546, 2147483545, 2147483539
 SNAPSHOT_COLUMN = "_ducklake_internal_snapshot_id"
 
 
@@ -37,6 +37,23 @@ def read_positions(content: bytes) -> tuple[Positions, Positions | None]:
     return columns[0], columns[1] if len(columns) > 1 else None
 
 
+def read_position_deletes(content: bytes) -> dict[str, Positions]:
+    """Read which rows of which data files somebody's position-delete file removes: positions ascending, by location.
+
+    Raises: Unsupported — not a position-delete file
+    Source: Iceberg spec «Position Delete Files»
+    """
+    with _telling("position-delete file"):
+        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=["file_path", "pos"], use_threads=False)
+        if table.num_columns != len(("file_path", "pos")) or table.column(0).null_count:
+            raise Unsupported("A position-delete file takes the columns file_path and pos, never NULL.")
+        encoded = cast("Any", table.column(0).combine_chunks()).dictionary_encode()
+        places: Positions = encoded.indices.to_numpy(zero_copy_only=False)
+        paths: list[str] = encoded.dictionary.to_pylist()
+        positions = _read_longs(table.column(1))
+    return {path: np.unique(positions[places == place]) for place, path in enumerate(paths)}
+
+
 def encode_position_deletes(file_path: str, positions: npt.ArrayLike) -> bytes:
     """Write a position-delete file of one data file, with Iceberg's field ids; equal input gives equal bytes.
 
@@ -54,6 +71,21 @@ def encode_position_deletes(file_path: str, positions: npt.ArrayLike) -> bytes:
     path = cast("pa.Array[Any]", pa.array([file_path]))
     paths = cast("pa.Array[Any]", pa.DictionaryArray.from_arrays(np.zeros(len(rows), dtype=np.int32), path))
     return encode_table(pa.Table.from_arrays([paths, pa.array(rows)], schema=schema), compression="zstd", dictionary=["file_path"])
+
+
+def encode_dated_deletes(file_path: str, positions: Positions, snapshot_ids: Positions) -> bytes:
+    """Write DuckLake's delete file of one data file that tells at which lake snapshot each row was deleted.
+
+    Units:  positions ascend, and `snapshot_ids` go with them
+    """
+    names = ["file_path", "pos", SNAPSHOT_COLUMN]
+    ids = (FILE_PATH_ID, POS_ID, SNAPSHOT_ID)
+    kinds = (pa.string(), pa.int64(), pa.int64())
+    parts = zip(names, kinds, ids, strict=True)
+    schema = pa.schema([pa.field(name, kind, nullable=False, metadata={FIELD_ID: str(i)}) for name, kind, i in parts])
+    paths = cast("pa.Array[Any]", pa.array([file_path] * len(positions), pa.string()))
+    columns = [paths, pa.array(positions), pa.array(snapshot_ids)]
+    return encode_table(pa.Table.from_arrays(columns, schema=schema), compression="zstd", dictionary=["file_path"])
 
 
 def read_embedded_snapshot_ids(source: BinaryIO) -> Positions:

@@ -7,6 +7,7 @@ import psycopg
 
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.deletes import DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.manifests import ManifestReader
 from duckicelake.catalog.writing.snapshots import FileChange, find_changes
 from duckicelake.errors import NoSuchTable
@@ -36,14 +37,15 @@ class Ask:
 class Base:
     """A table as it was published at a position, without aliases; `table` is None when there is none of that name.
 
-    `changes` are what the request's snapshots do to its files.
+    `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay.
     """
 
     ident: Ident
     table: TableRow | None
     metadata: TableMetadata | None
     position: Position
-    changes: Sequence[FileChange]
+    changes: Sequence[FileChange] = ()
+    deletes: Sequence[ReadyDeletes] = ()
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -66,7 +68,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
         landed = table is not None and _has_landed(conn, ask, table)
     creates = asks_to_create(ask.commit.requirements)
     if landed:
-        return Base(ask.ident, table, None, NOTHING, ())
+        return Base(ask.ident, table, None, NOTHING)
     if table is None and not creates:
         raise NoSuchTable(f"Table does not exist: {ask.ident}")
     metadata, position = None, NOTHING
@@ -74,8 +76,13 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
         table, published = publish_table(warehouse, ask.ident)
         metadata, position = without_aliases(published.metadata), published.position
     added = list_added(ask.commit.updates)
-    changes = find_changes(ManifestReader(warehouse.objects, find_location(ask, metadata)), metadata, added) if added else ()
-    return Base(ask.ident, table, metadata, position, changes)
+    if not added:
+        return Base(ask.ident, table, metadata, position)
+    location = find_location(ask, metadata)
+    changes = find_changes(ManifestReader(warehouse.objects, location), metadata, added)
+    with reading(warehouse.lake) as conn:
+        deletes = DeleteWriter(conn, warehouse.objects, location, table).make_ready(changes)
+    return Base(ask.ident, table, metadata, position, changes, deletes)
 
 
 def find_location(ask: Ask, metadata: TableMetadata | None) -> str:

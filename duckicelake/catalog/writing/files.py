@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from duckicelake.catalog.writing.bases import Base
+from duckicelake.catalog.writing.deletes import ReadyDeletes
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.snapshots import FileChange, take_files
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.lake.new_rows import EndedDataFile, EndedInlinedRows, NewSnapshotNote
+from duckicelake.lake.new_rows import EndedDataFile, EndedDeleteFile, EndedInlinedRows, NewDeleteFile, NewSnapshotNote
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_next_row_id
 from duckicelake.lake.rows import TableRow
@@ -65,6 +67,22 @@ class FileWriter:
         step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]
         self._end_real(step, [uri for uri in uris if uri not in inlined and uri not in known])
 
+    def delete_rows(self, step: TableStep, ready: ReadyDeletes) -> None:
+        """Give data files their new delete files, and end inlined rows."""
+        table_id = self.planned.table_id
+        if ready.files or ready.inlined:
+            step.tell("deleted_from_table", table_id)
+        if ready.inlined:
+            step.tell("inlined_delete", table_id)
+        pairs = [(delete, i) for delete in ready.files for i in (*delete.data_file_ids, *self.made.get(delete.data_file_path, ()))]
+        folded = [delete.folded for delete in ready.files if delete.folded is not None]
+        step.rows += [replace(row, delete_file_id=self.ids.take_file_ids(1)) for row in folded]
+        step.rows += [EndedDeleteFile(data_file_id) for _, data_file_id in pairs]
+        for delete, data_file_id in pairs:
+            row = NewDeleteFile(0, table_id, data_file_id, delete.uri, "parquet", delete.count, delete.size_bytes)
+            step.rows.append(replace(row, delete_file_id=self.ids.take_file_ids(1)))
+        step.rows += ready.inlined
+
     def _end_inlined(self, step: TableStep, begins: Sequence[int]) -> None:
         if begins:
             table_id = self.planned.table_id
@@ -77,23 +95,24 @@ class FileWriter:
         folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
         wanted = {path: uri for uri in uris for path in list_paths(folder, uri)}
         found = find_files_by_path(self.commit.conn, self.planned.table_id, wanted)
-        missing = set(uris) - {wanted[path] for _, path in found}
+        missing = set(uris) - {wanted[file.path] for file in found}
         if missing:
             raise BadRequest(f"Cannot remove {min(missing)!r}: it is no live file of the table.")
-        step.rows += [EndedDataFile(data_file_id) for data_file_id, _ in found]
+        step.rows += [EndedDataFile(file.data_file_id) for file in found]
 
 
-def add_snapshots(writer: FileWriter, first: TableStep, changes: Sequence[FileChange]) -> list[TableStep]:
+def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[TableStep]:
     """Return a step for each snapshot, the first one's rows in the step that is there."""
     planned, commit = writer.planned, writer.commit
     count = max(len(planned.added), 1)
     steps = [first, *(TableStep() for _ in range(count - 1))]
     next_row_id = 0 if planned.row is None else read_next_row_id(commit.conn, planned.table_id)
-    for step, snapshot, change in zip(steps, planned.added, changes, strict=False):
+    for step, snapshot, change, ready in zip(steps, planned.added, base.changes, base.deletes, strict=False):
         step.rows.append(to_note(planned, snapshot, commit.head.snapshot_id + count))
         step.tell("inserted_into_table", planned.table_id)
         writer.remove_files(step, change.removed)
         next_row_id = writer.add_files(step, change, next_row_id)
+        writer.delete_rows(step, ready)
     return steps
 
 

@@ -1,16 +1,23 @@
 """The manifests that a client wrote for its commit: fetched and decoded before any lock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
-from duckicelake.iceberg.manifest import ManifestEntry, ManifestHeader
+from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
+from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import ManifestFile, inherit
 from duckicelake.store.objects import Objects
+from duckicelake.store.parquet import read_position_deletes
+from duckicelake.translate.visibility import Longs
 
 MAX_LIST_BYTES = 64 * 1024 * 1024
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
+MAX_DELETES_BYTES = 256 * 1024 * 1024
+
+DeleteKey = tuple[str, int | None]
+"""A delete file by location, and a vector in it by its offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,7 @@ class ManifestReader:
     location: str
     lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict[str, Sequence[ManifestFile]])
     manifests: dict[str, OpenManifest] = field(default_factory=dict[str, OpenManifest])
+    deletes: dict[DeleteKey, Mapping[str, Longs]] = field(default_factory=dict["DeleteKey", Mapping[str, Longs]])
 
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
         """Return the manifests that a manifest list names. Raises BadRequest when it is missing or malformed."""
@@ -44,6 +52,22 @@ class ManifestReader:
             self.manifests[uri] = OpenManifest(header, inherit(entries, file))
         return self.manifests[uri]
 
+    def read_deletes(self, file: DataFile) -> Mapping[str, Longs]:
+        """Return the deleted positions of a delete file by data file. Raises BadRequest when it is missing or malformed."""
+        key = (file.file_path, file.content_offset)
+        if key not in self.deletes:
+            self.deletes[key] = self._decode_deletes(file)
+        return self.deletes[key]
+
+    def _decode_deletes(self, file: DataFile) -> Mapping[str, Longs]:
+        content = self._read(file.file_path, MAX_DELETES_BYTES)
+        if file.file_format == "PUFFIN":
+            return decode_vector(file, content)
+        try:
+            return read_position_deletes(content)
+        except Unsupported as error:
+            raise BadRequest(f"Cannot read delete file {file.file_path!r}: {error.message}") from error
+
     def _read(self, uri: str, most_bytes: int) -> bytes:
         if not uri.startswith(f"{self.location}/"):
             raise BadRequest(f"{uri!r} does not lie in the table's location {self.location!r}; write manifests there.")
@@ -56,3 +80,14 @@ class ManifestReader:
             raise BadRequest(f"{uri!r} is missing; write it before the commit.") from error
         except Unsupported as error:
             raise BadRequest(error.message) from error
+
+
+def decode_vector(file: DataFile, content: bytes) -> Mapping[str, Longs]:
+    """Return the positions of one deletion vector of a Puffin file, as the manifest says where it lies."""
+    start, length, target = file.content_offset, file.content_size_in_bytes, file.referenced_data_file
+    if start is None or length is None or target is None or start < 0 or length < 0 or start + length > len(content):
+        raise BadRequest(f"Deletion vector in {file.file_path!r}: the manifest does not say where it lies and which file it is of.")
+    positions = positions_of(decode_deletion_vector(content[start : start + length]))
+    if len(positions) != file.record_count:
+        raise BadRequest(f"Deletion vector in {file.file_path!r} marks {len(positions)} rows, and the manifest says {file.record_count}.")
+    return {target: positions}

@@ -1,6 +1,6 @@
 """A request in rows, made under the lock: requirements, updates, files, and the notes that remember them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -8,7 +8,6 @@ from duckicelake.catalog.writing.bases import Ask, Base
 from duckicelake.catalog.writing.files import FileWriter, Planned, add_snapshots
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.places import check_free, check_location, get_place
-from duckicelake.catalog.writing.snapshots import FileChange
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
@@ -51,7 +50,7 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[Ta
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
     check_taken(base.metadata, new, list(fresh.values()))
     if base.table is None or base.metadata is None:
-        return _plan_creation(commit, ask, base.changes, ids, new)
+        return _plan_creation(commit, ask, base, ids, new)
     return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added))
 
 
@@ -61,7 +60,7 @@ def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[i
         raise BadRequest(f"Cannot add snapshot {taken[0]}: the table has a snapshot of that id; choose another.")
 
 
-def _plan_creation(commit: Commit, ask: Ask, changes: Sequence[FileChange], ids: Ids, new: TableMetadata) -> list[TableStep]:
+def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMetadata) -> list[TableStep]:
     place = get_place(commit.conn, ask.ident)
     check_free(commit.conn, ask.ident, place)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
@@ -73,7 +72,7 @@ def _plan_creation(commit: Commit, ask: Ask, changes: Sequence[FileChange], ids:
     planned = Planned(table_id, None, new, list_added(ask.commit.updates))
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
-    return add_snapshots(FileWriter(commit, ids, planned), first, changes)
+    return add_snapshots(FileWriter(commit, ids, planned), first, base)
 
 
 def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> list[TableStep]:
@@ -95,4 +94,4 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> list
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
     if not first.changes and not planned.added:
         return []
-    return add_snapshots(FileWriter(commit, ids, planned), first, base.changes)
+    return add_snapshots(FileWriter(commit, ids, planned), first, base)

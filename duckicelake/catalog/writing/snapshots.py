@@ -3,22 +3,33 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from duckicelake.catalog.writing.manifests import ManifestReader, OpenManifest
+from duckicelake.catalog.writing.manifests import DeleteKey, ManifestReader, OpenManifest
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.manifest import DATA, DELETED, DataFile
+from duckicelake.iceberg.manifest import DATA, DELETED, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.translate.to_ducklake.deletes import check_grown, unite
 from duckicelake.translate.to_ducklake.files import TakenFile, check_file
+from duckicelake.translate.visibility import Longs
+
+DELETE_FORMATS = frozenset({"PARQUET", "PUFFIN"})
+
+Manifests = Mapping[str, ManifestFile]
+"""A snapshot's manifests by path."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What one snapshot does: data files that come, and paths of those that go."""
+    """What one snapshot does: data files that come, paths of those that go, and the rows deleted of those that stay.
+
+    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes.
+    """
 
     added: Sequence[DataFile]
     spec_ids: Mapping[str, int]
     removed: Sequence[str]
+    deletes: Mapping[str, Longs]
 
 
 def find_changes(reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot]) -> list[FileChange]:
@@ -37,23 +48,34 @@ def find_changes(reader: ManifestReader, base: TableMetadata | None, added: Sequ
     return changes
 
 
-def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Mapping[str, ManifestFile]:
+def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
     current = None if base is None else base.current_snapshot_id
     found = [] if base is None else [snapshot for snapshot in base.snapshots if snapshot.snapshot_id == current]
     return {file.manifest_path: file for snapshot in found for file in reader.read_list(snapshot.manifest_list)}
 
 
-def _compare(reader: ManifestReader, before: Mapping[str, ManifestFile], after: Mapping[str, ManifestFile]) -> FileChange:
+def _compare(reader: ManifestReader, before: Manifests, after: Manifests) -> FileChange:
     fresh = [reader.read_manifest(after[path]) for path in after if path not in before]
     gone = [reader.read_manifest(before[path]) for path in before if path not in after]
     come, left = _live_files(fresh), _live_files(gone)
-    spec_ids = {file.file_path: spec_id for spec_id, file in come if file.content == DATA}
-    _check_deletes([file for _, file in come], [file for _, file in left])
-    known = {file.file_path for _, file in left}
+    known = {file.file_path for _, file in left if file.content == DATA}
+    data = [(spec_id, file) for spec_id, file in come if file.content == DATA]
+    spec_ids = {file.file_path: spec_id for spec_id, file in data}
+    if len(spec_ids) < len(data):
+        raise BadRequest("A snapshot lists one data file twice; list each once.")
+    removed = sorted(known - spec_ids.keys())
+    carried = [after[path] for path in after if path in before and after[path].content != DATA]
+    old_deletes = _delete_files(left)
+    deletes = _find_deletes(reader, _delete_files(come), old_deletes, carried)
+    for file in old_deletes.values():
+        for path, positions in reader.read_deletes(file).items():
+            if path in deletes and path not in removed:
+                check_grown(path, positions, deletes[path])
     return FileChange(
-        added=[file for _, file in come if file.content == DATA and file.file_path not in known],
+        added=[file for _, file in data if file.file_path not in known],
         spec_ids=spec_ids,
-        removed=sorted({path for path in known if path not in spec_ids and path not in _delete_paths(left)}),
+        removed=removed,
+        deletes={path: positions for path, positions in deletes.items() if path not in removed},
     )
 
 
@@ -63,14 +85,34 @@ def _live_files(manifests: Iterable[OpenManifest]) -> list[tuple[int, DataFile]]
     ]
 
 
-def _delete_paths(files: Iterable[tuple[int, DataFile]]) -> set[str]:
-    return {file.file_path for _, file in files if file.content != DATA}
+def _delete_files(files: Iterable[tuple[int, DataFile]]) -> dict[DeleteKey, DataFile]:
+    found = {(file.file_path, file.content_offset): file for _, file in files if file.content != DATA}
+    for file in found.values():
+        if file.content != POSITION_DELETES:
+            raise BadRequest(f"Equality deletes are not taken yet: {file.file_path!r}; delete by position, or rewrite the data files.")
+        if file.file_format not in DELETE_FORMATS:
+            raise BadRequest(f"Delete file {file.file_path!r} has the format {file.file_format}; write Parquet, or Puffin in version 3.")
+    return found
 
 
-def _check_deletes(come: Sequence[DataFile], left: Sequence[DataFile]) -> None:
-    fresh = {file.file_path for file in come if file.content != DATA} - {file.file_path for file in left}
-    if fresh:
-        raise BadRequest(f"Delete files are not taken yet: {sorted(fresh)[0]!r}; rewrite the data files instead (copy-on-write).")
+def _find_deletes(
+    reader: ManifestReader, come: Mapping[DeleteKey, DataFile], left: Mapping[DeleteKey, DataFile], carried: Sequence[ManifestFile]
+) -> dict[str, Longs]:
+    """Return all deleted positions of the data files whose deletes come or go; the cost is in what the snapshot touches."""
+    fresh = [reader.read_deletes(file) for key, file in come.items() if key not in left]
+    touched = {path for found in fresh for path in found}
+    touched |= {path for key, file in left.items() if key not in come for path in reader.read_deletes(file)}
+    if not touched:
+        return {}
+    parts = {path: [found[path] for found in fresh if path in found] for path in touched}
+    kept = [file for key, file in come.items() if key in left]
+    kept += [file for _, file in _live_files(reader.read_manifest(manifest) for manifest in carried)]
+    for file in kept:
+        if file.referenced_data_file is None or file.referenced_data_file in touched:
+            for path, positions in reader.read_deletes(file).items():
+                if path in touched:
+                    parts[path].append(positions)
+    return {path: unite(found) for path, found in parts.items()}
 
 
 def take_files(change: FileChange, new: TableMetadata) -> list[TakenFile]:

@@ -1,7 +1,7 @@
 """Steps into rows: each step of a commit becomes one lake snapshot."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from itertools import groupby
 from typing import LiteralString
 
@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.changes import format_changes
-from duckicelake.lake.new_rows import EndedInlinedRows, LakeStep, NewInlinedTable, NewRow
+from duckicelake.lake.new_rows import EndedInlinedRows, FoldedDeletes, LakeStep, NewInlinedTable, NewRow
 from duckicelake.lake.writing.statements import STATEMENTS
 from duckicelake.lake.writing.transaction import Commit
 
@@ -48,6 +48,24 @@ INLINED_TYPES: Mapping[str, LiteralString] = {
     "varchar": "varchar",
 }
 
+DELETE_INLINED_DELETES = sql.SQL("DELETE FROM {} WHERE file_id = %(data_file_id)s")
+
+DELETE_LIVE_DELETE_FILE = """
+DELETE FROM ducklake_delete_file WHERE data_file_id = %(data_file_id)s AND end_snapshot IS NULL
+"""
+
+INSERT_SCHEDULED = """
+INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative, schedule_start)
+VALUES (%(data_file_id)s, %(old_path)s, false, clock_timestamp())
+"""
+
+INSERT_FOLDED = """
+INSERT INTO ducklake_delete_file (delete_file_id, table_id, begin_snapshot, end_snapshot, data_file_id, path, path_is_relative,
+                                  format, delete_count, file_size_bytes, partial_max)
+VALUES (%(delete_file_id)s, %(table_id)s, %(begin_snapshot)s, %(snapshot_id)s, %(data_file_id)s, %(path)s, false,
+        'parquet', %(delete_count)s, %(file_size_bytes)s, %(partial_max)s)
+"""
+
 CREATE_INLINED_TABLE = sql.SQL("CREATE TABLE {table} (row_id bigint, begin_snapshot bigint, end_snapshot bigint, {columns})")
 
 INSERT_INLINED_TABLE = """
@@ -80,8 +98,19 @@ def _write(conn: psycopg.Connection, kind: type[NewRow], rows: Sequence[NewRow],
     for row in rows:
         if isinstance(row, EndedInlinedRows):
             _end_inlined_rows(conn, row, made["snapshot_id"])
+        elif isinstance(row, FoldedDeletes):
+            _fold_deletes(conn, row, made["snapshot_id"])
         elif isinstance(row, NewInlinedTable):
             _make_inlined_table(conn, row, made["schema_version"])
+
+
+def _fold_deletes(conn: psycopg.Connection, row: FoldedDeletes, snapshot_id: int) -> None:
+    known = {**asdict(row), "snapshot_id": snapshot_id}
+    conn.execute(DELETE_INLINED_DELETES.format(sql.Identifier(f"ducklake_inlined_delete_{row.table_id}")), known)
+    conn.execute(DELETE_LIVE_DELETE_FILE, known)
+    if row.old_path is not None:
+        conn.execute(INSERT_SCHEDULED, known)
+    conn.execute(INSERT_FOLDED, known)
 
 
 def _make_inlined_table(conn: psycopg.Connection, row: NewInlinedTable, schema_version: int) -> None:

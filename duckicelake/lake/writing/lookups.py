@@ -1,11 +1,14 @@
 """What a commit asks of the lake under its lock, and no load ever asks."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import psycopg
+from psycopg import sql
 
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
-from duckicelake.lake.rows import Position
+from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import DeleteFileRow, Position
 
 SELECT_CHILD = """
 SELECT EXISTS (SELECT FROM ducklake_table WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL)
@@ -88,16 +91,49 @@ def find_neighbour(conn: psycopg.Connection, table_id: int, location: str) -> st
     return row[0] if row else None
 
 
+class FoundFile(NamedTuple):
+    """A live data file, found by its path as DuckLake has it."""
+
+    data_file_id: int
+    path: str
+    record_count: int
+
+
 SELECT_FILES_BY_PATH = """
-SELECT data_file_id, path FROM ducklake_data_file
+SELECT data_file_id, path, record_count FROM ducklake_data_file
  WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND path = ANY(%(paths)s::text[])
  ORDER BY data_file_id
 """
 
 
-def find_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> list[tuple[int, str]]:
-    """Return id and path, as DuckLake has it, of the live data files with one of these paths."""
-    return conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)}).fetchall()
+def find_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> list[FoundFile]:
+    """Return the live data files of a table with one of these paths."""
+    return [FoundFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
+
+
+SELECT_INLINED_BATCH = sql.SQL("""
+SELECT row_id, end_snapshot FROM {table} WHERE begin_snapshot = %(begin_snapshot)s ORDER BY row_id
+""")
+
+
+def read_inlined_batch(conn: psycopg.Connection, table_id: int, version: int, begin_snapshot: int) -> list[tuple[int, int | None]]:
+    """Return id and end of the rows that one lake snapshot inlined, in the order of the file derived from them."""
+    table = sql.Identifier(f"ducklake_inlined_data_{table_id}_{version}")
+    return conn.execute(SELECT_INLINED_BATCH.format(table=table), {"begin_snapshot": begin_snapshot}).fetchall()
+
+
+SELECT_LIVE_DELETE_FILE = """
+SELECT delete_file_id, data_file_id, begin_snapshot, end_snapshot, path, coalesce(path_is_relative, true) AS path_is_relative,
+       format, delete_count, file_size_bytes
+  FROM ducklake_delete_file
+ WHERE table_id = %(table_id)s AND data_file_id = %(data_file_id)s AND end_snapshot IS NULL
+"""
+
+
+def find_delete_file(conn: psycopg.Connection, table_id: int, data_file_id: int) -> DeleteFileRow | None:
+    """Return the live delete file of a data file, or None."""
+    found = fetch_rows(conn, DeleteFileRow, SELECT_LIVE_DELETE_FILE, table_id=table_id, data_file_id=data_file_id)
+    return found[0] if found else None
 
 
 SELECT_INLINED_VERSIONS = """

@@ -261,7 +261,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedPartitioning: (UPDATE_PARTITIONINGS,),
     rows.EndedSorting: (UPDATE_SORTINGS,),
     rows.NewDataFile: (INSERT_DATA_FILES,),
-    rows.EndedDataFile: (UPDATE_DATA_FILES, UPDATE_DELETE_FILES),
+    rows.EndedDataFile: (UPDATE_DATA_FILES,),
     rows.NewColumnStats: (INSERT_COLUMN_STATS,),
     rows.AddedRows: (INSERT_TABLE_STATS, UPDATE_TABLE_STATS),
     rows.ForgottenBounds: (DELETE_TABLE_COLUMN_STATS,),
