@@ -10,12 +10,13 @@ from duckicelake.catalog.fold import fold, read
 from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NotFound
-from duckicelake.iceberg.metadata import encode_metadata
+from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.snapshots import Snapshot, encode_snapshot
 from duckicelake.lake.connect import writing
 from duckicelake.lake.notes import Numbering, number
 from duckicelake.lake.rows import MetadataLogRow, TableNote, TableRow, TableState
 from duckicelake.store.objects import Objects
+from duckicelake.translate.history import to_ms
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2
 from duckicelake.translate.shape.sort_orders import to_sort_orders, with_told_orders
@@ -45,7 +46,7 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     snapshot_json = remembering(memory)
     token = format_token(draft, snapshot_json)
     wanted = Numbering(state.position, token, note, *shape.new_notes())
-    log = number_state(warehouse, state, wanted)
+    log = number_state(warehouse, state, wanted, find_updated_ms(state, draft))
     metadata = with_version(draft, log)
     location = metadata_uri(note.location, log[-1].metadata_version)
     published = Published(state.position, metadata, location, encode_metadata(metadata, snapshot_json))
@@ -72,15 +73,23 @@ def remembering(memory: TableMemory) -> Callable[[Snapshot], bytes]:
     return encode
 
 
-def number_state(warehouse: Warehouse, state: TableState, wanted: Numbering) -> Sequence[MetadataLogRow]:
+def number_state(warehouse: Warehouse, state: TableState, wanted: Numbering, now_ms: int) -> Sequence[MetadataLogRow]:
     """Return the log of metadata versions that ends with this state's, giving it one when it has none."""
     noted = state.notes.table
     if noted is not None and noted.token == wanted.token:
         return state.notes.metadata_log
-    latest_ms = max((int(row.snapshot_time.timestamp() * 1000) for row in state.snapshots), default=0)
-    now_ms = max(time.time_ns() // 1_000_000, latest_ms)
     with writing(warehouse.lake) as conn:
         return number(conn, wanted, now_ms).metadata_log
+
+
+def find_updated_ms(state: TableState, draft: TableMetadata) -> int:
+    """Return when the table came into this state.
+
+    That is the time of its commit, not of its first load: DuckDB's iceberg extension takes metadata that is younger than its
+    transaction for a later state, and goes back to an older one.
+    """
+    changed_ms = time.time_ns() // 1_000_000 if state.changed_at is None else to_ms(state.changed_at)
+    return max(changed_ms, max((at_ms for at_ms, _ in draft.snapshot_log), default=0))
 
 
 def write_metadata(objects: Objects, published: Published, version: int, memory: TableMemory) -> None:

@@ -1,6 +1,7 @@
 """What Iceberg clients said about their snapshots and files, as far as a load needs it."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import psycopg
 
@@ -39,6 +40,22 @@ def read_aliases(conn: psycopg.Connection, table_id: int) -> list[SnapshotNote]:
     """Return the snapshots of the commit that changed a table last, when a client made it."""
     tokens = format_tokens(table_id, TABLE_KINDS)
     return fetch_rows(conn, SnapshotNote, SELECT_ALIASES, table_id=table_id, tokens=tokens)
+
+
+SELECT_CHANGED_AT = """
+SELECT s.snapshot_time
+  FROM ducklake_snapshot_changes c JOIN ducklake_snapshot s ON s.snapshot_id = c.snapshot_id
+ -- quoted names are no tokens; the expression is that of the index
+ WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s AND c.snapshot_id > %(since)s
+ ORDER BY c.snapshot_id DESC LIMIT 1
+"""
+
+
+def find_changed_at(conn: psycopg.Connection, table_id: int, since: int) -> datetime | None:
+    """Return when a table was changed last after a lake snapshot, or None."""
+    tokens = format_tokens(table_id, TABLE_KINDS)
+    row = conn.execute(SELECT_CHANGED_AT, {"tokens": tokens, "since": since}).fetchone()
+    return row[0] if row else None
 
 
 SELECT_FILE_NOTES = """

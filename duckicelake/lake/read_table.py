@@ -10,7 +10,7 @@ from psycopg.types.string import TextLoader
 
 from duckicelake.errors import LakeMoved
 from duckicelake.lake.changes import DATA_KINDS, format_tokens
-from duckicelake.lake.client_notes import read_aliases, read_snapshot_notes
+from duckicelake.lake.client_notes import find_changed_at, read_aliases, read_snapshot_notes
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import fetch_rows, read_data_path, read_iceberg_path, read_tags
 from duckicelake.lake.rows import (
@@ -81,6 +81,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         notes=read_notes(conn, table_id),
         snapshot_notes=read_snapshot_notes(conn, table_id, since.lake_snapshot_id),
         aliases=read_aliases(conn, table_id),
+        changed_at=find_changed_at(conn, table_id, since.lake_snapshot_id),
     )
 
 

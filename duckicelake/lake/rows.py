@@ -292,7 +292,8 @@ class TableState:
 
     Of files, deletes, inlined rows and snapshots it holds what changed after the lake snapshot `since`: every file that
     began or ended then, and everything that decides which rows of the files with changed deletes are visible.
-    `aliases` are the snapshots of the table's newest change, when a client made it.
+    `aliases` are the snapshots of the table's newest change, when a client made it; `changed_at` is the time of the newest
+    change after `since`.
     """
 
     position: Position
@@ -318,3 +319,4 @@ class TableState:
     notes: TableNotes
     snapshot_notes: Sequence[SnapshotNote] = ()
     aliases: Sequence[SnapshotNote] = ()
+    changed_at: datetime | None = None

@@ -1,0 +1,103 @@
+"""DuckDB's iceberg extension writes over REST, DuckDB on the lake itself reads and writes between."""
+
+from typing import Any
+
+import pytest
+from duckdb import DuckDBPyConnection
+
+from tests.support.readers import Served
+
+
+class Pair:
+    """The same table through both doors: `ice` is the REST catalog, `lake` the lake."""
+
+    def __init__(self, served: Served) -> None:
+        self.ice = served.duckdb_iceberg().conn
+        self.lake = served.lake.duckdb()
+
+    def rows(self, name: str = "t") -> list[Any]:
+        """The rows of a table in ns, on which both agree."""
+        mine = self.ice.execute(f"FROM ice.ns.{name} ORDER BY ALL").fetchall()
+        assert mine == self.lake.execute(f"FROM lake.ns.{name} ORDER BY ALL").fetchall()
+        return mine
+
+
+@pytest.fixture
+def pair(served: Served) -> Pair:
+    """Both doors on a fresh lake with the namespace ns, made over REST."""
+    pair = Pair(served)
+    pair.ice.execute("CREATE SCHEMA ice.ns")
+    return pair
+
+
+def read_versions(conn: DuckDBPyConnection, catalog: str, versions: list[int]) -> list[list[Any]]:
+    """The rows of ns.t at each of these snapshots."""
+    return [conn.execute(f"FROM {catalog}.ns.t AT (VERSION => {version}) ORDER BY ALL").fetchall() for version in versions]
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+def test_rows_come_and_go_by_turns(pair: Pair, format_version: int) -> None:
+    """Inserts, deletes and updates of both, of files, inlined rows and rows with deletes: equal at head and at each snapshot."""
+    ice, lake = pair.ice, pair.lake
+    ice.execute(f"CREATE TABLE ice.ns.t (id INTEGER, name VARCHAR) WITH ('format-version' = {format_version})")
+    first = lake.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchone()
+    ice.execute("INSERT INTO ice.ns.t SELECT range, 'n' || range FROM range(10)")
+    for conn, statement, left in [
+        (ice, "DELETE FROM ice.ns.t WHERE id = 3", 9),
+        (ice, "UPDATE ice.ns.t SET name = 'changed' WHERE id = 5", 9),
+        (lake, "DELETE FROM lake.ns.t WHERE id = 7", 8),
+        (lake, "INSERT INTO lake.ns.t VALUES (100, 'inlined'), (101, 'inlined')", 10),
+        (ice, "DELETE FROM ice.ns.t WHERE id IN (8, 100)", 8),
+        (lake, "UPDATE lake.ns.t SET name = 'again' WHERE id IN (5, 101)", 8),
+        (ice, "DELETE FROM ice.ns.t WHERE id IN (5, 101)", 6),
+    ]:
+        conn.execute(statement)
+        assert len(pair.rows()) == left, statement
+    assert first is not None
+    versions = [first[0] + n for n in range(1, 9)]
+    before = read_versions(lake, "lake", versions)
+    assert read_versions(ice, "ice", versions) == before
+    for maintenance in ("ducklake_flush_inlined_data('lake')", "ducklake_merge_adjacent_files('lake')"):
+        lake.execute(f"CALL {maintenance}")
+        assert read_versions(lake, "lake", versions) == before, maintenance
+        assert read_versions(ice, "ice", versions) == before, maintenance
+    lake.execute("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)")
+    assert len(pair.rows()) == 6
+    assert lake.execute("SELECT count(*), min(id), max(id) FROM lake.ns.t").fetchone() == (6, 0, 9)
+
+
+def test_a_transaction_over_tables_is_one_lake_snapshot(pair: Pair) -> None:
+    """Two tables change together, or not at all."""
+    ice, lake = pair.ice, pair.lake
+    for name in ("t", "u"):
+        ice.execute(f"CREATE TABLE ice.ns.{name} (i INTEGER)")
+    before = lake.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchone()
+    ice.execute("BEGIN")
+    ice.execute("INSERT INTO ice.ns.t VALUES (1)")
+    ice.execute("INSERT INTO ice.ns.u VALUES (2)")
+    ice.execute("COMMIT")
+    assert (pair.rows("t"), pair.rows("u")) == ([(1,)], [(2,)])
+    after = lake.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchone()
+    assert before is not None and after is not None
+    assert after[0] == before[0] + 1
+
+
+def test_tables_are_made_from_queries_and_dropped(pair: Pair) -> None:
+    """CREATE TABLE AS, and DROP of tables and schemas."""
+    pair.ice.execute("CREATE TABLE ice.ns.t AS SELECT range AS i, [range] AS l, {'a': range} AS s FROM range(3)")
+    assert len(pair.rows()) == 3
+    pair.ice.execute("DROP TABLE ice.ns.t")
+    pair.ice.execute("DROP SCHEMA ice.ns")
+    assert pair.lake.execute("SELECT schema_name FROM duckdb_schemas() WHERE database_name = 'lake'").fetchall() == [("main",)]
+
+
+def test_a_table_made_in_duckdb_is_written_over_rest(pair: Pair) -> None:
+    """Narrow types and JSON become wide enough for what Iceberg clients may write; DuckDB's own rows stay."""
+    pair.lake.execute("CREATE TABLE lake.ns.t (a TINYINT, b UTINYINT, c JSON, d TIMESTAMP)")
+    pair.lake.execute("INSERT INTO lake.ns.t VALUES (1, 2, '{}', TIMESTAMP '2020-01-01')")
+    pair.ice.execute("INSERT INTO ice.ns.t VALUES (1000, -1, 'no json', TIMESTAMP '2020-01-02 00:00:00.000001')")
+    assert len(pair.rows()) == 2
+    described = pair.lake.execute("SELECT column_type FROM (DESCRIBE lake.ns.t)").fetchall()
+    assert described == [("INTEGER",), ("INTEGER",), ("VARCHAR",), ("TIMESTAMP",)]
+    pair.lake.execute("UPDATE lake.ns.t SET a = a + 1")
+    assert sorted(row[0] for row in pair.rows()) == [2, 1001]
