@@ -8,6 +8,7 @@ Read in this order:
   deletion_vector, puffin  deleted rows as bitmaps, and the file that carries them
   views/                   a view's versions and its metadata
   requests/                what clients ask for: updates and requirements, and a table's metadata after them
+  decoding/                anybody's Avro files: manifests and manifest lists as clients write them
   encoding/                below all of these: checked JSON reading, an Avro writer, JSON values
 
 Values are plain Python everywhere (an *iceberg value*): `bounds` says which for which type.

@@ -2,25 +2,19 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from json import dumps, loads
-from typing import Any
-from uuid import UUID
+from json import dumps
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.avro import NULL, decode_container, encode_container, encode_long
+from duckicelake.iceberg.encoding.avro import NULL, encode_container, encode_long
 from duckicelake.iceberg.encoding.manifest_rows import RowParts
 from duckicelake.iceberg.encoding.manifest_schema import manifest_schema
 from duckicelake.iceberg.partition import (
-    PartitionField,
     PartitionSpec,
-    assign_field_ids,
     format_spec_fields,
-    parse_spec_fields,
     partition_types,
 )
-from duckicelake.iceberg.schema import Schema, find_field, format_schema, parse_schema
-from duckicelake.iceberg.transforms import decimal_value, result_type, scale_of
-from duckicelake.iceberg.types import PrimitiveType, find_decimal
+from duckicelake.iceberg.schema import Schema, format_schema
+from duckicelake.iceberg.types import PrimitiveType
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
@@ -186,97 +180,3 @@ def _format_header(header: ManifestHeader) -> dict[str, str]:
 
 def _compact(node: object) -> str:
     return dumps(node, ensure_ascii=False, separators=(",", ":"))
-
-
-def decode_manifest(content: bytes) -> tuple[ManifestHeader, list[ManifestEntry]]:
-    """The header and the entries of anybody's manifest. What is inherited stays None: see `manifest_list.inherit`.
-
-    Raises: BadRequest — damaged, or not a manifest
-    """
-    metadata, rows = decode_container(content, "manifest")
-    header = _parse_header(metadata)
-    decode_partition = _partition_decoder(header)
-    try:
-        return header, [_decode_entry(row, decode_partition) for row in rows]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise BadRequest(f"Cannot read manifest: an entry is malformed ({error!r}); write it again") from error
-
-
-def _parse_header(metadata: Mapping[str, str]) -> ManifestHeader:
-    try:
-        spec = PartitionSpec(int(metadata.get("partition-spec-id", "0")), parse_spec_fields(loads(metadata["partition-spec"])))
-        return ManifestHeader(
-            schema=parse_schema(loads(metadata["schema"])),
-            spec=assign_field_ids(spec, 0),
-            format_version=int(metadata.get("format-version", "1")),
-            content=CONTENT_NAMES.index(metadata.get("content", "data")),
-        )
-    except (LookupError, ValueError, RecursionError) as error:
-        raise BadRequest(f"Cannot read manifest: its header is malformed ({error!r}); write it again") from error
-
-
-def _decode_entry(row: Mapping[str, Any], decode_partition: Callable[[Mapping[str, object]], tuple[object, ...]]) -> ManifestEntry:
-    file: Mapping[str, Any] = row["f2"]
-    return ManifestEntry(
-        status=row["f0"],
-        snapshot_id=row.get("f1"),
-        sequence_number=row.get("f3"),
-        file_sequence_number=row.get("f4"),
-        data_file=DataFile(
-            content=file.get("f134", DATA),
-            file_path=file["f100"],
-            file_format=file["f101"].upper(),
-            partition=decode_partition(file["f102"]),
-            record_count=file["f103"],
-            file_size_in_bytes=file["f104"],
-            column_sizes=_decode_map(file.get("f108"), "f117", "f118"),
-            value_counts=_decode_map(file.get("f109"), "f119", "f120"),
-            null_value_counts=_decode_map(file.get("f110"), "f121", "f122"),
-            nan_value_counts=_decode_map(file.get("f137"), "f138", "f139"),
-            lower_bounds=_decode_map(file.get("f125"), "f126", "f127"),
-            upper_bounds=_decode_map(file.get("f128"), "f129", "f130"),
-            split_offsets=_decode_array(file.get("f132")),
-            equality_ids=_decode_array(file.get("f135")),
-            sort_order_id=file.get("f140"),
-            first_row_id=file.get("f142"),
-            referenced_data_file=file.get("f143"),
-            content_offset=file.get("f144"),
-            content_size_in_bytes=file.get("f145"),
-        ),
-    )
-
-
-def _decode_map(items: list[Mapping[str, Any]] | None, key: str, value: str) -> dict[int, Any] | None:
-    return None if items is None else {item[key]: item[value] for item in items}
-
-
-def _decode_array(items: list[int] | None) -> tuple[int, ...] | None:
-    return None if items is None else tuple(items)
-
-
-def _partition_decoder(header: ManifestHeader) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
-    types = [_find_type(header, item) for item in header.spec.fields]
-    names = [f"f{item.field_id}" for item in header.spec.fields]
-
-    def decode(values: Mapping[str, object]) -> tuple[object, ...]:
-        return tuple([decode_partition_value(type, values.get(name)) for type, name in zip(types, names, strict=True)])
-
-    return decode
-
-
-def _find_type(header: ManifestHeader, item: PartitionField) -> PrimitiveType | None:
-    source = find_field(header.schema, item.source_id)
-    return result_type(item.transform, None if source is None else source.type)
-
-
-def decode_partition_value(type: PrimitiveType | None, value: object) -> object:
-    """The iceberg value of what Avro holds; as it lies there when the type is not known (its column was dropped)."""
-    match value:
-        case None:
-            return None
-        case bytes() if type is not None and find_decimal(type):
-            return decimal_value(int.from_bytes(value, "big", signed=True), scale_of(type))
-        case str() if type is not None and type.name == "uuid":
-            return UUID(value).bytes
-        case _:
-            return value

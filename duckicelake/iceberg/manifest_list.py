@@ -1,12 +1,12 @@
 """Manifest lists: the Avro files that list a snapshot's manifests, and what a list says about each."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.bounds import encode_value, lower_bound, upper_bound
-from duckicelake.iceberg.encoding.avro import NULL, PRESENT, decode_container, encode_container
+from duckicelake.iceberg.encoding.avro import NULL, PRESENT, encode_container
 from duckicelake.iceberg.encoding.manifest_rows import RowParts
 from duckicelake.iceberg.encoding.manifest_schema import manifest_list_schema
 from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, DataFile, ManifestEntry, ManifestHeader
@@ -76,18 +76,6 @@ def encode_manifest_list(header: ManifestListHeader, files: Iterable[ManifestFil
     """
     encode = _v1_encoder() if header.format_version == 1 else _encoder(header.format_version >= 3)
     return encode_container(_format_header(header), manifest_list_schema(header.format_version), map(encode, files))
-
-
-def decode_manifest_list(content: bytes) -> list[ManifestFile]:
-    """The manifests that anybody's manifest list names.
-
-    Raises: BadRequest — damaged, or not a manifest list
-    """
-    _, rows = decode_container(content, "manifest list")
-    try:
-        return [_decode_file(row) for row in rows]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise BadRequest(f"Cannot read manifest list: an entry is malformed ({error!r}); write it again") from error
 
 
 def describe_manifest(header: ManifestHeader, entries: Sequence[ManifestEntry], written: WrittenManifest) -> ManifestFile:
@@ -240,29 +228,3 @@ def _encode_summary(parts: RowParts, item: FieldSummary) -> bytes:
     nan = NULL if item.contains_nan is None else PRESENT + bytes((item.contains_nan,))
     bounds = parts.optional_bytes(item.lower_bound) + parts.optional_bytes(item.upper_bound)
     return bytes((item.contains_null,)) + nan + bounds
-
-
-def _decode_file(row: Mapping[str, Any]) -> ManifestFile:
-    counts = [row.get(f"f{field_id}") for field_id in (504, 505, 506, 512, 513, 514)]
-    added, existing, deleted, added_rows, existing_rows, deleted_rows = [UNKNOWN_COUNT if item is None else item for item in counts]
-    return ManifestFile(
-        manifest_path=row["f500"],
-        manifest_length=row["f501"],
-        partition_spec_id=row["f502"],
-        content=row.get("f517", 0),
-        sequence_number=row.get("f515", 0),
-        min_sequence_number=row.get("f516", 0),
-        added_snapshot_id=row["f503"],
-        added_files_count=added,
-        existing_files_count=existing,
-        deleted_files_count=deleted,
-        added_rows_count=added_rows,
-        existing_rows_count=existing_rows,
-        deleted_rows_count=deleted_rows,
-        partitions=tuple(_decode_summary(item) for item in row.get("f507") or ()),
-        first_row_id=row.get("f520"),
-    )
-
-
-def _decode_summary(item: Mapping[str, Any]) -> FieldSummary:
-    return FieldSummary(item["f509"], item.get("f518"), item.get("f510"), item.get("f511"))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.bounds import decode_value, encode_value
+from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.encoding.manifest_schema import manifest_list_schema
 from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import (
@@ -17,7 +18,6 @@ from duckicelake.iceberg.manifest_list import (
     ManifestFile,
     ManifestListHeader,
     WrittenManifest,
-    decode_manifest_list,
     describe_manifest,
     encode_manifest_list,
     inherit,

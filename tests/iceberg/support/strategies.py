@@ -67,7 +67,7 @@ def data_files(types: tuple[PrimitiveType, ...], format_version: int) -> SearchS
         upper_bounds=maps_of(st.binary()),
         split_offsets=st.none() | st.lists(COUNTS, max_size=3).map(tuple),
         equality_ids=st.none() | st.lists(INTS, max_size=3).map(tuple) if later else st.none(),
-        sort_order_id=st.none() | INTS,
+        sort_order_id=st.none() | st.integers(0, 2**31 - 1),
         first_row_id=st.none() | COUNTS if lineage else st.none(),
         referenced_data_file=st.none() | st.text() if later else st.none(),
         content_offset=st.none() | COUNTS if lineage else st.none(),

@@ -1,0 +1,283 @@
+"""Avro schemas turned into functions that read values: one per type, put together once per file and then only called.
+
+What a hostile schema could ask is refused while it is put together: types within themselves, nesting without end, and
+values that take no bytes, of which a file of a few bytes could hold billions. So reading takes time by the byte.
+Source: Apache Avro 1.12 specification, «Binary Encoding»; Iceberg spec, appendix A «Avro» (field ids, maps as arrays)
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+Read = Callable[[bytes, int], tuple[object, int]]
+"""Gives the value at a position, and the position behind it."""
+
+DEPTH_MAX = 64
+EMPTY_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A type. `kind` is Avro's word, or `pairs` for an array of key and value records.
+
+    `empty`: its values take no bytes; `empty_count`: how many such values one of its values holds.
+    `fields`: a record's by field id (below 0 where it has none); `items`: what an array, map or pairs hold.
+    """
+
+    kind: str
+    read: Read
+    empty: bool = False
+    empty_count: int = 0
+    optional: bool = False
+    fields: Mapping[int, "Reader"] = field(default_factory=dict[int, "Reader"])
+    items: tuple["Reader", ...] = ()
+
+
+Scope = dict[str, Reader]
+"""The named types of a file that are whole so far."""
+
+
+def build_reader(schema: object) -> Reader:
+    """What reads values of that schema. Raises ValueError for what is no schema, or one that could take more time than its bytes."""
+    return _build(schema, {}, 0)
+
+
+def read_long(content: bytes, at: int) -> tuple[int, int]:
+    """A 32- or 64-bit whole number, zigzag."""
+    byte = content[at]
+    if byte < 0x80:
+        return byte >> 1 ^ -(byte & 1), at + 1
+    number = byte & 0x7F
+    for shift in range(7, 70, 7):
+        at += 1
+        byte = content[at]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if number >> 64:
+                break
+            return number >> 1 ^ -(number & 1), at + 1
+    raise ValueError("a number of more than 64 bits")
+
+
+def read_bytes(content: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes after their count."""
+    count, at = read_long(content, at)
+    end = at + count
+    if count < 0 or end > len(content):
+        raise EOFError("bytes beyond the end")
+    return content[at:end], end
+
+
+def read_text(content: bytes, at: int) -> tuple[str, int]:
+    """A string after its count of bytes."""
+    found, at = read_bytes(content, at)
+    return found.decode(), at
+
+
+def _read_flag(content: bytes, at: int) -> tuple[bool, int]:
+    if content[at] > 1:
+        raise ValueError("neither true nor false")
+    return content[at] == 1, at + 1
+
+
+def _read_float(content: bytes, at: int) -> tuple[float, int]:
+    return struct.unpack_from("<f", content, at)[0], at + 4
+
+
+def _read_double(content: bytes, at: int) -> tuple[float, int]:
+    return struct.unpack_from("<d", content, at)[0], at + 8
+
+
+_PRIMITIVES: Mapping[str, Reader] = {
+    "null": Reader("null", lambda _, at: (None, at), empty=True, empty_count=1),
+    "boolean": Reader("boolean", _read_flag),
+    "int": Reader("int", read_long),
+    "long": Reader("long", read_long),
+    "float": Reader("float", _read_float),
+    "double": Reader("double", _read_double),
+    "bytes": Reader("bytes", read_bytes),
+    "string": Reader("string", read_text),
+}
+
+
+def _build(node: object, scope: Scope, depth: int) -> Reader:
+    reader = _build_unchecked(node, scope, depth)
+    if depth > DEPTH_MAX or reader.empty_count > EMPTY_MAX:
+        raise ValueError("a schema nested too deep" if depth > DEPTH_MAX else "a schema of too many empty values")
+    return reader
+
+
+def _build_unchecked(node: object, scope: Scope, depth: int) -> Reader:
+    if isinstance(node, str):
+        return _find_named(node, scope)
+    if depth > DEPTH_MAX:
+        raise ValueError("a schema nested too deep")
+    if isinstance(node, list):
+        return _build_union([_build(item, scope, depth + 1) for item in cast("list[object]", node)])
+    if not isinstance(node, dict):
+        raise ValueError(f"{node!r} is no type")
+    found = cast("dict[str, object]", node)
+    match found.get("type"):
+        case "record" | "error":
+            return _named(found, scope, lambda: _build_record(found, scope, depth))
+        case "fixed":
+            return _named(found, scope, lambda: _build_fixed(found.get("size")))
+        case "enum":
+            return _named(found, scope, lambda: Reader("enum", read_long))
+        case "array":
+            return _build_array(found.get("items"), scope, depth)
+        case "map":
+            return _build_map(_build(found.get("values"), scope, depth + 1))
+        case other:
+            return _build(other, scope, depth + 1)
+
+
+def _find_named(name: str, scope: Scope) -> Reader:
+    found = _PRIMITIVES.get(name) or scope.get(name.rsplit(".", 1)[-1])
+    if found is None:
+        raise ValueError(f"type {name[:100]!r} is not defined, or holds itself")
+    return found
+
+
+def _named(node: Mapping[str, object], scope: Scope, build: Callable[[], Reader]) -> Reader:
+    """A type is known by its name once it is whole, so none can hold itself. PyIceberg defines a name again instead of using it."""
+    reader = scope[str(node.get("name")).rsplit(".", 1)[-1]] = build()
+    return reader
+
+
+def _build_record(node: Mapping[str, object], scope: Scope, depth: int) -> Reader:
+    parts: list[tuple[int, Reader]] = []
+    for i, item in enumerate(_list_objects(node.get("fields"))):
+        field_id = item.get("field-id")
+        number = field_id if isinstance(field_id, int) and field_id >= 0 else -1 - i
+        parts.append((number, _build(item.get("type"), scope, depth + 1)))
+    reads = [(field_id, reader.read) for field_id, reader in parts]
+
+    def read(content: bytes, at: int) -> tuple[dict[int, object], int]:
+        found: dict[int, object] = {}
+        for field_id, read_field in reads:
+            found[field_id], at = read_field(content, at)
+        return found, at
+
+    empty_count = sum(reader.empty_count for _, reader in parts) or int(not parts)
+    return Reader("record", read, all(reader.empty for _, reader in parts), empty_count, fields=dict(parts))
+
+
+def _list_objects(value: object) -> list[Mapping[str, object]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in cast("list[object]", value)):
+        raise ValueError("a record without fields")
+    return cast("list[Mapping[str, object]]", value)
+
+
+def _build_fixed(size: object) -> Reader:
+    if not isinstance(size, int) or size < 0:
+        raise ValueError("a fixed type without size")
+
+    def read(content: bytes, at: int) -> tuple[bytes, int]:
+        end = at + size
+        if end > len(content):
+            raise EOFError("bytes beyond the end")
+        return content[at:end], end
+
+    return Reader("fixed", read, empty=size == 0, empty_count=int(size == 0))
+
+
+def _build_union(branches: list[Reader]) -> Reader:
+    reads = [branch.read for branch in branches]
+
+    def read(content: bytes, at: int) -> tuple[object, int]:
+        index = content[at] >> 1
+        if content[at] & 0x81 or index >= len(reads):
+            raise ValueError("no such branch of a union")
+        return reads[index](content, at + 1)
+
+    others = [branch for branch in branches if branch.kind != "null"]
+    empty_count = max((branch.empty_count for branch in branches), default=0)
+    if len(others) != 1:
+        return Reader("union", read, empty_count=empty_count)
+    return replace(others[0], read=read, empty=False, empty_count=empty_count, optional=len(branches) > 1)
+
+
+def _build_array(node: object, scope: Scope, depth: int) -> Reader:
+    item = _check_takes_bytes(_build(node, scope, depth + 1))
+    pair = tuple(item.fields.values())
+    if item.kind == "record" and not item.optional and len(pair) == 2 and min(item.fields) >= 0:
+        return Reader("pairs", _columns_read(*pair) or _pairs_read(pair[0].read, pair[1].read), items=pair)
+    return Reader("array", _array_read(item.read), items=(item,))
+
+
+def _build_map(value: Reader) -> Reader:
+    return Reader("map", _pairs_read(read_text, value.read), items=(value,))
+
+
+def _check_takes_bytes(item: Reader) -> Reader:
+    if item.empty:
+        raise ValueError("an array of values that take no bytes")
+    return item
+
+
+def _array_read(read_item: Read) -> Read:
+    def read(content: bytes, at: int) -> tuple[list[object], int]:
+        found: list[object] = []
+        count, at = _read_block(content, at)
+        while count:
+            for _ in range(count):
+                item, at = read_item(content, at)
+                found.append(item)
+            count, at = _read_block(content, at)
+        return found, at
+
+    return read
+
+
+def _pairs_read(read_key: Read, read_value: Read) -> Read:
+    def read(content: bytes, at: int) -> tuple[dict[object, object], int]:
+        found: dict[object, object] = {}
+        count, at = _read_block(content, at)
+        while count:
+            for _ in range(count):
+                key, at = read_key(content, at)
+                value, at = read_value(content, at)
+                if key is not None and value is not None:  # DuckDB lets both be null, and never means it
+                    found[key] = value
+            count, at = _read_block(content, at)
+        return found, at
+
+    return read
+
+
+def _columns_read(key: Reader, value: Reader) -> Read | None:
+    """What reads numbers or bytes by column id: most of a manifest, so its small numbers are read in place."""
+    in_bytes = value.kind == "bytes"
+    if key.optional or value.optional or key.kind not in ("int", "long") or value.kind not in ("int", "long", "bytes"):
+        return None
+
+    def read(content: bytes, at: int) -> tuple[dict[object, object], int]:
+        found: dict[object, object] = {}
+        count, at = _read_block(content, at)
+        while count:
+            for _ in range(count):
+                byte = content[at]
+                column_id, at = (byte >> 1, at + 1) if not byte & 0x81 else read_long(content, at)
+                byte = content[at]
+                number, at = (byte >> 1, at + 1) if not byte & 0x81 else read_long(content, at)
+                if in_bytes:
+                    end = at + number
+                    if number < 0 or end > len(content):
+                        raise EOFError("bytes beyond the end")
+                    found[column_id], at = content[at:end], end
+                else:
+                    found[column_id] = number
+            count, at = _read_block(content, at)
+        return found, at
+
+    return read
+
+
+def _read_block(content: bytes, at: int) -> tuple[int, int]:
+    """How many items follow; a negative count has their size in bytes behind it."""
+    count, at = read_long(content, at)
+    if count < 0:
+        _, at = read_long(content, at)
+    return abs(count), at
