@@ -135,3 +135,16 @@ def test_a_name_of_any_length_is_left_to_duckdb(lake: FreshLake, other_lake: Fre
         session.execute(f'CREATE TABLE "{name}" (i INTEGER)')
         session.execute(f'INSERT INTO "{name}" VALUES (1)')
         assert session.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake'").fetchall() == [(name,)]
+
+
+def test_a_lake_of_the_first_version_is_upgraded(lake: FreshLake) -> None:
+    """Its notes stay, and what clients' writes need is added."""
+    conn = lake.psycopg()
+    expected = list_relations(lake)
+    conn.execute("DROP TABLE iceberg_shape, iceberg_snapshot, iceberg_file")
+    conn.execute("ALTER TABLE iceberg_table DROP COLUMN last_column_id, DROP COLUMN last_partition_id, DROP COLUMN is_native")
+    conn.execute("INSERT INTO iceberg_table VALUES (1, 's3://b/t', 2, 0, 1, 1, 0, 'token', 5)")
+    install(conn, lake.metadata_schema, lake.iceberg_path)
+    assert list_relations(lake) == expected
+    found = conn.execute("SELECT location, last_column_id, last_partition_id, is_native FROM iceberg_table").fetchall()
+    assert found == [("s3://b/t", 0, 0, False)]

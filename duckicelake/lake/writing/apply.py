@@ -16,9 +16,9 @@ from duckicelake.lake.writing.transaction import Commit
 INSERT_SNAPSHOT = """
 INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
 -- time travel by time wants it ascending, and a transaction's own time is that of its begin
-SELECT %(snapshot_id)s, greatest(clock_timestamp(), max(snapshot_time) + interval '1 microsecond'), %(schema_version)s,
+SELECT %(snapshot_id)s::bigint, greatest(clock_timestamp(), max(snapshot_time) + interval '1 microsecond'), %(schema_version)s,
        %(next_catalog_id)s, %(next_file_id)s
-  FROM ducklake_snapshot WHERE snapshot_id = %(snapshot_id)s - 1
+  FROM ducklake_snapshot WHERE snapshot_id = %(snapshot_id)s::bigint - 1
 """
 
 INSERT_CHANGES = """

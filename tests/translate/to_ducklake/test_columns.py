@@ -1,0 +1,179 @@
+"""Iceberg schemas as DuckLake columns."""
+
+from typing import Any
+
+import pytest
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.schema import Schema, parse_schema
+from duckicelake.lake.new_rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow
+from duckicelake.lake.rows import ColumnRow
+from duckicelake.translate.to_ducklake.columns import ColumnRules, change_columns, change_comments, create_columns, has_narrow
+from duckicelake.translate.types import FieldRules, columns_at, to_fields
+
+TABLE = 7
+
+
+def schema(*fields: dict[str, Any]) -> Schema:
+    """A schema of these fields, optional unless they say otherwise."""
+    return parse_schema({"type": "struct", "schema-id": 0, "fields": [{"required": False} | field for field in fields]})
+
+
+def field(field_id: int, name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    """A field's JSON."""
+    return {"id": field_id, "name": name, "type": kind, **more}
+
+
+NESTED = schema(
+    field(1, "id", "long", required=True, doc="the key"),
+    field(2, "place", {"type": "struct", "fields": [field(4, "x", "int", required=False), field(5, "at", "timestamptz", required=False)]}),
+    field(3, "tags", {"type": "list", "element-id": 6, "element": "string", "element-required": False}),
+    field(7, "m", {"type": "map", "key-id": 8, "key": "string", "value-id": 9, "value": "decimal(9, 2)", "value-required": False}),
+)
+
+
+def to_live(rows: list[NewRow], begin: int = 1) -> list[ColumnRow]:
+    """New columns as DuckLake then has them."""
+    return [
+        ColumnRow(
+            column_id=row.column_id,
+            begin_snapshot=begin,
+            end_snapshot=None,
+            column_order=row.column_order,
+            column_name=row.column_name,
+            column_type=row.column_type,
+            initial_default=row.initial_default,
+            default_value=row.default_value,
+            default_value_type=row.default_value_type,
+            nulls_allowed=row.nulls_allowed,
+            parent_column=row.parent_column,
+        )
+        for row in rows
+        if isinstance(row, NewColumn)
+    ]
+
+
+def change(before: Schema, after: Schema, widens: bool = False) -> list[NewRow]:
+    """What makes the columns of one schema those of another."""
+    return change_columns(TABLE, to_live(create_columns(TABLE, before)), after, ColumnRules(before, widens))
+
+
+def test_a_schema_comes_back_from_its_columns() -> None:
+    """What is written is read as the same fields, docs and NOT NULL of the root included."""
+    rows = create_columns(TABLE, NESTED)
+    live = to_live(rows)
+    comments = [row for row in rows if isinstance(row, NewComment)]
+    assert comments == [NewComment(TABLE, 1, "the key")]
+    fields = to_fields(columns_at(live, (), 1), FieldRules(is_past=False, defaulted=frozenset(), unreadable=frozenset()))
+    assert [item.type for item in fields] == [item.type for item in NESTED.fields]
+    assert [(item.field_id, item.name, item.required) for item in fields] == [(i.field_id, i.name, i.required) for i in NESTED.fields]
+
+
+def test_parents_carry_no_default_type() -> None:
+    """DuckLake wants an empty one for structs, lists and maps, and a word for leaves."""
+    kinds = {row.column_name: row.default_value_type for row in create_columns(TABLE, NESTED) if isinstance(row, NewColumn)}
+    assert kinds == {"id": "literal", "place": "", "x": "literal", "at": "literal", "tags": "", "element": "literal", "m": "",
+                     "key": "literal", "value": "literal"}  # fmt: skip
+
+
+def test_the_same_schema_changes_nothing() -> None:
+    """Whatever it holds."""
+    assert change(NESTED, NESTED) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "ended", "names"),
+    [
+        pytest.param([field(1, "key", "long"), field(2, "b", "int")], [1], ["key"], id="rename"),
+        pytest.param([field(1, "a", "long"), field(2, "b", "long")], [2], ["b"], id="promote"),
+        pytest.param([field(1, "a", "long"), field(2, "b", "int"), field(3, "c", "date")], [], ["c"], id="add"),
+        pytest.param([field(1, "a", "long")], [2], [], id="drop"),
+        pytest.param([field(2, "b", "int"), field(1, "a", "long")], [1, 2], ["b", "a"], id="move"),
+        pytest.param([field(1, "a", "long", required=True), field(2, "b", "int")], [1], ["a"], id="require"),
+    ],
+)
+def test_only_what_changes_is_written(after: list[dict[str, Any]], ended: list[int], names: list[str]) -> None:
+    """A column that stays as it is keeps its row."""
+    rows = change(schema(field(1, "a", "long"), field(2, "b", "int")), schema(*after))
+    assert sorted(row.column_id for row in rows if isinstance(row, EndedColumn)) == ended
+    assert [row.column_name for row in rows if isinstance(row, NewColumn)] == names
+
+
+def test_moved_columns_stand_in_their_new_order() -> None:
+    """Those that come after keep standing after them, new ones last."""
+    before = schema(field(1, "a", "int"), field(2, "b", "int"), field(3, "c", "int"))
+    after = schema(field(3, "c", "int"), field(1, "a", "int"), field(4, "d", "int"), field(2, "b", "int"))
+    rows = change(before, after)
+    orders = {row.column_id: row.column_order for row in to_live(rows)}
+    orders |= {i: i for i in (1, 2, 3) if i not in orders}
+    assert sorted(orders, key=lambda column_id: orders[column_id]) == [3, 1, 4, 2]
+    assert max(orders.values()) <= 4
+
+
+def test_a_default_of_duckdb_stays() -> None:
+    """What Iceberg cannot say and did not change is kept: an expression, a default that only new rows get."""
+    base = schema(field(1, "a", "long"))
+    (live,) = to_live(create_columns(TABLE, base))
+    live = ColumnRow(1, 1, None, 1, "a", "int64", None, "now()", "expression", live.nulls_allowed, None)
+    (_, new) = change_columns(TABLE, [live], schema(field(1, "b", "long")), ColumnRules(base, widens=False))
+    assert isinstance(new, NewColumn)
+    assert (new.column_name, new.default_value, new.default_value_type) == ("b", "now()", "expression")
+
+
+def test_defaults_of_version_3_are_kept_as_texts() -> None:
+    """In DuckDB's own spelling."""
+    (row,) = create_columns(TABLE, schema(field(1, "d", "date", **{"initial-default": "2020-02-29", "write-default": "2021-01-01"})))
+    assert isinstance(row, NewColumn)
+    assert (row.initial_default, row.default_value) == ("2020-02-29", "2021-01-01")
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        pytest.param([], "at least one column", id="none"),
+        pytest.param([field(1, "a", "int"), field(2, "A", "int")], "differ by case", id="case"),
+        pytest.param([field(1, "a", {"type": "struct", "fields": []})], "struct without fields", id="empty struct"),
+        pytest.param([field(1, "Row_Id", "int")], "reserves", id="reserved name"),
+        pytest.param([field(1, "a", "fixed[3]")], "fixed", id="type"),
+        pytest.param(
+            [field(9, "a", {"type": "struct", "fields": [
+                field(2, "b", {"type": "struct", "fields": [field(10, "c", "int", required=False)]}, required=False)]})],
+            "Number parents first",
+            id="ids out of order",
+        ),
+    ],
+)  # fmt: skip
+def test_what_would_break_a_lake_is_refused(fields: list[dict[str, Any]], word: str) -> None:
+    """One bad row would keep every DuckDB from attaching it."""
+    with pytest.raises(BadRequest, match=word):
+        create_columns(TABLE, schema(*fields))
+
+
+@pytest.mark.parametrize(("old", "new"), [("long", "int"), ("string", "long"), ("date", "timestamp"), ("double", "float")])
+def test_a_type_that_old_files_do_not_have_is_refused(old: str, new: str) -> None:
+    """Also for a column that comes back under its old id."""
+    with pytest.raises(BadRequest, match="cannot change its type"):
+        change(schema(field(1, "a", old)), schema(field(1, "a", new)))
+    gone = to_live(create_columns(TABLE, schema(field(1, "a", old))))
+    past = ColumnRow(2, 1, 2, 2, "b", "date", None, "NULL", "literal", True, None)
+    with pytest.raises(BadRequest, match="cannot change its type"):
+        after = schema(field(1, "a", old), field(2, "b", "string"))
+        change_columns(TABLE, [*gone, past], after, ColumnRules(schema(field(1, "a", old)), widens=False))
+
+
+@pytest.mark.parametrize(("narrow", "kind", "wide"), [("int8", "int", "int32"), ("uint16", "int", "int32"), ("json", "string", "varchar")])
+def test_narrow_types_widen_with_the_first_file_of_a_client(narrow: str, kind: str, wide: str) -> None:
+    """Only then: DuckDB's own tables stay as they are until somebody may write more into them."""
+    live = [ColumnRow(1, 1, None, 1, "a", narrow, None, "NULL", "literal", True, None)]
+    same = schema(field(1, "a", kind))
+    assert has_narrow(live)
+    assert change_columns(TABLE, live, same, ColumnRules(same, widens=False)) == []
+    rows = change_columns(TABLE, live, same, ColumnRules(same, widens=True))
+    assert [row.column_type for row in rows if isinstance(row, NewColumn)] == [wide]
+
+
+def test_docs_are_comments() -> None:
+    """Set, changed and taken away; an empty one is none."""
+    after = schema(field(1, "a", "int", doc="new"), field(2, "b", "int", doc="same"), field(3, "c", "int", doc=""))
+    rows = change_comments(TABLE, {1: "old", 2: "same", 3: "gone"}, after)
+    assert rows == [EndedComment(TABLE, 1), EndedComment(TABLE, 3), NewComment(TABLE, 1, "new")]

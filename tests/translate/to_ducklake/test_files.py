@@ -1,0 +1,84 @@
+"""Clients' data files as DuckLake's rows."""
+
+from typing import Any
+
+import pytest
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.bounds import encode_value
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import NestedField, PrimitiveType
+from duckicelake.lake.new_rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote
+from duckicelake.translate.to_ducklake.files import FirstIds, TakenFile, add_files, check_file
+
+LONG, DOUBLE = PrimitiveType("long"), PrimitiveType("double")
+SCHEMA = Schema(0, (NestedField(1, "i", LONG, False), NestedField(2, "d", DOUBLE, False)))
+
+
+def file(path: str = "s3://b/t/a.parquet", **more: Any) -> DataFile:
+    """A data file of ten rows."""
+    known: dict[str, Any] = {"content": 0, "file_format": "PARQUET", "partition": (), "record_count": 10, "file_size_in_bytes": 100}
+    return DataFile(file_path=path, **known | more)
+
+
+def stats(found: DataFile) -> dict[int, NewColumnStats]:
+    """The statistics that are kept of a file, by column."""
+    rows = add_files(7, [TakenFile(found, UNPARTITIONED)], SCHEMA, FirstIds(3, 0))
+    return {row.column_id: row for row in rows if isinstance(row, NewColumnStats)}
+
+
+def test_row_ids_follow_each_other() -> None:
+    """In the order of the files, from where the table's own left off."""
+    files = [TakenFile(file("a"), UNPARTITIONED), TakenFile(file("b", record_count=5), UNPARTITIONED)]
+    rows = add_files(7, files, SCHEMA, FirstIds(3, 1000))
+    assert [row for row in rows if isinstance(row, NewDataFile)] == [
+        NewDataFile(3, 7, "a", 10, 100, 1000),
+        NewDataFile(4, 7, "b", 5, 100, 1010),
+    ]
+    assert [row for row in rows if isinstance(row, AddedRows | ForgottenBounds)] == [AddedRows(7, 15, 200), ForgottenBounds(7)]
+
+
+def test_counts_are_ducklakes() -> None:
+    """It counts the values that are not null, Iceberg all of them."""
+    found = stats(file(value_counts={1: 10}, null_value_counts={1: 4}, column_sizes={1: 33}))
+    assert (found[1].value_count, found[1].null_count, found[1].column_size_bytes) == (6, 4, 33)
+    assert 2 not in found
+
+
+def test_bounds_are_kept_in_pairs() -> None:
+    """Half of them, reversed ones and nonsense prove nothing."""
+    low, high = encode_value(LONG, -5), encode_value(LONG, 7)
+    both = stats(file(lower_bounds={1: low}, upper_bounds={1: high}))
+    assert (both[1].min_value, both[1].max_value) == ("-5", "7")
+    for lower, upper in (({1: low}, {}), ({1: high}, {1: low}), ({1: b"x"}, {1: high})):
+        assert stats(file(lower_bounds=lower, upper_bounds=upper)) == {}
+
+
+@pytest.mark.parametrize(("counts", "expected"), [(None, None), ({2: 0}, False), ({2: 3}, True)])
+def test_nan_is_unknown_unless_counted(counts: dict[int, int] | None, expected: bool | None) -> None:
+    """DuckDB trusts bounds of floats only where there is none."""
+    found = stats(file(nan_value_counts=counts, value_counts={2: 10}, null_value_counts={2: 0}))
+    assert found[2].contains_nan is expected
+
+
+def test_counts_that_cannot_be_are_left_out() -> None:
+    """More nulls than values, or negative ones."""
+    assert stats(file(value_counts={1: 3}, null_value_counts={1: 4})) == {}
+    assert stats(file(value_counts={1: -3}, null_value_counts={1: -4})) == {}
+
+
+def test_what_ducklake_has_no_column_for_is_noted() -> None:
+    """Spec, partition values, sort order and split offsets."""
+    spec = PartitionSpec(4, (PartitionField(1, 1000, "part", "bucket[8]"),))
+    taken = TakenFile(file(partition=(5,), sort_order_id=2, split_offsets=(4, 900)), spec)
+    notes = [row for row in add_files(7, [taken], SCHEMA, FirstIds(3, 0)) if isinstance(row, NewFileNote)]
+    assert notes == [NewFileNote(7, 3, 4, "[5]", 2, "[4,900]")]
+
+
+@pytest.mark.parametrize("more", [{"file_format": "AVRO"}, {"record_count": -1}, {"file_size_in_bytes": 0}])
+def test_files_that_duckdb_cannot_read_are_refused(more: dict[str, Any]) -> None:
+    """A size of 0 would end its whole process."""
+    with pytest.raises(BadRequest):
+        check_file(TakenFile(file(**more), UNPARTITIONED))
