@@ -1,0 +1,73 @@
+"""Spark with Iceberg's own runtime writes over REST, DuckDB reads the same lake after every statement."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.readers import Served
+from tests.support.spark import Spark
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+MERGE_ON_READ = "'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read', 'write.merge.mode' = 'merge-on-read'"
+MERGE = (
+    "MERGE INTO {t} t USING (SELECT 14 AS id, 'merged' AS name UNION ALL SELECT 99, 'new') s ON t.id = s.id"
+    " WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT *"
+)
+
+Run = Callable[[str], None]
+
+
+@pytest.fixture
+def run(served: Served, spark: Spark) -> Run:
+    """What runs a statement on ns.t, `{t}` in it, and compares the rows with DuckDB's afterwards; `{c}` is the catalog."""
+    reader, lake = served.spark(spark), served.lake.duckdb()
+
+    def run_one(statement: str) -> None:
+        spark.arrow(statement.format(t=f"{reader.catalog}.ns.t", c=reader.catalog))
+        tables = lake.execute("SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'ns' AND table_name = 't'").fetchone()
+        if tables == (1,):
+            mine = [tuple(row.values()) for row in reader.read(("ns", "t")).to_pylist()]
+            assert sorted(mine, key=str) == sorted(lake.execute("FROM lake.ns.t").fetchall(), key=str), statement
+
+    run_one("CREATE NAMESPACE {c}.ns")
+    return run_one
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+@pytest.mark.parametrize("mode", ["", f", {MERGE_ON_READ}"], ids=["copy-on-write", "merge-on-read"])
+def test_rows_are_written(run: Run, format_version: int, mode: str) -> None:
+    """Inserts, deletes, updates and merges in both ways that Spark has, partitioned and sorted, compacted and overwritten."""
+    run(f"CREATE TABLE {{t}} (id bigint, name string) USING iceberg TBLPROPERTIES ('format-version' = '{format_version}'{mode})")
+    for statement in [
+        "INSERT INTO {t} SELECT id, concat('n', id) FROM range(30)",
+        "DELETE FROM {t} WHERE id = 12",
+        "UPDATE {t} SET name = 'changed' WHERE id IN (13, 14)",
+        MERGE,
+        "ALTER TABLE {t} ADD COLUMN extra int",
+        "ALTER TABLE {t} RENAME COLUMN name TO title",
+        "ALTER TABLE {t} ALTER COLUMN extra TYPE bigint",
+        "ALTER TABLE {t} ADD PARTITION FIELD bucket(4, id)",
+        "INSERT INTO {t} VALUES (501, 'e', 5), (502, 'f', 6)",
+        "DELETE FROM {t} WHERE id = 501",
+        "ALTER TABLE {t} WRITE ORDERED BY id",
+        "CALL {c}.system.rewrite_data_files(table => 'ns.t', options => map('rewrite-all', 'true'))",
+        "CALL {c}.system.rewrite_manifests('ns.t')",
+        "INSERT OVERWRITE {t} SELECT * FROM {t} WHERE id > 20",
+        "DELETE FROM {t} WHERE id >= 0",
+        "INSERT INTO {t} VALUES (1, 'last', 1)",
+    ]:
+        run(statement)
+
+
+def test_tables_are_made_from_queries_and_replaced(run: Run) -> None:
+    """CREATE, CREATE OR REPLACE and REPLACE TABLE AS; then renamed and dropped."""
+    for statement in [
+        "CREATE TABLE {t} USING iceberg AS SELECT id, 'x' AS q FROM range(5)",
+        "CREATE OR REPLACE TABLE {t} USING iceberg AS SELECT id AS other, map('k', id) AS m FROM range(3)",
+        "REPLACE TABLE {t} USING iceberg PARTITIONED BY (q) AS SELECT id, 'y' AS q FROM range(7)",
+        "ALTER TABLE {t} RENAME TO ns.u",
+        "DROP TABLE {c}.ns.u",
+        "DROP NAMESPACE {c}.ns",
+    ]:
+        run(statement)
