@@ -58,7 +58,7 @@ class DataFiles:
     def get(self, key: FileKey) -> DataFile:
         """Return one file for a manifest."""
         if key < 0:
-            return self.memory.inlined_files[key]
+            return self.memory.derived_files[key]
         if key not in self.memory.data_files:
             self.prepare([key])
         return self.memory.data_files[key]

@@ -99,8 +99,9 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
     after_ms = before[-1].timestamp_ms if before else 0
     history = to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
     writer = _make_writer(conn, objects, reading, note, memory)
-    writer.deriver.derive_inlined(reading.sources.inlined)
-    writer.files.place(file.key for step in (history.base, *history.steps) for file in step.added)
+    added = [file.key for step in (history.base, *history.steps) for file in step.added]
+    writer.deriver.derive_rows({key: reading.sources.derived[key] for key in added if key in reading.sources.derived})
+    writer.files.place(added)
     shelves = _take_shelves(writer, history, earlier)
     plans = to_manifests(history.steps, shelves, writer.files.spec_of)
     snapshots = (*before, *writer.write_snapshots(plans, before[-1].snapshot_id if before else None))

@@ -11,10 +11,11 @@ from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read_table import Since
 from duckicelake.lake.rows import Position
+from duckicelake.store.rewritten import Embedded
 from duckicelake.translate.manifests import Shelves
 from duckicelake.translate.partitions import PublishedSpec
 from duckicelake.translate.summaries import Totals
-from duckicelake.translate.visibility import FileKey, Longs, Visibility
+from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ class TableMemory:
     published: Published | None = None
     folded: Folded | None = None
     deleted_rows: dict[int, tuple[Longs, Longs | None]] = field(default_factory=dict[int, tuple[Longs, Longs | None]])
-    row_snapshot_ids: dict[int, Longs] = field(default_factory=dict[int, Longs])
-    inlined_files: dict[FileKey, DataFile] = field(default_factory=dict[FileKey, DataFile])
+    embedded: dict[int, Embedded] = field(default_factory=dict[int, Embedded])
+    derived_rows: dict[Identity, DataFile] = field(default_factory=dict[Identity, DataFile])
+    derived_files: dict[FileKey, DataFile] = field(default_factory=dict[FileKey, DataFile])
     delete_files: dict[tuple[str, str], DataFile] = field(default_factory=dict[tuple[str, str], DataFile])
     data_files: OrderedDict[FileKey, DataFile] = field(default_factory=OrderedDict[FileKey, DataFile])
     checked_files: set[FileKey] = field(default_factory=set[FileKey])

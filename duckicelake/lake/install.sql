@@ -77,6 +77,8 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_column_tag ON ducklake_column_tag (table_i
 CREATE INDEX IF NOT EXISTS iceberg_ix_tag ON ducklake_tag (object_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file ON ducklake_data_file (table_id, begin_snapshot);
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_end ON ducklake_data_file (table_id, end_snapshot) WHERE end_snapshot IS NOT NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_partial ON ducklake_data_file (table_id) WHERE partial_max IS NOT NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_snapshot_file ON ducklake_snapshot (next_file_id, snapshot_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_delete_file ON ducklake_delete_file (table_id, delete_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_stats ON ducklake_file_column_stats (data_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_partition ON ducklake_file_partition_value (data_file_id);

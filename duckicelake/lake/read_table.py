@@ -23,8 +23,10 @@ from duckicelake.lake.rows import (
     InlinedDeleteRow,
     InlinedTable,
     NameMappingRow,
+    PartialFileRow,
     PartitionRow,
     Position,
+    SchemaVersionRow,
     SnapshotRow,
     SortRow,
     TableRow,
@@ -73,7 +75,8 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         sort_keys=fetch_rows(conn, SortRow, SELECT_SORT_KEYS, table_id=table_id),
         name_mappings=fetch_rows(conn, NameMappingRow, SELECT_NAME_MAPPINGS, table_id=table_id),
         spans=spans,
-        partial_files=fetch_rows(conn, DataFileRow, SELECT_PARTIAL_FILES, table_id=table_id),
+        partial_files=fetch_rows(conn, PartialFileRow, SELECT_PARTIAL_FILES, table_id=table_id),
+        schema_versions=fetch_rows(conn, SchemaVersionRow, SELECT_SCHEMA_VERSIONS, table_id=table_id),
         delete_files=delete_files,
         inlined_tables=inlined_tables,
         inlined_deletes=inlined_deletes,
@@ -115,10 +118,21 @@ def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_id
 
 SELECT_PARTIAL_FILES = """
 SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
-       f.record_count, f.file_size_bytes, f.row_id_start, f.partition_id, f.mapping_id, f.partial_max, f.encryption_key,
-       NULL AS partition_values
+       f.record_count, f.file_size_bytes, f.row_id_start, s.snapshot_id AS written_at, c.changes_made
   FROM ducklake_data_file f
- WHERE f.table_id = %(table_id)s AND f.partial_max > f.begin_snapshot
+  -- a lake snapshot names the next file id after its own files
+  LEFT JOIN LATERAL (SELECT w.snapshot_id FROM ducklake_snapshot w WHERE w.next_file_id > f.data_file_id
+                      ORDER BY w.next_file_id, w.snapshot_id LIMIT 1) s ON true
+  LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
+ WHERE f.table_id = %(table_id)s AND f.partial_max IS NOT NULL
+ ORDER BY f.data_file_id
+"""
+
+SELECT_SCHEMA_VERSIONS = """
+SELECT begin_snapshot, schema_version
+  FROM ducklake_schema_versions
+ WHERE table_id = %(table_id)s
+ ORDER BY begin_snapshot, schema_version
 """
 
 SELECT_DATA_FILES = """

@@ -161,6 +161,33 @@ class DataFileRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialFileRow:
+    """`ducklake_data_file` of a file that flush or merge wrote from rows of earlier lake snapshots, embedded in it.
+
+    `written_at` is the lake snapshot that wrote it and `changes_made` what that one did; when it has expired, they are
+    those of the next one left.
+    """
+
+    data_file_id: int
+    begin_snapshot: int
+    path: str
+    path_is_relative: bool
+    record_count: int
+    file_size_bytes: int
+    row_id_start: int | None
+    written_at: int | None
+    changes_made: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersionRow:
+    """`ducklake_schema_versions`: the columns of the table are those of its newest version."""
+
+    begin_snapshot: int
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteFileRow:
     """`ducklake_delete_file`: cumulative positions of one data file."""
 
@@ -272,7 +299,8 @@ class TableState:
     sort_keys: Sequence[SortRow]
     name_mappings: Sequence[NameMappingRow]
     spans: Sequence[FileSpan]
-    partial_files: Sequence[DataFileRow]
+    partial_files: Sequence[PartialFileRow]
+    schema_versions: Sequence[SchemaVersionRow]
     delete_files: Sequence[DeleteFileRow]
     inlined_tables: Sequence[InlinedTable]
     inlined_deletes: Sequence[InlinedDeleteRow]

@@ -55,6 +55,10 @@ class InlinedTable:
         """Rows of a query in which `{t}` is the table."""
         return self.duckdb.execute(query.replace("{t}", self.name)).fetchall()
 
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The inlined rows, as (row_id, begin_snapshot, values …)."""
+        return read_inlined(self.psycopg, self.name)[1]
+
     def read(self) -> tuple[tuple[InlinedColumn, ...], pa.Table]:
         """The columns, and the inlined rows converted."""
         columns, rows = read_inlined(self.psycopg, self.name)
