@@ -40,7 +40,7 @@ LIBRARIES: dict[str, set[str]] = {
     "iceberg": {"pydantic", "fastavro", "pyroaring", "numpy", "pyarrow"},
     "lake": {"psycopg", "psycopg_pool"},
     "store": {"obstore", "boto3", "botocore", "pyarrow", "numpy", "duckdb"},
-    "translate": {"sqlglot", "numpy"},
+    "translate": {"sqlglot", "numpy", "pyarrow"},
     "access": {"jwt", "argon2"},
     # Only to name the type of the connection that it hands on; see the test below.
     "catalog": {"psycopg"},

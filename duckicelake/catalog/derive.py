@@ -5,18 +5,21 @@ from dataclasses import dataclass
 
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.catalog.outbox import Outbox, format_digest
-from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import encode_deletion_vectors
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnRow, InlinedTable, SchemaVersionRow, TableState
 from duckicelake.store.inlined import InlinedColumn, convert_rows, encode_inlined, split_by_snapshot
 from duckicelake.store.inlined import InlinedFile as StoredFile
+from duckicelake.store.inlined_types import UnsayableValue
 from duckicelake.store.parquet import encode_position_deletes
 from duckicelake.store.rewritten import RowPlaces, restore_rows, take_rows
 from duckicelake.translate.files import find_lower, find_upper, to_deletion_vector, to_position_deletes
 from duckicelake.translate.locations import deletes_uri, file_uri, inlined_uri, table_folder
 from duckicelake.translate.schemas import V3
-from duckicelake.translate.types import ColumnTree, columns_at, find_primitive
+from duckicelake.translate.shape.leaf_types import find_primitive
+from duckicelake.translate.shape.remedies import ColumnTree
+from duckicelake.translate.types import columns_at, find_hidden, refuse_value
 from duckicelake.translate.visibility import FileKey, InlinedFile, Longs, RestoredFile
 
 
@@ -49,10 +52,15 @@ class Deriver:
 
     def _derive_inlined(self, table: InlinedTable, files: Sequence[InlinedFile]) -> None:
         tree = columns_at(self.state.columns, (), table.begin_snapshot)
-        columns = to_inlined_columns(tree, None)
+        columns = to_inlined_columns(tree, None, find_hidden(self.state.columns))
         by_begin = {file.file.begin_snapshot: file for file in files}
         rows = [(row[0], row[1], *row[3:]) for row in table.rows if row[1] in by_begin]
-        for begin, part in split_by_snapshot(convert_rows(columns, rows)):
+        try:
+            converted = convert_rows(columns, rows)
+        except UnsayableValue as found:
+            present = columns_at(self.state.columns, (), self.state.position.lake_snapshot_id)
+            raise refuse_value(self.state.table, present, found.field_id, found.reason) from None
+        for begin, part in split_by_snapshot(converted):
             self._keep(by_begin[begin], encode_inlined(columns, part), tree)
 
     def _restore(self, version: SchemaVersionRow, data_file_ids: frozenset[int], files: Sequence[RestoredFile]) -> None:
@@ -76,7 +84,7 @@ class Deriver:
         found = to_inlined_data_file(uri, made, tree)
         self.memory.derived_rows[file.identity()] = self.memory.derived_files[file.file.key] = found
 
-    def derive_deletes(self, target: DataFile, positions: Longs) -> DataFile:
+    def derive_deletes(self, target: AnyFile, positions: Longs) -> DataFile:
         """Return the delete file that marks these positions of a data file."""
         remembered = (target.file_path, f"v{self.format_version} {format_digest(positions.tobytes())} {target.partition}")
         found = self.memory.delete_files.get(remembered)
@@ -85,24 +93,25 @@ class Deriver:
             found = self.memory.delete_files[remembered] = derive(target, positions)
         return found
 
-    def _derive_positions(self, target: DataFile, positions: Longs) -> DataFile:
+    def _derive_positions(self, target: AnyFile, positions: Longs) -> DataFile:
         content = encode_position_deletes(target.file_path, positions)
         uri = deletes_uri(self.location, format_digest(content), "parquet")
         self.outbox.add(uri, content)
-        return to_position_deletes(uri, len(content), len(positions), target)
+        return to_position_deletes(uri, len(content), positions, target)
 
-    def _derive_vector(self, target: DataFile, positions: Longs) -> DataFile:
+    def _derive_vector(self, target: AnyFile, positions: Longs) -> DataFile:
         puffin = encode_deletion_vectors([(target.file_path, positions)])
         uri = deletes_uri(self.location, format_digest(puffin.content), "puffin")
         self.outbox.add(uri, puffin.content)
         return to_deletion_vector(uri, puffin, len(positions), target)
 
 
-def to_inlined_columns(tree: ColumnTree, parent: int | None) -> tuple[InlinedColumn, ...]:
+def to_inlined_columns(tree: ColumnTree, parent: int | None, hidden: frozenset[int] = frozenset()) -> tuple[InlinedColumn, ...]:
     """Return the columns below a parent (None: the table's own) as the store wants them."""
     return tuple(
-        InlinedColumn(row.column_id, row.column_name, row.column_type, to_inlined_columns(tree, row.column_id))
+        InlinedColumn(row.column_id, row.column_name, row.column_type, to_inlined_columns(tree, row.column_id, hidden), not is_hidden)
         for row in tree.children.get(parent, ())
+        for is_hidden in [row.column_id in hidden]
     )
 
 

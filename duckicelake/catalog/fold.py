@@ -65,7 +65,8 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     schemas = to_schemas(state, oldest_row)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
     mapping = to_name_mapping(state.name_mappings, state.columns)
-    if earlier is not None and (schemas.format_version, mapping.format()) != (earlier.format_version, earlier.name_mapping):
+    shape = (schemas.format_version, schemas.hidden, mapping.format())
+    if earlier is not None and shape != (earlier.format_version, earlier.hidden, earlier.name_mapping):
         return None
     if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _rewrites_past(sources, earlier)):
         return None
@@ -75,6 +76,9 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
 def _goes_on(state: TableState, earlier: Folded) -> bool:
     """Tell whether nothing since the earlier load expired or rewrote what it has seen."""
     if state.position.change_id != earlier.change_id:
+        return False
+    # an expired snapshot is shown for as long as it is the current one
+    if state.snapshots and any(shown.snapshot_id < state.oldest.snapshot_id for shown in earlier.snapshots[:1]):
         return False
     kinds = [kinds_of_table(row.changes_made, state.table.table_id) for row in state.snapshots]
     return all(found and not found & REWRITE_KINDS for found in kinds)
@@ -112,6 +116,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         oldest_row=reading.oldest_row,
         specs=reading.partitioning.specs,
         format_version=reading.schemas.format_version,
+        hidden=reading.schemas.hidden,
         name_mapping=reading.mapping.format(),
         shelves=shelves,
         written=_still_carried(writer.written, shelves),
@@ -129,7 +134,6 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
         memory.known_uris = {uri for uri, _ in objects.list_under(note.location)} if state.notes.table else set()
     if earlier is None:
         memory.data_files.clear()
-        memory.encoded_snapshots.clear()
         memory.checked_files.clear()
     deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris), reading.schemas.format_version)
     folder = table_folder(state.data_path, state.table)

@@ -142,8 +142,7 @@ class FileSpan(NamedTuple):
     record_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class DataFileRow:
+class DataFileRow(NamedTuple):
     """`ducklake_data_file`, whole. `partition_values` are the texts of `ducklake_file_partition_value` by key index."""
 
     data_file_id: int
@@ -215,13 +214,36 @@ class ColumnStatsRow(NamedTuple):
     contains_nan: bool | None
 
 
+class PackedColumnStats(NamedTuple):
+    """Many rows of `ducklake_file_column_stats`, column by column, in no order.
+
+    Shape: columns of bytes hold big-endian 64-bit numbers, -1 for null; `min_value` and `max_value` are all texts, one
+    behind the other, of the lengths (in UTF-8) that `min_length` and `max_length` tell
+    """
+
+    data_file_id: bytes
+    column_id: bytes
+    column_size_bytes: bytes
+    value_count: bytes
+    null_count: bytes
+    contains_nan: bytes
+    min_length: bytes
+    max_length: bytes
+    min_value: str
+    max_value: str
+
+
 @dataclass(frozen=True, slots=True)
 class InlinedTable:
-    """One `ducklake_inlined_data_<T>_<V>`: `rows` are (row_id, begin_snapshot, end_snapshot, *root columns in order)."""
+    """One `ducklake_inlined_data_<T>_<V>`: `rows` are (row_id, begin_snapshot, end_snapshot, *root columns in order).
+
+    `column_names` are those of the root columns, as Postgres has them: at most 63 bytes, in whatever case.
+    """
 
     schema_version: int
     begin_snapshot: int
     rows: Sequence[tuple[object, ...]]
+    column_names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +303,7 @@ class TableState:
 
     Of files, deletes, inlined rows and snapshots it holds what changed after the lake snapshot `since`: every file that
     began or ended then, and everything that decides which rows of the files with changed deletes are visible.
+    `too_large` are the uint32 columns with numbers in files that no signed 32 bits hold.
     """
 
     position: Position
@@ -305,3 +328,4 @@ class TableState:
     inlined_tables: Sequence[InlinedTable]
     inlined_deletes: Sequence[InlinedDeleteRow]
     notes: TableNotes
+    too_large: Sequence[int] = ()

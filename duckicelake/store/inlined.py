@@ -92,13 +92,13 @@ def encode_inlined(columns: Sequence[InlinedColumn], table: pa.Table) -> Inlined
 
 
 def _build_array(node: Node, values: list[Any]) -> AnyArray:
-    if node.children:
-        read = [None if value is None else _parse(node, value) for value in values]
-    else:
-        read = [None if value is None else node.read(value) for value in values]
     try:
+        if node.children:
+            read = [None if value is None else _parse(node, value) for value in values]
+        else:
+            read = [None if value is None else node.read(value) for value in values]
         array = pa.array(read, node.storage)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise Unsupported(f"Column {node.path!r} holds an inlined value that is no {node.kind}: {error}") from None
     return array if node.storage == node.arrow else array.cast(node.arrow)
 

@@ -6,24 +6,37 @@ from dataclasses import dataclass
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema, format_schema
-from duckicelake.iceberg.types import NestedField, walk_fields
+from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
 from duckicelake.lake.rows import JsonNote, TableState
-from duckicelake.translate.types import FieldRules, columns_at, find_defaulted, find_unreadable, schema_changes, to_fields
+from duckicelake.translate.shape.leaf_types import ONLY_IN_V3
+from duckicelake.translate.types import (
+    FieldRules,
+    columns_at,
+    find_defaulted,
+    find_hidden,
+    find_unreadable,
+    refuse_value,
+    schema_changes,
+    to_fields,
+)
 
 V2, V3 = 2, 3
+TOO_LARGE = "numbers above 2147483647 in files that no reader of signed numbers shows rightly"
 
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
     """A table's schemas over time: `timeline` holds the lake snapshot each is valid from, ascending.
 
-    `format_version` is the lowest that can say them all, and never below the one given out before.
+    `format_version` is the lowest that can say them all, and never below the one given out before. `hidden` are columns
+    that none of them shows.
     """
 
     timeline: tuple[tuple[int, Schema], ...]
     new_notes: tuple[JsonNote, ...]
     last_column_id: int
     format_version: int
+    hidden: frozenset[int]
 
     def at(self, lake_snapshot_id: int) -> Schema:
         """Return the schema at a lake snapshot, the oldest known one when it is older still."""
@@ -47,13 +60,13 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
     Raises: Unsupported: a column that cannot be published, by name, type and remedy
     """
     unreadable = find_unreadable(state.columns, oldest_row)
-    defaulted = find_defaulted(state.columns, oldest_row)
+    defaulted, hidden = find_defaulted(state.columns, oldest_row, state.name_mappings), find_hidden(state.columns)
     ids = {note.json: note.id for note in state.notes.schemas}
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
     changes = schema_changes(state.columns, state.column_tags)
     for since, until in zip(changes, [*changes[1:], None], strict=True):
-        rules = FieldRules(since != changes[-1], defaulted, unreadable)
+        rules = FieldRules(state.table, since != changes[-1], defaulted, unreadable, hidden)
         fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
         fields = without_twins(fields, is_in_files=until is None or until > oldest_row)
         if not fields:
@@ -63,10 +76,21 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
             ids[text] = max(ids.values(), default=-1) + 1
             new_notes.append(JsonNote(ids[text], text))
         timeline.append((since, Schema(ids[text], fields)))
+    _check_numbers(state, hidden)
     last_column_id = max(row.column_id for row in state.columns)
-    needed = V3 if defaulted else V2
+    needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2
     noted = state.notes.table.format_version if state.notes.table else needed
-    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted))
+    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden)
+
+
+def _needs_v3(schema: Schema) -> bool:
+    leaves = (item.type for _, item in walk_fields(schema.fields))
+    return any(isinstance(leaf, PrimitiveType) and leaf.name in ONLY_IN_V3 for leaf in leaves)
+
+
+def _check_numbers(state: TableState, hidden: frozenset[int]) -> None:
+    for column_id in sorted(frozenset(state.too_large) - hidden):
+        raise refuse_value(state.table, columns_at(state.columns, (), state.position.lake_snapshot_id), column_id, TOO_LARGE)
 
 
 def without_twins(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[NestedField, ...]:

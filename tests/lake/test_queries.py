@@ -68,7 +68,7 @@ BIG = (
     "iceberg_metadata_log",
 )
 USES_BEFORE_A_PLAN_STAYS = 8
-HOT_MODULES = ("read", "read_table", "watch", "notes")
+HOT_MODULES = ("read", "read_files", "read_table", "watch", "notes")
 
 
 def list_statements() -> dict[str, str]:

@@ -28,9 +28,7 @@ def read_inlined(conn: Connection, table_name: str) -> tuple[tuple[InlinedColumn
     table_id, inlined_table = found
     rows = conn.execute(COLUMNS, [table_id]).fetchall()
     stored = conn.execute(STORED_COLUMNS, [inlined_table]).fetchall()
-    picked = [
-        sql.SQL("{}::text" if kind in AS_TEXT else "{}").format(sql.Identifier(name)) for name, kind in [*stored[:2], *stored[3:]]
-    ]
+    picked = [sql.SQL("{}::text" if kind in AS_TEXT else "{}").format(sql.Identifier(name)) for name, kind in [*stored[:2], *stored[3:]]]
     query = sql.SQL("SELECT {} FROM {} ORDER BY row_id").format(sql.SQL(", ").join(picked), sql.Identifier(inlined_table))
     return _find_children(rows, None), conn.execute(query).fetchall()
 
