@@ -1,14 +1,22 @@
 """One table load, measured: CPU time per server, wall time, memory."""
 
+import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from socket import create_connection, create_server
+from uuid import uuid4
 
 from bench.accounting import MIB, read_peak, reset_peak
 from bench.report import Cell
 from bench.seed import Growing, find_tables, seed_table
 from bench.stand import Stand, read_snapshot_count
+from duckicelake.app import read_store_settings
+from duckicelake.rest.ready import build_ready_answer
+from duckicelake.store.objects import open_objects
 
 WARM_UP = "warm_up"
+BODY_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +26,7 @@ class Measured:
     cpu_ms: dict[str, float]
     wall_ms: float
     peak_bytes: int
-    body_bytes: int
+    body: bytes
     snapshot_count: int
 
     @property
@@ -29,7 +37,7 @@ class Measured:
     def to_row(self) -> dict[str, Cell]:
         """Return the figures under their names."""
         cpu = {f"{name}_cpu_ms": spent for name, spent in self.cpu_ms.items()}
-        return {**cpu, "wall_ms": self.wall_ms, "body_bytes": self.body_bytes}
+        return {**cpu, "wall_ms": self.wall_ms, "body_bytes": len(self.body)}
 
 
 def measure_load(stand: Stand, table: str) -> Measured:
@@ -42,7 +50,41 @@ def measure_load(stand: Stand, table: str) -> Measured:
     if status != 200:
         raise RuntimeError(f"{path} was answered {status}: {body[:400].decode('utf-8', 'replace')}")
     cpu_ms = {name: after[name] - before[name] for name in before}
-    return Measured(cpu_ms, wall_ms, read_peak(server), len(body), read_snapshot_count(body))
+    return Measured(cpu_ms, wall_ms, read_peak(server), body, read_snapshot_count(body))
+
+
+def measure_body(stand: Stand, body: bytes) -> float:
+    """Return the CPU-milliseconds that a body of this size costs whatever is in it: to join, tag, compress, store and send."""
+    objects = open_objects(read_store_settings(stand.lake))
+    uris = [f"{json.loads(body)['metadata']['location']}/bench/{uuid4()}" for _ in range(BODY_TRIES)]
+    # the first one opens the connection
+    objects.put_new(f"{uris[0]}-first", b"")
+    began = time.process_time()
+    for uri in uris:
+        metadata = b"".join((body[: len(body) // 2], body[len(body) // 2 :]))
+        build_ready_answer(b"".join((b"{", metadata, b"}")))
+        objects.put_new(uri, body)
+    stored_ms = (time.process_time() - began) * 1000 / BODY_TRIES
+    return stored_ms + sum(measure_sending(body) for _ in range(BODY_TRIES)) / BODY_TRIES
+
+
+def measure_sending(body: bytes) -> float:
+    """Return the CPU-milliseconds that the sender of a body spends."""
+    with create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as reader:
+        received = reader.submit(receive_all, listening.getsockname())
+        accepted, _ = listening.accept()
+        with accepted:
+            began = time.thread_time()
+            accepted.sendall(body)
+            spent_ms = (time.thread_time() - began) * 1000
+        assert received.result() == len(body)
+    return spent_ms
+
+
+def receive_all(address: tuple[str, int]) -> int:
+    """Return how many bytes a server sends."""
+    with create_connection(address) as connection:
+        return sum(map(len, iter(lambda: connection.recv(1 << 16), b"")))
 
 
 def restart_warm(stand: Stand) -> int:

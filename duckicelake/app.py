@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
-from duckicelake.catalog.warehouse import close_warehouse, open_warehouse
+from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
@@ -34,21 +34,26 @@ def build_lifespan(settings: Settings, door: Door) -> Lifespan:
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as opened:
             for lake in settings.lakes():
-                door.lakes[lake.name] = await open_lake(lake, settings.cache_max, opened)
+                door.lakes[lake.name] = await open_lake(lake, read_limits(settings), opened)
             yield
         door.lakes.clear()
 
     return lifespan
 
 
-async def open_lake(settings: LakeSettings, cache_max: int, opened: AsyncExitStack) -> OpenLake:
+async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitStack) -> OpenLake:
     """Return a lake with its pool and its watch, both closed when `opened` is."""
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
-    warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), cache_max)
+    warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)
     return OpenLake(settings.name, warehouse, watch)
+
+
+def read_limits(settings: Settings) -> Limits:
+    """Return how much each lake may keep in memory, and how long it may wait."""
+    return Limits(settings.cache_max, settings.memory_max_bytes, settings.postgres_timeout_s)
 
 
 def read_store_settings(settings: LakeSettings) -> StoreSettings:

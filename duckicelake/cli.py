@@ -14,7 +14,7 @@ from duckicelake.backends.home import Home, open_home
 from duckicelake.commands import backends as background
 from duckicelake.commands.embedded import join_home, using_stack
 from duckicelake.commands.facts import choose_lake, find_facts
-from duckicelake.commands.prepare import prepare_lake
+from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
 from duckicelake.config import Settings, read_settings
@@ -90,12 +90,21 @@ def serve(
     run_server(settings, Console())
 
 
-def init(home: HomeOption = None, store: StoreOption = None, config: ConfigOption = None) -> None:
+def init(
+    remove: Annotated[bool, typer.Option("--remove", help="Take our notes out of the lakes again; files stay.")] = False,
+    home: HomeOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
     """Prepare the lakes: make them when missing, adopt existing DuckLakes; DuckDB sees no difference."""
-    settings, console = read_settings(_given(locals())), Console()
+    settings, console = read_settings({"home": home, "store": store, "config": config}), Console()
     folder = open_home(settings.home).make_folder("extensions")
     with stopping_on_signals(), using_stack(settings, "init", console.print) as running:
         for lake in running.lakes():
+            if remove:
+                abandon_lake(lake)
+                console.print(f"lake {lake.name} is DuckDB's alone again; what was published stays, and may be deleted", soft_wrap=True)
+                continue
             ready = prepare_lake(lake, folder, console.print)
             console.print(f"lake {ready.name} is ready: data in {ready.data_path}, Iceberg files in {ready.iceberg_path}", soft_wrap=True)
 
@@ -118,13 +127,20 @@ def connect(
         typer.echo(format_all(facts) if client is None else format_snippet(facts, client.value), nl=False)
 
 
-def check(home: HomeOption = None, store: StoreOption = None, config: ConfigOption = None) -> None:
+def check(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="First bring back published objects that are gone; servers then trust nothing.")
+    ] = False,
+    home: HomeOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
     """Say what is wrong with the lakes, and what to do about it; status 1 when something is."""
-    settings, console = read_settings(_given(locals())), Console()
+    settings, console = read_settings({"home": home, "store": store, "config": config}), Console()
     from duckicelake.commands.check import check_lakes  # noqa: PLC0415  DuckDB and the object store take a second to import
 
     with stopping_on_signals(), using_stack(settings, "check", Console(stderr=True).print) as running:
-        if not check_lakes(running, open_home(settings.home), console):
+        if not check_lakes(running, open_home(settings.home), console, repair):
             raise typer.Exit(FAILED)
 
 

@@ -101,6 +101,8 @@ class Settings(BaseSettings):
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
     cache_max: int = Field(1024, ge=0)
+    memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)
+    postgres_timeout_s: float = Field(60.0, gt=0, le=86_400)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     insecure: bool = False

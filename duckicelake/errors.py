@@ -53,6 +53,14 @@ class Unsupported(CatalogError):
     """The lake holds, or the client asks for, something that Iceberg or this catalog cannot say."""
 
 
+class NotServed(Unsupported):
+    """An operation of the REST specification that this catalog does not have."""
+
+
+class Damaged(Unsupported):
+    """The lake's rows contradict themselves; somebody has to correct them in Postgres."""
+
+
 class NotAuthorized(CatalogError):
     """The client is not known."""
 
@@ -79,3 +87,7 @@ class LakeBusy(ServiceUnavailable):
 
 class LakeMoved(ServiceUnavailable):
     """Maintenance removed something while it was being read; reading again gives the new state."""
+
+
+class TableVanished(LakeMoved):
+    """A table of inlined rows that DuckLake's registry names is gone: flushed meanwhile, or lost."""

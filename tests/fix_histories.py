@@ -1,12 +1,17 @@
 """Options and fixtures of the differential test: how many histories, from which seed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from tests.differential.sessions import Sessions
+from tests.support.shared_stack import SharedStack
+
 _HISTORIES = 40
 _SEED = 20261121
 _BLOCK = 10
+_HISTORIES_PER_SPARK_HISTORY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,30 +20,37 @@ class Block:
 
     seed: int
     count: int
-    wide: bool = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--histories N --seed S --wide`: a longer run, the same run again, or one with maintenance in it."""
+    """`--histories N --seed S`: a longer run, or the same run again."""
     group = parser.getgroup("differential")
     group.addoption("--histories", type=int, default=_HISTORIES, help="how many generated histories to prove")
     group.addoption("--seed", type=int, default=_SEED, help="where the histories come from")
-    group.addoption("--wide", action="store_true", help="let histories flush, merge, rewrite, expire and checkpoint as well")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes a `block` runs once for each block, so that processes share the work."""
+    count, first = read_option(metafunc.config, "histories"), read_option(metafunc.config, "seed")
     if "block" in metafunc.fixturenames:
-        count, first = read_option(metafunc.config, "histories"), read_option(metafunc.config, "seed")
-        wide = bool(metafunc.config.getoption("wide"))
-        blocks = [Block(first + start, min(_BLOCK, count - start), wide) for start in range(0, count, _BLOCK)]
-        metafunc.parametrize("block", blocks, ids=[f"seed{block.seed}x{block.count}" for block in blocks])
+        blocks = [Block(first + start, min(_BLOCK, count - start)) for start in range(0, count, _BLOCK)]
+        metafunc.parametrize("block", blocks, ids=name_block)
+    if "spark_block" in metafunc.fixturenames:
+        blocks = [Block(first + 1_000_000, -(-count // _HISTORIES_PER_SPARK_HISTORY))]
+        metafunc.parametrize("spark_block", blocks, ids=name_block)
 
 
-@pytest.fixture
-def history_seed(request: pytest.FixtureRequest) -> int:
-    """The seed of this run."""
-    return read_option(request.config, "seed")
+def name_block(block: Block) -> str:
+    """The block as a test id."""
+    return f"seed{block.seed}x{block.count}"
+
+
+@pytest.fixture(scope="session")
+def sessions(stack: SharedStack) -> Iterator[Sessions]:
+    """DuckDB sessions that outlive a history."""
+    lending = Sessions(stack)
+    with lending.opened:
+        yield lending
 
 
 def read_option(config: pytest.Config, name: str) -> int:

@@ -1,18 +1,19 @@
 """Details of data files, read in slices when a manifest needs them: a table may have more than fit in memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
 
 from duckicelake.catalog.memory import TableMemory
-from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.manifest import AnyFile, EncodedFile, encode_files
 from duckicelake.iceberg.schema import Schema, leaf_fields
-from duckicelake.lake.client_notes import read_file_notes
-from duckicelake.lake.read_table import read_column_stats, read_data_files
+from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote
+from duckicelake.lake.writing.client_notes import read_file_notes
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_column_ids
+from duckicelake.translate.columns.statistics import encode_metrics
 from duckicelake.translate.files import LeafTypes, check_hive_columns, check_readable, choose_spec, to_data_file
 from duckicelake.translate.locations import file_uri
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
@@ -22,8 +23,12 @@ from duckicelake.translate.shape.told_files import with_told
 from duckicelake.translate.shape.told_specs import find_partition as find_told_partition
 from duckicelake.translate.visibility import FileKey
 
-REMEMBERED_MAX = 20_000
 SLICE = 4_000
+SLICE_COLUMNS = 40_000
+"""Columns of all files whose statistics are read at once."""
+REMEMBERED_COLUMNS = 200_000
+FEW = 20
+"""Up to so many files are read faster one by one."""
 
 
 @dataclass(slots=True)
@@ -49,7 +54,7 @@ class DataFiles:
         real = sorted(key for key in known if key >= 0 and key not in self.spec_ids)
         if not self._is_split:
             return
-        for part in _slices(real):
+        for part in _slices(real, SLICE):
             notes = read_file_notes(self.conn, part)
             for row in read_data_files(self.conn, part):
                 spec, _ = self._choose_spec(row, notes.get(row.data_file_id))
@@ -72,10 +77,10 @@ class DataFiles:
             self.place([key])
         return self.spec_ids[key]
 
-    def get(self, key: FileKey) -> DataFile:
+    def get(self, key: FileKey) -> AnyFile:
         """Return one file for a manifest."""
         if key < 0:
-            return self.memory.inlined_files[key]
+            return self.memory.derived_files[key]
         if key not in self.memory.data_files:
             self.prepare([key])
         return self.memory.data_files[key]
@@ -83,22 +88,75 @@ class DataFiles:
     def prepare(self, keys: Iterable[FileKey]) -> None:
         """Have these files in memory, reading all that are missing in one go."""
         files = self.memory.data_files
-        missing = sorted({key for key in keys if key >= 0 and key not in files})
-        while files and len(files) + len(missing) > REMEMBERED_MAX:
-            files.popitem(last=False)
-        for part in _slices(missing):
-            stats: dict[int, list[ColumnStatsRow]] = {key: [] for key in part}
-            for row in read_column_stats(self.conn, self.table_id, part):
-                stats[row.data_file_id].append(row)
+        wanted = sorted({key for key in keys if key >= 0})
+        missing = [key for key in wanted if key not in files]
+        self._make_room(wanted, len(missing))
+        for part in _slices(missing, self.most_at_once):
+            by_schema: dict[int, list[DataFileRow]] = {}
             notes = read_file_notes(self.conn, part)
             for row in read_data_files(self.conn, part):
-                check_readable(row)
-                note = notes.get(row.data_file_id)
-                spec, partition = self._choose_spec(row, note)
-                uri = file_uri(self.folder, row.path, row.path_is_relative)
-                self._check_mapping(row, uri, spec)
-                types = self._leaf_types(self.schemas.at(row.begin_snapshot))
-                files[row.data_file_id] = with_told(to_data_file(row, uri, partition, stats[row.data_file_id], types), row, note)
+                by_schema.setdefault(self.schemas.at(row.begin_snapshot).schema_id, []).append(row)
+            for rows in by_schema.values():
+                plain = [row for row in rows if row.data_file_id not in notes]
+                few = len(plain) <= FEW
+                self._read(rows if few else [row for row in rows if row.data_file_id in notes], notes)
+                if not few:
+                    self._read_many(plain)
+
+    @property
+    def most_at_once(self) -> int:
+        """How many files are prepared together at best."""
+        return max(1, SLICE_COLUMNS // self._width())
+
+    def _make_room(self, wanted: Sequence[FileKey], count: int) -> None:
+        """Forget the files used longest ago, but none that is wanted."""
+        files, most = self.memory.data_files, REMEMBERED_COLUMNS // self._width()
+        if len(files) + count <= most:
+            return
+        for key in wanted:
+            if key in files:
+                files.move_to_end(key)
+        for _ in range(min(len(files) + count - most, len(files) + count - len(wanted))):
+            files.popitem(last=False)
+
+    def _width(self) -> int:
+        return max(10, len(self._leaf_types(self.schemas.current)))
+
+    def _read(self, rows: Sequence[DataFileRow], notes: Mapping[int, FileNote]) -> None:
+        """Take a few files in, value by value."""
+        stats: dict[int, list[ColumnStatsRow]] = {row.data_file_id: [] for row in rows}
+        for found in read_column_stats(self.conn, self.table_id, list(stats)):
+            stats[found.data_file_id].append(found)
+        for row in rows:
+            schema, note = self.schemas.at(row.begin_snapshot), notes.get(row.data_file_id)
+            uri, partition = self._find_place(row, schema, note)
+            file = to_data_file(row, uri, partition, stats[row.data_file_id], self._leaf_types(schema))
+            self.memory.data_files[row.data_file_id] = with_told(file, row, note)
+
+    def _read_many(self, rows: Sequence[DataFileRow]) -> None:
+        """Take many files of one schema in, column by column."""
+        schema = self.schemas.at(rows[0].begin_snapshot)
+        ordered = sorted(rows, key=lambda row: row.data_file_id)
+        ids = [row.data_file_id for row in ordered]
+        plain = [
+            EncodedFile(*self._find_place(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0)
+            for row in ordered
+        ]
+        statistics = read_packed_column_stats(self.conn, self.table_id, ids)
+        metrics = encode_metrics(statistics, ids, self._leaf_types(schema))
+        encoded = encode_files(plain, metrics, self.schemas.format_version)
+        self.memory.data_files.update(zip(ids, encoded, strict=True))
+
+    def _find_place(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[str, tuple[object, ...]]:
+        """Return a file's URI and its partition tuple.
+
+        Raises: Unsupported: Iceberg readers cannot read it
+        """
+        check_readable(row)
+        spec, partition = self._choose_spec(row, note)
+        uri = file_uri(self.folder, row.path, row.path_is_relative)
+        self._check_mapping(row, uri, spec)
+        return uri, partition
 
     def _leaf_types(self, schema: Schema) -> LeafTypes:
         if schema.schema_id not in self.leaf_types:
@@ -115,6 +173,6 @@ class DataFiles:
         self.memory.checked_files.add(row.data_file_id)
 
 
-def _slices(keys: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(keys), SLICE):
-        yield keys[start : start + SLICE]
+def _slices(keys: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(keys), size):
+        yield keys[start : start + size]

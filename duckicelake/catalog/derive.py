@@ -5,18 +5,22 @@ from dataclasses import dataclass
 
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.catalog.outbox import Outbox, format_digest
-from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import encode_deletion_vectors
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.lake.rows import ColumnRow, InlinedTable, TableState
+from duckicelake.lake.rows import ColumnRow, InlinedTable, SchemaVersionRow, TableState
 from duckicelake.store.inlined import InlinedColumn, convert_rows, encode_inlined, split_by_snapshot
 from duckicelake.store.inlined import InlinedFile as StoredFile
+from duckicelake.store.inlined_types import UnsayableValue
 from duckicelake.store.parquet import encode_position_deletes
+from duckicelake.store.rewritten import RowPlaces, restore_rows, take_rows
 from duckicelake.translate.files import find_lower, find_upper, to_deletion_vector, to_position_deletes
-from duckicelake.translate.locations import deletes_uri, inlined_uri
+from duckicelake.translate.locations import deletes_uri, file_uri, inlined_uri, table_folder
 from duckicelake.translate.schemas import V3
-from duckicelake.translate.types import ColumnTree, columns_at, find_primitive
-from duckicelake.translate.visibility import FileKey, InlinedFile, Longs
+from duckicelake.translate.shape.leaf_types import find_primitive
+from duckicelake.translate.shape.remedies import ColumnTree
+from duckicelake.translate.types import columns_at, find_hidden, refuse_value
+from duckicelake.translate.visibility import FileKey, InlinedFile, Longs, RestoredFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +33,58 @@ class Deriver:
     outbox: Outbox
     format_version: int
 
-    def derive_inlined(self, files: Mapping[FileKey, InlinedFile]) -> None:
-        """Make every file of inlined rows that is not remembered, converting each inlined table once."""
-        fresh = [file for key, file in files.items() if key not in self.memory.inlined_files]
-        for table in {id(file.table): file.table for file in fresh}.values():
-            self._derive_table(table, [file for file in fresh if file.table is table])
+    def derive_rows(self, files: Mapping[FileKey, InlinedFile | RestoredFile]) -> None:
+        """Make every file of rows that is not remembered, reading each source of them once."""
+        fresh: list[InlinedFile | RestoredFile] = []
+        for key, file in files.items():
+            known = self.memory.derived_rows.get(file.identity())
+            if known is None:
+                fresh.append(file)
+            else:
+                self.memory.derived_files[key] = known
+        inlined = [file for file in fresh if isinstance(file, InlinedFile)]
+        for table in {id(file.table): file.table for file in inlined}.values():
+            self._derive_inlined(table, [file for file in inlined if file.table is table])
+        restored = [file for file in fresh if isinstance(file, RestoredFile)]
+        sources = {file.file.key: (file.version, frozenset(file.data_file_ids.tolist())) for file in restored}
+        for source in sorted(set(sources.values()), key=lambda item: (item[0].begin_snapshot, sorted(item[1]))):
+            self._restore(*source, [file for file in restored if sources[file.file.key] == source])
 
-    def _derive_table(self, table: InlinedTable, files: Sequence[InlinedFile]) -> None:
+    def _derive_inlined(self, table: InlinedTable, files: Sequence[InlinedFile]) -> None:
         tree = columns_at(self.state.columns, (), table.begin_snapshot)
-        columns = to_inlined_columns(tree, None)
+        columns = to_inlined_columns(tree, None, find_hidden(self.state.columns))
         by_begin = {file.file.begin_snapshot: file for file in files}
         rows = [(row[0], row[1], *row[3:]) for row in table.rows if row[1] in by_begin]
-        for begin, part in split_by_snapshot(convert_rows(columns, rows)):
-            made = encode_inlined(columns, part)
-            uri = inlined_uri(self.location, begin, format_digest(made.content))
-            self.outbox.add(uri, made.content)
-            self.memory.inlined_files[by_begin[begin].file.key] = to_inlined_data_file(uri, made, tree)
+        try:
+            converted = convert_rows(columns, rows)
+        except UnsayableValue as found:
+            present = columns_at(self.state.columns, (), self.state.position.lake_snapshot_id)
+            raise refuse_value(self.state.table, present, found.field_id, found.reason) from None
+        for begin, part in split_by_snapshot(converted):
+            self._keep(by_begin[begin], encode_inlined(columns, part), tree)
 
-    def derive_deletes(self, target: DataFile, positions: Longs) -> DataFile:
+    def _restore(self, version: SchemaVersionRow, data_file_ids: frozenset[int], files: Sequence[RestoredFile]) -> None:
+        tree = columns_at(self.state.columns, (), version.begin_snapshot)
+        columns = to_inlined_columns(tree, None)
+        folder = table_folder(self.state.data_path, self.state.table)
+        uris = {
+            row.data_file_id: file_uri(folder, row.path, row.path_is_relative)
+            for row in self.state.partial_files
+            if row.data_file_id in data_file_ids
+        }
+        contents = self.outbox.objects.read_many(uris.values())
+        rows = restore_rows(columns, {key: contents[uri] for key, uri in uris.items()})
+        for file in files:
+            part = take_rows(columns, rows, RowPlaces(file.data_file_ids, file.positions, file.row_ids, file.file.begin_snapshot))
+            self._keep(file, encode_inlined(columns, part), tree)
+
+    def _keep(self, file: InlinedFile | RestoredFile, made: StoredFile, tree: ColumnTree) -> None:
+        uri = inlined_uri(self.location, file.file.begin_snapshot, format_digest(made.content))
+        self.outbox.add(uri, made.content)
+        found = to_inlined_data_file(uri, made, tree)
+        self.memory.derived_rows[file.identity()] = self.memory.derived_files[file.file.key] = found
+
+    def derive_deletes(self, target: AnyFile, positions: Longs) -> DataFile:
         """Return the delete file that marks these positions of a data file."""
         remembered = (target.file_path, f"v{self.format_version} {format_digest(positions.tobytes())} {target.partition}")
         found = self.memory.delete_files.get(remembered)
@@ -55,24 +93,25 @@ class Deriver:
             found = self.memory.delete_files[remembered] = derive(target, positions)
         return found
 
-    def _derive_positions(self, target: DataFile, positions: Longs) -> DataFile:
+    def _derive_positions(self, target: AnyFile, positions: Longs) -> DataFile:
         content = encode_position_deletes(target.file_path, positions)
         uri = deletes_uri(self.location, format_digest(content), "parquet")
         self.outbox.add(uri, content)
-        return to_position_deletes(uri, len(content), len(positions), target)
+        return to_position_deletes(uri, len(content), positions, target)
 
-    def _derive_vector(self, target: DataFile, positions: Longs) -> DataFile:
+    def _derive_vector(self, target: AnyFile, positions: Longs) -> DataFile:
         puffin = encode_deletion_vectors([(target.file_path, positions)])
         uri = deletes_uri(self.location, format_digest(puffin.content), "puffin")
         self.outbox.add(uri, puffin.content)
         return to_deletion_vector(uri, puffin, len(positions), target)
 
 
-def to_inlined_columns(tree: ColumnTree, parent: int | None) -> tuple[InlinedColumn, ...]:
+def to_inlined_columns(tree: ColumnTree, parent: int | None, hidden: frozenset[int] = frozenset()) -> tuple[InlinedColumn, ...]:
     """Return the columns below a parent (None: the table's own) as the store wants them."""
     return tuple(
-        InlinedColumn(row.column_id, row.column_name, row.column_type, to_inlined_columns(tree, row.column_id))
+        InlinedColumn(row.column_id, row.column_name, row.column_type, to_inlined_columns(tree, row.column_id, hidden), not is_hidden)
         for row in tree.children.get(parent, ())
+        for is_hidden in [row.column_id in hidden]
     )
 
 

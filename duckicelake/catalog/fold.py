@@ -67,7 +67,8 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
     partitioning = with_told_specs(partitioning, state.partitions, schemas.current, state.notes)
     mapping = to_name_mapping(state.name_mappings, state.columns)
-    if earlier is not None and (schemas.format_version, mapping.format()) != (earlier.format_version, earlier.name_mapping):
+    shape = (schemas.format_version, schemas.hidden, mapping.format())
+    if earlier is not None and shape != (earlier.format_version, earlier.hidden, earlier.name_mapping):
         return None
     if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _rewrites_past(sources, earlier)):
         return None
@@ -77,6 +78,9 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
 def _goes_on(state: TableState, earlier: Folded) -> bool:
     """Tell whether nothing since the earlier load expired or rewrote what it has seen."""
     if state.position.change_id != earlier.change_id:
+        return False
+    # an expired snapshot is shown for as long as it is the current one
+    if state.snapshots and any(shown.snapshot_id < state.oldest.snapshot_id for shown in earlier.snapshots[:1]):
         return False
     kinds = [kinds_of_table(row.changes_made, state.table.table_id) for row in state.snapshots]
     return all(found and not found & REWRITE_KINDS for found in kinds)
@@ -101,8 +105,9 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
     after_ms = before[-1].timestamp_ms if before else 0
     history = to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
     writer = _make_writer(conn, objects, reading, note, memory)
-    writer.deriver.derive_inlined(reading.sources.inlined)
-    writer.files.place(file.key for step in (history.base, *history.steps) for file in step.added)
+    added = [file.key for step in (history.base, *history.steps) for file in step.added]
+    writer.deriver.derive_rows({key: reading.sources.derived[key] for key in added if key in reading.sources.derived})
+    writer.files.place(added)
     shelves = _take_shelves(writer, history, earlier)
     plans = to_manifests(history.steps, shelves, writer.files.spec_of)
     snapshots = (*before, *writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
@@ -113,6 +118,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         oldest_row=reading.oldest_row,
         specs=reading.partitioning.specs,
         format_version=reading.schemas.format_version,
+        hidden=reading.schemas.hidden,
         name_mapping=reading.mapping.format(),
         shelves=shelves,
         written=_still_carried(writer.written, shelves),
@@ -132,7 +138,6 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
         memory.known_uris = {uri for uri, _ in objects.list_under(note.location)} if state.notes.table else set()
     if earlier is None:
         memory.data_files.clear()
-        memory.encoded_snapshots.clear()
         memory.checked_files.clear()
     deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris), reading.schemas.format_version)
     folder = table_folder(state.data_path, state.table)

@@ -1,26 +1,38 @@
 """What a table's files hold that DuckLake's rows do not say: positions of deletes, lake snapshots of rewritten rows."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from duckicelake.catalog.derive import to_inlined_columns
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
-from duckicelake.lake.rows import DataFileRow, DeleteFileRow, TableState
+from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
+from duckicelake.lake.rows import DeleteFileRow, PartialFileRow, TableState
 from duckicelake.store.objects import Objects
-from duckicelake.store.parquet import read_embedded_snapshot_ids, read_positions
+from duckicelake.store.parquet import read_positions
+from duckicelake.store.rewritten import Embedded, can_restore, read_embedded
 from duckicelake.translate.locations import file_uri
+from duckicelake.translate.types import columns_at
 from duckicelake.translate.visibility import (
     DeletedRows,
     FileKey,
     InlinedFile,
     Longs,
+    RestoredFile,
+    RewrittenFile,
     TrackedFile,
     Visibility,
+    find_version,
     to_visibility,
     track_inlined,
     track_partial,
+    track_restored,
 )
+
+RESTORED_MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +40,69 @@ class Sources:
     """The files of rows that a state tells of, real and derived, in order of appearance, and which rows are visible when."""
 
     files: Sequence[TrackedFile]
-    inlined: Mapping[FileKey, InlinedFile]
+    derived: Mapping[FileKey, InlinedFile | RestoredFile]
     visibility: Mapping[FileKey, Visibility]
 
 
 def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory) -> Sources:
     """Return a state's sources; delete files and rewritten files under `folder` are read once and remembered.
 
+    A file that flush or merge wrote appears at that lake snapshot; before it stand the files it was made from, restored.
+    One too large to restore stands for them itself, the rows that were not there yet hidden.
     Raises: Unsupported: a file Iceberg cannot read, by path and remedy. NotFound: a file is missing
     """
-    real = [TrackedFile(span.data_file_id, span.begin_snapshot, span.end_snapshot, span.record_count) for span in state.spans]
+    spans = {span.data_file_id: span for span in state.spans}
     read_deletes(objects, folder, state.delete_files, memory)
     deleted = [DeletedRows(row, *memory.deleted_rows[row.delete_file_id]) for row in state.delete_files]
-    keys = {file.key for file in real}
-    visibility = to_visibility(keys, deleted, state.inlined_deletes)
-    for row in state.partial_files:
-        if row.data_file_id in keys:
-            ids = _read_row_snapshot_ids(objects, folder, row, memory)
+    visibility = to_visibility(spans.keys(), deleted, state.inlined_deletes)
+    partial = [row for row in state.partial_files if row.data_file_id in spans]
+    embedded = {row.data_file_id: _read_embedded(objects, folder, row, memory) for row in partial}
+    rewritten = find_rewritten(state, partial, embedded)
+    restored, restored_visibility = track_restored(
+        [file for file in rewritten.values() if file.written_at > state.since], state.schema_versions, visibility
+    )
+    for row in partial:
+        if row.data_file_id not in rewritten:
+            ids = embedded[row.data_file_id].snapshot_ids
             visibility[row.data_file_id] = track_partial(row.begin_snapshot, ids, visibility.get(row.data_file_id))
     inlined, inlined_visibility = track_inlined(state.inlined_tables)
-    files = sorted([*real, *(item.file for item in inlined)], key=lambda file: (file.begin_snapshot, file.key))
-    return Sources(files, {item.file.key: item for item in inlined}, visibility | inlined_visibility)
+    begins = {key: file.written_at for key, file in rewritten.items()}
+    real = [
+        TrackedFile(span.data_file_id, begins.get(span.data_file_id, span.begin_snapshot), span.end_snapshot, span.record_count)
+        for span in state.spans
+    ]
+    derived = {item.file.key: item for item in chain(inlined, restored)}
+    files = sorted([*real, *(item.file for item in derived.values())], key=lambda file: (file.begin_snapshot, file.key))
+    return Sources(files, derived, visibility | inlined_visibility | restored_visibility)
+
+
+def find_rewritten(state: TableState, partial: Sequence[PartialFileRow], embedded: Mapping[int, Embedded]) -> dict[FileKey, RewrittenFile]:
+    """Return the rewritten files whose earlier files can be restored, at a price that is bounded for each rewriting."""
+    bytes_at: Counter[int | None] = Counter()
+    for row in state.partial_files:
+        bytes_at[row.written_at] += row.file_size_bytes
+    found: dict[FileKey, RewrittenFile] = {}
+    for row in partial:
+        what = embedded[row.data_file_id]
+        if row.written_at is None or bytes_at[row.written_at] > RESTORED_MAX_BYTES or not _is_restorable(state, row, what):
+            continue
+        row_ids = what.find_row_ids(row.row_id_start)
+        if row_ids is not None:
+            found[row.data_file_id] = RewrittenFile(row, row.written_at, what.snapshot_ids, row_ids)
+    return found
+
+
+def _is_restorable(state: TableState, row: PartialFileRow, embedded: Embedded) -> bool:
+    if row.written_at is None or not kinds_of_table(row.changes_made, state.table.table_id) & REWRITE_KINDS:
+        return False
+    oldest, newest = int(embedded.snapshot_ids.min()), int(embedded.snapshot_ids.max())
+    if newest >= row.written_at or not state.schema_versions:
+        return False
+    version = find_version(state.schema_versions, oldest)
+    if find_version(state.schema_versions, newest) != version:
+        return False
+    tree = columns_at(state.columns, (), version.begin_snapshot)
+    return can_restore(to_inlined_columns(tree, None), embedded)
 
 
 def read_deletes(objects: Objects, folder: str, rows: Sequence[DeleteFileRow], memory: TableMemory) -> None:
@@ -71,9 +125,9 @@ def decode_deletes(row: DeleteFileRow, content: bytes) -> tuple[Longs, Longs | N
             raise Unsupported(f"Delete file {row.path!r} has the format {other!r}, which DuckLake 1.0 does not know.")
 
 
-def _read_row_snapshot_ids(objects: Objects, folder: str, row: DataFileRow, memory: TableMemory) -> Longs:
-    ids = memory.row_snapshot_ids.get(row.data_file_id)
-    if ids is None:
+def _read_embedded(objects: Objects, folder: str, row: PartialFileRow, memory: TableMemory) -> Embedded:
+    found = memory.embedded.get(row.data_file_id)
+    if found is None:
         uri = file_uri(folder, row.path, row.path_is_relative)
-        ids = memory.row_snapshot_ids[row.data_file_id] = read_embedded_snapshot_ids(objects.open(uri, row.file_size_bytes))
-    return ids
+        found = memory.embedded[row.data_file_id] = read_embedded(objects.open(uri, row.file_size_bytes))
+    return found

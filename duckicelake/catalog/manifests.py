@@ -1,18 +1,27 @@
 """Manifests and manifest lists as objects: plans become bytes, bytes become names."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from duckicelake.catalog.data_files import DataFiles
 from duckicelake.catalog.derive import Deriver
 from duckicelake.catalog.outbox import format_digest
-from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader, encode_manifest
+from duckicelake.iceberg.manifest import (
+    AnyEntry,
+    AnyFile,
+    DataFile,
+    EncodedEntry,
+    EncodedFile,
+    ManifestEntry,
+    ManifestHeader,
+    manifest_encoder,
+)
 from duckicelake.iceberg.manifest_list import (
     ManifestFile,
     ManifestListHeader,
     WrittenManifest,
     describe_manifest,
-    encode_manifest_list,
+    manifest_list_encoder,
 )
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import SnapshotNote
@@ -24,6 +33,9 @@ from duckicelake.translate.schemas import V3
 from duckicelake.translate.shape.told_snapshots import to_alias, with_told_summary
 from duckicelake.translate.summaries import Tally, Totals, summarise_tally
 from duckicelake.translate.visibility import FileKey, Visibility
+
+Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes]]
+"""A header, and what encodes the manifests that have it."""
 
 
 @dataclass(slots=True)
@@ -44,21 +56,50 @@ class ManifestWriter:
     notes: Mapping[int, SnapshotNote] = field(default_factory=dict[int, SnapshotNote])
     aliased: frozenset[int] = frozenset()
     aliases: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
+    encoders: dict[tuple[int, int, int], Encoder] = field(default_factory=dict[tuple[int, int, int], Encoder])
+    encode_list: Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.encode_list = manifest_list_encoder(self._version)
 
     def write_snapshots(self, plans: Iterable[SnapshotPlan], parent: int | None) -> list[Snapshot]:
         """Return the snapshots of these plans, oldest first, with all their objects in the outbox."""
         snapshots: list[Snapshot] = []
-        for plan in plans:
-            snapshots.append(self._write_snapshot(plan, parent))
-            parent = snapshots[-1].snapshot_id
+        for batch in self._batches(plans):
+            for plan in batch:
+                snapshots.append(self._write_snapshot(plan, parent))
+                parent = snapshots[-1].snapshot_id
         return snapshots
+
+    def _batches(self, plans: Iterable[SnapshotPlan]) -> Iterator[list[SnapshotPlan]]:
+        """Yield the plans in groups whose files are in memory: one query does for many small snapshots."""
+        batch: list[SnapshotPlan] = []
+        keys: set[FileKey] = set()
+        seen, most = set(self.written), self.files.most_at_once
+        for plan in plans:
+            fresh = [manifest for manifest in plan.manifests if (manifest.content, manifest.number) not in seen]
+            seen |= {(manifest.content, manifest.number) for manifest in fresh}
+            if batch and len(keys) + sum(len(manifest.entries) for manifest in fresh) > most:
+                self.files.prepare(keys)
+                yield batch
+                batch, keys = [], set()
+            batch.append(plan)
+            if sum(len(manifest.entries) for manifest in fresh) <= most:
+                keys |= {entry.key for manifest in fresh for entry in manifest.entries}
+        self.files.prepare(keys)
+        yield batch
 
     def count_base(self, base: Step) -> None:
         """Start the totals with what came before the first snapshot."""
-        self.files.prepare(file.key for file in base.added)
-        deletes = [EntryPlan(EXISTING, base.snapshot_id, base.snapshot_id, key) for key, has_any in base.deletes.items() if has_any]
-        for file in (*(self.files.get(file.key) for file in base.added), *map(self._delete_file, deletes)):
-            self.totals = self.totals.plus(file, 1)
+        tally, most = Tally(), self.files.most_at_once
+        for start in range(0, len(base.added), most):
+            part = [file.key for file in base.added[start : start + most]]
+            self.files.prepare(part)
+            for key in part:
+                tally.count(ADDED, self.files.get(key))
+                if base.deletes.get(key):
+                    tally.count(ADDED, self._delete_file(EntryPlan(EXISTING, base.snapshot_id, base.snapshot_id, key)))
+        self.totals = Totals().moved(tally.added(), Totals())
 
     def _write_snapshot(self, plan: SnapshotPlan, parent: int | None) -> Snapshot:
         snapshot_id = plan.step.snapshot_id
@@ -88,7 +129,7 @@ class ManifestWriter:
         return snapshot
 
     def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
-        content = encode_manifest_list(header, files)
+        content = self.encode_list(header, files)
         uri = manifest_list_uri(self.deriver.location, header.snapshot_id, format_digest(content))
         self.deriver.outbox.add(uri, content)
         return uri
@@ -105,15 +146,13 @@ class ManifestWriter:
         return found
 
     def _encode(self, plan: ManifestPlan) -> ManifestFile:
-        spec = next(spec for spec in self.files.partitioning.specs if spec.spec_id == plan.spec_id)
-        schema = self.files.schemas.at(plan.snapshot_id)
-        header = ManifestHeader(schema, to_spec(spec, schema), self._version, plan.content)
+        header, encode = self._encoder(plan)
         self.files.prepare(entry.key for entry in plan.entries)
         entries = [self._to_entry(entry, plan) for entry in plan.entries]
         for entry in entries:
             if entry.status != EXISTING:
                 self.tally.count(entry.status, entry.data_file)
-        content = encode_manifest(header, entries)
+        content = encode(entries)
         uri = manifest_uri(self.deriver.location, format_digest(content))
         self.deriver.outbox.add(uri, content)
         written = WrittenManifest(uri, len(content), plan.snapshot_id, plan.snapshot_id - self.sequence_base)
@@ -122,13 +161,25 @@ class ManifestWriter:
             return described
         return replace(described, first_row_id=min((entry.data_file.first_row_id or 0 for entry in entries), default=0))
 
-    def _to_entry(self, entry: EntryPlan, plan: ManifestPlan) -> ManifestEntry:
+    def _encoder(self, plan: ManifestPlan) -> Encoder:
+        schema = self.files.schemas.at(plan.snapshot_id)
+        key = (schema.schema_id, plan.spec_id, plan.content)
+        if key not in self.encoders:
+            spec = next(spec for spec in self.files.partitioning.specs if spec.spec_id == plan.spec_id)
+            header = ManifestHeader(schema, to_spec(spec, schema), self._version, plan.content)
+            self.encoders[key] = header, manifest_encoder(header)
+        return self.encoders[key]
+
+    def _to_entry(self, entry: EntryPlan, plan: ManifestPlan) -> AnyEntry:
         # what the snapshot itself adds inherits its sequence number
         is_inherited = entry.status == ADDED and entry.since == plan.snapshot_id
         number = None if is_inherited else entry.since - self.sequence_base
-        return ManifestEntry(entry.status, entry.snapshot_id, number, number, self._file(entry, plan))
+        file = self._file(entry, plan)
+        if isinstance(file, EncodedFile):
+            return EncodedEntry(entry.status, entry.snapshot_id, number, number, file)
+        return ManifestEntry(entry.status, entry.snapshot_id, number, number, file)
 
-    def _file(self, entry: EntryPlan, plan: ManifestPlan) -> DataFile:
+    def _file(self, entry: EntryPlan, plan: ManifestPlan) -> AnyFile:
         return self.files.get(entry.key) if plan.content == DATA else self._delete_file(entry)
 
     def _delete_file(self, entry: EntryPlan) -> DataFile:

@@ -1,20 +1,24 @@
 """What is remembered of one table between two loads. Everything here can be derived again."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import islice
 from threading import Lock
+from typing import cast
 
-from duckicelake.iceberg.manifest import DataFile
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
-from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read_table import Since
 from duckicelake.lake.rows import Position
+from duckicelake.store.rewritten import Embedded
 from duckicelake.translate.manifests import Shelves
 from duckicelake.translate.partitions import PublishedSpec
 from duckicelake.translate.summaries import Totals
-from duckicelake.translate.visibility import FileKey, Longs, Visibility
+from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Folded:
     oldest_row: int
     specs: tuple[PublishedSpec, ...]
     format_version: int
+    hidden: frozenset[int]
     name_mapping: str | None
     shelves: Shelves
     written: Mapping[tuple[int, int], ManifestFile]
@@ -46,18 +51,55 @@ class Folded:
     has_unproven: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the state of a table at a position is not published."""
+
+    position: Position
+    error: Unsupported
+
+
 @dataclass(slots=True)
 class TableMemory:
     """One table's; `lock` is held while the table is published, so that one thread does the work for all."""
 
     lock: Lock = field(default_factory=Lock)
     published: Published | None = None
+    refusal: Refusal | None = None
+    repair_id: int | None = None
     folded: Folded | None = None
     deleted_rows: dict[int, tuple[Longs, Longs | None]] = field(default_factory=dict[int, tuple[Longs, Longs | None]])
-    row_snapshot_ids: dict[int, Longs] = field(default_factory=dict[int, Longs])
-    inlined_files: dict[FileKey, DataFile] = field(default_factory=dict[FileKey, DataFile])
+    embedded: dict[int, Embedded] = field(default_factory=dict[int, Embedded])
+    derived_rows: dict[Identity, DataFile] = field(default_factory=dict[Identity, DataFile])
+    derived_files: dict[FileKey, DataFile] = field(default_factory=dict[FileKey, DataFile])
     delete_files: dict[tuple[str, str], DataFile] = field(default_factory=dict[tuple[str, str], DataFile])
-    data_files: OrderedDict[FileKey, DataFile] = field(default_factory=OrderedDict[FileKey, DataFile])
+    data_files: OrderedDict[FileKey, AnyFile] = field(default_factory=OrderedDict[FileKey, AnyFile])
     checked_files: set[FileKey] = field(default_factory=set[FileKey])
-    encoded_snapshots: dict[Snapshot, bytes] = field(default_factory=dict[Snapshot, bytes])
+    history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None
+
+
+SAMPLE = 2
+OBJECT_BYTES = 64
+"""About what a small object or an entry of a container takes."""
+
+
+def estimate_bytes(value: object) -> int:
+    """Return about how many bytes a remembered value holds, from a few items of each large container.
+
+    Only the order of magnitude counts: it decides which table is forgotten first.
+    """
+    if isinstance(value, bytes | bytearray | str):
+        return OBJECT_BYTES + len(value)
+    if isinstance(value, Mapping):
+        return _estimate_many(cast("Mapping[object, object]", value).items(), len(cast("Mapping[object, object]", value)))
+    if isinstance(value, list | tuple | set | frozenset):
+        return _estimate_many(cast("Collection[object]", value), len(cast("Collection[object]", value)))
+    if is_dataclass(value):
+        return OBJECT_BYTES + sum(estimate_bytes(getattr(value, part.name)) for part in fields(value))
+    return OBJECT_BYTES + int(getattr(value, "nbytes", 0))
+
+
+def _estimate_many(items: Iterable[object], count: int) -> int:
+    sample = [estimate_bytes(item) for item in islice(items, SAMPLE)]
+    return OBJECT_BYTES + (sum(sample) * count // len(sample) if sample else 0)

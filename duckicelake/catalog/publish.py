@@ -1,8 +1,9 @@
 """From DuckLake's rows to published objects: the one path that every load of a changed table takes."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 
 import psycopg
 
@@ -10,8 +11,7 @@ from duckicelake.catalog.fold import fold, read
 from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NotFound
-from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
-from duckicelake.iceberg.snapshots import Snapshot, encode_snapshot
+from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
 from duckicelake.lake.connect import writing
 from duckicelake.lake.notes import Numbering, number
 from duckicelake.lake.rows import MetadataLogRow, TableNote, TableRow, TableState
@@ -22,7 +22,7 @@ from duckicelake.translate.schemas import V2
 from duckicelake.translate.shape.sort_orders import to_sort_orders, with_told_orders
 from duckicelake.translate.shape.told_snapshots import with_aliases
 from duckicelake.translate.shape.told_specs import without_unused
-from duckicelake.translate.to_iceberg import Shape, format_token, to_metadata, with_version
+from duckicelake.translate.to_iceberg import Shape, to_metadata, with_version
 
 HINT_TRIES = 5
 
@@ -34,7 +34,7 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     """
     reading = read(conn, warehouse.objects, table, memory)
     state = reading.state
-    note = replace(state.notes.table or new_note(state), format_version=reading.schemas.format_version)
+    note = replace(state.notes.table or new_note(warehouse.objects, state), format_version=reading.schemas.format_version)
     snapshots = fold(conn, warehouse.objects, reading, note, memory)
     folded = memory.folded
     assert folded is not None
@@ -43,34 +43,27 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     partitioning = without_unused(reading.partitioning, folded.has_unproven)
     shape = Shape(reading.schemas, partitioning, orders, reading.mapping)
     draft = with_aliases(to_metadata(state, note.location, shape, snapshots), tuple(folded.aliases.values()))
-    snapshot_json = remembering(memory)
-    token = format_token(draft, snapshot_json)
+    token = digest_metadata(draft, memory.history)
     wanted = Numbering(state.position, token, note, *shape.new_notes())
     log = number_state(warehouse, state, wanted, find_updated_ms(state, draft))
     metadata = with_version(draft, log)
     location = metadata_uri(note.location, log[-1].metadata_version)
-    published = Published(state.position, metadata, location, encode_metadata(metadata, snapshot_json))
+    published = Published(state.position, metadata, location, encode_metadata(metadata, memory.history))
     write_metadata(warehouse.objects, published, log[-1].metadata_version, memory)
     return published
 
 
-def new_note(state: TableState) -> TableNote:
-    """Return the first note of a table made in DuckDB: sequence numbers are lake snapshot ids."""
-    location = table_location(state.iceberg_path, state.table.table_uuid, state.table.schema_name, state.table.table_name)
-    return TableNote(state.table.table_id, location, V2, 0, 0, -1, -1, "", 0)
+def new_note(objects: Objects, state: TableState) -> TableNote:
+    """Return the first note of a table made in DuckDB: sequence numbers are lake snapshot ids.
 
-
-def remembering(memory: TableMemory) -> Callable[[Snapshot], bytes]:
-    """Return an encoder of snapshots that encodes each only once, however often the metadata is written."""
-    encoded = memory.encoded_snapshots
-
-    def encode(snapshot: Snapshot) -> bytes:
-        found = encoded.get(snapshot)
-        if found is None:
-            found = encoded[snapshot] = encode_snapshot(snapshot)
-        return found
-
-    return encode
+    Where notes that are lost once gave out numbers, the table gets a location of its own: objects are never written over.
+    """
+    table = state.table
+    first = location = table_location(state.iceberg_path, table.table_uuid, table.schema_name, table.table_name)
+    tries = count(2)
+    while objects.exists(metadata_uri(location, 1)):
+        location = f"{first}-{next(tries)}"
+    return TableNote(table.table_id, location, V2, 0, 0, -1, -1, "", 0)
 
 
 def number_state(warehouse: Warehouse, state: TableState, wanted: Numbering, now_ms: int) -> Sequence[MetadataLogRow]:
@@ -95,10 +88,13 @@ def find_updated_ms(state: TableState, draft: TableMetadata) -> int:
 def write_metadata(objects: Objects, published: Published, version: int, memory: TableMemory) -> None:
     """Write a metadata version and let the version hint name it, unless it names a newer one."""
     known = memory.known_uris if memory.known_uris is not None else set[str]()
+    hint = version_hint_uri(published.metadata.location)
     if published.metadata_location not in known:
         objects.put_new(published.metadata_location, published.encoded)
-        known.add(published.metadata_location)
-        raise_hint(objects, version_hint_uri(published.metadata.location), version)
+        known.discard(hint)
+    if hint not in known:
+        raise_hint(objects, hint, version)
+        known |= {published.metadata_location, hint}
 
 
 def raise_hint(objects: Objects, uri: str, version: int) -> None:

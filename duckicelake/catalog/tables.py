@@ -5,14 +5,14 @@ from typing import Literal
 
 import psycopg
 
-from duckicelake.catalog.memory import Published
+from duckicelake.catalog.memory import Published, Refusal, TableMemory
 from duckicelake.catalog.namespaces import find_schema, format_levels, get_parent
 from duckicelake.catalog.publish import publish
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import LakeMoved, NoSuchTable, NotFound
+from duckicelake.errors import CatalogError, Damaged, LakeMoved, NoSuchTable, NotFound, TableVanished, Unsupported
 from duckicelake.iceberg.metadata import encode_metadata
 from duckicelake.lake.connect import reading
-from duckicelake.lake.read import find_table, read_position, read_table_names
+from duckicelake.lake.read import find_table, is_touched, read_position, read_repair_id, read_table_names
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
 from duckicelake.translate.to_iceberg import only_refs
@@ -80,26 +80,62 @@ def publish_table(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Publish
     """Return a table and its published state, as new as the call. Raises what `load_table` raises."""
     for attempt in range(1, LOAD_TRIES + 1):
         try:
-            return _publish(warehouse, ident)
-        except (LakeMoved, NotFound):
+            return _load(warehouse, ident)
+        except (LakeMoved, NotFound) as error:
             # maintenance may have removed what was being read; a new reading sees what replaced it
             if attempt == LOAD_TRIES:
-                raise
+                raise _explain(error, ident) from error
     raise AssertionError("unreachable")
 
 
-def _publish(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:
+def _explain(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
+    """Return what to tell after the last try: a table that vanished every time was not flushed, it is lost."""
+    if isinstance(error, TableVanished):
+        return Damaged(f"A Postgres table with inlined rows of {ident} is missing; run `duckicelake check`.")
+    return error
+
+
+def _load(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:
     with reading(warehouse.lake) as conn:
-        memory = warehouse.memories.of(get_table(conn, ident).table_id)
+        table_id = get_table(conn, ident).table_id
+        memory = warehouse.memories.of(table_id)
     with memory.lock, reading(warehouse.lake) as conn:
         table = get_table(conn, ident)
-        if warehouse.memories.of(table.table_id) is not memory:
+        if table.table_id != table_id:
             raise LakeMoved(f"The table {ident} was replaced while it was being read; try again.")
-        position = read_position(conn)
-        published = memory.published
-        if published is None or published.position != position:
-            published = memory.published = publish(warehouse, conn, table, memory)
-        return table, published
+        repair_id = read_repair_id(conn)
+        if memory.repair_id not in (None, repair_id):
+            warehouse.memories.forget(table_id, memory)
+            raise LakeMoved(f"The table {ident} is being repaired; try again.")
+        memory.repair_id = repair_id
+        return table, _publish(warehouse, conn, table, memory)
+
+
+def _publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, memory: TableMemory) -> Published:
+    """Return the published state of a table, or refuse it again, doing what was done before only once."""
+    position, refusal = read_position(conn), memory.refusal
+    if memory.published is not None and memory.published.position == position:
+        return memory.published
+    if refusal is not None and not is_touched(conn, table.table_id, refusal.position, position):
+        memory.refusal = Refusal(position, refusal.error)
+        raise type(refusal.error)(refusal.error.message)
+    try:
+        memory.published = publish(warehouse, conn, table, memory)
+    except Damaged:
+        # whoever corrects rows by hand makes no lake snapshot
+        raise
+    except Unsupported as error:
+        memory.refusal = Refusal(position, error)
+        raise
+    except TableVanished:
+        raise
+    except LakeMoved:
+        # another server gave out the numbers; what was made for ours must not get under theirs
+        warehouse.memories.forget(table.table_id, memory)
+        raise
+    memory.refusal = None
+    warehouse.memories.weigh(table.table_id, memory)
+    return memory.published
 
 
 def get_table(conn: psycopg.Connection, ident: Ident) -> TableRow:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from threading import Lock
 
-from duckicelake.catalog.memory import TableMemory
+from duckicelake.catalog.memory import TableMemory, estimate_bytes
 from duckicelake.lake.connect import Lake, close_lake, open_lake
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
@@ -13,12 +13,22 @@ MAX_CONNECTIONS = 48
 """Not below the threads that requests run in."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a server keeps and how long it waits: tables and bytes in memory, seconds for one statement of Postgres."""
+
+    tables: int = 1024
+    memory_bytes: int = 1024 * 1024 * 1024
+    postgres_timeout_s: float = 60.0
+
+
 @dataclass(slots=True)
 class Memories:
     """What the process remembers of the tables used last: only to save work, every part can be made again."""
 
-    most: int
+    limits: Limits = field(default_factory=Limits)
     _by_table: OrderedDict[int, TableMemory] = field(default_factory=OrderedDict[int, TableMemory])
+    _size_bytes: dict[int, int] = field(default_factory=dict[int, int])
     _lock: Lock = field(default_factory=Lock)
 
     def of(self, table_id: int) -> TableMemory:
@@ -26,9 +36,43 @@ class Memories:
         with self._lock:
             memory = self._by_table.setdefault(table_id, TableMemory())
             self._by_table.move_to_end(table_id)
-            while len(self._by_table) > self.most:
-                self._by_table.popitem(last=False)
+            self._forget_oldest()
             return memory
+
+    def weigh(self, table_id: int, memory: TableMemory) -> None:
+        """Take note of how large a table's memory is now; those used longest ago make room for it."""
+        size_bytes = estimate_bytes(memory)
+        with self._lock:
+            if self._by_table.get(table_id) is memory:
+                self._size_bytes[table_id] = size_bytes
+                self._forget_oldest()
+
+    def forget(self, table_id: int, memory: TableMemory) -> None:
+        """Forget this memory of a table."""
+        with self._lock:
+            if self._by_table.get(table_id) is memory:
+                self._forget(table_id)
+
+    def __len__(self) -> int:
+        return len(self._by_table)
+
+    def table_ids(self) -> list[int]:
+        """Return the tables that are remembered, the one used longest ago first."""
+        return list(self._by_table)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes are remembered."""
+        return sum(self._size_bytes.values())
+
+    def _forget_oldest(self) -> None:
+        limits = self.limits
+        while len(self._by_table) > 1 and (len(self._by_table) > limits.tables or self.size_bytes > limits.memory_bytes):
+            self._forget(next(iter(self._by_table)))
+
+    def _forget(self, table_id: int) -> None:
+        del self._by_table[table_id]
+        self._size_bytes.pop(table_id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +86,11 @@ class Warehouse:
     memories: Memories
 
 
-def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, cache_max: int = 1024) -> Warehouse:
+def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:
     """Return a warehouse; nothing is contacted before its first use, so Postgres and the store may be down."""
-    lake = open_lake(name, dsn, metadata_schema, MAX_CONNECTIONS)
-    return Warehouse(name, lake, open_objects(store), to_client_properties(store), Memories(cache_max))
+    limits = limits or Limits()
+    lake = open_lake(name, dsn, metadata_schema, MAX_CONNECTIONS, limits.postgres_timeout_s)
+    return Warehouse(name, lake, open_objects(store), to_client_properties(store), Memories(limits))
 
 
 def close_warehouse(warehouse: Warehouse) -> None:

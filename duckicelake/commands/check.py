@@ -1,5 +1,7 @@
 """`duckicelake check`: what is wrong with a lake, and what to do about it."""
 
+import contextlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
@@ -8,27 +10,39 @@ from rich.console import Console
 
 from duckicelake.backends.ducklake import connect_duckdb, quote
 from duckicelake.backends.home import Home
-from duckicelake.catalog.fold import read
+from duckicelake.catalog.fold import fold, read
+from duckicelake.catalog.health import list_missing_objects
 from duckicelake.catalog.memory import TableMemory
+from duckicelake.catalog.publish import new_note
+from duckicelake.catalog.tables import Ident, load_table
+from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings
-from duckicelake.errors import CatalogError, NotFound, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
+from duckicelake.lake.connect import mapped_errors
 from duckicelake.lake.inspect import Finding
 from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
+from duckicelake.lake.notes import note_repair
 from duckicelake.lake.read import find_table, read_schemas, read_table_names
 from duckicelake.lake.rows import TableRow
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
 from duckicelake.translate.locations import to_uri
+from duckicelake.translate.namespaces import to_levels
 
 LOOK_UP_THREADS = 16
 ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
-def check_lakes(settings: Settings, home: Home, console: Console) -> bool:
-    """Print what is wrong with each lake and say whether nothing is."""
+def check_lakes(settings: Settings, home: Home, console: Console, repair: bool = False) -> bool:
+    """Print what is wrong with each lake and say whether nothing is; `repair` brings published objects back first."""
     healthy = True
     for lake in settings.lakes():
+        if repair:
+            restored = repair_lake(lake)
+            console.print(
+                f"{lake.name}: published again: {', '.join(restored) or 'nothing'}", markup=False, highlight=False, soft_wrap=True
+            )
         found = find_problems(lake, home)
         errors = sum(finding.severity == "error" for finding in found)
         healthy = healthy and errors == 0
@@ -65,14 +79,14 @@ def _find_in_postgres(conn: psycopg.Connection, lake: LakeSettings, home: Home) 
         return found
     found += inspect.read_findings(conn)
     found += _find_bad_defaults(conn, home)
-    objects, data_uri = _open_store(lake), to_uri(lake.data_path or "")
+    objects, data_uri = open_objects(_read_store_settings(lake)), to_uri(lake.data_path or "")
     try:
         objects.check(data_uri)
     except ServiceUnavailable as error:
         return [*found, Finding("error", "lake", error.message, "")]
     found += _find_missing_files(conn, objects, data_uri)
-    if not any(finding.severity == "error" for finding in found):
-        found += _find_unpublished_tables(conn, objects)
+    found += find_lost_objects(conn, objects)
+    found += _find_unpublished_tables(conn, Onlooker(_read_store_settings(lake)))
     return found
 
 
@@ -103,7 +117,19 @@ def find_duckdb_type(column_type: str) -> str:
     return renamed.get(name, name if name in same | {"interval"} else "varchar")
 
 
-def _find_unpublished_tables(conn: psycopg.Connection, objects: Objects) -> list[Finding]:
+class Onlooker(Objects):
+    """The objects as they are: reads what is there, and lets nothing be written."""
+
+    def put_new(self, uri: str, content: bytes) -> bool:
+        """Write nothing."""
+        return False
+
+    def put_many_new(self, items: Iterable[tuple[str, bytes]]) -> set[str]:
+        """Write nothing."""
+        return set()
+
+
+def _find_unpublished_tables(conn: psycopg.Connection, objects: Onlooker) -> list[Finding]:
     found: list[Finding] = []
     with conn.transaction():
         conn.execute(ONE_STATE)
@@ -116,15 +142,61 @@ def _find_unpublished_tables(conn: psycopg.Connection, objects: Objects) -> list
     return found
 
 
-def _find_refusal(conn: psycopg.Connection, objects: Objects, table: TableRow) -> str | None:
+def _find_refusal(conn: psycopg.Connection, objects: Onlooker, table: TableRow) -> str | None:
+    """Return why a load of the table would be refused: everything is made as for a load, and nothing is kept."""
+    memory = TableMemory()
     try:
-        read(conn, objects, table, TableMemory())
-    except Unsupported as error:
+        # what Postgres refuses for one table is no reason to stop
+        with conn.transaction():
+            reading = read(conn, objects, table, memory)
+            fold(conn, objects, reading, reading.state.notes.table or new_note(objects, reading.state), memory)
+    except (Unsupported, TableVanished) as error:
         return error.message
     except NotFound:
         # Missing files are findings of their own.
         return None
     return None
+
+
+def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Finding]:
+    """Return a finding for every object that we published and the store does not have any more."""
+    found: list[Finding] = []
+    for schema_name, table_name, location, metadata_version in inspect.read_published(conn):
+        name = f"{schema_name}.{table_name}"
+        try:
+            lost = list_missing_objects(objects, location, metadata_version)
+        except (BadRequest, ValueError) as error:
+            remedy = f"Delete the folder {location}/metadata and run `duckicelake check --repair`."
+            found.append(Finding("error", name, f"a published object cannot be read: {error}", remedy))
+        else:
+            remedy = "Run `duckicelake check --repair`."
+            found += [Finding("error", name, f"the published object {uri} is missing", remedy) for uri in lost]
+    return found
+
+
+def repair_lake(lake: LakeSettings) -> list[str]:
+    """Let servers trust nothing they remember, publish again what lost objects, and return the tables concerned.
+
+    What cannot be published is left for the check to tell.
+    """
+    limits, dsn = Limits(), lake.postgres_dsn.get_secret_value()
+    warehouse = open_warehouse(lake.name, dsn, lake.metadata_schema, _read_store_settings(lake), limits)
+    restored: list[str] = []
+    try:
+        with connect_postgres(lake) as conn, mapped_errors(lake.name):
+            read_paths(conn, lake)
+            note_repair(conn)
+            published = inspect.read_published(conn)
+            lost = {finding.subject for finding in find_lost_objects(conn, warehouse.objects)}
+        for schema_name, table_name, *_ in published:
+            name = f"{schema_name}.{table_name}"
+            if name in lost:
+                with contextlib.suppress(Unsupported, NotFound, NoSuchTable):
+                    load_table(warehouse, Ident(to_levels(schema_name), table_name))
+                    restored.append(name)
+    finally:
+        close_warehouse(warehouse)
+    return restored
 
 
 def _find_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: str) -> list[Finding]:
@@ -136,7 +208,7 @@ def _find_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: st
     return inspect.list_missing_files(paths, present)
 
 
-def _open_store(lake: LakeSettings) -> Objects:
+def _read_store_settings(lake: LakeSettings) -> StoreSettings:
     secret = lake.s3_secret_access_key
     keys = (lake.s3_access_key_id, None if secret is None else secret.get_secret_value())
-    return open_objects(StoreSettings(lake.s3_endpoint, lake.s3_region, *keys))
+    return StoreSettings(lake.s3_endpoint, lake.s3_region, *keys)

@@ -1,5 +1,6 @@
 """The HTTP server: uvicorn in this process, or in several workers that end with it."""
 
+import gc
 import os
 import select
 import signal
@@ -20,6 +21,8 @@ from duckicelake.config import Settings
 SHUTDOWN_SECONDS = 10
 KEEP_ALIVE_SECONDS = 75
 ASK_SECONDS = 0.05
+COLLECT_AFTER = (50_000, 20, 50)
+"""How many objects, and rounds of the younger generation, until Python looks for cycles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,9 @@ class AppFactory:
         if os.getpid() != self.parent_pid:
             configure_logging(self.settings.log_format, self.settings.log_level)
             threading.Thread(target=_end_with_parent, args=(self.parent_pid,), daemon=True).start()
-        return build_app(self.settings)
+        app = build_app(self.settings)
+        calm_collector()
+        return app
 
 
 def serve_http(settings: Settings, announce: Callable[[], None]) -> None:
@@ -64,6 +69,13 @@ def serve_http(settings: Settings, announce: Callable[[], None]) -> None:
         Multiprocess(config, sockets=[listening]).run()
     else:
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def calm_collector() -> None:
+    """Let Python look for cycles rarely: large tables are many small objects without any, and each look passes them all."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _announce_when_alive(host: str, port: int, announce: Callable[[], None]) -> None:

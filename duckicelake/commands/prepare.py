@@ -9,13 +9,14 @@ from psycopg import sql
 from duckicelake.backends.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.backends.stack import Report
 from duckicelake.config import LakeSettings, SettingsError, with_slash
-from duckicelake.errors import Forbidden, ServiceUnavailable
-from duckicelake.lake.install import format_search_path, install
+from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
+from duckicelake.lake.install import check_absolute, check_beside, format_search_path, install, uninstall
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
 HAS_TABLE = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) IS NOT NULL"
 SELECT_LAKE_SCHEMAS = "SELECT schemaname FROM pg_tables WHERE tablename = 'ducklake_metadata' ORDER BY schemaname"
 SELECT_DATA_PATH = "SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
+SELECT_DATA_PATH_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL")
 SELECT_ICEBERG_PATH = "SELECT value FROM iceberg_setting WHERE key = 'iceberg_path'"
 
 
@@ -49,6 +50,19 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
     return found
 
 
+def abandon_lake(lake: LakeSettings) -> None:
+    """Remove our notes, triggers and indexes from a lake; DuckLake's tables and all files stay.
+
+    Raises: Forbidden: the role may not drop them
+    """
+    with connect_postgres(lake) as conn:
+        conn.execute(ADVISORY_LOCK, {"schema": lake.metadata_schema})
+        try:
+            uninstall(conn, lake.metadata_schema)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise Forbidden(f"Lake {lake.name!r}: only the role that ran `duckicelake init` may remove what it made.") from error
+
+
 def read_paths(conn: psycopg.Connection, lake: LakeSettings) -> LakeSettings:
     """Return the lake's settings with DATA_PATH and ICEBERG_PATH as the lake itself keeps them.
 
@@ -58,22 +72,47 @@ def read_paths(conn: psycopg.Connection, lake: LakeSettings) -> LakeSettings:
         raise SettingsError(f"Lake {lake.name!r}: no DuckLake in schema {lake.metadata_schema!r}; run `duckicelake init`.")
     conn.execute(format_search_path(lake.metadata_schema))
     data_path = _get_text(conn, SELECT_DATA_PATH)
+    check_absolute(data_path or "")
     _check_same(lake, "data_path", lake.data_path, data_path)
     kept = _get_text(conn, SELECT_ICEBERG_PATH) if _has_table(conn, lake, "iceberg_setting") else None
     _check_same(lake, "iceberg_path", lake.iceberg_path, kept)
     iceberg_path = kept or lake.iceberg_path or find_path_beside(data_path or "")
+    if kept is None:
+        _check_neighbours(conn, lake, iceberg_path)
     return lake.model_copy(update={"data_path": data_path, "iceberg_path": iceberg_path})
 
 
 def find_path_beside(data_path: str) -> str:
     """Return the default ICEBERG_PATH: a folder next to DATA_PATH, never below it.
 
-    Raises: SettingsError: DATA_PATH is a whole bucket, so nothing lies beside it
+    Raises: SettingsError: DATA_PATH is a whole bucket or disk, so nothing lies beside it
     """
-    base, _, last = data_path.rstrip("/").rpartition("/")
-    if not base or base.endswith("/") or base.endswith(":"):
-        raise SettingsError(f"DATA_PATH {data_path!r} is a whole bucket; set iceberg_path to a folder outside it.")
-    return f"{base}/{'iceberg' if last == 'data' else last + '-iceberg'}/"
+    root, _, folder = data_path.rstrip("/").rpartition("://")
+    top, _, last = folder.rpartition("/")
+    if not last or (root not in ("", "file") and not top):
+        raise SettingsError(
+            f"DATA_PATH {data_path!r} is a whole bucket, and DuckLake removes files it does not know there: "
+            "set iceberg_path to a folder in another bucket."
+        )
+    return f"{root}{'://' if root else ''}{top}/{'iceberg' if last == 'data' else last + '-iceberg'}/"
+
+
+def _check_neighbours(conn: psycopg.Connection, lake: LakeSettings, iceberg_path: str) -> None:
+    """Refuse an ICEBERG_PATH under the DATA_PATH of another lake in the same database, which would clean up there.
+
+    Raises: SettingsError: names the other lake's schema
+    """
+    others = [schema for (schema,) in conn.execute(SELECT_LAKE_SCHEMAS).fetchall() if schema != lake.metadata_schema]
+    for schema in others:
+        try:
+            row = conn.execute(SELECT_DATA_PATH_OF.format(sql.Identifier(schema))).fetchone()
+            if row is not None:
+                check_beside(row[0], iceberg_path)
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn):
+            # a lake that is not ours to read, or of another version
+            continue
+        except BadRequest as error:
+            raise SettingsError(f"Lake {lake.name!r}: in the lake of schema {schema!r}: {error.message} Set iceberg_path.") from error
 
 
 def _create(conn: psycopg.Connection, lake: LakeSettings, extension_folder: Path) -> None:

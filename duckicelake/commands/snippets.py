@@ -92,6 +92,7 @@ def format_trino(facts: Facts) -> str:
         "iceberg.rest-catalog.uri": facts.catalog_uri,
         "iceberg.rest-catalog.warehouse": facts.warehouse,
         "iceberg.rest-catalog.case-insensitive-name-matching": "true",
+        "iceberg.rest-catalog.nested-namespace-enabled": "true",
     }
     if facts.s3_access_key_id is not None:
         properties |= {"fs.native-s3.enabled": "true", "s3.path-style-access": "true"}
@@ -112,7 +113,9 @@ def format_duckdb(facts: Facts) -> str:
     """Return SQL that attaches the catalog through DuckDB's iceberg extension, which reads it as Iceberg."""
     attach = (
         f"ATTACH {quote(facts.warehouse)} AS iceberg_{_identifier(facts.warehouse)} "
-        f"(TYPE iceberg, ENDPOINT {quote(facts.catalog_uri)}, AUTHORIZATION_TYPE 'none', ACCESS_DELEGATION_MODE 'none');\n"
+        # without a default schema DuckDB takes `main` for its own
+        f"(TYPE iceberg, ENDPOINT {quote(facts.catalog_uri)}, AUTHORIZATION_TYPE 'none', ACCESS_DELEGATION_MODE 'none', "
+        "DEFAULT_SCHEMA 'main');\n"
     )
     return "INSTALL httpfs; LOAD httpfs; INSTALL avro; LOAD avro; INSTALL iceberg; LOAD iceberg;\n" + _secret(facts) + attach
 

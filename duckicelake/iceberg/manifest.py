@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from json import dumps
+from typing import NamedTuple
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.encoding.avro import NULL, encode_container, encode_long
+from duckicelake.iceberg.encoding.avro import NULL, container_encoder, encode_long
 from duckicelake.iceberg.encoding.manifest_rows import RowParts
 from duckicelake.iceberg.encoding.manifest_schema import manifest_schema
 from duckicelake.iceberg.partition import (
@@ -50,6 +51,27 @@ class DataFile:
     content_size_in_bytes: int | None = None
 
 
+class EncodedFile(NamedTuple):
+    """A Parquet data file of which manifests of one format version hold `rest`: its Avro from `record_count` on."""
+
+    file_path: str
+    partition: tuple[object, ...]
+    record_count: int
+    file_size_in_bytes: int
+    first_row_id: int
+    rest: bytes = b""
+
+    @property
+    def content(self) -> int:
+        """It holds rows."""
+        return DATA
+
+    @property
+    def file_format(self) -> str:
+        """As `DataFile` says it."""
+        return "PARQUET"
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
     """What a snapshot did with a file: EXISTING, ADDED or DELETED. None is inherited from the manifest list."""
@@ -59,6 +81,20 @@ class ManifestEntry:
     sequence_number: int | None
     file_sequence_number: int | None
     data_file: DataFile
+
+
+class EncodedEntry(NamedTuple):
+    """A `ManifestEntry` of an encoded file."""
+
+    status: int
+    snapshot_id: int | None
+    sequence_number: int | None
+    file_sequence_number: int | None
+    data_file: EncodedFile
+
+
+AnyFile = DataFile | EncodedFile
+AnyEntry = ManifestEntry | EncodedEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,89 +107,97 @@ class ManifestHeader:
     content: int
 
 
-def encode_manifest(header: ManifestHeader, entries: Iterable[ManifestEntry]) -> bytes:
+def encode_manifest(header: ManifestHeader, entries: Iterable[AnyEntry]) -> bytes:
     """A manifest of those entries, in their order. The same input gives the same bytes.
 
     Raises: BadRequest — delete files in version 1, or a partition value that is not of its type
     Source: Iceberg spec «Manifests»
     """
+    return manifest_encoder(header)(entries)
+
+
+def manifest_encoder(header: ManifestHeader) -> Callable[[Iterable[AnyEntry]], bytes]:
+    """What encodes manifests with that header: `encode_manifest`, for many of them."""
     if header.format_version == 1 and header.content:
         raise BadRequest("Cannot write a delete manifest for format version 1; upgrade the table to version 2")
     types = partition_types(header.spec, header.schema)
-    schema = manifest_schema(header.format_version, header.spec, types)
     encode = entry_encoder(header.format_version, types)
-    return encode_container(_format_header(header), schema, map(encode, entries))
+    encode_rows = container_encoder(_format_header(header), manifest_schema(header.format_version, header.spec, types))
+    return lambda entries: encode_rows(map(encode, entries))
 
 
-def entry_encoder(format_version: int, types: tuple[PrimitiveType, ...]) -> Callable[[ManifestEntry], bytes]:
+def entry_encoder(format_version: int, types: tuple[PrimitiveType, ...]) -> Callable[[AnyEntry], bytes]:
     """What encodes the entries of a manifest of that version and those partition values."""
     parts = RowParts()
-    partition_encoders = tuple(parts.value_encoder(type) for type in types)
+    encode_file = _file_encoder(parts, format_version, types)
+    longs, long = parts.longs, parts.optional_long
 
-    def encode_partition(file: DataFile) -> bytes:
+    def encode(entry: AnyEntry) -> bytes:
+        numbers = long(entry.snapshot_id) + long(entry.sequence_number) + long(entry.file_sequence_number)
+        return longs[entry.status] + numbers + encode_file(entry.data_file)
+
+    def encode_v1(entry: AnyEntry) -> bytes:
+        if entry.snapshot_id is None:
+            raise BadRequest(f"Cannot write {entry.data_file.file_path} for format version 1 without a snapshot id; give one")
+        return longs[entry.status] + longs[entry.snapshot_id] + encode_file(entry.data_file)
+
+    return encode_v1 if format_version == 1 else encode
+
+
+def _file_encoder(parts: RowParts, format_version: int, types: tuple[PrimitiveType, ...]) -> Callable[[AnyFile], bytes]:
+    partition_encoders = tuple(parts.value_encoder(type) for type in types)
+    longs, text = parts.longs, parts.text
+
+    def encode(file: AnyFile) -> bytes:
         if len(file.partition) != len(partition_encoders):
             raise BadRequest(f"Cannot write {file.file_path}: it has {len(file.partition)} partition values, not {len(types)}")
-        return b"".join([encode(value) for encode, value in zip(partition_encoders, file.partition, strict=True)])
-
-    return _v1_encoder(parts, encode_partition) if format_version == 1 else _encoder(parts, encode_partition, format_version >= 3)
-
-
-def _encoder(parts: RowParts, encode_partition: Callable[[DataFile], bytes], lineage: bool) -> Callable[[ManifestEntry], bytes]:
-    longs, long, text = parts.longs, parts.optional_long, parts.text
-
-    def encode(entry: ManifestEntry) -> bytes:
-        file = entry.data_file
-        row = [
-            longs[entry.status],
-            long(entry.snapshot_id),
-            long(entry.sequence_number),
-            long(entry.file_sequence_number),
-            longs[file.content],
-            text(file.file_path),
-            text(file.file_format),
-            encode_partition(file),
-            longs[file.record_count],
-            longs[file.file_size_in_bytes],
-            _encode_metrics(parts, file),
-            parts.optional_longs(file.equality_ids),
-            long(file.sort_order_id),
-        ]
-        if lineage:
-            row.append(long(file.first_row_id))
-        row.append(parts.optional_text(file.referenced_data_file))
-        if lineage:
-            row += (long(file.content_offset), long(file.content_size_in_bytes))
-        return b"".join(row)
+        content = b"" if format_version == 1 else longs[file.content]
+        partition = b"".join([encode(value) for encode, value in zip(partition_encoders, file.partition, strict=True)])
+        rest = file.rest if isinstance(file, EncodedFile) else _encode_rest(parts, file, format_version)
+        return b"".join((content, text(file.file_path), text(file.file_format), partition, rest))
 
     return encode
 
 
-def _v1_encoder(parts: RowParts, encode_partition: Callable[[DataFile], bytes]) -> Callable[[ManifestEntry], bytes]:
-    longs, text = parts.longs, parts.text
-    block_size = encode_long(BLOCK_SIZE_IN_BYTES)
+def encode_files(files: Iterable[EncodedFile], metrics: Iterable[bytes], format_version: int) -> list[EncodedFile]:
+    """The files with their `rest`, for manifests of that version.
 
-    def encode(entry: ManifestEntry) -> bytes:
-        file = entry.data_file
-        if entry.snapshot_id is None:
-            raise BadRequest(f"Cannot write {file.file_path} for format version 1 without a snapshot id; give one")
-        row = [
-            longs[entry.status],
-            longs[entry.snapshot_id],
-            text(file.file_path),
-            text(file.file_format),
-            encode_partition(file),
-            longs[file.record_count],
-            longs[file.file_size_in_bytes],
-            block_size,
-            _encode_metrics(parts, file),
-            parts.optional_long(file.sort_order_id),
-        ]
-        return b"".join(row)
-
-    return encode
+    Shape: `metrics` has for each file what stands from `column_sizes` to `split_offsets`
+    """
+    parts = RowParts()
+    counts, long = _counts_encoder(parts, format_version), parts.optional_long
+    if format_version < 3:
+        end = {1: NULL, 2: NULL * 3}[format_version]
+        return [EncodedFile(*file[:-1], b"".join((counts(file), part, end))) for file, part in zip(files, metrics, strict=True)]
+    return [
+        EncodedFile(*file[:-1], b"".join((counts(file), part, NULL * 2, long(file.first_row_id), NULL * 3)))
+        for file, part in zip(files, metrics, strict=True)
+    ]
 
 
-def _encode_metrics(parts: RowParts, file: DataFile) -> bytes:
+def _counts_encoder(parts: RowParts, format_version: int) -> Callable[[AnyFile], bytes]:
+    longs = parts.longs
+    block_size = encode_long(BLOCK_SIZE_IN_BYTES) if format_version == 1 else b""
+    return lambda file: longs[file.record_count] + longs[file.file_size_in_bytes] + block_size
+
+
+def _encode_rest(parts: RowParts, file: DataFile, format_version: int) -> bytes:
+    """What stands behind the partition tuple."""
+    long = parts.optional_long
+    row = [_counts_encoder(parts, format_version)(file), encode_metrics(parts, file)]
+    if format_version == 1:
+        return b"".join((*row, long(file.sort_order_id)))
+    row += (parts.optional_longs(file.equality_ids), long(file.sort_order_id))
+    if format_version >= 3:
+        row.append(long(file.first_row_id))
+    row.append(parts.optional_text(file.referenced_data_file))
+    if format_version >= 3:
+        row += (long(file.content_offset), long(file.content_size_in_bytes))
+    return b"".join(row)
+
+
+def encode_metrics(parts: RowParts, file: DataFile) -> bytes:
+    """A file's part of a record from `column_sizes` to `split_offsets`."""
     row = [
         parts.long_map(file.column_sizes),
         parts.long_map(file.value_counts),

@@ -9,11 +9,12 @@ from duckicelake.iceberg.bounds import encode_value, lower_bound, upper_bound
 from duckicelake.iceberg.encoding.avro import NULL, PRESENT, encode_container
 from duckicelake.iceberg.encoding.manifest_rows import RowParts
 from duckicelake.iceberg.encoding.manifest_schema import manifest_list_schema
-from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, DataFile, ManifestEntry, ManifestHeader
+from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, AnyEntry, DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.partition import PartitionSpec, partition_types
 from duckicelake.iceberg.types import PrimitiveType
 
 UNKNOWN_COUNT = -1
+MEMO_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,36 +75,62 @@ def encode_manifest_list(header: ManifestListHeader, files: Iterable[ManifestFil
     Raises: BadRequest — a delete manifest in version 1, or an unknown count in a later one
     Source: Iceberg spec «Manifest Lists»
     """
-    encode = _v1_encoder() if header.format_version == 1 else _encoder(header.format_version >= 3)
-    return encode_container(_format_header(header), manifest_list_schema(header.format_version), map(encode, files))
+    return manifest_list_encoder(header.format_version)(header, files)
 
 
-def describe_manifest(header: ManifestHeader, entries: Sequence[ManifestEntry], written: WrittenManifest) -> ManifestFile:
+def manifest_list_encoder(format_version: int) -> Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes]:
+    """What encodes lists of that version: `encode_manifest_list`, for many that name the same manifests."""
+    schema = manifest_list_schema(format_version)
+    encode = Encoded(_v1_encoder() if format_version == 1 else _encoder(format_version >= 3)).__getitem__
+    return lambda header, files: encode_container(_format_header(header), schema, map(encode, files))
+
+
+class Encoded(dict[ManifestFile, bytes]):
+    """Encoded manifests by manifest, and a bounded memory of them: one list names almost the same as the last."""
+
+    def __init__(self, encode: Callable[[ManifestFile], bytes]) -> None:
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, file: ManifestFile) -> bytes:
+        if len(self) >= MEMO_MAX:
+            self.clear()
+        encoded = self[file] = self._encode(file)
+        return encoded
+
+
+def describe_manifest(header: ManifestHeader, entries: Sequence[AnyEntry], written: WrittenManifest) -> ManifestFile:
     """What the list says about a manifest just written: counts, sequence numbers and partition summaries."""
-    live = [entry.sequence_number for entry in entries if entry.status != DELETED]
-    numbers = [written.sequence_number if number is None else number for number in live]
+    files, rows = [0, 0, 0], [0, 0, 0]
+    least = None
+    for entry in entries:
+        files[entry.status] += 1
+        rows[entry.status] += entry.data_file.record_count
+        if entry.status != DELETED:
+            number = written.sequence_number if entry.sequence_number is None else entry.sequence_number
+            least = number if least is None or number < least else least
     return ManifestFile(
         manifest_path=written.path,
         manifest_length=written.length,
         partition_spec_id=header.spec.spec_id,
         content=header.content,
         sequence_number=written.sequence_number,
-        min_sequence_number=min(numbers, default=written.sequence_number),
+        min_sequence_number=written.sequence_number if least is None else least,
         added_snapshot_id=written.snapshot_id,
-        added_files_count=sum(entry.status == ADDED for entry in entries),
-        existing_files_count=sum(entry.status == EXISTING for entry in entries),
-        deleted_files_count=sum(entry.status == DELETED for entry in entries),
-        added_rows_count=_count_rows(entries, ADDED),
-        existing_rows_count=_count_rows(entries, EXISTING),
-        deleted_rows_count=_count_rows(entries, DELETED),
+        added_files_count=files[ADDED],
+        existing_files_count=files[EXISTING],
+        deleted_files_count=files[DELETED],
+        added_rows_count=rows[ADDED],
+        existing_rows_count=rows[EXISTING],
+        deleted_rows_count=rows[DELETED],
         partitions=summarise_partitions(header.spec, partition_types(header.spec, header.schema), entries),
     )
 
 
-def summarise_partitions(
-    spec: PartitionSpec, types: tuple[PrimitiveType, ...], entries: Iterable[ManifestEntry]
-) -> tuple[FieldSummary, ...]:
+def summarise_partitions(spec: PartitionSpec, types: tuple[PrimitiveType, ...], entries: Iterable[AnyEntry]) -> tuple[FieldSummary, ...]:
     """For each field of the spec, what the entries' partition tuples hold."""
+    if not spec.fields:
+        return ()
     tuples = {entry.data_file.partition for entry in entries}
     return tuple(_summarise(types[i], [values[i] for values in tuples]) for i in range(len(spec.fields)))
 
@@ -134,10 +161,6 @@ def _inherit_numbers(entry: ManifestEntry, file: DataFile, manifest: ManifestFil
         file_sequence_number=manifest.sequence_number if file_number is None and takes else file_number,
         data_file=file,
     )
-
-
-def _count_rows(entries: Iterable[ManifestEntry], status: int) -> int:
-    return sum(entry.data_file.record_count for entry in entries if entry.status == status)
 
 
 def _summarise(type: PrimitiveType, values: list[Any]) -> FieldSummary:

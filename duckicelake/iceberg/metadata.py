@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from json import dumps
 from typing import TypeVar
 
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.growing_list import GrowingList
 from duckicelake.iceberg.encoding.json_reader import (
     as_object,
     find_int,
@@ -109,22 +111,47 @@ def format_metadata(metadata: TableMetadata) -> dict[str, object]:
     }
 
 
-def encode_metadata(metadata: TableMetadata, snapshot_json: Callable[[Snapshot], bytes] = encode_snapshot) -> bytes:
+class EncodedHistory:
+    """What is kept of a table's history between two encodings of its metadata."""
+
+    def __init__(self) -> None:
+        self.snapshots = GrowingList(encode_snapshot)
+        self.log = GrowingList(_encode_log_entry)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return self.snapshots.nbytes + self.log.nbytes
+
+
+def encode_metadata(metadata: TableMetadata, history: EncodedHistory | None = None) -> bytes:
     """Table metadata as compact UTF-8 JSON: what `format_metadata` says, with the same bytes every time.
 
-    `snapshot_json` gives a snapshot's fragment; pass a cached `encode_snapshot` where histories are long.
+    `history` saves work where histories are long; one belongs to one table.
     """
-    log = ",".join([f'{{"timestamp-ms":{at},"snapshot-id":{snapshot_id}}}' for at, snapshot_id in metadata.snapshot_log])
+    history = history or EncodedHistory()
     parts = [
         _compact(_format_head(metadata))[:-1],
         b',"snapshots":[',
-        b",".join([snapshot_json(item) for item in metadata.snapshots]),
+        history.snapshots.follow(metadata.snapshots),
         b'],"snapshot-log":[',
-        log.encode(),
+        history.log.follow(metadata.snapshot_log),
         b"],",
         _compact(_format_tail(metadata))[1:],
     ]
     return b"".join(parts)
+
+
+def digest_metadata(metadata: TableMetadata, history: EncodedHistory | None = None) -> str:
+    """What tells table metadata from any other, without encoding all of it again."""
+    history = history or EncodedHistory()
+    lists = history.snapshots.digest(metadata.snapshots) + history.log.digest(metadata.snapshot_log)
+    return sha256(_compact(_format_head(metadata)) + _compact(_format_tail(metadata)) + lists).hexdigest()
+
+
+def _encode_log_entry(entry: tuple[int, int]) -> bytes:
+    at, snapshot_id = entry
+    return b'{"timestamp-ms":%d,"snapshot-id":%d}' % (at, snapshot_id)
 
 
 def parse_metadata(value: object) -> TableMetadata:

@@ -1,14 +1,25 @@
 """A lake's Postgres: one pool, two kinds of transaction, and SQLSTATE classes turned into our errors."""
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import psycopg
+from psycopg import sql
+from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from duckicelake.errors import BadRequest, CatalogError, CommitFailed, Forbidden, ServiceUnavailable, Unsupported
+from duckicelake.errors import CatalogError, CommitFailed, Forbidden, ServiceUnavailable, Unsupported
 from duckicelake.lake.install import format_search_path
+
+Found = TypeVar("Found")
+
+POLL_S = 0.1
+FROZEN_S = 5.0
+"""How long an idle connection may keep silent before it counts as dead."""
 
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -23,11 +34,29 @@ ERRORS_BY_SQLSTATE: dict[str, tuple[type[CatalogError], str]] = {
     "3D": (ServiceUnavailable, "The lake's Postgres database does not exist."),
     "28": (ServiceUnavailable, "The lake's Postgres refuses the server's credentials."),
     "08": (ServiceUnavailable, "The lake's Postgres does not answer."),
+    "53100": (ServiceUnavailable, "The disk of the lake's Postgres is full."),
     "53": (ServiceUnavailable, "The lake's Postgres is out of resources."),
+    "57014": (ServiceUnavailable, "A query of the lake's Postgres took longer than `postgres_timeout_s` allows."),
     "57": (ServiceUnavailable, "The lake's Postgres is stopping or starting."),
     "58": (ServiceUnavailable, "The lake's Postgres has a disk or system error."),
 }
 """By full SQLSTATE first, then by class."""
+
+
+class LakeConnection(psycopg.Connection):
+    """A connection that gives up on a Postgres that neither answers nor hangs up, and is closed then."""
+
+    timeout_s = math.inf
+
+    def wait(self, gen: PQGen[Found], interval: float = POLL_S, timeout: float | None = None) -> Found:
+        """Return what the server sends. Raises: psycopg.OperationalError: nothing came within `timeout_s`."""
+        limit = self.timeout_s if timeout is None else timeout
+        try:
+            return super().wait(gen, interval, None if math.isinf(limit) else limit)
+        except psycopg.OperationalError:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.close()
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +66,25 @@ class Lake:
     name: str
     metadata_schema: str
     dsn: str = field(repr=False)
-    pool: ConnectionPool
+    pool: ConnectionPool[LakeConnection]
 
 
-def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int) -> Lake:
-    """Return a lake whose pool connects in the background, so that a Postgres that is down delays nothing."""
+def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, timeout_s: float = math.inf) -> Lake:
+    """Return a lake whose pool connects in the background, so that a Postgres that is down delays nothing.
 
-    def configure(conn: psycopg.Connection) -> None:
+    Units: `timeout_s` is what one statement may take, by Postgres' clock; a Postgres that is frozen is given little more
+    """
+
+    def configure(conn: LakeConnection) -> None:
+        conn.timeout_s = timeout_s + FROZEN_S
         conn.execute(format_search_path(metadata_schema))
         conn.execute("SET TIME ZONE 'UTC'")
+        if not math.isinf(timeout_s):
+            conn.execute(sql.SQL("SET statement_timeout = {}").format(math.ceil(timeout_s * 1000)))
 
-    pool: ConnectionPool[psycopg.Connection] = ConnectionPool(
+    pool: ConnectionPool[LakeConnection] = ConnectionPool(
         dsn,
+        connection_class=LakeConnection,
         min_size=1,
         max_size=max_connections,
         open=False,
@@ -56,11 +92,18 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int) -
         kwargs={"autocommit": True, "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000},
         timeout=5,
         reconnect_timeout=5,
-        check=ConnectionPool.check_connection,
+        check=check_answers,
         name=f"lake-{name}",
     )
     pool.open(wait=False)
     return Lake(name, metadata_schema, dsn, pool)
+
+
+def check_answers(conn: LakeConnection) -> None:
+    """Raise psycopg.OperationalError, within seconds, unless Postgres answers on this connection."""
+    usual, conn.timeout_s = conn.timeout_s, FROZEN_S
+    conn.execute("")
+    conn.timeout_s = usual
 
 
 def close_lake(lake: Lake) -> None:
@@ -90,7 +133,7 @@ def _transaction(lake: Lake, begin: str) -> Generator[psycopg.Connection]:
         try:
             yield conn
         except BaseException:
-            if not conn.broken:
+            if not conn.closed:
                 conn.rollback()
             raise
         conn.commit()
@@ -110,11 +153,8 @@ def mapped_errors(lake_name: str) -> Generator[None]:
 
 def _find_error(error: psycopg.Error) -> tuple[type[CatalogError], str]:
     state = error.sqlstate
-    if isinstance(error, psycopg.DataError):
-        return (
-            BadRequest,
-            "The request holds a value that Postgres cannot store, such as a text with a NUL character or a number too large.",
-        )
+    if isinstance(error, psycopg.DataError) and state is None:
+        return Unsupported, "A row of the lake holds a value that cannot be read; run `duckicelake check`."
     if state is None:
         return ServiceUnavailable, "The lake's Postgres does not answer."
     found = ERRORS_BY_SQLSTATE.get(state) or ERRORS_BY_SQLSTATE.get(state[:2])

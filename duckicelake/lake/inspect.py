@@ -145,6 +145,15 @@ SELECT t.table_name, format('data file %%s has %%s live delete files', d.data_fi
  ORDER BY 1, 2
 """
 
+SELECT_LATE_TIMES = """
+SELECT t.table_name, format('column %%s holds the time 24:00:00', c.column_name)
+  FROM ducklake_column c JOIN ducklake_table t ON t.table_id = c.table_id AND t.end_snapshot IS NULL
+ WHERE c.end_snapshot IS NULL AND c.column_type = 'time'
+   AND EXISTS (SELECT FROM ducklake_file_column_stats s
+                WHERE s.table_id = c.table_id AND s.column_id = c.column_id AND s.max_value LIKE '24:00:00%%')
+ ORDER BY 1, 2
+"""
+
 SELECT_DEFAULTS = """
 SELECT t.table_name, c.column_name, c.column_type, c.initial_default
   FROM ducklake_column c JOIN ducklake_table t ON t.table_id = c.table_id AND t.end_snapshot IS NULL
@@ -162,6 +171,14 @@ SELECT s.schema_name || '.' || t.table_name,
   JOIN ducklake_table t ON t.table_id = f.table_id AND t.end_snapshot IS NULL
   JOIN ducklake_schema s ON s.schema_id = t.schema_id
  WHERE f.path IS NOT NULL
+ ORDER BY 1, 2
+"""
+
+SELECT_PUBLISHED = """
+SELECT s.schema_name, t.table_name, n.location, n.metadata_version
+  FROM iceberg_table n JOIN ducklake_table t ON t.table_id = n.table_id AND t.end_snapshot IS NULL
+  JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+ WHERE n.metadata_version > 0
  ORDER BY 1, 2
 """
 
@@ -214,6 +231,7 @@ def list_row_checks() -> list[RowCheck]:
         RowCheck(SELECT_BROKEN_PATHS, "error", "DuckLake joins paths as they are: add the slash in Postgres."),
         RowCheck(SELECT_BROKEN_FILES, "error", "DuckDB fails on this table: set the value from the file, or remove the row."),
         RowCheck(SELECT_FOREIGN_FORMATS, "error", "DuckDB reads every file as Parquet: remove the file from the table."),
+        RowCheck(SELECT_LATE_TIMES, "warning", "Iceberg's day ends before it, and readers may fail: update it to 23:59:59.999999."),
         RowCheck(SELECT_DOUBLE_DELETES, "error", "Rows come back or repeat: keep the delete file with all positions, end the others."),
     ]
 
@@ -242,6 +260,11 @@ def read_settings(conn: psycopg.Connection) -> dict[str, str]:
 def read_file_paths(conn: psycopg.Connection) -> list[tuple[str, str]]:
     """Return (namespace.table, full path) of every data and delete file a live table needs at some lake snapshot."""
     return conn.execute(SELECT_FILES).fetchall()
+
+
+def read_published(conn: psycopg.Connection) -> list[tuple[str, str, str, int]]:
+    """Return (DuckLake schema, table, Iceberg location, newest metadata version) of every live table that was ever published."""
+    return conn.execute(SELECT_PUBLISHED).fetchall()
 
 
 def read_defaults(conn: psycopg.Connection) -> list[tuple[str, str, str, str]]:

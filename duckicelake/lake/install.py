@@ -1,11 +1,16 @@
 """Our tables and triggers beside DuckLake's: put there once by `init`, removable, repeatable."""
 
+import hashlib
+import re
+import time
+from collections.abc import Sequence
 from importlib.resources import files
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
-from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 
 SUPPORTED_VERSION = "1.0"
 
@@ -21,24 +26,131 @@ ON CONFLICT (key) DO NOTHING
 """
 
 
+UPSERT_INSTALLED = """
+INSERT INTO iceberg_setting (key, value) VALUES ('installed', %(digest)s)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+
+SELECT_HAS_SETTINGS = """
+SELECT to_regclass('iceberg_setting') IS NOT NULL
+"""
+
+SELECT_INSTALLED = """
+SELECT value FROM iceberg_setting WHERE key = 'installed'
+"""
+
+RELATIVE = (
+    "is relative: it depends on the folder each program was started in. Give it as seen from everywhere, with "
+    "UPDATE ducklake_metadata SET value = '/absolute/path/' WHERE key = 'data_path' AND scope IS NULL, "
+    "and attach the lake without DATA_PATH. The files stay where they are."
+)
+LOCK_TRIES, LOCK_PAUSE_S = 600, 0.05
+NEVER_IDLE = "Other transactions hold the lake's tables all the time; end the long ones, or try again when the lake is quieter."
+OURS: Sequence[tuple[LiteralString, str]] = (
+    ("TRIGGER", r"CREATE OR REPLACE TRIGGER (\w+)"),
+    ("FUNCTION", r"CREATE OR REPLACE FUNCTION (\w+)"),
+    ("INDEX", r"CREATE INDEX IF NOT EXISTS (\w+)"),
+    ("TABLE", r"CREATE TABLE IF NOT EXISTS (\w+)"),
+)
+"""What the script makes, by what it says; in the order in which it can go."""
+
+
 def format_search_path(metadata_schema: str) -> sql.Composed:
     """Return the statement that lets unqualified names mean the lake's metadata schema and nothing else."""
     return sql.SQL("SET search_path TO {}").format(sql.Identifier(metadata_schema))
 
 
-def install(conn: psycopg.Connection, metadata_schema: str, iceberg_path: str) -> None:
+def install(conn: psycopg.Connection, metadata_schema: str, iceberg_path: str, tries: int = LOCK_TRIES) -> None:
     """Prepare an existing DuckLake: check it, add our notes, triggers and indexes. DuckDB sees no difference.
 
+    Who writes to the lake meanwhile is let through: its locks are not waited for, but asked for again.
     Units:  `iceberg_path` is a URI or an absolute folder; the first one given to a lake stays
-    Raises: Unsupported: a DuckLake of another version, or encrypted. BadRequest: `iceberg_path` lies under DATA_PATH
+    Raises: Unsupported: a DuckLake of another version, encrypted, or on a store we do not speak.
+            BadRequest: `iceberg_path` lies under DATA_PATH, or DATA_PATH is relative. ServiceUnavailable: the lake is never idle
     """
+    for _ in range(tries):
+        try:
+            with conn.transaction():
+                _check(conn, metadata_schema, iceberg_path)
+                _lock(conn, "SHARE ROW EXCLUSIVE")
+                _install(conn, iceberg_path)
+        except psycopg.errors.LockNotAvailable:
+            if _is_installed(conn, metadata_schema):
+                return
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+def _check(conn: psycopg.Connection, metadata_schema: str, iceberg_path: str) -> None:
+    conn.execute(format_search_path(metadata_schema))
+    settings = dict(conn.execute(SELECT_METADATA).fetchall())
+    check_supported(settings)
+    check_absolute(settings["data_path"])
+    check_beside(settings["data_path"], iceberg_path)
+
+
+def _lock(conn: psycopg.Connection, mode: LiteralString) -> None:
+    """Take every lock at once or none: who waits while it holds some could make DuckDB's transaction the one to fail.
+
+    Raises: LockNotAvailable
+    """
+    tables = sorted(set(re.findall(r" ON (ducklake_\w+)", _read_script().decode())))
+    names = sql.SQL(", ").join(sql.Identifier(name) for name in tables)
+    conn.execute("SET LOCAL lock_timeout = '500ms'")
+    conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE NOWAIT").format(names, sql.SQL(mode)))
+
+
+def _install(conn: psycopg.Connection, iceberg_path: str) -> None:
+    conn.execute(_read_script())
+    conn.execute(UPSERT_ICEBERG_PATH, {"iceberg_path": with_slash(iceberg_path)})
+    conn.execute(UPSERT_INSTALLED, {"digest": _find_digest()})
+
+
+def _is_installed(conn: psycopg.Connection, metadata_schema: str) -> bool:
+    """Tell whether this very script ran here before, so that running it again can wait."""
     with conn.transaction():
         conn.execute(format_search_path(metadata_schema))
-        settings = dict(conn.execute(SELECT_METADATA).fetchall())
-        check_supported(settings)
-        check_beside(settings["data_path"], iceberg_path)
-        conn.execute(files("duckicelake.lake").joinpath("install.sql").read_bytes())
-        conn.execute(UPSERT_ICEBERG_PATH, {"iceberg_path": with_slash(iceberg_path)})
+        row = conn.execute(SELECT_HAS_SETTINGS).fetchone()
+        return bool(row and row[0]) and conn.execute(SELECT_INSTALLED).fetchone() == (_find_digest(),)
+
+
+def uninstall(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
+    """Remove everything `install` put beside DuckLake's tables, and nothing else; numbers given out are lost with the notes.
+
+    The objects under ICEBERG_PATH stay.
+    Raises: ServiceUnavailable: the lake is never idle
+    """
+    for _ in range(tries):
+        try:
+            with conn.transaction():
+                conn.execute(format_search_path(metadata_schema))
+                row = conn.execute(SELECT_HAS_SETTINGS).fetchone()
+                if row and row[0]:
+                    _lock(conn, "ACCESS EXCLUSIVE")
+                    _uninstall(conn)
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+def _uninstall(conn: psycopg.Connection) -> None:
+    script = _read_script().decode()
+    for kind, pattern in OURS:
+        for name in re.findall(pattern, script):
+            on = sql.SQL(" ON ducklake_snapshot") if kind == "TRIGGER" else sql.SQL("")
+            conn.execute(sql.SQL("DROP {} IF EXISTS {}{}").format(sql.SQL(kind), sql.Identifier(name), on))
+
+
+def _read_script() -> bytes:
+    return files("duckicelake.lake").joinpath("install.sql").read_bytes()
+
+
+def _find_digest() -> str:
+    return hashlib.sha256(_read_script()).hexdigest()
 
 
 def check_supported(settings: dict[str, str]) -> None:
@@ -51,6 +163,15 @@ def check_supported(settings: dict[str, str]) -> None:
         )
     if settings.get("encrypted") == "true":
         raise Unsupported("The lake is encrypted; no Iceberg reader can open its files. Copy it into a lake without ENCRYPTED.")
+
+
+def check_absolute(data_path: str) -> None:
+    """Refuse a DATA_PATH that means another folder to everybody who reads it, or lies in a store we do not speak."""
+    if data_path.startswith(("/", "file:/", "s3://", "s3a://", "s3n://")):
+        return
+    if "://" in data_path:
+        raise Unsupported(f"The lake's DATA_PATH {data_path!r} is in no object store this catalog speaks; it speaks S3 and local folders.")
+    raise BadRequest(f"The lake's DATA_PATH {data_path!r} {RELATIVE}")
 
 
 def check_beside(data_path: str, iceberg_path: str) -> None:

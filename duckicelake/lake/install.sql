@@ -92,6 +92,8 @@ CREATE TABLE IF NOT EXISTS iceberg_change (
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+CREATE INDEX IF NOT EXISTS iceberg_ix_repair ON iceberg_change (id) WHERE kind = 'repair';
+
 CREATE OR REPLACE FUNCTION iceberg_note_expiry() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
@@ -108,14 +110,17 @@ CREATE OR REPLACE TRIGGER iceberg_note_expiry
 -- DuckLake has primary keys only; every look-up of a table's rows would read them all.
 CREATE INDEX IF NOT EXISTS iceberg_ix_table ON ducklake_table (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snapshot);
--- a hash, because a name may be longer than a key of any other index
-CREATE INDEX IF NOT EXISTS iceberg_ix_table_live ON ducklake_table USING hash (lower(table_name)) WHERE end_snapshot IS NULL;
+-- a hash, because a name may be longer than a key of any other index; "C", because DuckDB folds ASCII letters only
+DROP INDEX IF EXISTS iceberg_ix_table_live;
+CREATE INDEX IF NOT EXISTS iceberg_ix_table_folded ON ducklake_table USING hash (lower(table_name COLLATE "C")) WHERE end_snapshot IS NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_column ON ducklake_column (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_column_tag ON ducklake_column_tag (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_tag ON ducklake_tag (object_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file ON ducklake_data_file (table_id, begin_snapshot);
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_path ON ducklake_data_file USING hash (path) WHERE end_snapshot IS NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_end ON ducklake_data_file (table_id, end_snapshot) WHERE end_snapshot IS NOT NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_partial ON ducklake_data_file (table_id) WHERE partial_max IS NOT NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_snapshot_file ON ducklake_snapshot (next_file_id, snapshot_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_delete_file ON ducklake_delete_file (table_id, delete_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_stats ON ducklake_file_column_stats (data_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_partition ON ducklake_file_partition_value (data_file_id);

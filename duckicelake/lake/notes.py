@@ -166,3 +166,19 @@ def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote
         conn.execute(INSERT_SPEC_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
     for note in _find_new(wanted.sort_orders, noted.sort_orders):
         conn.execute(INSERT_SORT_ORDER_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
+
+
+LOCK_CHANGES = """
+LOCK TABLE iceberg_change IN EXCLUSIVE MODE
+"""
+
+INSERT_REPAIR = """
+INSERT INTO iceberg_change (kind) VALUES ('repair')
+"""
+
+
+def note_repair(conn: psycopg.Connection) -> None:
+    """Let every server trust nothing it remembers: with its next load it reads a table anew and looks what is in the store."""
+    with conn.transaction():
+        conn.execute(LOCK_CHANGES)
+        conn.execute(INSERT_REPAIR)

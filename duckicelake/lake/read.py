@@ -7,6 +7,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from duckicelake.errors import Unsupported
+from duckicelake.lake.changes import TABLE_KINDS, format_tokens
 from duckicelake.lake.rows import Position, SchemaRow, TableRow, TagRow
 
 Row = TypeVar("Row")
@@ -27,6 +28,38 @@ SELECT max(snapshot_id) AS lake_snapshot_id, (SELECT coalesce(max(id), 0) FROM i
 def read_position(conn: psycopg.Connection) -> Position:
     """Return how much of the lake this transaction sees."""
     return fetch_rows(conn, Position, SELECT_POSITION)[0]
+
+
+SELECT_REPAIR_ID = """
+SELECT coalesce(max(id), 0) FROM iceberg_change WHERE kind = 'repair'
+"""
+
+
+def read_repair_id(conn: psycopg.Connection) -> int:
+    """Return the newest change by which an operator asked to trust nothing that was published before it."""
+    row = conn.execute(SELECT_REPAIR_ID).fetchone()
+    return row[0] if row else 0
+
+
+SELECT_IS_TOUCHED = """
+SELECT EXISTS (SELECT FROM ducklake_snapshot_changes c
+                WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s
+                  AND c.snapshot_id > %(since)s)
+    OR EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = %(table_id)s AND t.begin_snapshot > %(since)s)
+    -- what nobody tells may be anything
+    OR (SELECT count(c.changes_made) FROM ducklake_snapshot_changes c
+         WHERE c.snapshot_id > %(since)s AND c.snapshot_id <= %(until)s) < %(until)s - %(since)s
+"""
+
+
+def is_touched(conn: psycopg.Connection, table_id: int, since: Position, until: Position) -> bool:
+    """Tell whether anything between two positions may concern a table."""
+    if since.change_id != until.change_id or since.lake_snapshot_id > until.lake_snapshot_id:
+        return True
+    span = {"since": since.lake_snapshot_id, "until": until.lake_snapshot_id}
+    tokens = format_tokens(table_id, TABLE_KINDS)
+    row = conn.execute(SELECT_IS_TOUCHED, {"table_id": table_id, "tokens": tokens, **span}).fetchone()
+    return row is None or row[0]
 
 
 SELECT_DATA_PATH = """
@@ -58,7 +91,8 @@ def read_iceberg_path(conn: psycopg.Connection) -> str:
 SELECT_SCHEMAS = """
 SELECT schema_id, schema_name, path, coalesce(path_is_relative, true) AS path_is_relative
   FROM ducklake_schema
- WHERE end_snapshot IS NULL
+ -- without a name nobody can ask for it
+ WHERE end_snapshot IS NULL AND schema_name <> ''
  ORDER BY schema_name
 """
 
@@ -70,7 +104,7 @@ def read_schemas(conn: psycopg.Connection) -> list[SchemaRow]:
 
 SELECT_TAGS = """
 SELECT key, value FROM ducklake_tag
- WHERE object_id = %(object_id)s AND end_snapshot IS NULL
+ WHERE object_id = %(object_id)s AND end_snapshot IS NULL AND key IS NOT NULL
  ORDER BY key
 """
 
@@ -83,7 +117,7 @@ def read_tags(conn: psycopg.Connection, object_id: int) -> list[TagRow]:
 SELECT_TABLE_NAMES = """
 SELECT t.table_name
   FROM ducklake_table t
- WHERE t.schema_id = %(schema_id)s AND t.end_snapshot IS NULL
+ WHERE t.schema_id = %(schema_id)s AND t.end_snapshot IS NULL AND t.table_name <> ''
  ORDER BY t.table_name
 """
 
@@ -97,9 +131,10 @@ SELECT_TABLE = """
 SELECT t.table_id, t.table_uuid, t.table_name, t.path, coalesce(t.path_is_relative, true) AS path_is_relative,
        s.schema_name, s.path AS schema_path, coalesce(s.path_is_relative, true) AS schema_path_is_relative
   FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
- -- DuckDB folds the case of names; an exact spelling wins over a folded one
+ -- DuckDB folds the case of names, ASCII letters only; an exact spelling wins over a folded one
  WHERE t.end_snapshot IS NULL
-   AND lower(t.table_name) = lower(%(table_name)s) AND lower(s.schema_name) = lower(%(schema_name)s)
+   AND lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
+   AND lower(s.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
  ORDER BY t.table_name = %(table_name)s DESC, s.schema_name = %(schema_name)s DESC, t.table_id
  LIMIT 1
 """

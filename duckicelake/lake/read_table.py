@@ -8,29 +8,31 @@ import psycopg
 from psycopg import sql
 from psycopg.types.string import TextLoader
 
-from duckicelake.errors import LakeMoved
+from duckicelake.errors import TableVanished
 from duckicelake.lake.changes import DATA_KINDS, format_tokens
-from duckicelake.lake.client_notes import find_changed_at, read_aliases, read_snapshot_notes
+from duckicelake.lake.damage import check_state, check_table
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import fetch_rows, read_data_path, read_iceberg_path, read_tags
+from duckicelake.lake.read_values import with_too_large
 from duckicelake.lake.rows import (
     ColumnRow,
-    ColumnStatsRow,
     ColumnTagRow,
-    DataFileRow,
     DeleteFileRow,
     FileSpan,
     HeadRow,
     InlinedDeleteRow,
     InlinedTable,
     NameMappingRow,
+    PartialFileRow,
     PartitionRow,
     Position,
+    SchemaVersionRow,
     SnapshotRow,
     SortRow,
     TableRow,
     TableState,
 )
+from duckicelake.lake.writing.client_notes import find_changed_at, read_aliases, read_snapshot_notes
 
 EVERYTHING = -1
 """What `since` is when nothing has been read before."""
@@ -47,7 +49,8 @@ class Since:
 def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> TableState:
     """Return the rows about a live table, those of its files only as far as they changed after `since`.
 
-    Raises: LakeMoved: maintenance dropped an inlined table under this transaction; read again
+    Raises: TableVanished: maintenance dropped an inlined table under this transaction; read again
+            Damaged: the rows contradict themselves, naming the table and the row
     """
     table_id = table.table_id
     inlined_tables = read_inlined_tables(conn, table_id, since.lake_snapshot_id)
@@ -55,9 +58,10 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
     spans = read_spans(conn, table_id, since.lake_snapshot_id, affected)
     delete_files = fetch_rows(conn, DeleteFileRow, SELECT_DELETE_FILES, table_id=table_id, data_file_ids=affected)
     inlined_deletes = read_inlined_deletes(conn, table_id, affected)
+    check_table(table, spans, delete_files, inlined_tables)
     events = event_ids(spans, delete_files, inlined_tables, inlined_deletes)
     head = fetch_rows(conn, HeadRow, SELECT_HEAD)[0]
-    return TableState(
+    state = TableState(
         position=Position(head.snapshot_id, head.change_id),
         next_file_id=head.next_file_id,
         next_row_id=read_next_row_id(conn, table_id),
@@ -74,7 +78,8 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         sort_keys=fetch_rows(conn, SortRow, SELECT_SORT_KEYS, table_id=table_id),
         name_mappings=fetch_rows(conn, NameMappingRow, SELECT_NAME_MAPPINGS, table_id=table_id),
         spans=spans,
-        partial_files=fetch_rows(conn, DataFileRow, SELECT_PARTIAL_FILES, table_id=table_id),
+        partial_files=fetch_rows(conn, PartialFileRow, SELECT_PARTIAL_FILES, table_id=table_id),
+        schema_versions=fetch_rows(conn, SchemaVersionRow, SELECT_SCHEMA_VERSIONS, table_id=table_id),
         delete_files=delete_files,
         inlined_tables=inlined_tables,
         inlined_deletes=inlined_deletes,
@@ -83,6 +88,8 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         aliases=read_aliases(conn, table_id),
         changed_at=find_changed_at(conn, table_id, since.lake_snapshot_id),
     )
+    check_state(state)
+    return with_too_large(conn, state, since.next_file_id)
 
 
 SELECT_HEAD = """
@@ -92,7 +99,7 @@ SELECT snapshot_id, next_file_id, (SELECT coalesce(max(id), 0) FROM iceberg_chan
 """
 
 SELECT_NEXT_ROW_ID = """
-SELECT next_row_id FROM ducklake_table_stats WHERE table_id = %(table_id)s
+SELECT greatest(next_row_id, 0) FROM ducklake_table_stats WHERE table_id = %(table_id)s
 """
 
 
@@ -119,28 +126,22 @@ def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_id
 
 SELECT_PARTIAL_FILES = """
 SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
-       f.record_count, f.file_size_bytes, f.row_id_start, f.partition_id, f.mapping_id, f.partial_max, f.encryption_key,
-       NULL AS partition_values
+       f.record_count, f.file_size_bytes, f.row_id_start, s.snapshot_id AS written_at, c.changes_made
   FROM ducklake_data_file f
- WHERE f.table_id = %(table_id)s AND f.partial_max > f.begin_snapshot
+  -- a lake snapshot names the next file id after its own files
+  LEFT JOIN LATERAL (SELECT w.snapshot_id FROM ducklake_snapshot w WHERE w.next_file_id > f.data_file_id
+                      ORDER BY w.next_file_id, w.snapshot_id LIMIT 1) s ON true
+  LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
+ WHERE f.table_id = %(table_id)s AND f.partial_max IS NOT NULL
+ ORDER BY f.data_file_id
 """
 
-SELECT_DATA_FILES = """
-SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
-       f.record_count, f.file_size_bytes, f.row_id_start, f.partition_id, f.mapping_id, f.partial_max, f.encryption_key,
-       CASE WHEN f.partition_id IS NOT NULL THEN
-           ARRAY(SELECT p.partition_value FROM ducklake_file_partition_value p
-                  WHERE p.data_file_id = f.data_file_id ORDER BY p.partition_key_index)
-       END AS partition_values
-  FROM ducklake_data_file f
- WHERE f.data_file_id = ANY(%(data_file_ids)s)
+SELECT_SCHEMA_VERSIONS = """
+SELECT begin_snapshot, schema_version
+  FROM ducklake_schema_versions
+ WHERE table_id = %(table_id)s
+ ORDER BY begin_snapshot, schema_version
 """
-
-
-def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
-    """Return the details of some data files, in no order."""
-    return fetch_rows(conn, DataFileRow, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
-
 
 SELECT_AFFECTED_FILES = """
 SELECT DISTINCT data_file_id
@@ -223,14 +224,14 @@ SELECT e.expression, e.sort_direction, e.null_order
 """
 
 SELECT_OLDEST_SNAPSHOT = """
-SELECT snapshot_id, snapshot_time, NULL AS changes_made
+SELECT snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', snapshot_time)) AS snapshot_time, NULL AS changes_made
   FROM ducklake_snapshot
  WHERE snapshot_id = (SELECT min(snapshot_id) FROM ducklake_snapshot)
 """
 
 
 SELECT_SNAPSHOTS = """
-SELECT s.snapshot_id, s.snapshot_time, c.changes_made
+SELECT s.snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time)) AS snapshot_time, c.changes_made
   FROM ducklake_snapshot s JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
  -- quoted names are no tokens; the expression is that of the index
  WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s AND s.snapshot_id > %(since)s
@@ -238,7 +239,7 @@ SELECT s.snapshot_id, s.snapshot_time, c.changes_made
 """
 
 SELECT_SNAPSHOTS_BY_ID = """
-SELECT s.snapshot_id, s.snapshot_time, c.changes_made
+SELECT s.snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time)) AS snapshot_time, c.changes_made
   FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
  WHERE s.snapshot_id = ANY(%(ids)s)
 """
@@ -276,7 +277,7 @@ def _snapshots_of(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
 
 
 SELECT_INLINED_TABLES = """
-SELECT i.table_name, i.schema_version,
+SELECT coalesce(i.table_name, 'NULL'), i.schema_version,
        -- the columns are those of the table's first snapshot with this schema version
        coalesce((SELECT min(v.begin_snapshot) FROM ducklake_schema_versions v
                   WHERE v.table_id = i.table_id AND v.schema_version = i.schema_version),
@@ -298,18 +299,19 @@ SELECT * FROM {table}
 def read_inlined_tables(conn: psycopg.Connection, table_id: int, since: int) -> list[InlinedTable]:
     """Return the inlined rows, dead versions too, by row id: all rows of each lake snapshot with a change after `since`."""
     found = conn.execute(SELECT_INLINED_TABLES, {"table_id": table_id}).fetchall()
-    tables = (InlinedTable(version, begin, _read_inlined_rows(conn, name, since)) for name, version, begin in found)
+    tables = (InlinedTable(version, begin, *_read_inlined_rows(conn, name, since)) for name, version, begin in found)
     return [table for table in tables if table.rows]
 
 
-def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> list[tuple[object, ...]]:
+def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> tuple[list[tuple[object, ...]], list[str]]:
     query = SELECT_INLINED_ROWS.format(table=sql.Identifier(name))
     with conn.cursor() as cursor:
         for type_name in ("time", "timetz", "interval"):
             # Python has no 24:00:00 and no months in an interval
             cursor.adapters.register_loader(type_name, TextLoader)
         with _may_vanish():
-            return cursor.execute(query, {"since": since}).fetchall()
+            rows = cursor.execute(query, {"since": since}).fetchall()
+        return rows, [column.name for column in (cursor.description or ())[3:]]
 
 
 @contextmanager
@@ -318,7 +320,7 @@ def _may_vanish() -> Generator[None]:
     try:
         yield
     except psycopg.errors.UndefinedTable as error:
-        raise LakeMoved("DuckLake dropped a table of inlined rows or deletes while it was being read; try again.") from error
+        raise TableVanished("DuckLake dropped a table of inlined rows or deletes while it was being read; try again.") from error
 
 
 SELECT_HAS_INLINED_DELETES = """
@@ -345,16 +347,3 @@ def _find_inlined_deletes(conn: psycopg.Connection, table_id: int) -> sql.Identi
     name = f"ducklake_inlined_delete_{table_id}"
     row = conn.execute(SELECT_HAS_INLINED_DELETES, {"name": name}).fetchone()
     return sql.Identifier(name) if row is not None and row[0] else None
-
-
-SELECT_COLUMN_STATS = """
-SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_value, max_value, contains_nan
-  FROM ducklake_file_column_stats
- WHERE data_file_id = ANY(%(data_file_ids)s) AND table_id = %(table_id)s
-"""
-
-
-def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[ColumnStatsRow]:
-    """Return the column statistics of some data files, in no order."""
-    known = {"table_id": table_id, "data_file_ids": list(data_file_ids)}
-    return [ColumnStatsRow._make(row) for row in conn.execute(SELECT_COLUMN_STATS, known)]

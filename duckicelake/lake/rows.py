@@ -142,8 +142,7 @@ class FileSpan(NamedTuple):
     record_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class DataFileRow:
+class DataFileRow(NamedTuple):
     """`ducklake_data_file`, whole. `partition_values` are the texts of `ducklake_file_partition_value` by key index."""
 
     data_file_id: int
@@ -158,6 +157,33 @@ class DataFileRow:
     partial_max: int | None
     encryption_key: str | None
     partition_values: Sequence[str | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartialFileRow:
+    """`ducklake_data_file` of a file that flush or merge wrote from rows of earlier lake snapshots, embedded in it.
+
+    `written_at` is the lake snapshot that wrote it and `changes_made` what that one did; when it has expired, they are
+    those of the next one left.
+    """
+
+    data_file_id: int
+    begin_snapshot: int
+    path: str
+    path_is_relative: bool
+    record_count: int
+    file_size_bytes: int
+    row_id_start: int | None
+    written_at: int | None
+    changes_made: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersionRow:
+    """`ducklake_schema_versions`: the columns of the table are those of its newest version."""
+
+    begin_snapshot: int
+    schema_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +214,36 @@ class ColumnStatsRow(NamedTuple):
     contains_nan: bool | None
 
 
+class PackedColumnStats(NamedTuple):
+    """Many rows of `ducklake_file_column_stats`, column by column, in no order.
+
+    Shape: columns of bytes hold big-endian 64-bit numbers, -1 for null; `min_value` and `max_value` are all texts, one
+    behind the other, of the lengths (in UTF-8) that `min_length` and `max_length` tell
+    """
+
+    data_file_id: bytes
+    column_id: bytes
+    column_size_bytes: bytes
+    value_count: bytes
+    null_count: bytes
+    contains_nan: bytes
+    min_length: bytes
+    max_length: bytes
+    min_value: str
+    max_value: str
+
+
 @dataclass(frozen=True, slots=True)
 class InlinedTable:
-    """One `ducklake_inlined_data_<T>_<V>`: `rows` are (row_id, begin_snapshot, end_snapshot, *root columns in order)."""
+    """One `ducklake_inlined_data_<T>_<V>`: `rows` are (row_id, begin_snapshot, end_snapshot, *root columns in order).
+
+    `column_names` are those of the root columns, as Postgres has them: at most 63 bytes, in whatever case.
+    """
 
     schema_version: int
     begin_snapshot: int
     rows: Sequence[tuple[object, ...]]
+    column_names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +343,7 @@ class TableState:
     began or ended then, and everything that decides which rows of the files with changed deletes are visible.
     `aliases` are the snapshots of the table's newest change, when a client made it; `changed_at` is the time of the newest
     change after `since`.
+    `too_large` are the uint32 columns with numbers in files that no signed 32 bits hold.
     """
 
     position: Position
@@ -312,7 +362,8 @@ class TableState:
     sort_keys: Sequence[SortRow]
     name_mappings: Sequence[NameMappingRow]
     spans: Sequence[FileSpan]
-    partial_files: Sequence[DataFileRow]
+    partial_files: Sequence[PartialFileRow]
+    schema_versions: Sequence[SchemaVersionRow]
     delete_files: Sequence[DeleteFileRow]
     inlined_tables: Sequence[InlinedTable]
     inlined_deletes: Sequence[InlinedDeleteRow]
@@ -320,3 +371,4 @@ class TableState:
     snapshot_notes: Sequence[SnapshotNote] = ()
     aliases: Sequence[SnapshotNote] = ()
     changed_at: datetime | None = None
+    too_large: Sequence[int] = ()

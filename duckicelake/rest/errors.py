@@ -17,6 +17,7 @@ from duckicelake.errors import (
     CatalogError,
     CommitFailed,
     CommitStateUnknown,
+    Damaged,
     Forbidden,
     LakeBusy,
     LakeMoved,
@@ -27,7 +28,9 @@ from duckicelake.errors import (
     NoSuchWarehouse,
     NotAuthorized,
     NotFound,
+    NotServed,
     ServiceUnavailable,
+    TableVanished,
     Unprocessable,
     Unsupported,
 )
@@ -47,15 +50,24 @@ ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
     Unprocessable: (422, "UnprocessableEntityException"),
     CatalogError: (500, "InternalServerError"),
     CommitStateUnknown: (500, "CommitStateUnknownException"),
-    Unsupported: (501, "UnsupportedOperationException"),
+    Unsupported: (406, "UnsupportedOperationException"),
+    Damaged: (406, "UnsupportedOperationException"),
+    NotServed: (501, "UnsupportedOperationException"),
     ServiceUnavailable: (503, "SlowDownException"),
     LakeBusy: (503, "SlowDownException"),
     LakeMoved: (503, "SlowDownException"),
+    TableVanished: (503, "SlowDownException"),
 }
-"""`NotFoundException` is not in the specification; Java's client tells it from a missing table by this word."""
+"""`NotFoundException` is not in the specification; Java's client tells it from a missing table by this word.
+
+406 is the specification's status for `UnsupportedOperationException`; 501 is kept for operations that are not there at all.
+"""
 
 HTTP_TYPES: Mapping[int, str] = {404: "NotFoundException", 405: "UnsupportedOperationException"}
 """What Starlette refuses before a route is found; any other such refusal is a bad request."""
+
+UNROUTED = "unrouted"
+"""What requests are counted as that belong to no operation."""
 
 READS = frozenset({"GET", "HEAD"})
 RETRY_AFTER_S = "1"
@@ -104,6 +116,9 @@ def build_error_handlers() -> dict[int | type[Exception], ErrorHandler]:
         return build_error(request.scope, 400, "BadRequestException", describe_invalid(error))
 
     async def answer_http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            # the router remembers a route of the same path, for another method
+            request.scope["operation"] = UNROUTED
         return build_http_error(request.scope, error)
 
     async def answer_unforeseen(request: Request, error: Exception) -> Response:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import NotServed
 from duckicelake.rest.bodies import IcebergErrorResponse
 from duckicelake.rest.door import Door
 from duckicelake.rest.operations import OPERATIONS, UNLISTED, Operation
@@ -58,6 +58,6 @@ def build_refusal(operation: Operation) -> Callable[[], Any]:
     """Return an endpoint that answers 501 and names the operation."""
 
     async def refuse() -> None:
-        raise Unsupported(f"{operation.name} ({operation.endpoint}) is not served here; `endpoints` of /v1/config lists what is.")
+        raise NotServed(f"{operation.name} ({operation.endpoint}) is not served here; `endpoints` of /v1/config lists what is.")
 
     return refuse

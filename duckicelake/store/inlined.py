@@ -13,7 +13,7 @@ from duckicelake.store.inlined_types import FIELD_ID, InlinedColumn, Node, build
 from duckicelake.store.nested_text import parse_nested
 from duckicelake.store.parquet import encode_table
 
-__all__ = ["InlinedColumn", "InlinedFile", "LeafStats", "convert_rows", "encode_inlined", "split_by_snapshot"]
+__all__ = ["InlinedColumn", "InlinedFile", "LeafStats", "convert_rows", "encode_inlined", "format_lineage_schema", "split_by_snapshot"]
 
 ROW_ID, ROW_ID_FIELD = "_row_id", 2147483540
 SEQUENCE_NUMBER, SEQUENCE_NUMBER_FIELD = "_last_updated_sequence_number", 2147483539
@@ -60,12 +60,17 @@ def convert_rows(columns: Sequence[InlinedColumn], rows: Sequence[Sequence[Any]]
     ordered = sorted(rows, key=lambda row: (row[1], row[0]))
     arrays = [_build_array(node, [row[place] for row in ordered]) for place, node in enumerate(nodes, start=2)]
     arrays += [pa.array([row[place] for row in ordered], pa.int64()) for place in (0, 1)]
-    schema = format_schema(tuple(columns), nodes)
+    return pa.Table.from_arrays(arrays, schema=format_lineage_schema(tuple(columns), nodes))
+
+
+def format_lineage_schema(columns: tuple[InlinedColumn, ...], nodes: tuple[Node, ...]) -> pa.Schema:
+    """The Arrow schema of a derived file: the columns, `_row_id` and `_last_updated_sequence_number`."""
+    schema = format_schema(columns, nodes)
     for name, field_id in ((ROW_ID, ROW_ID_FIELD), (SEQUENCE_NUMBER, SEQUENCE_NUMBER_FIELD)):
         # A user's column may bear the reserved name; readers go by the id.
         free_name = name if name not in schema.names else f"_ducklake_internal{name}"
         schema = schema.append(pa.field(free_name, pa.int64(), metadata={FIELD_ID: str(field_id)}))
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return schema
 
 
 def split_by_snapshot(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -87,13 +92,13 @@ def encode_inlined(columns: Sequence[InlinedColumn], table: pa.Table) -> Inlined
 
 
 def _build_array(node: Node, values: list[Any]) -> AnyArray:
-    if node.children:
-        read = [None if value is None else _parse(node, value) for value in values]
-    else:
-        read = [None if value is None else node.read(value) for value in values]
     try:
+        if node.children:
+            read = [None if value is None else _parse(node, value) for value in values]
+        else:
+            read = [None if value is None else node.read(value) for value in values]
         array = pa.array(read, node.storage)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise Unsupported(f"Column {node.path!r} holds an inlined value that is no {node.kind}: {error}") from None
     return array if node.storage == node.arrow else array.cast(node.arrow)
 

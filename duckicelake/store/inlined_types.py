@@ -22,14 +22,34 @@ ArrowType = pa.DataType
 FIELD_ID = b"PARQUET:field_id"
 
 
+class Inexact(ValueError):
+    """A value that Iceberg cannot say; `stored` is what DuckDB's own Parquet files hold instead."""
+
+    def __init__(self, reason: str, stored: object) -> None:
+        super().__init__(reason)
+        self.stored = stored
+
+
+class UnsayableValue(Exception):
+    """A column that is shown holds an inexact value."""
+
+    def __init__(self, field_id: int, reason: str) -> None:
+        super().__init__(f"field {field_id} holds {reason}")
+        self.field_id, self.reason = field_id, reason
+
+
 @dataclass(frozen=True, slots=True)
 class InlinedColumn:
-    """A row of `ducklake_column` with its children in order: a struct's fields, a list's element, a map's key and value."""
+    """A row of `ducklake_column` with its children in order: a struct's fields, a list's element, a map's key and value.
+
+    What is not shown stands in no published schema, so its values do not matter.
+    """
 
     field_id: int
     name: str
     ducklake_type: str
     children: "tuple[InlinedColumn, ...]" = ()
+    is_shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +57,31 @@ class Node:
     """A column or a part of one, ready to read values. `storage` is `arrow` in types that pyarrow builds from plain values."""
 
     path: str
-    kind: str
+    column: InlinedColumn
     arrow: ArrowType
     storage: ArrowType
     children: "tuple[Node, ...]" = ()
-    names: tuple[str, ...] = ()
     convert: Callable[[Any], Any] | None = None
 
+    @property
+    def kind(self) -> str:
+        """The DuckLake type."""
+        return self.column.ducklake_type
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The children's names."""
+        return tuple(child.name for child in self.column.children)
+
     def read(self, value: Any) -> Any:
-        """Read one leaf value. Raises: Unsupported — a value Iceberg cannot say."""
+        """Read one leaf value. Raises: UnsayableValue — a value Iceberg cannot say; Unsupported — none of the type."""
         assert self.convert is not None
         try:
             return self.convert(value)
+        except Inexact as found:
+            if self.column.is_shown:
+                raise UnsayableValue(self.column.field_id, str(found)) from None
+            return found.stored
         except (ValueError, ArithmeticError) as error:
             raise Unsupported(
                 f"Column {self.path!r} ({self.kind}) holds an inlined value that Iceberg cannot say: {error};"
@@ -64,9 +97,10 @@ def build_node(column: InlinedColumn, path: str = "") -> Node:
     if make is not None:
         fields = [_field(child, node.arrow) for child, node in zip(column.children, children, strict=True)]
         plain = [_field(child, node.storage) for child, node in zip(column.children, children, strict=True)]
-        names = tuple(child.name for child in column.children)
-        return Node(path, column.ducklake_type, make(fields), make(plain), children, names)
+        return Node(path, column, make(fields), make(plain), children)
     leaf = _find_leaf(column.ducklake_type)
+    if leaf is None and not column.is_shown:
+        leaf = NOTHING
     if leaf is None:
         raise Unsupported(
             f"Column {path!r} has type {column.ducklake_type}, which Iceberg cannot say for inlined rows;"
@@ -74,7 +108,7 @@ def build_node(column: InlinedColumn, path: str = "") -> Node:
         )
     arrow, convert = leaf
     storage = pa.binary(16) if arrow == pa.uuid() else arrow
-    return Node(path, column.ducklake_type, arrow, storage, convert=convert)
+    return Node(path, column, arrow, storage, convert=convert)
 
 
 def format_schema(columns: tuple[InlinedColumn, ...], nodes: tuple[Node, ...]) -> pa.Schema:
@@ -117,7 +151,7 @@ def _exact_double(value: Any) -> float:
     whole = int(value)
     double = float(whole)
     if int(double) != whole:
-        raise ValueError("a double, which DuckDB's own files hold for this type, cannot hold it exactly")
+        raise Inexact(f"the number {whole}, which a double, as DuckDB's own files hold for this type, cannot hold exactly", double)
     return double
 
 
@@ -136,11 +170,23 @@ def _time(value: Any) -> int:
 
 
 def _timetz(value: Any) -> int:
-    return time_text.parse_timetz(value.isoformat() if isinstance(value, time) else value)
+    text = value.isoformat() if isinstance(value, time) else value
+    micros, is_utc = time_text.parse_timetz(text)
+    if not is_utc:
+        raise Inexact(f"the time {text}, whose offset from UTC DuckDB's own files drop and Iceberg cannot say", micros)
+    return micros
 
 
 def _as_is(value: Any) -> Any:
     return value
+
+
+def _nothing(value: Any) -> None:
+    return None
+
+
+NOTHING = (pa.string(), _nothing)
+"""Holds no value: for columns that are not shown and that no Iceberg type fits."""
 
 
 LEAVES: dict[str, tuple[ArrowType, Callable[[Any], Any]]] = {

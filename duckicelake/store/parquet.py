@@ -26,14 +26,14 @@ def read_positions(content: bytes) -> tuple[Positions, Positions | None]:
     Raises: Unsupported — not a position-delete file
     Source: Iceberg spec «Position Delete Files»; DuckLake's delete filter
     """
-    with _telling("position-delete file"):
+    with telling("position-delete file"):
         file = pq.ParquetFile(pa.BufferReader(content))
         names: list[str] = file.schema_arrow.names
         wanted = names[1:2] + [name for name in names[2:3] if name == SNAPSHOT_COLUMN]
         if len(names) not in (2, 3):
             raise Unsupported(f"A position-delete file has {len(names)} columns; it takes file_path, pos and at most one more.")
         table = file.read(columns=wanted, use_threads=False)
-        columns = [_read_longs(table.column(place)) for place in range(len(wanted))]
+        columns = [read_longs(table.column(place)) for place in range(len(wanted))]
     return columns[0], columns[1] if len(columns) > 1 else None
 
 
@@ -43,14 +43,14 @@ def read_position_deletes(content: bytes) -> dict[str, Positions]:
     Raises: Unsupported — not a position-delete file
     Source: Iceberg spec «Position Delete Files»
     """
-    with _telling("position-delete file"):
+    with telling("position-delete file"):
         table = pq.ParquetFile(pa.BufferReader(content)).read(columns=["file_path", "pos"], use_threads=False)
         if table.num_columns != len(("file_path", "pos")) or table.column(0).null_count:
             raise Unsupported("A position-delete file takes the columns file_path and pos, never NULL.")
         encoded = cast("Any", table.column(0).combine_chunks()).dictionary_encode()
         places: Positions = encoded.indices.to_numpy(zero_copy_only=False)
         paths: list[str] = encoded.dictionary.to_pylist()
-        positions = _read_longs(table.column(1))
+        positions = read_longs(table.column(1))
     return {path: np.unique(positions[places == place]) for place, path in enumerate(paths)}
 
 
@@ -88,19 +88,6 @@ def encode_dated_deletes(file_path: str, positions: Positions, snapshot_ids: Pos
     return encode_table(pa.Table.from_arrays(columns, schema=schema), compression="zstd", dictionary=["file_path"])
 
 
-def read_embedded_snapshot_ids(source: BinaryIO) -> Positions:
-    """Read, row by row, the lake snapshot that wrote each row of a flushed or merged data file.
-
-    Only this column and the footer are fetched from `source`.
-    Raises: Unsupported — the file has no such column
-    """
-    with _telling("data file"):
-        file = pq.ParquetFile(source)
-        if SNAPSHOT_COLUMN not in file.schema_arrow.names:
-            raise Unsupported(f"A data file said to span snapshots has no column {SNAPSHOT_COLUMN}.")
-        return _read_longs(file.read(columns=[SNAPSHOT_COLUMN], use_threads=False).column(0))
-
-
 def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: list[str] | bool = False) -> bytes:
     """Write a Parquet file of one row group; equal tables give equal bytes, under one release of pyarrow."""
     sink = pa.BufferOutputStream()
@@ -116,14 +103,16 @@ def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: li
     return sink.getvalue().to_pybytes()
 
 
-def _read_longs(column: "pa.ChunkedArray[Any]") -> Positions:
+def read_longs(column: "pa.ChunkedArray[Any]") -> Positions:
+    """Return a column of positions or ids. Raises: Unsupported — of another type, or with NULL."""
     if not pa.types.is_integer(column.type) or column.null_count:
         raise Unsupported(f"A position or snapshot id must be a whole number and never NULL, not {column.type}.")
     return column.to_numpy().astype(np.int64, copy=False)
 
 
 @contextmanager
-def _telling(kind: str) -> Generator[None]:
+def telling(kind: str) -> Generator[None]:
+    """Turn what pyarrow raises over a broken file into Unsupported."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -135,8 +124,12 @@ def read_column_ids(source: BinaryIO) -> dict[tuple[str, ...], int | None]:
 
     Shape:  paths of names; a list's element is `element`, a map's are `key` and `value`, however the file calls them
     """
-    with _telling("data file"):
-        schema: Any = pq.ParquetFile(source).schema_arrow
+    with telling("data file"):
+        return find_column_ids(pq.ParquetFile(source).schema_arrow)
+
+
+def find_column_ids(schema: Any) -> dict[tuple[str, ...], int | None]:
+    """Return an Arrow schema's columns at every level, each with the Parquet field id it carries, or None."""
     found: dict[tuple[str, ...], int | None] = {}
     for field in schema:
         _walk_columns((field.name,), field, found)

@@ -9,6 +9,9 @@ from duckicelake.errors import Unsupported
 
 S3_SCHEMES = ("s3", "s3a", "s3n")
 
+MAX_KEY_BYTES = 1024
+"""What S3 allows; clients fail on longer ones, each in its own manner."""
+
 # An empty, `.` or `..` part, or a control character: clients and servers fold these away, each in its own manner.
 UNSAFE_KEY = r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]"
 
@@ -69,6 +72,8 @@ def parse_uri(uri: str) -> ObjectAddress:
 
 
 def _plain_key(uri: str, key: str) -> str:
+    if len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
+        raise Unsupported(f"The location {uri[:200]!r}… has a key of more than {MAX_KEY_BYTES} bytes, which no object has.")
     folder = key.removesuffix("/")
     if folder and re.search(UNSAFE_KEY, folder):
         raise Unsupported(f"The location {uri!r} has an empty, '.' or '..' part or a control character; use a key without them.")

@@ -56,23 +56,25 @@ def parse_timestamptz(text: str) -> int:
 
 
 def parse_time(text: str) -> int:
-    """Microseconds since midnight; 24:00:00, which DuckDB has and Iceberg lacks, is refused."""
+    """Microseconds since midnight; DuckDB's 24:00:00 is a whole day of them, as its Parquet files have it."""
     found = re.fullmatch(CLOCK, text)
     if found is None:
         raise ValueError("no time of day")
     micros = _ticks(found.groups(), SECOND_MICROS)
-    if micros >= DAY_MICROS:
-        raise ValueError("24:00:00 is no time of day in Iceberg")
+    if micros > DAY_MICROS:
+        raise ValueError("later than 24:00:00")
     return micros
 
 
-def parse_timetz(text: str) -> int:
-    """Microseconds since midnight in UTC, as DuckDB's Parquet files have it; the offset is lost."""
+def parse_timetz(text: str) -> tuple[int, bool]:
+    """Microseconds since midnight in UTC, as DuckDB's Parquet files have it, and whether the text says just that time."""
     found = re.fullmatch(CLOCK + OFFSET, text)
     if found is None:
         raise ValueError("no time of day with an offset")
     parts = found.groups()
-    return (_ticks(parts[:4], SECOND_MICROS) - _offset_seconds(*parts[4:]) * SECOND_MICROS) % DAY_MICROS
+    micros = _ticks(parts[:4], SECOND_MICROS)
+    offset_seconds = _offset_seconds(*parts[4:])
+    return (micros - offset_seconds * SECOND_MICROS) % DAY_MICROS, offset_seconds == 0 and micros < DAY_MICROS
 
 
 def _find_infinity(text: str, infinite: int) -> int | None:

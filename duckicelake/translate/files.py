@@ -6,19 +6,21 @@ are ambiguous) always are. Zero bounds of floats cover both zeros.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import Damaged, Unsupported
 from duckicelake.iceberg.bounds import lower_bound, upper_bound
-from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import PuffinFile
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.translate.partitions import Partitioning, PublishedSpec, find_partition
 from duckicelake.translate.values import parse_value
+from duckicelake.translate.visibility import Longs
 
+REACHABLE = ("s3://", "s3a://", "s3n://", "file:/", "/")
 UNBOUNDED = frozenset({"uuid", "binary"})
 POSITION_DELETES = 1
-FILE_PATH_ID = 2147483546
+FILE_PATH_ID, POS_ID = 2147483546, 2147483545
 
 Bounds = dict[int, bytes]
 
@@ -27,7 +29,17 @@ LeafTypes = Mapping[int, PrimitiveType]
 
 
 def check_readable(row: DataFileRow) -> None:
-    """Refuse a data file that Iceberg readers cannot read as it is."""
+    """Refuse a data file that Iceberg readers cannot read as it is, or that has no path or size in its row."""
+    if not row.path or min(row.file_size_bytes or -1, row.record_count or 0) < 0:
+        raise Damaged(
+            f"Data file {row.path!r} (data_file_id {row.data_file_id}) has no path or no file_size_bytes; the lake's metadata is damaged. "
+            "Correct it in Postgres; `duckicelake check` says more."
+        )
+    if not row.path_is_relative and not row.path.startswith(REACHABLE):
+        raise Unsupported(
+            f"Data file {row.path!r} is neither on S3 nor an absolute local path, so Iceberg readers cannot find it. "
+            "Copy the table with CREATE TABLE … AS SELECT."
+        )
     if row.encryption_key is not None:
         raise Unsupported(f"Data file {row.path!r} is encrypted; no Iceberg reader can open it. Copy the table into an open lake.")
 
@@ -54,7 +66,8 @@ def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stat
     # maps are written in their own order, and equal files must give equal bytes
     known = sorted((row for row in stats if row.column_id in types), key=lambda row: row.column_id)
     lower, upper = _bounds(known, types)
-    counted = [s for s in known if s.value_count is not None and s.null_count is not None]
+    # DuckLake has both as 0 where it counts nothing: of timetz
+    counted = [s for s in known if s.value_count is not None and s.null_count is not None and s.value_count + s.null_count > 0]
     return DataFile(
         content=0,
         file_path=uri,
@@ -110,7 +123,7 @@ def _find_bound(
     return bound(type_, value)
 
 
-def to_deletion_vector(uri: str, puffin: PuffinFile, count: int, target: DataFile) -> DataFile:
+def to_deletion_vector(uri: str, puffin: PuffinFile, count: int, target: AnyFile) -> DataFile:
     """Return a Puffin file with the deletion vector of one data file, for a manifest."""
     (blob,) = puffin.blobs
     return DataFile(
@@ -127,19 +140,20 @@ def to_deletion_vector(uri: str, puffin: PuffinFile, count: int, target: DataFil
     )
 
 
-def to_position_deletes(uri: str, size_bytes: int, count: int, target: DataFile) -> DataFile:
-    """Return a position delete file that holds deletes of one data file only, for a manifest."""
+def to_position_deletes(uri: str, size_bytes: int, positions: Longs, target: AnyFile) -> DataFile:
+    """Return a position delete file that holds deletes of one data file only, ascending, for a manifest."""
     path = target.file_path.encode()
+    first, last = (int(position).to_bytes(8, "little") for position in (positions[0], positions[-1]))
     return DataFile(
         content=POSITION_DELETES,
         file_path=uri,
         file_format="PARQUET",
         partition=target.partition,
-        record_count=count,
+        record_count=len(positions),
         file_size_in_bytes=size_bytes,
         column_sizes={},
-        # equal bounds of file_path tell readers that one data file is meant; they must be whole
-        lower_bounds={FILE_PATH_ID: path},
-        upper_bounds={FILE_PATH_ID: path},
+        # equal bounds of file_path tell readers that one data file is meant; they must be whole. Trino wants those of pos as well
+        lower_bounds={POS_ID: first, FILE_PATH_ID: path},
+        upper_bounds={POS_ID: last, FILE_PATH_ID: path},
         referenced_data_file=target.file_path,
     )

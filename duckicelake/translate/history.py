@@ -45,7 +45,7 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
     the current snapshot all the same, with the latest time known before it. No time is before `after_ms`.
     """
     steps = _published_steps(state, last_event(files, visibility.values()), after_ms)
-    base = Step(steps[0].snapshot_id - 1 if steps else 0, 0)
+    base = Step(_base_id(state, steps), 0)
     every = (base, *steps)
     ids = np.array([step.snapshot_id for step in every], dtype=np.int64)
     for file in files:
@@ -60,6 +60,16 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
             _add_deletes(file.key, visibility[file.key], every, range(first, last))
     _check_rewrites(every, files, visibility.values())
     return History(base, tuple(steps))
+
+
+def _base_id(state: TableState, steps: Sequence[Step]) -> int:
+    """Return the lake snapshot that the first step is compared with.
+
+    What has been read before stands as it was read: a retried commit of DuckDB dates its deletes back, up to just after that.
+    """
+    if state.since >= 0:
+        return state.since
+    return steps[0].snapshot_id - 1 if steps else 0
 
 
 def _check_rewrites(every: Sequence[Step], files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> None:

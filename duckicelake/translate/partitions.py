@@ -25,6 +25,8 @@ BUCKETED_ALIKE = frozenset(
     {"int8", "int16", "int32", "int64", "varchar", "json", "blob", "date", "time", "timestamp", "timestamp_us", "timestamptz"}
 )
 """DuckLake types that its `bucket` hashes as Iceberg does: not the unsigned, nor timestamps of seconds or milliseconds."""
+NO_KEYS = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "geometry", "variant", "interval", "uint64"})
+"""DuckLake types whose texts do not prove what a file holds, or that Iceberg does not partition by."""
 FIRST_FIELD_ID = 1000
 INT = PrimitiveType("int")
 
@@ -112,7 +114,8 @@ def to_keys(rows: Sequence[PartitionRow], schema: Schema) -> tuple[PartitionKey,
         if row.column_id is not None and row.transform is not None and row.partition_key_index is not None:
             if find_field(schema, row.column_id) is None:
                 return ()
-            if not BUCKET.fullmatch(row.transform.lower()) or BUCKETED_ALIKE.issuperset(row.column_types):
+            alike = BUCKETED_ALIKE.issuperset(row.column_types) or not BUCKET.fullmatch(row.transform.lower())
+            if alike and NO_KEYS.isdisjoint(row.column_types):
                 indexes[row.column_id, row.transform.lower()] = row.partition_key_index
     keys: list[PartitionKey] = []
     for (source_id, transform), index in indexes.items():

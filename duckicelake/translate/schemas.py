@@ -6,26 +6,38 @@ from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.types import NestedField, walk_fields
+from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
 from duckicelake.lake.rows import JsonNote, TableState
+from duckicelake.translate.shape.leaf_types import ONLY_IN_V3
 from duckicelake.translate.shape.told_schemas import carry_over, format_note, parse_notes
-from duckicelake.translate.types import FieldRules, columns_at, find_defaulted, find_unreadable, schema_changes, to_fields
+from duckicelake.translate.types import (
+    FieldRules,
+    columns_at,
+    find_defaulted,
+    find_hidden,
+    find_unreadable,
+    refuse_value,
+    schema_changes,
+    to_fields,
+)
 
 V2, V3 = 2, 3
+TOO_LARGE = "numbers above 2147483647 in files that no reader of signed numbers shows rightly"
 
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
     """A table's schemas over time: `timeline` holds the lake snapshot each is valid from, ascending.
 
-    `format_version` is the lowest that can say them all, and never below the one given out before. `told` are the schemas
-    that Iceberg clients gave it, by id.
+    `format_version` is the lowest that can say them all, and never below the one given out before. `hidden` are columns
+    that none of them shows. `told` are the schemas that Iceberg clients gave it, by id.
     """
 
     timeline: tuple[tuple[int, Schema], ...]
     new_notes: tuple[JsonNote, ...]
     last_column_id: int
     format_version: int
+    hidden: frozenset[int] = frozenset()
     told: Mapping[int, Schema] = field(default_factory=dict[int, Schema])
 
     def at(self, lake_snapshot_id: int) -> Schema:
@@ -52,7 +64,7 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
     told = parse_notes(state.notes.schemas if state.notes.shapes else ())
     shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
     unreadable = find_unreadable(state.columns, oldest_row)
-    defaulted = find_defaulted(state.columns, oldest_row)
+    defaulted, hidden = find_defaulted(state.columns, oldest_row, state.name_mappings), find_hidden(state.columns)
     ids = {note.json: note.id for note in state.notes.schemas}
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
@@ -61,7 +73,7 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
         if since in shapes:
             timeline.append((since, told[shapes[since].schema_id]))
             continue
-        rules = FieldRules(since != changes[-1], defaulted, unreadable)
+        rules = FieldRules(state.table, since != changes[-1], defaulted, unreadable, hidden)
         fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
         fields = without_twins(fields, is_in_files=until is None or until > oldest_row)
         if not fields:
@@ -72,11 +84,22 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
             ids[text] = max(ids.values(), default=-1) + 1
             new_notes.append(JsonNote(ids[text], text))
         timeline.append((since, replace(schema, schema_id=ids[text])))
+    _check_numbers(state, hidden)
     table = state.notes.table
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
-    needed = V3 if defaulted else V2
+    needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2
     noted = table.format_version if table else needed
-    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), told)
+    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden, told)
+
+
+def _needs_v3(schema: Schema) -> bool:
+    leaves = (item.type for _, item in walk_fields(schema.fields))
+    return any(isinstance(leaf, PrimitiveType) and leaf.name in ONLY_IN_V3 for leaf in leaves)
+
+
+def _check_numbers(state: TableState, hidden: frozenset[int]) -> None:
+    for column_id in sorted(frozenset(state.too_large) - hidden):
+        raise refuse_value(state.table, columns_at(state.columns, (), state.position.lake_snapshot_id), column_id, TOO_LARGE)
 
 
 def without_twins(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[NestedField, ...]:

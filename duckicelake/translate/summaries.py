@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.manifest import AnyFile
 from duckicelake.translate.history import Step
 from duckicelake.translate.manifests import ADDED, DELETED
 
@@ -37,28 +37,13 @@ class Totals:
             next_row_id=max(self.next_row_id, added.next_row_id),
         )
 
-    def plus(self, file: DataFile, sign: int) -> "Totals":
-        """Return the totals with a file added (1) or taken away (-1)."""
-        size = self.files_size + sign * file.file_size_in_bytes
-        if file.content == 0:
-            records = self.records + sign * file.record_count
-            next_row_id = max(self.next_row_id, (file.first_row_id or 0) + file.record_count)
-            return replace(self, records=records, data_files=self.data_files + sign, files_size=size, next_row_id=next_row_id)
-        return replace(
-            self,
-            delete_files=self.delete_files + sign,
-            vectors=self.vectors + (sign if file.file_format == "PUFFIN" else 0),
-            position_deletes=self.position_deletes + sign * file.record_count,
-            files_size=size,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
     """A file that a snapshot added (manifest entry status 1) or deleted (2)."""
 
     status: int
-    file: DataFile
+    file: AnyFile
 
 
 class Tally:
@@ -68,7 +53,7 @@ class Tally:
         self._sums: dict[tuple[int, int, str], list[int]] = {}
         self._next_row_id = 0
 
-    def count(self, status: int, file: DataFile) -> None:
+    def count(self, status: int, file: AnyFile) -> None:
         """Count a file added (status 1) or deleted (2)."""
         sums = self._sums.setdefault((status, file.content, file.file_format), [0, 0, 0])
         sums[0] += 1

@@ -1,10 +1,9 @@
 """A table's state as Iceberg table metadata."""
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
+from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
 from duckicelake.translate.locations import metadata_uri
@@ -81,11 +80,6 @@ def to_refs(current: Snapshot | None) -> Mapping[str, SnapshotRef]:
 def next_row_id(current: Snapshot | None) -> int:
     """Return the first row id that no snapshot has given out (v3)."""
     return 0 if current is None else (current.first_row_id or 0) + (current.added_rows or 0)
-
-
-def format_token(metadata: TableMetadata, snapshot_json: Callable[[Snapshot], bytes]) -> str:
-    """Return what tells two states of a table apart: a digest of its metadata without version and times."""
-    return hashlib.sha256(encode_metadata(metadata, snapshot_json)).hexdigest()
 
 
 def with_version(metadata: TableMetadata, log: Sequence[MetadataLogRow]) -> TableMetadata:

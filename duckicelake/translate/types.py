@@ -1,6 +1,5 @@
 """DuckLake columns as an Iceberg schema: `column_id` is the field id, NOT NULL is `required`, comments are docs."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,58 +13,15 @@ from duckicelake.iceberg.types import (
     NestedField,
     PrimitiveType,
     StructType,
-    decimal_type,
     find_decimal,
 )
-from duckicelake.lake.rows import ColumnRow, ColumnTagRow
+from duckicelake.lake.rows import ColumnRow, ColumnTagRow, NameMappingRow, TableRow
+from duckicelake.translate.shape.leaf_types import PARTIAL, WHOLE_DOUBLES, find_primitive
+from duckicelake.translate.shape.remedies import ColumnTree, format_remedy
 from duckicelake.translate.values import parse_value
-
-PRIMITIVES: Mapping[str, str] = {
-    "boolean": "boolean",
-    "int8": "int",
-    "int16": "int",
-    "int32": "int",
-    "int64": "long",
-    "uint8": "int",
-    "uint16": "int",
-    "float32": "float",
-    "float64": "double",
-    "varchar": "string",
-    "json": "string",
-    "blob": "binary",
-    "uuid": "uuid",
-    "date": "date",
-    "time": "time",
-    "timestamp": "timestamp",
-    "timestamp_us": "timestamp",
-    "timestamp_s": "timestamp",
-    "timestamp_ms": "timestamp",
-    "timestamptz": "timestamptz",
-}
-"""DuckLake types that Iceberg readers read from DuckDB's Parquet as they are."""
-
-REMEDIES: Mapping[str, str] = {
-    "uint32": "BIGINT",
-    "uint64": "DECIMAL(20, 0)",
-    "int128": "DECIMAL(38, 0)",
-    "uint128": "DECIMAL(38, 0)",
-    "timestamp_ns": "TIMESTAMP",
-    "timetz": "TIME or VARCHAR",
-}
-"""A published type that can hold what a column of an unpublished type holds; VARCHAR for the others."""
 
 NESTED_TYPES: Mapping[str, int | None] = {"struct": None, "list": 1, "map": 2}
 """How many children each has; a struct any number."""
-
-DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnTree:
-    """The columns live at one lake snapshot, by parent (None: the table) in column order."""
-
-    children: Mapping[int | None, Sequence[ColumnRow]]
-    comments: Mapping[int, str]
 
 
 def columns_at(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow], lake_snapshot_id: int) -> ColumnTree:
@@ -87,15 +43,21 @@ def is_live(row: ColumnRow | ColumnTagRow, lake_snapshot_id: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FieldRules:
-    """How columns become fields. Those of the past are left out when they cannot be said; those of the present raise.
+    """How a table's columns become fields. Those of the past are left out when they cannot be said; those of the present raise.
 
     `defaulted` are the columns that older rows lack and that are not null there: their fields carry defaults.
-    `unreadable` are versions of columns whose type older rows cannot be read by.
+    `unreadable` are versions of columns whose type older rows cannot be read by, with theirs. `hidden` are never shown.
     """
 
+    table: TableRow
     is_past: bool
     defaulted: frozenset[int]
-    unreadable: frozenset[ColumnRow]
+    unreadable: Mapping[ColumnRow, str]
+    hidden: frozenset[int]
+
+
+Path = tuple[ColumnRow, ...]
+"""A column or a part of one, below the columns it is a part of."""
 
 
 def to_fields(tree: ColumnTree, rules: FieldRules) -> tuple[NestedField, ...]:
@@ -103,68 +65,72 @@ def to_fields(tree: ColumnTree, rules: FieldRules) -> tuple[NestedField, ...]:
 
     Raises: Unsupported: a column of the present that is not published, naming column, type and remedy
     """
-    fields = (_find_field(row, row.column_name, tree, rules) for row in tree.children.get(None, ()))
+    fields = (_find_field((row,), tree, rules) for row in tree.children.get(None, ()))
     return tuple(field for field in fields if field is not None)
 
 
-def _find_field(row: ColumnRow, path: str, tree: ColumnTree, rules: FieldRules) -> NestedField | None:
+def _find_field(path: Path, tree: ColumnTree, rules: FieldRules) -> NestedField | None:
+    row = path[-1]
     # DuckDB writes nulls_allowed = false for nested columns that it adds or renames, whatever they hold
     required = row.parent_column is None and not row.nulls_allowed
-    found = _find_type(row, path, tree, rules)
+    found = _find_type(path, tree, rules)
     if found is None:
         return None
     initial = write = None
     if row.column_id in rules.defaulted and isinstance(found, PrimitiveType):
         try:
             initial, write = _find_defaults(row, found)
-        except Unsupported:
+        except BadRequest as error:
             if rules.is_past:
                 return None
-            raise
+            what = f"has the default {row.initial_default!r}, which Iceberg cannot say: {error}"
+            raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}") from None
     return NestedField(row.column_id, row.column_name, found, required, tree.comments.get(row.column_id), initial, write)
 
 
 def _find_defaults(row: ColumnRow, type_: PrimitiveType) -> tuple[object, object]:
-    initial = to_default(type_, row.initial_default, row.column_name)
+    initial = to_default(type_, row.column_type.lower(), row.initial_default)
     # only here DuckDB writes no default as a word
     has_write = row.default_value_type == "literal" and row.default_value != "NULL"
-    return initial, to_default(type_, row.default_value, row.column_name) if has_write else None
+    return initial, to_default(type_, row.column_type.lower(), row.default_value) if has_write else None
 
 
-def to_default(type_: PrimitiveType, text: str | None, column_name: str) -> object:
+def to_default(type_: PrimitiveType, column_type: str, text: str | None) -> object:
     """Return a default as a JSON single value, None for none.
 
-    Raises: Unsupported: Iceberg cannot say the value
+    Raises: BadRequest: Iceberg cannot say the value
     """
     if text is None:
         return None
-    try:
-        value = parse_value(type_, text)
-        if value is not None:
-            return format_value(type_, value)
-    except BadRequest:
-        pass
-    raise Unsupported(
-        f"Column {column_name!r} has the default {text!r}, which Iceberg cannot say as {type_}. "
-        "Copy it into a new column without a default and drop it."
-    )
+    value = parse_value(type_, text.removesuffix("+00") if column_type == "timetz" else text)
+    if value is None or (column_type in WHOLE_DOUBLES and value != int(text)):
+        raise BadRequest(f"it is no exact {type_}")
+    return format_value(type_, value)
 
 
-def _find_type(row: ColumnRow, path: str, tree: ColumnTree, rules: FieldRules) -> IcebergType | None:
+def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType | None:
+    row = path[-1]
     children = tree.children.get(row.column_id, ())
     column_type = row.column_type.lower()
-    if row in rules.unreadable:
+    if row.column_id in rules.hidden or (rules.is_past and row in rules.unreadable):
         return None
+    if row in rules.unreadable:
+        changed = f"was changed from {rules.unreadable[row]!r} to {row.column_type!r}; Iceberg cannot read the older rows by that"
+        raise Unsupported(f"Column {format_path(path)!r} {changed}. {format_remedy(rules.table, path[0], tree)}")
     if column_type not in NESTED_TYPES:
-        return find_primitive(column_type) if rules.is_past else to_primitive(column_type, path)
-    fields = [_find_field(child, f"{path}.{child.column_name}", tree, rules) for child in children]
+        found = find_primitive(column_type)
+        if found is None and not rules.is_past:
+            what = f"has the DuckLake type {row.column_type!r}, which Iceberg cannot say"
+            raise Unsupported(f"Column {format_path(path)!r} {what}. {format_remedy(rules.table, path[0], tree)}")
+        return found
+    fields = [_find_field((*path, child), tree, rules) for child in children]
     known = [field for field in fields if field is not None]
     if column_type == "struct":
         return StructType(tuple(known)) if known else None
     if len(known) < len(children):
         return None
     if len(known) != NESTED_TYPES[column_type]:
-        raise Unsupported(f"Column {path!r} is a {column_type} with {len(known)} children; the lake's metadata is damaged.")
+        raise Unsupported(f"Column {format_path(path)!r} is a {column_type} of {len(known)} parts; the lake's metadata is damaged.")
     if column_type == "list":
         (element,) = known
         return ListType(element.field_id, element.type, False)
@@ -172,51 +138,58 @@ def _find_type(row: ColumnRow, path: str, tree: ColumnTree, rules: FieldRules) -
     return MapType(key.field_id, key.type, value.field_id, value.type, False)
 
 
-def find_primitive(column_type: str) -> PrimitiveType | None:
-    """Return the Iceberg type of a DuckLake leaf type, or None when it is not published."""
-    if column_type in PRIMITIVES:
-        return PrimitiveType(PRIMITIVES[column_type])
-    decimal = DECIMAL.fullmatch(column_type)
-    return decimal_type(int(decimal[1]), int(decimal[2])) if decimal else None
+def format_path(path: Path) -> str:
+    """Return the full name of a column or of a part of one."""
+    return ".".join(row.column_name for row in path)
 
 
-def to_primitive(column_type: str, path: str) -> PrimitiveType:
-    """Return the Iceberg type of a DuckLake leaf type.
+def find_path(column_id: int, tree: ColumnTree) -> Path:
+    """Return a column and what it is a part of; nothing when it is not in the tree."""
+    rows = {row.column_id: row for siblings in tree.children.values() for row in siblings}
+    path: list[ColumnRow] = []
+    row = rows.get(column_id)
+    while row is not None and row not in path:
+        path.insert(0, row)
+        row = None if row.parent_column is None else rows.get(row.parent_column)
+    return tuple(path)
 
-    Raises: Unsupported: the type is not published
+
+def find_hidden(columns: Iterable[ColumnRow]) -> frozenset[int]:
+    """Return the columns that no schema shows, not even of the time when they were there.
+
+    They are dropped, and of a type that is not published or only in part: their values are in nobody's way any more.
     """
-    found = find_primitive(column_type)
-    if found is None:
-        raise Unsupported(
-            f"Column {path!r} has the DuckLake type {column_type!r}, which is not published yet. "
-            f"Copy it into a new column of type {REMEDIES.get(column_type, 'VARCHAR')} and drop it."
-        )
-    return found
+    rows = [row for row in columns if row.column_type.lower() not in NESTED_TYPES]
+    live = {row.column_id for row in rows if row.end_snapshot is None}
+    odd = {row.column_id for row in rows if row.column_type.lower() in PARTIAL or find_primitive(row.column_type.lower()) is None}
+    return frozenset(odd - live)
 
 
-def find_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> frozenset[ColumnRow]:
-    """Return the versions of columns whose type changed in a way that Iceberg cannot read old files by.
+def refuse_value(table: TableRow, tree: ColumnTree, column_id: int, what: str) -> Unsupported:
+    """Return the refusal of a table for a value in a column whose type is published in part only."""
+    path = find_path(column_id, tree)
+    told = f"Column {format_path(path)!r} ({path[-1].column_type}) holds {what}." if path else f"Field {column_id} holds {what}."
+    return Unsupported(f"{told} {format_remedy(table, path[0], tree)}" if path else told)
+
+
+def find_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> Mapping[ColumnRow, str]:
+    """Return the versions of columns that Iceberg cannot read all older rows by, each with the type of such rows.
 
     Units:  `oldest_snapshot_id` is the lake snapshot of the oldest row left, so older types do not matter
-    Raises: Unsupported: a live column is among them, by name and types
     Source: Iceberg spec «Schema Evolution»: int → long, float → double, a decimal to more digits
     """
     versions: dict[int, list[ColumnRow]] = {}
     for row in sorted(columns, key=lambda row: row.begin_snapshot):
         if row.end_snapshot is None or row.end_snapshot > oldest_snapshot_id:
             versions.setdefault(row.column_id, []).append(row)
-    found: set[ColumnRow] = set()
+    found: dict[ColumnRow, str] = {}
     for rows in versions.values():
         for old, new in pairwise(rows):
-            is_readable = is_promotion(old.column_type.lower(), new.column_type.lower())
-            if not is_readable and rows[-1].end_snapshot is None:
-                raise Unsupported(
-                    f"Column {new.column_name!r} was changed from {old.column_type!r} to {new.column_type!r}; Iceberg cannot read "
-                    "the older rows by the new type. Copy it into a new column and drop it."
-                )
-            if not is_readable or old in found:
-                found.add(new)
-    return frozenset(found)
+            if not is_promotion(old.column_type.lower(), new.column_type.lower()):
+                found[new] = old.column_type
+            elif old in found:
+                found[new] = found[old]
+    return found
 
 
 def is_promotion(old: str, new: str) -> bool:
@@ -232,12 +205,20 @@ def is_promotion(old: str, new: str) -> bool:
     return before == after or (before.name, after.name) in {("int", "long"), ("float", "double")}
 
 
-def find_defaulted(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> frozenset[int]:
-    """Return the columns that were added with a default while older rows are left: those read as it, not as null."""
+def find_defaulted(columns: Sequence[ColumnRow], oldest_snapshot_id: int, mappings: Iterable[NameMappingRow]) -> frozenset[int]:
+    """Return the columns with a default that some file lacks, so that its rows are read as it and not as null.
+
+    Files lack the columns that are younger than they are, and those that `ducklake_add_data_files` did not find in them.
+    """
     first: dict[int, int] = {}
     for row in columns:
         first[row.column_id] = min(row.begin_snapshot, first.get(row.column_id, row.begin_snapshot))
-    return frozenset(row.column_id for row in columns if row.initial_default is not None and first[row.column_id] > oldest_snapshot_id)
+    mapped: dict[int, set[int]] = {}
+    for row in mappings:
+        mapped.setdefault(row.mapping_id, set()).add(row.target_field_id)
+    in_all = set[int].intersection(*mapped.values()) if mapped else first.keys()
+    with_default = {row.column_id for row in columns if row.initial_default is not None}
+    return frozenset(key for key in with_default if first[key] > oldest_snapshot_id or key not in in_all)
 
 
 def schema_changes(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow]) -> list[int]:

@@ -74,6 +74,15 @@ def parse_timestamp(text: str) -> int | None:
     return days * DAY_MICROS + micros - parse_offset(match[3] or "Z") * MICROS
 
 
+def parse_timestamp_ns(text: str) -> int | None:
+    """Return nanoseconds since 1970-01-01."""
+    whole, _, fraction = text.partition(".")
+    if not re.fullmatch(r"\d{0,9}", fraction, re.ASCII):
+        return None
+    micros = parse_timestamp(whole)
+    return None if micros is None else micros * 1000 + int(fraction.ljust(9, "0"))
+
+
 def parse_offset(text: str) -> int:
     """Return the seconds east of UTC of `Z`, `+hh`, `+hhmm` or `+hh:mm:ss`."""
     if text == "Z":
@@ -114,6 +123,7 @@ PARSERS: Mapping[str, Callable[[str], object | None]] = {
     "date": parse_date,
     "time": parse_time,
     "timestamp": parse_timestamp,
+    "timestamp_ns": parse_timestamp_ns,
     "timestamptz": parse_timestamp,
     "string": _same,
     "uuid": _uuid,

@@ -5,22 +5,26 @@ while their file is live are the deleted positions of that snapshot. Delete file
 later and files rewritten from several snapshots all come down to this.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable
+from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable, PartialFileRow, SchemaVersionRow
 
 FOREVER = int(np.iinfo(np.int64).max)
-KEYS_PER_SNAPSHOT = 2**32
+NEVER_REWRITTEN = 0
 
 Longs = NDArray[np.int64]
 
 FileKey = int
-"""A `data_file_id`, or a negative number for a file derived from inlined rows."""
+"""A `data_file_id`, or a negative number for a derived file of rows."""
+
+Identity = tuple[int, int, bytes]
+"""Lake snapshot, schema version and row ids of some rows: no other rows of the table ever have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,16 @@ class InlinedFile:
 
     file: TrackedFile
     table: InlinedTable
+    row_ids: Longs
+
+    def identity(self) -> Identity:
+        """Return what the rows' values follow from."""
+        return self.file.begin_snapshot, self.table.schema_version, self.row_ids.tobytes()
+
+
+def format_key(begin_snapshot: int, schema_version: int, written_at: int) -> FileKey:
+    """Return the key of a derived file: no other rows of the table ever have it."""
+    return -((((begin_snapshot << 48) + schema_version) << 48) + written_at + 1)
 
 
 def track_inlined(tables: Iterable[InlinedTable]) -> tuple[list[InlinedFile], dict[FileKey, Visibility]]:
@@ -101,16 +115,20 @@ def track_inlined(tables: Iterable[InlinedTable]) -> tuple[list[InlinedFile], di
     visibility: dict[FileKey, Visibility] = {}
     for table in tables:
         for begin, indexes in _group_by_begin(table).items():
-            key = -(begin * KEYS_PER_SNAPSHOT + table.schema_version)
+            key = format_key(begin, table.schema_version, NEVER_REWRITTEN)
             ends = [table.rows[index][2] for index in indexes]
             died = np.array([end if isinstance(end, int) else FOREVER for end in ends], dtype=np.int64)
             last = int(died.max())
             file = TrackedFile(key, begin, None if last == FOREVER else last, len(indexes))
-            files.append(InlinedFile(file, table))
+            files.append(InlinedFile(file, table, _longs(table.rows[index][0] for index in indexes)))
             mortal = np.flatnonzero(died < FOREVER).astype(np.int64)
             if len(mortal):
                 visibility[key] = Visibility(mortal, np.zeros(len(mortal), dtype=np.int64), died[mortal])
     return files, visibility
+
+
+def _longs(numbers: Iterable[object]) -> Longs:
+    return np.array(list(numbers), dtype=np.int64)
 
 
 def _group_by_begin(table: InlinedTable) -> Mapping[int, list[int]]:
@@ -132,3 +150,77 @@ def track_partial(begin_snapshot: int, row_snapshot_ids: Longs, deletes: Visibil
     born = np.where(row_snapshot_ids > begin_snapshot, row_snapshot_ids, 0)
     mortal = np.flatnonzero((born > 0) | (died < FOREVER)).astype(np.int64)
     return Visibility(mortal, born[mortal], died[mortal])
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenFile:
+    """A file that flush or merge wrote at a lake snapshot; `snapshot_ids` and `row_ids` are embedded, one per position."""
+
+    row: PartialFileRow
+    written_at: int
+    snapshot_ids: Longs
+    row_ids: Longs
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredFile:
+    """The rows of one lake snapshot as they were before flush or merge, in order of row id: what one derived file holds.
+
+    Units: `data_file_ids` and `positions` say, row by row, where the row is now; `version` says which columns it had
+    """
+
+    file: TrackedFile
+    version: SchemaVersionRow
+    row_ids: Longs
+    data_file_ids: Longs
+    positions: Longs
+
+    def identity(self) -> Identity:
+        """Return what the rows' values follow from: a version of a row never changes, wherever DuckLake moves it."""
+        return self.file.begin_snapshot, self.version.schema_version, self.row_ids.tobytes()
+
+
+def find_version(versions: Sequence[SchemaVersionRow], lake_snapshot_id: int) -> SchemaVersionRow:
+    """Return the version of the columns that a lake snapshot writes rows with, the first one when none is that old."""
+    place = bisect_right(versions, lake_snapshot_id, key=lambda row: row.begin_snapshot)
+    return versions[max(0, place - 1)]
+
+
+def track_restored(
+    files: Sequence[RewrittenFile], versions: Sequence[SchemaVersionRow], deletes: Mapping[FileKey, Visibility]
+) -> tuple[list[RestoredFile], dict[FileKey, Visibility]]:
+    """Return the files that rewritten ones stand for, each ending with its last row or the rewriting, and the deletes before that."""
+    restored: list[RestoredFile] = []
+    visibility: dict[FileKey, Visibility] = {}
+    for written_at in sorted({file.written_at for file in files}):
+        group = [file for file in files if file.written_at == written_at]
+        died = np.concatenate([_when_died(file, deletes.get(file.row.data_file_id)) for file in group])
+        for found, part in _split_by_begin(group, versions):
+            ends = died[part]
+            mortal = np.flatnonzero(ends < FOREVER).astype(np.int64)
+            end = int(ends.max()) if len(mortal) == len(ends) else written_at
+            restored.append(replace(found, file=replace(found.file, end_snapshot=end)))
+            if len(mortal):
+                visibility[found.file.key] = Visibility(mortal, np.zeros(len(mortal), dtype=np.int64), ends[mortal])
+    return restored, visibility
+
+
+def _when_died(file: RewrittenFile, deletes: Visibility | None) -> Longs:
+    died = np.full(len(file.row_ids), FOREVER, dtype=np.int64)
+    if deletes is not None:
+        died[deletes.positions] = deletes.died
+    died[died >= file.written_at] = FOREVER
+    return died
+
+
+def _split_by_begin(group: Sequence[RewrittenFile], versions: Sequence[SchemaVersionRow]) -> Iterator[tuple[RestoredFile, Longs]]:
+    begins = np.concatenate([file.snapshot_ids for file in group])
+    row_ids = np.concatenate([file.row_ids for file in group])
+    data_file_ids = np.concatenate([np.full(len(file.row_ids), file.row.data_file_id, dtype=np.int64) for file in group])
+    positions = np.concatenate([np.arange(len(file.row_ids), dtype=np.int64) for file in group])
+    order = np.lexsort((row_ids, begins))
+    for part in np.split(order, np.flatnonzero(np.diff(begins[order])) + 1):
+        begin = int(begins[part[0]])
+        version = find_version(versions, begin)
+        key = format_key(begin, version.schema_version, group[0].written_at)
+        yield RestoredFile(TrackedFile(key, begin, None, len(part)), version, row_ids[part], data_file_ids[part], positions[part]), part

@@ -85,3 +85,27 @@ def test_columns_of_the_path_are_partition_values(lake: FreshLake, warehouse: Wa
     conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{folder}/*/*.parquet', hive_partitioning => true)")
     table = open_static(lake, load(warehouse))
     assert rows(table.scan().to_arrow()) == rows(conn.execute("SELECT * FROM t").to_arrow_table())
+
+
+def test_an_added_file_shows_the_defaults_of_columns_it_lacks(lake: FreshLake, warehouse: Warehouse) -> None:
+    """DuckLake takes a default that stood in CREATE TABLE for the value of files without the column; so do Iceberg's readers."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id INTEGER, label VARCHAR DEFAULT 'none', rank INTEGER)")
+    conn.execute(f"COPY (SELECT i::INT AS id FROM range(20) r(i)) TO '{outside(lake, 'short.parquet')}'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, 'short.parquet')}', allow_missing => true)")
+    table = open_static(lake, load(warehouse))
+    assert table.format_version == 3
+    assert rows(table.scan().to_arrow()) == rows(conn.execute("SELECT * FROM t").to_arrow_table())
+    assert rows(table.scan().to_arrow())[0] == repr({"id": 0, "label": "none", "rank": None})
+
+
+def test_an_added_file_may_lack_a_column_of_large_numbers(lake: FreshLake, warehouse: Warehouse) -> None:
+    """A uint32 column that came in the same transaction as a file without it holds no number that is too large."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id INTEGER)")
+    conn.execute(f"COPY (SELECT i::INT AS id FROM range(20) r(i)) TO '{outside(lake, 'short.parquet')}'")
+    conn.execute("BEGIN")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, 'short.parquet')}')")
+    conn.execute("ALTER TABLE t ADD COLUMN n UINTEGER")
+    conn.execute("COMMIT")
+    assert open_static(lake, load(warehouse)).scan().to_arrow()["n"].null_count == 20

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from duckicelake.catalog.tables import LoadedTable
 from tests.catalog.conftest import Opener
-from tests.catalog.reading import check_every_snapshot, load
+from tests.catalog.reading import check_every_snapshot, load, open_static
 from tests.support.lakes import FreshLake
 
 
@@ -38,3 +38,19 @@ def test_servers_publishing_at_once_agree(lake: FreshLake, open_server: Opener) 
     last = [load(server) for server in servers]
     assert len({answer.metadata for answer in last}) == 1
     check_every_snapshot(lake, conn, last[0])
+
+
+def test_servers_agree_on_what_expiry_left(lake: FreshLake, open_server: Opener) -> None:
+    """An expired snapshot is shown while it is the current one, and not beside a newer one, whatever a server remembers."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id INTEGER)")
+    conn.execute("INSERT INTO t VALUES (1)")
+    conn.execute("ALTER TABLE t ADD COLUMN x INTEGER")
+    conn.execute("CALL ducklake_expire_snapshots('lake', older_than => now()::TIMESTAMPTZ + INTERVAL 1 DAY)")
+    before = open_server(lake)
+    expired = open_static(lake, load(before)).metadata.snapshots
+    assert [snapshot.snapshot_id for snapshot in expired] == [2]
+    conn.execute("INSERT INTO t VALUES (2, 2)")
+    after = load(before)
+    assert [snapshot.snapshot_id for snapshot in open_static(lake, after).metadata.snapshots] == [4]
+    assert load(open_server(lake)).metadata == after.metadata

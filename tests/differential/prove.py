@@ -1,65 +1,95 @@
 """One history proven: played into a fresh lake, then read by everybody, everywhere, and its metadata checked."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tests.differential.check import (
-    check_column_ids,
-    check_head,
-    check_increments,
-    check_lake_snapshots,
-    check_schema,
-    check_snapshot_ids,
-    check_snapshots,
-)
-from tests.differential.contents import check_contents
+from pyiceberg.manifest import DataFileContent
+
+from tests.differential.checks.contents import check_contents
+from tests.differential.checks.deletes import list_targets
+from tests.differential.checks.lineage import check_lineage
+from tests.differential.checks.manifests import check_metadata
+from tests.differential.checks.rows import check_as_duckdb, check_head, check_lake_snapshots, check_snapshots
+from tests.differential.checks.shape import check_shape
+from tests.differential.checks.snapshots import check_increments, check_snapshot_ids
 from tests.differential.generator.model import Moment, Table
 from tests.differential.generator.steps import History
-from tests.differential.manifests import check_metadata
-from tests.differential.replay import Past, read_snapshots, replay
-from tests.support.readers import DuckLakeReader, PyIcebergReader, Reader, Served
+from tests.differential.replay import Past, read_snapshots, read_table_id, replay
+from tests.differential.sessions import Sessions
+from tests.support.readers import DuckLakeReader, PyIcebergReader, Reader, Served, SparkReader
+from tests.support.spark import Spark
 
 
-def prove(served: Served, history: History, others: Sequence[Reader]) -> None:
-    """Fail unless DuckDB, PyIceberg and the other readers show the model's rows in every state of the history.
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """Who reads at the end: PyIceberg, DuckDB itself, and others."""
 
-    After each step PyIceberg reads the tables that the step touched; the rest is read at the end.
+    pyiceberg: PyIcebergReader
+    duckdb: DuckLakeReader
+    others: Sequence[Reader]
+
+
+def prove(served: Served, history: History, sessions: Sessions, spark: Spark | None = None) -> None:
+    """Fail unless DuckDB, PyIceberg and another reader show the model's rows in every state of the history.
+
+    After each step PyIceberg reads the tables that the step touched; the rest is read at the end, by Spark when there is
+    one, else by DuckDB's iceberg extension.
     """
     pyiceberg = served.pyiceberg()
+    with sessions.on_lake(served.lake) as writer:
+        moments = play(served, history, writer, pyiceberg)
+    # A session of its own: after CHECKPOINT, the session that ran it shows old snapshots under wrong columns.
+    with sessions.on_lake(served.lake) as duckdb, sessions.on_catalog(served) as iceberg:
+        past = Past(moments, read_snapshots(duckdb.conn))
+        check_lake_snapshots(past, duckdb, history.vector_tables)
+        check_names(past, pyiceberg)
+        witnesses = Witnesses(pyiceberg, duckdb, [iceberg if spark is None else served.spark(spark)])
+        for table in past.head.tables.values():
+            prove_table(past, table, witnesses, is_forgetful=table.table_id in history.vector_tables)
+
+
+def play(served: Served, history: History, writer: DuckLakeReader, reader: Reader) -> list[Moment]:
+    """Play the history; after each step the tables it touched must read right."""
     moments: list[Moment] = []
-    for moment in replay(served.lake.duckdb(), history):
+    outside = served.lake.data_path.replace("/data/", "/outside/")
+    for moment in replay(writer.conn, history, outside):
         before = moments[-1].lake.tables if moments else {}
         moments.append(moment)
         for table in moment.lake.tables.values():
             if table != before.get(table.table_id) or moment.is_maintenance:
-                check_head(table, pyiceberg)
-    # A session of its own: after CHECKPOINT, the session that ran it shows old snapshots under wrong columns.
-    conn = served.lake.duckdb()
-    past = Past(moments, read_snapshots(conn))
-    if history.keeps_duckdb_right:
-        check_lake_snapshots(past, DuckLakeReader(conn))
-    check_names(past, pyiceberg)
-    for table in past.head.tables.values():
-        published = pyiceberg.catalog.load_table(table.ident)
-        check_schema(table, published)
-        check_column_ids(past, table, published)
-        snapshot_ids = check_snapshot_ids(past, table, published)
-        for reader in (pyiceberg, *others):
-            check_head(table, reader)
-            check_snapshots(past, table, reader, snapshot_ids if history.keeps_past else [])
-        if history.keeps_files:
-            prove_metadata(past, table, pyiceberg)
+                check_head(table, reader)
+    return moments
+
+
+def prove_table(past: Past, table: Table, witnesses: Witnesses, *, is_forgetful: bool) -> None:
+    """One table as it is published: what it looks like, what it holds and has held, and the files that say so."""
+    pyiceberg, duckdb = witnesses.pyiceberg, witnesses.duckdb
+    published = pyiceberg.catalog.load_table(table.ident)
+    check_shape(past, table, published)
+    recorded = past.list_recorded(read_table_id(duckdb.conn, published.metadata.table_uuid))
+    snapshot_ids = check_snapshot_ids(past, table, published, recorded)
+    readable = [snapshot_id for snapshot_id in snapshot_ids if snapshot_id in past.lake_snapshot_ids]
+    for reader in (pyiceberg, *witnesses.others):
+        check_head(table, reader)
+        if is_forgetful:
+            check_as_duckdb(past, table, (reader, duckdb), readable)
+        else:
+            check_snapshots(past, table, reader, snapshot_ids)
+    if not is_forgetful:
+        check_increments(past, table, pyiceberg)
+    for reader in witnesses.others:
+        if isinstance(reader, SparkReader) and published.format_version >= 3:
+            check_lineage(table, duckdb, reader)
+    entries = check_metadata(published, has_expired=past.has_expired).values()
+    data_files = {entry.data_file.file_path: entry.data_file for entry in entries if entry.data_file.content == DataFileContent.DATA}
+    targets = list_targets(published, data_files)
+    for entry in entries:
+        check_contents(published, entry, targets)
 
 
 def check_names(past: Past, reader: PyIcebergReader) -> None:
-    """The catalog lists exactly the tables there are."""
+    """The catalog lists exactly the namespaces and tables there are."""
+    assert sorted(reader.catalog.list_namespaces()) == sorted((name,) for name in past.head.namespaces)
     for namespace in past.head.namespaces:
-        listed = sorted(name for _, name in reader.catalog.list_tables(namespace))
+        listed = sorted(name for _, name in reader.catalog.list_tables((namespace,)))
         assert listed == sorted(table.name for table in past.head.tables.values() if table.namespace == namespace)
-
-
-def prove_metadata(past: Past, table: Table, pyiceberg: PyIcebergReader) -> None:
-    """What is published of one table agrees with itself and with its files; true of history that nothing has rewritten."""
-    published = pyiceberg.catalog.load_table(table.ident)
-    check_increments(past, table, pyiceberg)
-    for entry in check_metadata(published).values():
-        check_contents(published, entry)

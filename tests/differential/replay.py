@@ -1,20 +1,27 @@
 """A history played into a real lake, and what the model says each lake snapshot must show."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from duckdb import DuckDBPyConnection
 
 from tests.differential.generator.model import Lake, Moment, Table, appended_rows, changed_rows, only_appended
 from tests.differential.generator.steps import History
 
-READ_HEAD = "SELECT max(snapshot_id) FROM ducklake_snapshots('lake')"
-READ_SNAPSHOTS = "SELECT snapshot_id FROM ducklake_snapshots('lake') ORDER BY snapshot_id"
+READ_HEAD = "SELECT id FROM ducklake_current_snapshot('lake')"
+READ_CHANGES = "SELECT snapshot_id, changes FROM ducklake_snapshots('lake') ORDER BY snapshot_id"
+READ_TABLE_ID = "SELECT table_id FROM ducklake_table_info('lake') WHERE table_uuid = ?"
+NOT_OF_ROWS = {"tables_altered", "tables_dropped", "tables_created"}
 
 
-def replay(conn: DuckDBPyConnection, history: History) -> Iterator[Moment]:
-    """Play a history, giving after each step that made a lake snapshot the lake that it left."""
+def replay(conn: DuckDBPyConnection, history: History, outside: str) -> Iterator[Moment]:
+    """Play a history, giving after each step that made a lake snapshot the lake that it left.
+
+    `outside` is a folder for files that the lake takes in, ending in a slash.
+    """
     conn.execute(f"SET TimeZone = '{history.time_zone}'")
+    conn.execute(f"SET VARIABLE outside = '{outside}'")
     before = read_head(conn)
     for step, statements, lake in history.run():
         for statement in statements:
@@ -33,9 +40,16 @@ def read_head(conn: DuckDBPyConnection) -> int:
     return row[0]
 
 
-def read_snapshots(conn: DuckDBPyConnection) -> list[int]:
-    """The lake snapshots that are not expired."""
-    return [snapshot_id for (snapshot_id,) in conn.execute(READ_SNAPSHOTS).fetchall()]
+def read_snapshots(conn: DuckDBPyConnection) -> dict[int, dict[str, list[str]]]:
+    """The lake snapshots that are not expired, each with what DuckLake says that it changed."""
+    return dict(conn.execute(READ_CHANGES).fetchall())
+
+
+def read_table_id(conn: DuckDBPyConnection, table_uuid: UUID) -> str:
+    """DuckLake's number of a table, as the changes name it."""
+    row = conn.execute(READ_TABLE_ID, [table_uuid]).fetchone()
+    assert row is not None, f"the lake has no table {table_uuid}"
+    return str(row[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,7 @@ class Change:
     before: Table | None
     after: Table
     is_insert: bool
+    is_maintenance: bool
 
     @property
     def is_certain(self) -> bool:
@@ -62,10 +77,20 @@ class Change:
 class Past:
     """All moments of a history, asked per table."""
 
-    def __init__(self, moments: Sequence[Moment], lake_snapshot_ids: Collection[int]) -> None:
-        """`lake_snapshot_ids` are those that are not expired."""
+    def __init__(self, moments: Sequence[Moment], changes: Mapping[int, Mapping[str, Sequence[str]]]) -> None:
+        """`changes` are those of the lake snapshots that are not expired."""
         self.all_moments = tuple(moments)
-        self.lake_snapshot_ids = frozenset(lake_snapshot_ids)
+        self.changes = changes
+        self.lake_snapshot_ids = frozenset(changes)
+
+    @property
+    def has_expired(self) -> bool:
+        """Some lake snapshot is gone."""
+        return any(moment.lake_snapshot_id not in self.lake_snapshot_ids for moment in self.all_moments)
+
+    def list_recorded(self, table_id: str) -> set[int]:
+        """The lake snapshots, not expired, that DuckLake itself says changed the rows or files of a table."""
+        return {key for key, changed in self.changes.items() if any(table_id in changed[kind] for kind in changed.keys() - NOT_OF_ROWS)}
 
     @property
     def moments(self) -> list[Moment]:
@@ -82,6 +107,12 @@ class Past:
         found = next((moment for moment in reversed(self.all_moments) if moment.lake_snapshot_id <= lake_snapshot_id), None)
         return None if found is None else found.lake.tables.get(table_id)
 
+    def table_at(self, table_id: int, lake_snapshot_id: int) -> Table:
+        """The table as that lake snapshot left it; it must have been there."""
+        found = self.find_table(table_id, lake_snapshot_id)
+        assert found is not None, f"table {table_id} did not exist at lake snapshot {lake_snapshot_id}"
+        return found
+
     def list_changes(self, table_id: int) -> list[Change]:
         """What each lake snapshot, expired or not, did to the table; those left out that cannot have touched its rows."""
         changes, before = list[Change](), None
@@ -89,6 +120,6 @@ class Past:
             after = moment.lake.tables.get(table_id)
             is_possible = moment.is_maintenance or table_id in moment.touched or changed_rows(before, after)
             if after is not None and is_possible:
-                changes.append(Change(moment.lake_snapshot_id, before, after, is_insert=table_id in moment.inserted))
+                changes.append(Change(moment.lake_snapshot_id, before, after, table_id in moment.inserted, moment.is_maintenance))
             before = after
         return changes

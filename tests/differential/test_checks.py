@@ -4,16 +4,20 @@ from collections.abc import Callable
 
 import pytest
 from pyiceberg.conversions import to_bytes
-from pyiceberg.manifest import ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import LongType
 
-from tests.differential.contents import check_contents
-from tests.differential.manifests import check_metadata
+from tests.differential.checks.contents import check_contents
+from tests.differential.checks.deletes import Targets, list_targets
+from tests.differential.checks.manifests import check_metadata
 from tests.support.readers import Served
 
 # Where PyIceberg keeps these in a data file's record.
 PARTITION, RECORD_COUNT, FILE_SIZE_IN_BYTES, NULL_VALUE_COUNTS, LOWER_BOUNDS = 3, 4, 5, 8, 10
+
+
+NOTHING = Targets({}, {})
 
 
 @pytest.fixture
@@ -89,10 +93,10 @@ def wrong_nulls(entry: ManifestEntry) -> None:
 def test_a_lie_about_a_file_is_found(published: IcebergTable, lie: Callable[[ManifestEntry], None]) -> None:
     """What a manifest says of a file is held against the file."""
     entry = find_file(published, "p0")
-    check_contents(published, entry)
+    check_contents(published, entry, NOTHING)
     lie(entry)
     with pytest.raises(AssertionError):
-        check_contents(published, entry)
+        check_contents(published, entry, NOTHING)
 
 
 def test_a_wrong_partition_is_found(published: IcebergTable) -> None:
@@ -100,7 +104,39 @@ def test_a_wrong_partition_is_found(published: IcebergTable) -> None:
     entry, other = find_file(published, "p0"), find_file(published, "p1")
     entry.data_file[PARTITION] = other.data_file.partition
     with pytest.raises(AssertionError):
-        check_contents(published, entry)
+        check_contents(published, entry, NOTHING)
+
+
+def unknown_target(files: dict[str, DataFile]) -> None:
+    """The data file that is meant is not there."""
+    files.clear()
+
+
+def shorter_target(files: dict[str, DataFile]) -> None:
+    """The data file that is meant has no such row."""
+    for data_file in files.values():
+        data_file[RECORD_COUNT] = 1
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("lie", [unknown_target, shorter_target])
+def test_a_lie_about_deletes_is_found(served: Served, version: int, lie: Callable[[dict[str, DataFile]], None]) -> None:
+    """Positions, in a file of their own or in a deletion vector, are held against the data file that they mean."""
+    conn = served.lake.duckdb()
+    conn.execute("CREATE TABLE t AS SELECT i AS id FROM range(40) r(i)")
+    if version == 3:
+        conn.execute("ALTER TABLE t ADD COLUMN x INTEGER DEFAULT 7")
+    conn.execute("DELETE FROM t WHERE id % 4 = 1")
+    published = served.pyiceberg().catalog.load_table(("main", "t"))
+    assert published.format_version == version
+    entries = check_metadata(published).values()
+    (deletes,) = (entry for entry in entries if entry.data_file.content != DataFileContent.DATA)
+    files = {entry.data_file.file_path: entry.data_file for entry in entries if entry is not deletes}
+    targets = list_targets(published, files)
+    check_contents(published, deletes, targets)
+    lie(files)
+    with pytest.raises(AssertionError):
+        check_contents(published, deletes, targets)
 
 
 def find_file(table: IcebergTable, place: str) -> ManifestEntry:

@@ -8,38 +8,34 @@ from tests.differential.generator.histories import histories
 from tests.differential.generator.kinds import SCALARS, SPARK_SCALARS
 from tests.differential.generator.steps import History
 from tests.differential.prove import prove
+from tests.differential.sessions import Sessions
 from tests.fix_histories import Block
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import make_lake
 from tests.support.readers import Served
-from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark
 
-_SPARK_HISTORIES = 3
 
-
-def run_block(block: Block, stack: SharedStack, spark: Spark | None) -> None:
+def run_block(block: Block, sessions: Sessions, spark: Spark | None) -> None:
     """Prove a block of histories; a failing one shrinks, and is printed as the SQL that replays it."""
 
     @seed(block.seed)
     @history_settings(block.count, shrink=True)
-    @given(histories(types=SCALARS if spark is None else SPARK_SCALARS, wide=block.wide))
+    @given(histories(types=SCALARS if spark is None else SPARK_SCALARS))
     def every_reader_agrees(history: History) -> None:
-        with make_lake(stack) as lake, serve(make_settings(lake)) as server:
-            served = Served(lake, server)
-            others = [served.duckdb_iceberg()] if spark is None else [served.spark(spark)]
-            prove(served, history, others)
+        with make_lake(sessions.stack) as lake, serve(make_settings(lake)) as server:
+            prove(Served(lake, server), history, sessions, spark)
 
     every_reader_agrees()
 
 
-def test_every_reader_agrees_at_every_snapshot(block: Block, stack: SharedStack) -> None:
+def test_every_reader_agrees_at_every_snapshot(block: Block, sessions: Sessions) -> None:
     """PyIceberg, DuckDB's iceberg extension, DuckDB itself and the model show the same rows, now and at all times."""
-    run_block(block, stack, None)
+    run_block(block, sessions, None)
 
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_spark_agrees_at_every_snapshot(stack: SharedStack, spark: Spark, history_seed: int) -> None:
+def test_spark_agrees_at_every_snapshot(spark_block: Block, sessions: Sessions, spark: Spark) -> None:
     """Spark shows the same rows as the model, now and at every snapshot."""
-    run_block(Block(history_seed + 1_000_000, _SPARK_HISTORIES), stack, spark)
+    run_block(spark_block, sessions, spark)

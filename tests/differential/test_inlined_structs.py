@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tests.differential.check import check_head
+from tests.differential.checks.rows import check_head
 from tests.differential.generator.definitions import CreateTable
 from tests.differential.generator.kinds import SCALARS, Column, Struct
 from tests.differential.generator.model import Lake, Table

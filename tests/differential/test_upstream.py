@@ -79,6 +79,51 @@ def test_added_column_can_not_become_required(served: Served) -> None:
         conn.execute("ALTER TABLE t ALTER COLUMN x SET NOT NULL")
 
 
+def test_altered_and_renamed_in_one_transaction_breaks_the_lake_for_duckdb(served: Served) -> None:
+    """DuckDB writes such a table's columns twice and reads no table any more; the catalog serves the others."""
+    create = ("CREATE TABLE t (id INTEGER)", "CREATE TABLE other AS SELECT 1 AS id")
+    conn = run(served, *create, "BEGIN", "ALTER TABLE t ADD COLUMN x INTEGER", "ALTER TABLE t RENAME TO u", "COMMIT")
+    with pytest.raises(duckdb.CatalogException, match="already exists"):
+        conn.execute("FROM other")
+    assert served.pyiceberg().read(("main", "other"))["id"].to_pylist() == [1]
+
+
+def test_deletion_vectors_forget_older_deletes(served: Served) -> None:
+    """DuckDB replaces one by the next, and an older snapshot shows rows again; readers of the catalog see the same."""
+    conn = run(
+        served,
+        "CREATE TABLE t AS SELECT i AS id FROM range(40) r(i)",
+        "CALL lake.set_option('write_deletion_vectors', true, schema => 'main', table_name => 't')",
+        "DELETE FROM t WHERE id < 12",
+        "DELETE FROM t WHERE id < 30",
+    )
+    counted = [conn.execute(f"SELECT count(*) FROM (FROM t AT (VERSION => {n}))").fetchone() for n in (1, 2, 3)]
+    assert counted == [(40,), (40,), (10,)]
+    assert [served.pyiceberg().read(T, n).num_rows for n in (1, 2, 3)] == [40, 40, 10]
+
+
+def test_duckdb_takes_the_text_null_for_no_default(served: Served) -> None:
+    """DuckLake writes NULL for no default, and cannot tell it from the text; no row ever had another value."""
+    run(served, "CREATE TABLE t (id INTEGER, x VARCHAR DEFAULT 'NULL')", "INSERT INTO t (id) VALUES (1)")
+    assert run(served, "INSERT INTO t (id) VALUES (2)").execute("SELECT x FROM t ORDER BY id").fetchall()[-1] == (None,)
+    assert published(served, "x")[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("ALTER TABLE t ADD COLUMN y INTEGER DEFAULT (1 + 1)", "non-literal default"),
+        ("ALTER TABLE t ALTER COLUMN x SET DEFAULT (1 + 1)", "non-literal default"),
+        ("ALTER TABLE t SET SORTED BY (x)", "transaction-local inlined data"),
+    ],
+)
+def test_duckdb_refuses(served: Served, statement: str, message: str) -> None:
+    """What histories leave out because DuckLake has no word for it."""
+    conn = run(served, "CREATE TABLE t (id INTEGER)", "ALTER TABLE t ADD COLUMN x INTEGER", "BEGIN", "INSERT INTO t VALUES (1, 1)")
+    with pytest.raises(duckdb.NotImplementedException, match=message):
+        conn.execute(statement)
+
+
 def test_checkpoint_makes_its_session_forget_old_columns(served: Served) -> None:
     """The session that ran CHECKPOINT shows an old snapshot under newer columns; another session shows the old ones."""
     insert = "INSERT INTO other SELECT i FROM range(20) r(i)"

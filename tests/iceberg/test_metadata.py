@@ -6,10 +6,13 @@ import pytest
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.growing_list import GrowingList
 from duckicelake.iceberg.metadata import (
+    EncodedHistory,
     TableMetadata,
     current_schema,
     default_spec,
+    digest_metadata,
     encode_metadata,
     find_snapshot,
     format_metadata,
@@ -23,7 +26,6 @@ from duckicelake.iceberg.snapshots import (
     Snapshot,
     SnapshotRef,
     StatisticsFile,
-    encode_snapshot,
 )
 from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder
 from duckicelake.iceberg.types import NestedField, PrimitiveType
@@ -126,18 +128,41 @@ def test_pyiceberg_reads_what_we_write(version, build):
     assert parse_metadata(theirs.model_dump(mode="json", by_alias=True, exclude_none=True)) == metadata
 
 
-def test_fragments_are_taken_as_given():
-    """A cache of encoded snapshots stands in for encoding them, and gives the same bytes."""
-    metadata = full(2)
-    fragments = {item.snapshot_id: encode_snapshot(item) for item in metadata.snapshots}
+def grown(metadata, count):
+    """The metadata as it was with so many snapshots."""
+    return replace(metadata, snapshots=metadata.snapshots[:count], snapshot_log=metadata.snapshot_log[:count])
+
+
+def test_a_history_that_is_kept_gives_the_same_bytes():
+    """Growing, shrinking and unchanged: what was encoded before never shows, in bytes or digest."""
+    metadata, history = full(2), EncodedHistory()
+    for count in (0, 1, 2, 2, 1, 0, 2):
+        known = grown(metadata, count)
+        assert encode_metadata(known, history) == encode_metadata(known)
+        assert digest_metadata(known, history) == digest_metadata(known)
+    assert len({digest_metadata(grown(metadata, count)) for count in (0, 1, 2)}) == 3
+
+
+def test_a_changed_past_is_encoded_again():
+    """A snapshot that has become another one is no part of the kept history."""
+    metadata, history = full(2), EncodedHistory()
+    encode_metadata(metadata, history)
+    changed = replace(metadata, snapshots=(replace(metadata.snapshots[0], manifest_list="s3://b/other.avro"), *metadata.snapshots[1:]))
+    assert encode_metadata(changed, history) == encode_metadata(changed) != encode_metadata(metadata)
+    assert digest_metadata(changed, history) == digest_metadata(changed) != digest_metadata(metadata)
+
+
+def test_every_item_is_encoded_once():
+    """A history of thousands of snapshots costs only what is new of it."""
     asked: list[int] = []
 
-    def cached(item):
-        asked.append(item.snapshot_id)
-        return fragments[item.snapshot_id]
+    def encode(item: int) -> bytes:
+        asked.append(item)
+        return b"%d" % item
 
-    assert encode_metadata(metadata, cached) == encode_metadata(metadata)
-    assert asked == [8, 9]
+    growing = GrowingList(encode)
+    assert [bytes(growing.follow(items)) for items in ((1,), (1, 2), (1, 2, 3))] == [b"1", b"1,2", b"1,2,3"]
+    assert asked == [1, 2, 3]
 
 
 def test_non_ascii_text_is_utf8():

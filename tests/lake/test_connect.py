@@ -1,5 +1,6 @@
 """Transactions, and what Postgres says turned into our errors."""
 
+import math
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +18,14 @@ from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
 
 INSERT_SETTING = "INSERT INTO iceberg_setting (key, value) VALUES (%(key)s, 'x')"
-SELECT_KEYS = "SELECT key FROM iceberg_setting ORDER BY key"
+SELECT_KEYS = "SELECT key FROM iceberg_setting WHERE key <> 'installed' ORDER BY key"
 PASSWORD = "pa55word"
 
 
 @contextmanager
-def opening(dsn: str, metadata_schema: str = "lake") -> Generator[Lake]:
+def opening(dsn: str, metadata_schema: str = "lake", timeout_s: float = math.inf) -> Generator[Lake]:
     """A lake reached so."""
-    found = open_lake("mine", dsn, metadata_schema, max_connections=4)
+    found = open_lake("mine", dsn, metadata_schema, 4, timeout_s)
     try:
         yield found
     finally:
@@ -138,6 +139,28 @@ def test_a_postgres_that_is_gone_is_said_so_and_found_again(lake: FreshLake) -> 
         assert time.monotonic() - began < 15
         wire.mend()
         wait_for(lambda: can_read(opened), "the pool to connect again")
+
+
+def test_a_postgres_that_is_frozen_is_given_up_on(lake: FreshLake) -> None:
+    """Neither a statement on its way nor an idle connection waits for a server that keeps the line open and is silent."""
+    with wire_to(lake.dsn) as (wire, dsn), opening(dsn, timeout_s=1.0) as opened:
+        began = time.monotonic()
+        with pytest.raises(ServiceUnavailable, match="does not answer"), reading(opened) as conn:
+            wire.freeze()
+            read_position(conn)
+        with pytest.raises(ServiceUnavailable, match="does not answer"), reading(opened):
+            raise AssertionError("nobody answers")
+        assert time.monotonic() - began < 30
+        wire.thaw()
+        wait_for(lambda: can_read(opened), "the pool to connect again")
+
+
+def test_a_statement_has_its_time(lake: FreshLake) -> None:
+    """Postgres itself ends one that takes longer; the connection is good for the next."""
+    with opening(lake.dsn, timeout_s=0.2) as opened:
+        with pytest.raises(ServiceUnavailable, match="postgres_timeout_s"), reading(opened) as conn:
+            conn.execute("SELECT pg_sleep(60)")
+        assert can_read(opened)
 
 
 def can_read(opened: Lake) -> bool:

@@ -1,15 +1,21 @@
 """Our tables and triggers beside DuckLake's."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import duckdb
 import psycopg
 import pytest
+from psycopg import connect
 
-from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.lake.install import check_beside, install
+from duckicelake.backends.ducklake import LakeAddress, create_lake
+from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
+from duckicelake.lake.install import check_beside, install, uninstall
 from tests.lake.bare import list_relations, make_bare_lake
 from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
 
 ASKED = (
     "SELECT * REPLACE (snapshot_time::VARCHAR AS snapshot_time) FROM lake.snapshots()",
@@ -57,12 +63,98 @@ def test_duckdb_sees_no_difference(lake: FreshLake, tmp_path: Path) -> None:
     assert {name.split("_")[0] for name in set(list_relations(bare)) - set(relations)} == {"iceberg", "trigger iceberg"}
 
 
+def test_nothing_of_ours_is_left_after_removing(lake: FreshLake, tmp_path: Path) -> None:
+    """What `install` put there goes, what others put there stays, and it may be put there again."""
+    bare = make_bare_lake(lake, tmp_path)
+    conn, before = bare.psycopg(), list_relations(bare)
+    for _ in range(2):
+        install(conn, bare.metadata_schema, bare.iceberg_path)
+        assert len(list_relations(bare)) > len(before)
+        uninstall(conn, bare.metadata_schema)
+        uninstall(conn, bare.metadata_schema)
+        assert list_relations(bare) == before
+    conn.execute("CREATE TABLE iceberg_of_mine (i integer)")
+    install(conn, bare.metadata_schema, bare.iceberg_path)
+    uninstall(conn, bare.metadata_schema)
+    assert set(list_relations(bare)) == {*before, "iceberg_of_mine"}
+
+
+@pytest.mark.parametrize("schema", ['We"ird Ü lake', "select", "a.b", "x" * 63], ids=["quotes", "keyword", "dot", "long"])
+def test_a_metadata_schema_may_have_any_name(lake: FreshLake, tmp_path: Path, schema: str) -> None:
+    """Prepared, expiry noted, and removed."""
+    odd = replace(lake, metadata_schema=schema, data_path=f"{tmp_path}/data/")
+    create_lake(odd.extension_folder, LakeAddress(odd.dsn, schema, odd.data_path), None)
+    with connect(odd.dsn, autocommit=True) as conn:
+        install(conn, schema, f"{tmp_path}/iceberg/")
+        session = odd.duckdb()
+        session.execute("CREATE TABLE t (i INTEGER)")
+        session.execute("CALL ducklake_expire_snapshots('lake', versions => [0])")
+        assert conn.execute("SELECT kind FROM iceberg_change").fetchall() == [("expire",)]
+        uninstall(conn, schema)
+        assert session.execute("INSERT INTO t VALUES (1)").fetchall() == [(1,)]
+
+
+def test_a_lake_is_adopted_while_duckdb_writes(lake: FreshLake, tmp_path: Path) -> None:
+    """No statement of DuckDB's fails, and the preparation gets through."""
+    bare = make_bare_lake(lake, tmp_path)
+    stopping, done = Event(), list[int]()
+
+    def write(number: int) -> None:
+        session = bare.duckdb()
+        session.execute(f"CREATE TABLE t{number} (i INTEGER)")
+        while not stopping.is_set():
+            session.execute(f"INSERT INTO t{number} SELECT range FROM range(20)")
+            session.execute(f"DELETE FROM t{number} WHERE i = {len(done) % 20}")
+            done.append(number)
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, number) for number in range(2)]
+        wait_for(lambda: {0, 1} <= set(done), "both writers to write")
+        for _ in range(3):
+            install(bare.psycopg(), bare.metadata_schema, bare.iceberg_path)
+            uninstall(bare.psycopg(), bare.metadata_schema)
+        install(bare.psycopg(), bare.metadata_schema, bare.iceberg_path)
+        written = len(done)
+        wait_for(lambda: len(done) > written + 3, "the writers to go on")
+        stopping.set()
+        assert [writer.result() for writer in writers] == [None, None]
+
+
+def test_a_lake_that_is_never_idle_is_said_so(lake: FreshLake, tmp_path: Path) -> None:
+    """Locks are waited for only so long; where everything is there already, they are not needed."""
+    bare = make_bare_lake(lake, tmp_path)
+    holder = bare.psycopg(autocommit=False)
+    holder.execute("LOCK TABLE ducklake_snapshot IN ROW EXCLUSIVE MODE")
+    with pytest.raises(ServiceUnavailable, match="quieter"):
+        install(bare.psycopg(), bare.metadata_schema, bare.iceberg_path, tries=2)
+    holder.rollback()
+    install(bare.psycopg(), bare.metadata_schema, bare.iceberg_path)
+    holder.execute("LOCK TABLE ducklake_snapshot IN ROW EXCLUSIVE MODE")
+    install(bare.psycopg(), bare.metadata_schema, bare.iceberg_path, tries=2)
+
+
+@pytest.mark.parametrize(
+    ("data_path", "told"),
+    [
+        pytest.param("data/", "UPDATE ducklake_metadata", id="relative"),
+        pytest.param("./data/", "relative", id="from here"),
+        pytest.param("gs://bucket/data/", "S3 and local folders", id="another store"),
+    ],
+)
+def test_a_data_path_that_we_cannot_find_is_refused(lake: FreshLake, data_path: str, told: str) -> None:
+    """With what to do about it, and nothing of ours is put there."""
+    conn = lake.psycopg()
+    conn.execute("UPDATE ducklake_metadata SET value = %(value)s WHERE key = 'data_path'", {"value": data_path})
+    with pytest.raises((BadRequest, Unsupported), match=told):
+        install(conn, lake.metadata_schema, "s3://elsewhere/iceberg/")
+
+
 def test_a_second_time_changes_nothing(lake: FreshLake) -> None:
     """`init` may run at every start; the ICEBERG_PATH first given stays."""
     before, conn = list_relations(lake), lake.psycopg()
     install(conn, lake.metadata_schema, "s3://elsewhere/iceberg")
     assert list_relations(lake) == before
-    assert conn.execute("SELECT key, value FROM iceberg_setting").fetchall() == [("iceberg_path", lake.iceberg_path)]
+    assert conn.execute("SELECT value FROM iceberg_setting WHERE key = 'iceberg_path'").fetchall() == [(lake.iceberg_path,)]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +220,7 @@ def test_a_name_of_any_length_is_left_to_duckdb(lake: FreshLake, other_lake: Fre
     """Postgres limits the size of index keys: a table DuckDB alone can create, it can create beside our indexes."""
     name = "".join(f"{n * n * 7919 % 1_000_003:x}" for n in range(1, 2500))
     for fresh in (other_lake, lake):
-        fresh.psycopg().execute("DROP INDEX iceberg_ix_changes, iceberg_ix_table_live")
+        fresh.psycopg().execute("DROP INDEX iceberg_ix_changes, iceberg_ix_table_folded")
     install(lake.psycopg(), lake.metadata_schema, lake.iceberg_path)
     for fresh in (other_lake, lake):
         session = fresh.duckdb()

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from duckicelake.errors import LakeMoved, Unsupported
+from duckicelake.errors import TableVanished, Unsupported
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path, read_schemas, read_table_names, read_tags
 from duckicelake.lake.read_table import Since, read_table
@@ -42,6 +42,8 @@ def test_names_are_found_in_any_case(opened: Lake, lake: FreshLake) -> None:
         assert (found.schema_name, found.table_name) == ("Sales", "Orders")
     assert get(opened, "main", "orders") is None
     assert [get(opened, "sales", name) for name in ("order", "order_", "%", "orders ")] == [None] * 4
+    session.execute('CREATE TABLE "Sales"."Übersicht" (i INTEGER)')
+    assert get(opened, "sales", "üBERSICHT") is None, "only ASCII letters are folded"
     # DuckDB cannot make two names that differ in case only; another writer may have
     conn.execute(
         "INSERT INTO ducklake_table (table_id, table_uuid, begin_snapshot, schema_id, table_name, path, path_is_relative)"
@@ -171,7 +173,7 @@ def test_a_table_that_vanishes_while_it_is_read_is_read_again(opened: Lake, lake
     def ask() -> None:
         try:
             outcome.append(load(opened, "t"))
-        except LakeMoved as error:
+        except TableVanished as error:
             outcome.append(error)
 
     asking = threading.Thread(target=ask)
@@ -179,4 +181,4 @@ def test_a_table_that_vanishes_while_it_is_read_is_read_again(opened: Lake, lake
     wait_for(lambda: watcher.execute(SELECT_WAITING).fetchone() == (1,), "the reader waits for the table")
     dropper.commit()
     asking.join(timeout=60)
-    assert [type(item) for item in outcome] == [LakeMoved]
+    assert [type(item) for item in outcome] == [TableVanished]

@@ -41,6 +41,13 @@ def test_every_request_has_a_log_line(standing: Server, caplog: pytest.LogCaptur
     assert re.fullmatch(pattern, lines[0])
 
 
+def test_a_method_that_fits_no_operation_is_counted_as_none(server: Server) -> None:
+    """A 405 is nobody's: not of the operation that has the same path under another method."""
+    answer = server.ask("PATCH", "namespaces/main/tables/t")
+    assert answer.error == (405, "UnsupportedOperationException")
+    assert server.count("duckicelake_requests_total", operation="unrouted", status="405") == 1
+
+
 def test_requests_are_counted_by_operation_and_status(server: Server) -> None:
     """What has no route is counted as such, so that paths never become labels."""
     for path in ("namespaces", "namespaces", "namespaces/nope", "/a", "/b"):

@@ -28,9 +28,7 @@ def read_inlined(conn: Connection, table_name: str) -> tuple[tuple[InlinedColumn
     table_id, inlined_table = found
     rows = conn.execute(COLUMNS, [table_id]).fetchall()
     stored = conn.execute(STORED_COLUMNS, [inlined_table]).fetchall()
-    picked = [
-        sql.SQL("{}::text" if kind in AS_TEXT else "{}").format(sql.Identifier(name)) for name, kind in [*stored[:2], *stored[3:]]
-    ]
+    picked = [sql.SQL("{}::text" if kind in AS_TEXT else "{}").format(sql.Identifier(name)) for name, kind in [*stored[:2], *stored[3:]]]
     query = sql.SQL("SELECT {} FROM {} ORDER BY row_id").format(sql.SQL(", ").join(picked), sql.Identifier(inlined_table))
     return _find_children(rows, None), conn.execute(query).fetchall()
 
@@ -54,6 +52,10 @@ class InlinedTable:
     def fetch(self, query: str) -> list[Any]:
         """Rows of a query in which `{t}` is the table."""
         return self.duckdb.execute(query.replace("{t}", self.name)).fetchall()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The inlined rows, as (row_id, begin_snapshot, values …)."""
+        return read_inlined(self.psycopg, self.name)[1]
 
     def read(self) -> tuple[tuple[InlinedColumn, ...], pa.Table]:
         """The columns, and the inlined rows converted."""

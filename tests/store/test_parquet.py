@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO, _read_deletes
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
-from duckicelake.errors import NotFound, Unsupported
+from duckicelake.errors import Unsupported
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
-from duckicelake.store.parquet import encode_position_deletes, read_embedded_snapshot_ids, read_positions
+from duckicelake.store.parquet import encode_position_deletes, read_positions
 from tests.support.lakes import FreshLake
 
 DELETE_FILES = "SELECT path, delete_count FROM ducklake_delete_file WHERE end_snapshot IS NULL ORDER BY delete_file_id"
@@ -57,48 +57,6 @@ def test_ducklake_s_delete_files_tell_which_rows_and_since_when(lake: FreshLake,
     assert positions.tolist() == [*range(20), *range(70, 85)]
     assert snapshot_ids is not None
     assert snapshot_ids.tolist() == [2] * 20 + [3] * 15
-
-
-def test_flushed_rows_tell_their_snapshots(lake: FreshLake, objects: Objects) -> None:
-    """Rows that were inlined at several snapshots lie in one file that remembers them."""
-    conn = lake.duckdb()
-    conn.execute("CREATE TABLE t (i INTEGER)")
-    for number in range(3):
-        conn.execute(f"INSERT INTO t VALUES ({number}), ({number})")
-    conn.execute("CALL ducklake_flush_inlined_data('lake')")
-    [(name, begin, partial_max)] = lake.psycopg().execute(DATA_FILES).fetchall()
-    with objects.open(locate(lake, name)) as file:
-        ids = read_embedded_snapshot_ids(file)
-    assert ids.tolist() == [begin, begin, begin + 1, begin + 1, partial_max, partial_max]
-
-
-def test_merged_files_tell_their_snapshots(lake: FreshLake, objects: Objects) -> None:
-    """A merge keeps who came when."""
-    conn = lake.duckdb()
-    conn.execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")
-    conn.execute("INSERT INTO t SELECT range FROM range(30)")
-    conn.execute("CALL ducklake_merge_adjacent_files('lake')")
-    [(name, begin, partial_max)] = lake.psycopg().execute(DATA_FILES).fetchall()
-    with objects.open(locate(lake, name)) as file:
-        assert read_embedded_snapshot_ids(file).tolist() == [begin] * 20 + [partial_max] * 30
-
-
-def test_only_the_column_asked_for_is_fetched(tmp_path: Path) -> None:
-    """A wide data file is not read for one column of it."""
-    path = tmp_path / "wide.parquet"
-    table = pa.table({"blob": [bytes(1000)] * 10_000, "_ducklake_internal_snapshot_id": [5] * 10_000})
-    pq.write_table(table, path, use_dictionary=False, compression="none")
-    fetched: list[int] = []
-
-    class Counting(io.FileIO):
-        def read(self, size: int | None = -1, /) -> bytes:
-            content = super().read(size) or b""
-            fetched.append(len(content))
-            return content
-
-    with Counting(str(path)) as file:
-        assert read_embedded_snapshot_ids(file).tolist() == [5] * 10_000
-    assert sum(fetched) < 300_000 < path.stat().st_size
 
 
 def test_duckdb_honours_our_delete_file(lake: FreshLake, objects: Objects) -> None:
@@ -167,11 +125,3 @@ def test_other_files_are_refused(content: bytes) -> None:
     """What is no position-delete file is not guessed at."""
     with pytest.raises(Unsupported):
         read_positions(content)
-
-
-def test_a_file_without_snapshot_ids_is_refused(objects: Objects, lake: FreshLake) -> None:
-    """The column must be there, and the file too."""
-    with pytest.raises(Unsupported, match="_ducklake_internal_snapshot_id"):
-        read_embedded_snapshot_ids(io.BytesIO(encode(i=[1])))
-    with pytest.raises(NotFound):
-        read_embedded_snapshot_ids(objects.open(f"{lake.data_path}gone.parquet", 1000))

@@ -90,12 +90,15 @@ def test_the_zone_of_the_text_does_not_matter(zone: str, micros: int) -> None:
         pytest.param(parse_timestamptz, "-infinity", -(2**63) + 1, id="timestamptz-minus-infinity"),
         pytest.param(parse_timestamptz, "1850-06-01 12:00:00-04:56:02", -3_773_718_238_000_000, id="offset-with-seconds"),
         pytest.param(parse_timestamp, "2020-01-01 00:00:00.123456789", 1577836800123456, id="nanoseconds-cut-to-micros"),
-        pytest.param(parse_timetz, "01:00:00+05:30", 70_200_000_000, id="timetz-the-day-before"),
-        pytest.param(parse_timetz, "12:00:00+05:30:15", 23_385_000_000, id="timetz-offset-with-seconds"),
+        pytest.param(parse_time, "24:00:00", 86_400_000_000, id="the-day-s-end"),
+        pytest.param(parse_timetz, "01:00:00+05:30", (70_200_000_000, False), id="timetz-the-day-before"),
+        pytest.param(parse_timetz, "12:00:00+05:30:15", (23_385_000_000, False), id="timetz-offset-with-seconds"),
+        pytest.param(parse_timetz, "23:59:59.999999+00", (86_399_999_999, True), id="timetz-in-utc"),
+        pytest.param(parse_timetz, "24:00:00+00", (0, False), id="timetz-the-day-s-end"),
     ],
 )
-def test_special_texts(parse: Callable[[str], int], text: str, value: int) -> None:
-    """Infinity has the number of DuckDB's own files; an offset is subtracted."""
+def test_special_texts(parse: Callable[[str], object], text: str, value: object) -> None:
+    """Infinity and 24:00:00 have the numbers of DuckDB's own files; an offset is subtracted, and of timetz it is told."""
     assert parse(text) == value
 
 
@@ -108,7 +111,7 @@ def test_special_texts(parse: Callable[[str], int], text: str, value: int) -> No
         pytest.param(parse_timestamp, "2020-01-01", id="timestamp-without-time"),
         pytest.param(parse_timestamp, "2020-01-01 00:00:00+00", id="timestamp-with-zone"),
         pytest.param(parse_timestamptz, "2020-01-01 00:00:00", id="timestamptz-without-zone"),
-        pytest.param(parse_time, "24:00:00", id="the-day-s-end"),
+        pytest.param(parse_time, "24:00:01", id="after-the-day-s-end"),
         pytest.param(parse_timetz, "12:00:00", id="timetz-without-offset"),
     ],
 )

@@ -63,6 +63,13 @@ class DuckDBIcebergReader:
         return self.conn.execute(f"FROM ice.{quote_ident(ident)}{at}").to_arrow_table()
 
 
+def format_iceberg_attach(server: Server) -> str:
+    """The statement that attaches a served catalog to DuckDB as `ice`."""
+    # DuckDB takes the schema `main` for its own default, which an Iceberg catalog does not have unless it is named.
+    options = f"TYPE iceberg, ENDPOINT '{server.uri}', AUTHORIZATION_TYPE none, ACCESS_DELEGATION_MODE none, DEFAULT_SCHEMA 'main'"
+    return f"ATTACH '{WAREHOUSE}' AS ice ({options})"
+
+
 @dataclass(frozen=True, slots=True)
 class PyIcebergReader:
     """PyIceberg over REST."""
@@ -125,9 +132,7 @@ class Served:
     def duckdb_iceberg(self) -> DuckDBIcebergReader:
         """A new DuckDB session with the catalog attached as `ice`."""
         conn = self.lake.bare_duckdb()
-        # DuckDB takes the schema `main` for its own default, which an Iceberg catalog does not have unless it is named.
-        options = f"TYPE iceberg, ENDPOINT '{self.server.uri}', AUTHORIZATION_TYPE none, ACCESS_DELEGATION_MODE none, DEFAULT_SCHEMA 'main'"
-        conn.execute(f"ATTACH '{WAREHOUSE}' AS ice ({options})")
+        conn.execute(format_iceberg_attach(self.server))
         return DuckDBIcebergReader(conn)
 
     def spark(self, spark: Spark) -> SparkReader:

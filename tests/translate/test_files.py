@@ -1,8 +1,8 @@
 """Data files with the statistics that readers prune by, proved against the rows in the files."""
 
 import math
-from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from duckicelake.errors import Unsupported
@@ -10,7 +10,7 @@ from duckicelake.iceberg.bounds import decode_value
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.schema import leaf_fields
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.lake.read_table import read_column_stats
+from duckicelake.lake.read_files import read_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, TableState
 from duckicelake.translate.files import check_readable, find_lower, find_upper, to_data_file, to_position_deletes
 from duckicelake.translate.schemas import to_schemas
@@ -148,13 +148,14 @@ def test_an_encrypted_file_is_refused_by_name() -> None:
     row = DataFileRow(1, 1, "main/t/x.parquet", True, 5, 100, 0, None, None, None, None, None)
     check_readable(row)
     with pytest.raises(Unsupported, match="main/t/x.parquet"):
-        check_readable(replace(row, encryption_key="AAAA"))
+        check_readable(row._replace(encryption_key="AAAA"))
 
 
 def test_a_delete_file_names_its_one_data_file() -> None:
-    """By equal, whole bounds of file_path, as readers of version 2 want it, under the partition of the file."""
+    """By equal, whole bounds of file_path, as readers of version 2 want it, under its partition; bounds of pos are the ends."""
     target = DataFile(0, "s3://b/a/very/long/path/to/some.parquet", "PARQUET", (7,), 5, 100)
-    file = to_position_deletes("s3://b/d.parquet", 50, 2, target)
+    file = to_position_deletes("s3://b/d.parquet", 50, np.array([3, 300]), target)
     path = target.file_path.encode()
     assert (file.content, file.partition, file.record_count, file.referenced_data_file) == (1, (7,), 2, target.file_path)
-    assert file.lower_bounds == file.upper_bounds == {2147483546: path}
+    assert file.lower_bounds == {2147483546: path, 2147483545: (3).to_bytes(8, "little")}
+    assert file.upper_bounds == {2147483546: path, 2147483545: (300).to_bytes(8, "little")}

@@ -49,6 +49,13 @@ def test_a_table_without_rows_has_no_history() -> None:
     assert to_history(make_state([]), [], {}).steps == ()
 
 
+def test_a_delete_dated_back_counts_when_a_reading_goes_on() -> None:
+    """A commit that DuckDB retried says an earlier lake snapshot of its deletes, but not earlier than what had been read before."""
+    state = make_state([snapshot(9)], since=5)
+    history = to_history(state, [TrackedFile(1, 2, None, 9)], {1: visibility({}, {0: 3, 1: 6})})
+    assert tell(history.steps) == [(9, [], [], {1: True})]
+
+
 def test_deletes_that_leave_nothing_hidden_are_told() -> None:
     """Rows that a rewritten file hides from older snapshots come into sight one after the other."""
     files = [TrackedFile(1, 1, None, 3)]

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from duckicelake.iceberg.metadata import encode_metadata, parse_metadata
+from duckicelake.iceberg.metadata import digest_metadata, encode_metadata, parse_metadata
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.snapshots import Snapshot, encode_snapshot
+from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.sorting import UNSORTED
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TagRow
@@ -15,7 +15,7 @@ from duckicelake.translate.partitions import UNPARTITIONED, Partitioning, Partit
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.shape.name_mapping import NameMapping
 from duckicelake.translate.shape.sort_orders import SortOrders
-from duckicelake.translate.to_iceberg import Shape, format_token, only_refs, to_metadata, to_properties, with_version
+from duckicelake.translate.to_iceberg import Shape, only_refs, to_metadata, to_properties, with_version
 from tests.translate.support.states import make_state
 
 NO_NAMES = NameMapping({}, {}, {}, frozenset())
@@ -26,7 +26,7 @@ LOCATION = "s3://b/iceberg/main/t"
 
 def shape(specs: tuple[PublishedSpec, ...] = (UNPARTITIONED,), default_spec_id: int = 0) -> Shape:
     """A table of two columns."""
-    schemas = Schemas(((1, SCHEMA),), (JsonNote(3, "s"),), 5, 2)
+    schemas = Schemas(((1, SCHEMA),), (JsonNote(3, "s"),), 5, 2, frozenset())
     partitioning = Partitioning(specs, {}, default_spec_id, (JsonNote(2, "p"),))
     return Shape(schemas, partitioning, SortOrders((UNSORTED,), UNSORTED, (JsonNote(1, "o"),)), NO_NAMES)
 
@@ -79,9 +79,9 @@ def test_metadata_reads_back() -> None:
     """What is published is what a reader parses."""
     metadata = to_metadata(make_state([]), LOCATION, shape((UNPARTITIONED, BY_DAY)), snapshots(2))
     numbered = with_version(metadata, [MetadataLogRow(1, 500), MetadataLogRow(2, 900)])
-    text = encode_metadata(numbered, encode_snapshot)
+    text = encode_metadata(numbered)
     assert parse_metadata(json.loads(text)) == numbered
-    assert text == encode_metadata(numbered, encode_snapshot)
+    assert text == encode_metadata(numbered)
 
 
 def test_a_version_has_its_time_and_those_before_it() -> None:
@@ -97,15 +97,15 @@ def test_a_version_has_its_time_and_those_before_it() -> None:
 def test_the_token_tells_states_apart_and_knows_no_version() -> None:
     """Any difference a client could see is another state; versions and their times are none."""
     metadata = to_metadata(make_state([]), LOCATION, shape(), snapshots(2))
-    token = format_token(metadata, encode_snapshot)
-    assert token == format_token(to_metadata(make_state([]), LOCATION, shape(), snapshots(2)), encode_snapshot)
+    token = digest_metadata(metadata)
+    assert token == digest_metadata(to_metadata(make_state([]), LOCATION, shape(), snapshots(2)))
     others = [
         to_metadata(make_state([]), LOCATION, shape(), snapshots(3)),
         to_metadata(make_state([], tags=[TagRow("comment", "c")]), LOCATION, shape(), snapshots(2)),
         to_metadata(make_state([]), LOCATION, shape((UNPARTITIONED, BY_DAY)), snapshots(2)),
         replace(metadata, current_schema_id=4),
     ]
-    assert len({token, *(format_token(other, encode_snapshot) for other in others)}) == 5
+    assert len({token, *(digest_metadata(other) for other in others)}) == 5
 
 
 def test_only_the_named_snapshots() -> None:

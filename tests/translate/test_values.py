@@ -115,7 +115,8 @@ def test_times_up_to_the_end_of_the_day(plain: duckdb.DuckDBPyConnection) -> Non
         pytest.param("uuid", "550e8400", id="short uuid"),
         pytest.param("binary", "é", id="not ASCII"),
         pytest.param("fixed[4]", "abcd", id="type without texts"),
-        pytest.param("timestamp_ns", "2020-01-01 00:00:00", id="type we do not publish"),
+        pytest.param("timestamp_ns", "2020-01-01 00:00:00.1234567890", id="finer than nanoseconds"),
+        pytest.param("timestamp_ns", "infinity", id="infinite nanoseconds"),
     ],
 )
 def test_what_has_no_iceberg_value_gives_none(type_name: str, text: str) -> None:

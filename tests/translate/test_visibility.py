@@ -7,11 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable
-from duckicelake.translate.visibility import DeletedRows, Longs, Visibility, to_visibility, track_inlined, track_partial
+from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable, PartialFileRow, SchemaVersionRow
+from duckicelake.translate.visibility import (
+    DeletedRows,
+    Longs,
+    RewrittenFile,
+    Visibility,
+    to_visibility,
+    track_inlined,
+    track_partial,
+    track_restored,
+)
 from tests.translate.support.states import is_live, visibility
 
 HORIZON = 12
+REWRITTEN = 20
+VERSIONS = [SchemaVersionRow(1, 3), SchemaVersionRow(7, 8)]
 
 
 def longs(*numbers: int) -> Longs:
@@ -106,6 +117,48 @@ def test_inlined_rows_are_seen_while_they_live(versions: list[list[tuple[int, in
                 deleted = set(seen[item.file.key].deleted_at(now).tolist()) if item.file.key in seen else set[int]()
                 shown += [str(text) for p, text in enumerate(batches[item.file.key]) if p not in deleted]
         assert sorted(shown) == expected
+
+
+stored_rows = st.lists(st.tuples(st.integers(0, 2), st.integers(1, HORIZON), st.none() | st.integers(0, 5)), min_size=1, max_size=12)
+
+
+@given(stored_rows)
+def test_restored_rows_are_seen_while_they_live_and_until_the_rewriting(rows: list[tuple[int, int, int | None]]) -> None:
+    """However they are spread over rewritten files: each in its time, in order of row id, and none from the rewriting on."""
+    files: list[RewrittenFile] = []
+    deletes: dict[int, Visibility] = {}
+    for number in range(3):
+        mine = [(row_id, begin, age) for row_id, (where, begin, age) in enumerate(rows) if where == number][::-1]
+        if mine:
+            row = PartialFileRow(number, min(begin for _, begin, _ in mine), "f", True, len(mine), 10, None, REWRITTEN, None)
+            files.append(RewrittenFile(row, REWRITTEN, longs(*(begin for _, begin, _ in mine)), longs(*(row_id for row_id, _, _ in mine))))
+            deletes[number] = visibility({}, {p: begin + age for p, (_, begin, age) in enumerate(mine) if age is not None})
+    restored, seen = track_restored(files, VERSIONS, deletes)
+    where = {(file.row.data_file_id, p): row_id for file in files for p, row_id in enumerate(file.row_ids.tolist())}
+    for item in restored:
+        assert item.row_ids.tolist() == sorted(item.row_ids.tolist())
+        assert [where[place] for place in zip(item.data_file_ids.tolist(), item.positions.tolist(), strict=True)] == item.row_ids.tolist()
+        assert item.version == (VERSIONS[0] if item.file.begin_snapshot < VERSIONS[1].begin_snapshot else VERSIONS[1])
+    for now in range(1, REWRITTEN + 2):
+        alive = [i for i, (_, begin, age) in enumerate(rows) if begin <= now < (REWRITTEN if age is None else begin + age)]
+        shown: list[int] = []
+        for item in (item for item in restored if is_live(item.file, now)):
+            deleted = set(seen[item.file.key].deleted_at(now).tolist()) if item.file.key in seen else set[int]()
+            shown += [row_id for p, row_id in enumerate(item.row_ids.tolist()) if p not in deleted]
+        assert sorted(shown) == (alive if now < REWRITTEN else [])
+
+
+def test_rows_rewritten_twice_are_other_files() -> None:
+    """A merge takes some rows of an insert and leaves the others where the flush put them: neither is taken for the other."""
+    rows = [PartialFileRow(number, 2, "f", True, 1, 10, None, None, None) for number in (1, 2)]
+    early, late = (RewrittenFile(row, at, longs(2), longs(row.data_file_id)) for row, at in zip(rows, (5, 9), strict=True))
+    [first, second], _ = track_restored([early, late], VERSIONS, {})
+    assert first.file.key != second.file.key
+    assert first.identity() != second.identity()
+    assert (first.file.end_snapshot, second.file.end_snapshot) == (5, 9)
+    [inlined], _ = track_inlined([InlinedTable(VERSIONS[0].schema_version, 1, [(1, 2, None, "a")])])
+    assert inlined.identity() == first.identity()
+    assert inlined.file.key != first.file.key
 
 
 def row_is_live(row: tuple[object, ...], now: int) -> bool:

@@ -8,11 +8,11 @@ import psycopg
 
 from duckicelake.catalog.gather import decode_deletes
 from duckicelake.catalog.writing.snapshots import FileChange
-from duckicelake.lake.new_rows import EndedInlinedRows, FoldedDeletes
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_inlined_deletes
 from duckicelake.lake.rows import InlinedDeleteRow, TableRow
 from duckicelake.lake.writing.lookups import find_delete_file, find_files_by_path, list_inlined_versions, read_inlined_batch
+from duckicelake.lake.writing.rows import EndedInlinedRows, FoldedDeletes
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import encode_dated_deletes, encode_position_deletes
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder, to_uri

@@ -11,11 +11,11 @@ from duckicelake.catalog.writing.snapshots import FileChange, take_files
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.lake.new_rows import EndedDataFile, EndedDeleteFile, EndedInlinedRows, NewDeleteFile, NewSnapshotNote
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_next_row_id
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.lookups import find_files_by_path, list_inlined_versions
+from duckicelake.lake.writing.rows import EndedDataFile, EndedDeleteFile, EndedInlinedRows, NewDeleteFile, NewSnapshotNote
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files

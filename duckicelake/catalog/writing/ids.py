@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from duckicelake.lake.new_rows import LakeHead, LakeStep
+from duckicelake.lake.writing.rows import LakeHead, LakeStep
 from duckicelake.translate.to_ducklake.tables import TableStep
 
 

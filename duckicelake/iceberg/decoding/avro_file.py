@@ -31,6 +31,10 @@ class Limits:
     bytes: int = 256 * 1024 * 1024
 
 
+OUR_OWN = Limits(rows=2**40, bytes=2**40)
+"""For files that we wrote ourselves: whatever is in them was in memory once."""
+
+
 @dataclass(frozen=True, slots=True)
 class AvroFile:
     """An opened file: what its header says, what reads a row, and its blocks, not yet decompressed."""

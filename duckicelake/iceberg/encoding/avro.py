@@ -6,7 +6,7 @@ Source: Apache Avro 1.12 specification, «Object Container Files»
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 
 MAGIC = b"Obj\x01"
@@ -50,11 +50,16 @@ def encode_bytes(content: bytes) -> bytes:
 
 def encode_container(metadata: Mapping[str, str], schema: str, rows: Iterable[bytes]) -> bytes:
     """An Avro file of those rows. The same input gives the same bytes: the sync marker is the header's digest."""
+    return container_encoder(metadata, schema)(rows)
+
+
+def container_encoder(metadata: Mapping[str, str], schema: str) -> Callable[[Iterable[bytes]], bytes]:
+    """What makes Avro files with that header, each of its rows."""
     pairs = {**metadata, "avro.schema": schema, "avro.codec": "deflate"}
     encoded = [encode_bytes(key.encode()) + encode_bytes(value.encode()) for key, value in pairs.items()]
     header = b"".join([MAGIC, encode_long(len(pairs)), *encoded, NULL])
     sync = blake2b(header, digest_size=16).digest()
-    return b"".join([header, sync, *_encode_blocks(rows, sync)])
+    return lambda rows: b"".join([header, sync, *_encode_blocks(rows, sync)])
 
 
 def _encode_blocks(rows: Iterable[bytes], sync: bytes) -> Iterator[bytes]:

@@ -72,7 +72,8 @@ def remove_snapshot_ref(draft: Draft, update: RemoveSnapshotRef) -> Draft:
 
 def remove_snapshots(draft: Draft, update: RemoveSnapshots) -> Draft:
     """The snapshots, the refs to them and their statistics go; ids that are not there are no error."""
-    metadata, gone = draft.metadata, set(update.snapshot_ids)
+    metadata = draft.metadata
+    gone = {item.snapshot_id for item in metadata.snapshots} & set(update.snapshot_ids)
     kept = changed(
         draft,
         snapshots=tuple(item for item in metadata.snapshots if item.snapshot_id not in gone),

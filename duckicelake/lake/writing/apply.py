@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.changes import format_changes
-from duckicelake.lake.new_rows import EndedInlinedRows, FoldedDeletes, LakeStep, NewInlinedTable, NewRow
+from duckicelake.lake.writing.rows import EndedInlinedRows, FoldedDeletes, LakeStep, NewInlinedTable, NewRow
 from duckicelake.lake.writing.statements import STATEMENTS
 from duckicelake.lake.writing.transaction import Commit
 

@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
-from duckicelake.lake import new_rows as rows
+from duckicelake.lake.writing import rows
 
 INSERT_SCHEMAS = """
 INSERT INTO ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name, path, path_is_relative)

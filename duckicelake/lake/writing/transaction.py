@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import psycopg
 
-from duckicelake.errors import CommitFailed, CommitStateUnknown, LakeBusy
+from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
 from duckicelake.lake.connect import BEGIN_WRITING, LIMIT_WAITS, Lake, mapped_errors
-from duckicelake.lake.new_rows import LakeHead
 from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.writing.rows import LakeHead
 
 LOCK_LAKE = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
 
@@ -45,7 +45,7 @@ def committing(lake: Lake) -> Generator[Commit]:
                 head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
                 yield Commit(conn, head)
         except BaseException:
-            if not conn.broken:
+            if not conn.closed:
                 conn.rollback()
             raise
         _commit(conn)
@@ -58,6 +58,10 @@ def _told_apart() -> Generator[None]:
         yield
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise LakeBusy("The lake is busy with other commits; nothing was done. Try again.") from error
+    except psycopg.DataError as error:
+        raise BadRequest(
+            "The request holds a value that Postgres cannot store, such as a text with a NUL character or a number too large."
+        ) from error
 
 
 def _commit(conn: psycopg.Connection) -> None:

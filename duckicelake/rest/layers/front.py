@@ -8,11 +8,10 @@ from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from duckicelake.rest.errors import build_server_error
+from duckicelake.rest.errors import UNROUTED, build_server_error
 from duckicelake.rest.metrics import Metrics
 
 SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-UNROUTED = "unrouted"
 
 
 class Front:

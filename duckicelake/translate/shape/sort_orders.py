@@ -60,7 +60,7 @@ def parse_note(note: JsonNote) -> SortOrder:
 
 def _find_field(row: SortRow, schema: Schema) -> SortField | None:
     column = find_column(row.expression, schema)
-    if column is None or not isinstance(column.type, PrimitiveType):
+    if column is None or not isinstance(column.type, PrimitiveType) or column.type.name == "geometry":
         return None
     direction = "desc" if row.sort_direction.upper() == "DESC" else "asc"
     null_order = "nulls-first" if row.null_order.upper() == "NULLS_FIRST" else "nulls-last"

@@ -16,8 +16,8 @@ from duckicelake.iceberg.types import (
     child_fields,
     find_decimal,
 )
-from duckicelake.lake.new_rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow
 from duckicelake.lake.rows import ColumnRow
+from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow
 from duckicelake.translate.to_ducklake.names import check_distinct, fold_name
 from duckicelake.translate.to_ducklake.texts import find_text
 from duckicelake.translate.types import NESTED_TYPES, find_primitive, is_promotion
@@ -39,6 +39,9 @@ TYPES: Mapping[str, str] = {
 RESERVED_PREFIX = "_ducklake_internal_"
 RESERVED_NAMES = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
 NO_DEFAULT = "NULL"
+NARROW = frozenset({"int8", "int16", "uint8", "uint16", "uint32", "json", "timestamp_s", "timestamp_ms"})
+"""Types that hold less than the Iceberg type they are published as, and widen without loss."""
+NOT_WRITABLE = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "geometry"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
                 continue
             rows.append(EndedColumn(table_id, new.column_id))
         rows.append(new)
-    gone = sorted(known.keys() - {item.field.field_id for item in wanted})
+    # columns that are not published are not the client's to drop
+    gone = sorted((known.keys() & old_fields.keys()) - {item.field.field_id for item in wanted})
     ends: list[NewRow] = [row for row in rows if isinstance(row, EndedColumn)]
     news: list[NewRow] = [row for row in rows if isinstance(row, NewColumn)]
     return [*(EndedColumn(table_id, column_id) for column_id in gone), *ends, *news]
@@ -266,6 +270,17 @@ def has_narrow(columns: Sequence[ColumnRow]) -> bool:
 
 
 def _is_narrow(row: ColumnRow) -> bool:
-    live = row.column_type.lower()
-    found = find_primitive(live)
-    return found is not None and found.name in TYPES and live not in (TYPES[found.name], "timestamp_us")
+    return row.column_type.lower() in NARROW
+
+
+def check_writable(columns: Sequence[ColumnRow]) -> None:
+    """Raise BadRequest when a live column would not hold what Iceberg clients may write into it.
+
+    A fraction in what DuckDB reads as a whole number is the kind of value that would be another one there.
+    """
+    for row in columns:
+        if row.end_snapshot is None and row.column_type.lower() in NOT_WRITABLE:
+            raise BadRequest(
+                f"Column {row.column_name!r} has the DuckLake type {row.column_type}, which Iceberg clients cannot write. "
+                "Copy it into a column of another type in DuckDB and drop it."
+            )

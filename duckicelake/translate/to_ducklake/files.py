@@ -13,7 +13,7 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.iceberg.types import PrimitiveType
-from duckicelake.lake.new_rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote, NewRow
+from duckicelake.lake.writing.rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote, NewRow
 from duckicelake.translate.shape.told_specs import format_partition
 from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
 

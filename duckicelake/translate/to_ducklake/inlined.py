@@ -7,8 +7,8 @@ Source: DuckLake 1.0, PostgresMetadataManager::GetColumnTypeInternal
 import re
 from collections.abc import Mapping, Sequence
 
-from duckicelake.lake.new_rows import EndedColumn, NewColumn, NewInlinedTable, NewRow
 from duckicelake.lake.rows import ColumnRow
+from duckicelake.lake.writing.rows import EndedColumn, NewColumn, NewInlinedTable, NewRow
 
 POSTGRES_TYPES: Mapping[str, str] = {
     "boolean": "boolean",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from duckicelake.lake.changes import Change, quote_names
-from duckicelake.lake.new_rows import EndedSchema, EndedTag, LakeHead, LakeStep, NewRow, NewSchema, NewTag
+from duckicelake.lake.writing.rows import EndedSchema, EndedTag, LakeHead, LakeStep, NewRow, NewSchema, NewTag
 from duckicelake.translate.to_ducklake.names import to_folder
 
 

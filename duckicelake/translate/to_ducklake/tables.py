@@ -7,7 +7,8 @@ from uuid import UUID
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.lake.changes import Change, quote_names
-from duckicelake.lake.new_rows import (
+from duckicelake.lake.rows import ColumnRow, TableRow
+from duckicelake.lake.writing.rows import (
     ChangedTableNote,
     DroppedTable,
     EndedColumn,
@@ -25,12 +26,18 @@ from duckicelake.lake.new_rows import (
     NewTableNote,
     NewTag,
 )
-from duckicelake.lake.rows import ColumnRow, TableRow
 from duckicelake.translate.shape.sort_orders import format_note as format_order
 from duckicelake.translate.shape.told_schemas import format_note as format_schema
 from duckicelake.translate.shape.told_specs import format_note as format_spec
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
-from duckicelake.translate.to_ducklake.columns import ColumnRules, change_columns, change_comments, create_columns, has_narrow
+from duckicelake.translate.to_ducklake.columns import (
+    ColumnRules,
+    change_columns,
+    change_comments,
+    check_writable,
+    create_columns,
+    has_narrow,
+)
 from duckicelake.translate.to_ducklake.inlined import to_inlined_table
 from duckicelake.translate.to_ducklake.names import to_folder
 from duckicelake.translate.to_ducklake.namespaces import change_tags
@@ -128,6 +135,8 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
 
     Raises: BadRequest: DuckLake cannot hold the new metadata
     """
+    if adds_data:
+        check_writable(live.columns)
     rows: list[NewRow] = []
     shape = _change_shape(live, base, new, widens=adds_data and has_narrow(live.columns))
     rows += shape

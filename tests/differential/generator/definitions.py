@@ -1,10 +1,11 @@
 """What DuckDB can do to tables and columns: each operation as SQL, and as a change of the model."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tests.differential.generator.kinds import Column, Scalar, format_sql_type, quote
-from tests.differential.generator.literals import format_literal
-from tests.differential.generator.model import Lake, PartitionKey, Table, count_ids
+from tests.differential.generator.kinds import Column, Scalar, Value, format_sql_type, quote
+from tests.differential.generator.literals import format_default, format_literal, format_query
+from tests.differential.generator.model import Lake, Table, count_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +22,71 @@ class CreateNamespace:
 
 
 @dataclass(frozen=True, slots=True)
+class DropNamespace:
+    """DROP SCHEMA … CASCADE: its tables go with it."""
+
+    name: str
+
+    def sql(self, lake: Lake) -> str:
+        return f"DROP SCHEMA {quote(self.name)} CASCADE"
+
+    def apply(self, lake: Lake) -> Lake:
+        kept = {key: table for key, table in lake.tables.items() if table.namespace != self.name}
+        return replace(lake, namespaces=tuple(name for name in lake.namespaces if name != self.name), tables=kept)
+
+
+@dataclass(frozen=True, slots=True)
 class CreateTable:
-    """CREATE TABLE; the columns' ids are given by the generator, from 1."""
+    """CREATE TABLE; the columns' ids are given by the generator, from 1. OR REPLACE drops the one of that name first."""
 
     namespace: str
     name: str
     columns: tuple[Column, ...]
+    replaces: bool = False
 
     def sql(self, lake: Lake) -> str:
-        columns = ", ".join(f"{_format_column(column)}{' NOT NULL' if column.required else ''}" for column in self.columns)
-        return f"CREATE TABLE {quote(self.namespace)}.{quote(self.name)} ({columns})"
+        columns = ", ".join(f"{format_column(column)}{' NOT NULL' if column.required else ''}" for column in self.columns)
+        return f"{format_create(self.namespace, self.name, self.replaces)} ({columns})"
 
     def apply(self, lake: Lake) -> Lake:
-        last = self.columns[-1]
-        table = Table(lake.next_table_id, self.namespace, self.name, self.columns, next_column_id=last.column_id + count_ids(last.kind))
-        return replace(lake.with_table(table), next_table_id=lake.next_table_id + 1)
+        return make_table(lake, self.namespace, self.name, self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTableAs:
+    """CREATE TABLE … AS: with rows from the start, and no NOT NULL; `table_id` is the one that the lake gives next."""
+
+    table_id: int
+    namespace: str
+    name: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[tuple[int, Value], ...], ...]
+    replaces: bool = False
+
+    @property
+    def table_rows(self) -> Iterable[Mapping[int, Value]]:
+        return (dict(row) for row in self.rows)
+
+    def sql(self, lake: Lake) -> str:
+        return f"{format_create(self.namespace, self.name, self.replaces)} AS {format_query(self.columns, self.table_rows)}"
+
+    def apply(self, lake: Lake) -> Lake:
+        made = make_table(lake, self.namespace, self.name, self.columns)
+        return made.add_rows(made.tables[self.table_id], self.table_rows)
+
+
+def format_create(namespace: str, name: str, replaces: bool) -> str:
+    """The start of a CREATE TABLE."""
+    return f"CREATE {'OR REPLACE ' if replaces else ''}TABLE {quote(namespace)}.{quote(name)}"
+
+
+def make_table(lake: Lake, namespace: str, name: str, columns: tuple[Column, ...]) -> Lake:
+    """The lake with a new empty table, in the place of one of that name if there is one."""
+    old = lake.find_table((namespace, name))
+    kept = lake if old is None else lake.without_table(old.table_id)
+    last = columns[-1]
+    table = Table(lake.next_table_id, namespace, name, columns, next_column_id=last.column_id + count_ids(last.kind))
+    return replace(kept.with_table(table), next_table_id=lake.next_table_id + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +117,14 @@ class RenameTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SetInlining:
-    """The table's inlining limit; makes no lake snapshot."""
-
-    table_id: int
-    row_count: int
-
-    def sql(self, lake: Lake) -> str:
-        table = lake.tables[self.table_id]
-        names = f"schema => {_text(table.namespace)}, table_name => {_text(table.name)}"
-        return f"CALL lake.set_option('data_inlining_row_limit', {self.row_count}, {names})"
-
-    def apply(self, lake: Lake) -> Lake:
-        return lake.with_table(replace(lake.tables[self.table_id], inlined_rows=self.row_count))
-
-
-@dataclass(frozen=True, slots=True)
 class AddColumn:
-    """ALTER TABLE … ADD COLUMN without a default; older rows show NULL."""
+    """ALTER TABLE … ADD COLUMN; older rows show its default, or NULL."""
 
     table_id: int
     column: Column
 
     def sql(self, lake: Lake) -> str:
-        return f"ALTER TABLE {lake.tables[self.table_id].sql_name} ADD COLUMN {_format_column(self.column)}"
+        return f"ALTER TABLE {lake.tables[self.table_id].sql_name} ADD COLUMN {format_column(self.column)}"
 
     def apply(self, lake: Lake) -> Lake:
         table = lake.tables[self.table_id]
@@ -193,35 +228,35 @@ class SetComment:
 
 
 @dataclass(frozen=True, slots=True)
-class SetPartitioning:
-    """ALTER TABLE … SET PARTITIONED BY, or RESET when there are no keys; files written before stay as they are."""
+class SetDefault:
+    """ALTER COLUMN … SET or DROP DEFAULT; rows that are there stay as they are."""
 
     table_id: int
-    keys: tuple[PartitionKey, ...]
+    column_id: int
+    value: Value
 
     def sql(self, lake: Lake) -> str:
         table = lake.tables[self.table_id]
-        if not self.keys:
-            return f"ALTER TABLE {table.sql_name} RESET PARTITIONED BY"
-        return f"ALTER TABLE {table.sql_name} SET PARTITIONED BY ({', '.join(_format_key(table, key) for key in self.keys)})"
+        column = table.column(self.column_id)
+        alter = f"ALTER TABLE {table.sql_name} ALTER COLUMN {quote(column.name)}"
+        if self.value is None:
+            return f"{alter} DROP DEFAULT"
+        assert isinstance(column.kind, Scalar)
+        return f"{alter} SET DEFAULT {format_default(column.kind.name, self.value)}"
 
     def apply(self, lake: Lake) -> Lake:
         table = lake.tables[self.table_id]
-        seen = table.seen_key | {key.column_id for key in self.keys}
-        return lake.with_table(replace(table, partitioning=self.keys, seen_key=seen))
+        return lake.with_table(table.with_column(replace(table.column(self.column_id), default=self.value)))
 
 
-def _format_key(table: Table, key: PartitionKey) -> str:
-    name = quote(table.column(key.column_id).name)
-    if key.transform == "identity":
-        return name
-    if key.transform.startswith("bucket("):
-        return f"bucket({key.transform.removeprefix('bucket(').removesuffix(')')}, {name})"
-    return f"{key.transform}({name})"
-
-
-def _format_column(column: Column) -> str:
-    return f"{quote(column.name)} {format_sql_type(column.kind)}"
+def format_column(column: Column) -> str:
+    """A column in DDL: name, type and default; one that older files would not show is written as an expression."""
+    definition = f"{quote(column.name)} {format_sql_type(column.kind)}"
+    if not isinstance(column.kind, Scalar) or column.default is None:
+        return definition
+    if column.initial is None:
+        return f"{definition} DEFAULT {format_literal(column.kind, column.default)}"
+    return f"{definition} DEFAULT {format_default(column.kind.name, column.default)}"
 
 
 def _text(value: str) -> str:

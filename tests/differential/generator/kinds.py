@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-# A value as the model keeps it: date in days, time and timestamps in microseconds since 1970 UTC; a struct is
+# A value as the model keeps it: date in days, time and timestamps in microseconds (timestamp_ns: nano-) since 1970 UTC; a struct is
 # ((field id, value), …), a list (value, …), a map ((key, value), …).
 Value = Any
 
@@ -42,13 +42,18 @@ Kind = Scalar | Struct | Listing | Mapping
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column or struct field; `column_id` is the model's own and stays through renames and promotions."""
+    """A column or struct field; `column_id` is the model's own and stays through renames and promotions.
+
+    `initial` is what rows older than the column show, `default` what an INSERT that leaves it out writes.
+    """
 
     column_id: int
     name: str
     kind: Kind
     required: bool = False
     comment: str | None = None
+    initial: Value = None
+    default: Value = None
 
 
 SQL_NAMES = {
@@ -59,6 +64,9 @@ SQL_NAMES = {
     "int64": "BIGINT",
     "uint8": "UTINYINT",
     "uint16": "USMALLINT",
+    "uint32": "UINTEGER",
+    "int128": "HUGEINT",
+    "uint128": "UHUGEINT",
     "float32": "FLOAT",
     "float64": "DOUBLE",
     "varchar": "VARCHAR",
@@ -66,7 +74,11 @@ SQL_NAMES = {
     "uuid": "UUID",
     "date": "DATE",
     "time": "TIME",
+    "timetz": "TIMETZ",
     "timestamp": "TIMESTAMP",
+    "timestamp_s": "TIMESTAMP_S",
+    "timestamp_ms": "TIMESTAMP_MS",
+    "timestamp_ns": "TIMESTAMP_NS",
     "timestamptz": "TIMESTAMPTZ",
 }
 ICEBERG_NAMES = {
@@ -77,6 +89,9 @@ ICEBERG_NAMES = {
     "int64": "long",
     "uint8": "int",
     "uint16": "int",
+    "uint32": "long",
+    "int128": "double",
+    "uint128": "double",
     "float32": "float",
     "float64": "double",
     "varchar": "string",
@@ -84,13 +99,20 @@ ICEBERG_NAMES = {
     "uuid": "uuid",
     "date": "date",
     "time": "time",
+    "timetz": "time",
     "timestamp": "timestamp",
+    "timestamp_s": "timestamp",
+    "timestamp_ms": "timestamp",
+    "timestamp_ns": "timestamp_ns",
     "timestamptz": "timestamptz",
 }
 DECIMALS = ("decimal(4,2)", "decimal(9,2)", "decimal(18,2)", "decimal(18,4)", "decimal(38,10)")
 SCALARS = (*SQL_NAMES, *DECIMALS)
-# Spark has no `time`, and Iceberg 1.11's Spark reader refuses Parquet's unsigned integers.
-SPARK_SCALARS = tuple(name for name in SCALARS if name not in ("time", "uint8", "uint16"))
+# Spark has no `time` and no nanoseconds, and Iceberg 1.11's Spark reader refuses Parquet's unsigned integers.
+SPARK_SCALARS = tuple(name for name in SCALARS if name not in ("time", "timetz", "timestamp_ns", "uint8", "uint16", "uint32"))
+
+# Published in part only: of a dropped column of these types no snapshot tells any more.
+PARTIAL = ("uint32", "int128", "uint128", "timetz")
 
 # What DuckDB and Iceberg both let a column grow into, without touching a file.
 PROMOTIONS = {
@@ -99,9 +121,20 @@ PROMOTIONS = {
     "int32": ("int64",),
     "uint8": ("int16", "int32", "int64"),
     "uint16": ("int32", "int64"),
+    "timestamp_s": ("timestamp_ms", "timestamp"),
+    "timestamp_ms": ("timestamp",),
     "float32": ("float64",),
     "decimal(4,2)": ("decimal(9,2)", "decimal(18,2)"),
     "decimal(9,2)": ("decimal(18,2)",),
+}
+
+
+# Values that Iceberg has no words for, by the number that files hold, as DuckDB writes them.
+BEYOND_WORDS = {
+    "date": {2**31 - 1: "infinity", 1 - 2**31: "-infinity"},
+    "time": {86_400_000_000: "24:00:00"},
+    "timestamp": {2**63 - 1: "infinity", 1 - 2**63: "-infinity"},
+    "timestamptz": {2**63 - 1: "infinity", 1 - 2**63: "-infinity"},
 }
 
 
@@ -142,6 +175,19 @@ def format_iceberg_type(kind: Kind) -> str:
 def quote(name: str) -> str:
     """An SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def has_leaf(kind: Kind, names: tuple[str, ...]) -> bool:
+    """True when the type, or one deep inside it, is one of these."""
+    match kind:
+        case Scalar(name):
+            return name in names
+        case Struct(fields):
+            return any(has_leaf(part.kind, names) for part in fields)
+        case Listing(element):
+            return has_leaf(element, names)
+        case Mapping(key, value):
+            return has_leaf(key, names) or has_leaf(value, names)
 
 
 def is_nested(kind: Kind) -> bool:

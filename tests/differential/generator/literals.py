@@ -1,12 +1,25 @@
 """A value as DuckDB's SQL writes it, and in the form in which readers are compared."""
 
 import math
-from collections import Counter
+from collections import Counter, abc
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any, assert_never
 
-from tests.differential.generator.kinds import Kind, Listing, Mapping, Scalar, Struct, Value, decimal_shape, format_sql_type, quote
+from tests.differential.generator.kinds import (
+    BEYOND_WORDS,
+    Column,
+    Kind,
+    Listing,
+    Mapping,
+    Scalar,
+    Struct,
+    Value,
+    decimal_shape,
+    format_sql_type,
+    quote,
+)
 
 # What a reader's answer is turned into: hashable, NaN equal to itself, -0.0 equal to 0.0.
 Plain = Any
@@ -38,6 +51,25 @@ def format_literal(kind: Kind, value: Value) -> str:
             assert_never(kind)
 
 
+def format_query(columns: Iterable[Column], rows: Iterable[abc.Mapping[int, Value]]) -> str:
+    """A SELECT of exactly these rows, under the columns' names and types."""
+    shown = tuple(columns)
+
+    def format_cell(column: Column, row: abc.Mapping[int, Value]) -> str:
+        return f"CAST({format_literal(column.kind, row.get(column.column_id))} AS {format_sql_type(column.kind)})"
+
+    values = ", ".join(f"({', '.join(format_cell(column, row) for column in shown)})" for row in rows)
+    return f"SELECT * FROM (VALUES {values}) AS v({', '.join(quote(column.name) for column in shown)})"
+
+
+def format_default(name: str, value: Value) -> str:
+    """A literal without a cast, the only form in which ADD COLUMN takes a default."""
+    literal = "NULL" if value is None else _format_scalar(name, value)
+    if "'" in literal:
+        return literal[literal.index("'") : literal.rindex("'") + 1]
+    return "NULL" if value is None else f"'{str(value).lower()}'"
+
+
 def _format_scalar(name: str, value: Value) -> str:
     match value:
         case bool():
@@ -53,13 +85,20 @@ def _format_scalar(name: str, value: Value) -> str:
 
 
 def _format_integer(name: str, value: int) -> str:
+    if value in BEYOND_WORDS.get(name, ()):
+        return f"'{BEYOND_WORDS[name][value]}'::{format_sql_type(Scalar(name))}"
     match name:
         case "date":
             return f"DATE '{_EPOCH_DAY + timedelta(days=value)}'"
         case "time":
             return f"TIME '{(_EPOCH + timedelta(microseconds=value)).time()}'"
-        case "timestamp":
-            return f"TIMESTAMP '{_format_moment(value)}'"
+        case "timetz":
+            return f"TIMETZ '{(_EPOCH + timedelta(microseconds=value)).time()}+00'"
+        case "timestamp" | "timestamp_s" | "timestamp_ms":
+            return f"{format_sql_type(Scalar(name))} '{_format_moment(value)}'"
+        case "timestamp_ns":
+            micros, nanos = divmod(value, 1000)
+            return f"TIMESTAMP_NS '{_format_moment(micros - micros % 1_000_000)}.{micros % 1_000_000:06}{nanos:03}'"
         case "timestamptz":
             return f"TIMESTAMPTZ '{_format_moment(value)}+00'"
         case _:
@@ -79,7 +118,7 @@ def make_plain(kind: Kind, value: Value) -> Plain:
             return _make_scalar_plain(name, value)
         case Struct(fields):
             by_id = dict(value)
-            return tuple((part.name, make_plain(part.kind, by_id.get(part.column_id))) for part in fields)
+            return tuple((part.name, make_plain(part.kind, by_id.get(part.column_id, part.initial))) for part in fields)
         case Listing(element):
             return tuple(make_plain(element, part) for part in value)
         case Mapping(key, part_kind):

@@ -67,16 +67,24 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class SetDeletionVectors:
-    """Deletes of one table are written as deletion vectors from now on, or as Parquet again."""
-
-    table_id: int
-    wanted: bool
+class ForgetEverything:
+    """CHECKPOINT with every age set to 0: nothing but the newest snapshot and its files is left."""
 
     def sql(self, lake: Lake) -> str:
-        table = lake.tables[self.table_id]
-        names = f"schema => {_text(table.namespace)}, table_name => {_text(table.name)}"
-        return f"CALL lake.set_option('write_deletion_vectors', {str(self.wanted).lower()}, {names})"
+        ages = (f"CALL lake.set_option('{name}', '0 seconds')" for name in ("expire_older_than", "delete_older_than"))
+        return "; ".join((*ages, "CHECKPOINT"))
+
+    def apply(self, lake: Lake) -> Lake:
+        return lake
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Files that no snapshot needs, and files that the lake does not know, are deleted at once."""
+
+    def sql(self, lake: Lake) -> str:
+        calls = ("ducklake_cleanup_old_files", "ducklake_delete_orphaned_files")
+        return "; ".join(f"CALL {name}('lake', cleanup_all => true)" for name in calls)
 
     def apply(self, lake: Lake) -> Lake:
         return lake

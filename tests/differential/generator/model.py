@@ -28,6 +28,15 @@ class PartitionKey:
 
 
 @dataclass(frozen=True, slots=True)
+class SortKey:
+    """One key of a table's sort order."""
+
+    column_id: int
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """One table at one moment; `table_id` is the model's own and stays through renames."""
 
@@ -40,10 +49,12 @@ class Table:
     comment: str | None = None
     inlined_rows: int = DEFAULT_INLINED_ROWS
     next_column_id: int = 1
-    # Columns that may not become NOT NULL (a NULL was seen) or be dropped (a partition key once).
+    sorting: tuple[SortKey, ...] = ()
+    # Columns that may not become NOT NULL: a NULL was seen.
     seen_null: frozenset[int] = frozenset()
-    seen_key: frozenset[int] = frozenset()
     has_had_rows: bool = False
+    # What the names of added files mean, by path in lower case.
+    file_names: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
     def ident(self) -> tuple[str, str]:
@@ -56,13 +67,16 @@ class Table:
     def column(self, column_id: int) -> Column:
         return next(column for column in self.columns if column.column_id == column_id)
 
-    def has_column(self, column_id: int) -> bool:
-        return any(column.column_id == column_id for column in self.columns)
+    @property
+    def fixed_columns(self) -> frozenset[int]:
+        """Columns that DuckDB refuses to drop: those that it partitions or sorts by."""
+        return frozenset(key.column_id for key in (*self.partitioning, *self.sorting))
 
     def plain_rows(self, columns: tuple[Column, ...] | None = None) -> Rows:
         """The rows as a reader should show them, under another schema of this table if one is given."""
         shown = self.columns if columns is None else columns
-        return Counter(tuple(make_plain(column.kind, row.values.get(column.column_id)) for column in shown) for row in self.rows)
+        rows = (tuple(make_plain(column.kind, row.values.get(column.column_id, column.initial)) for column in shown) for row in self.rows)
+        return Counter(rows)
 
     def with_column(self, column: Column) -> "Table":
         """The same table with the column of that id replaced."""

@@ -1,9 +1,9 @@
 """What DuckDB can do to rows: each operation as SQL, and as a change of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tests.differential.generator.kinds import Value, quote
+from tests.differential.generator.kinds import Column, Value, quote
 from tests.differential.generator.literals import format_literal
 from tests.differential.generator.model import Lake, Row, Table
 from tests.differential.generator.predicates import Predicate, format_where, holds, key_column
@@ -13,17 +13,38 @@ Cells = tuple[tuple[int, Value], ...]
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """INSERT … VALUES; up to the inlining limit the rows stay in Postgres, above it they become a file."""
+    """INSERT … VALUES; up to the inlining limit the rows stay in Postgres, above it they become a file.
+
+    Columns `left_out` are not named in it, and get their defaults.
+    """
 
     table_id: int
     rows: tuple[Cells, ...]
+    left_out: frozenset[int] = frozenset()
 
     def sql(self, lake: Lake) -> str:
         table = lake.tables[self.table_id]
-        return f"INSERT INTO {table.sql_name} VALUES {', '.join(_format_row(table, dict(row)) for row in self.rows)}"
+        columns = [column for column in table.columns if column.column_id not in self.left_out]
+        names = f" ({', '.join(quote(column.name) for column in columns)})" if self.left_out else ""
+        return f"INSERT INTO {table.sql_name}{names} VALUES {', '.join(_format_row(columns, dict(row)) for row in self.rows)}"
 
     def apply(self, lake: Lake) -> Lake:
-        return lake.add_rows(lake.tables[self.table_id], (dict(row) for row in self.rows))
+        table = lake.tables[self.table_id]
+        defaults = {column.column_id: column.default for column in table.columns if column.column_id in self.left_out}
+        return lake.add_rows(table, ({**dict(row), **defaults} for row in self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """TRUNCATE."""
+
+    table_id: int
+
+    def sql(self, lake: Lake) -> str:
+        return f"TRUNCATE {lake.tables[self.table_id].sql_name}"
+
+    def apply(self, lake: Lake) -> Lake:
+        return lake.with_table(replace(lake.tables[self.table_id], rows=()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +98,7 @@ class Merge:
     def sql(self, lake: Lake) -> str:
         table = lake.tables[self.table_id]
         names = [quote(f"s{column.column_id}") for column in table.columns]
-        rows = ", ".join(_format_row(table, dict(row)) for row in self.source)
+        rows = ", ".join(_format_row(table.columns, dict(row)) for row in self.source)
         key = key_column(table)
         lines = [
             f"MERGE INTO {table.sql_name} AS t USING (VALUES {rows}) AS s({', '.join(names)}) ON t.{quote(key.name)} = s.s{key.column_id}"
@@ -130,5 +151,5 @@ def _change_rows(lake: Lake, table: Table, changes: Mapping[int, Mapping[int, Va
     return replace(lake.with_table(changed), next_version=version)
 
 
-def _format_row(table: Table, cells: Mapping[int, Value]) -> str:
-    return f"({', '.join(format_literal(column.kind, cells.get(column.column_id)) for column in table.columns)})"
+def _format_row(columns: Iterable[Column], cells: Mapping[int, Value]) -> str:
+    return f"({', '.join(format_literal(column.kind, cells.get(column.column_id)) for column in columns)})"

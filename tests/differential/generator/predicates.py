@@ -67,4 +67,4 @@ def holds(predicate: Predicate, table: Table, row: Row) -> bool:
         case KeyModulo(divisor, remainder):
             return isinstance(key, int) and key % divisor == remainder
         case IsNull(column_id, negated):
-            return (row.values.get(column_id) is None) != negated
+            return (row.values.get(column_id, table.column(column_id).initial) is None) != negated

@@ -3,18 +3,23 @@
 from collections.abc import Sequence
 from random import Random
 
-from tests.differential.generator.kinds import Column, Kind, Listing, Mapping, Scalar, Struct, Value
+from tests.differential.generator.draw.names import FIELDS, draw_names, free_fields, free_names
+from tests.differential.generator.kinds import BEYOND_WORDS, Column, Kind, Listing, Mapping, Scalar, Struct, Value
 from tests.differential.generator.model import PartitionKey, Table, count_ids
+from tests.differential.generator.nested import Path
 from tests.differential.generator.operations import Cells
 from tests.differential.generator.predicates import key_column
 from tests.differential.generator.values import draw_scalar, draw_value
 
-_NAMES = ("name", "amount", "Price", "flag", "at", "day", "note", "tags", "info", "qty", "extra", "Kind", "ref", "weight")
-_FIELD_NAMES = ("a", "b", "c", "D")
 _KEY_TYPES = ("int32", "int64")
 _MAP_KEYS = ("int32", "int64", "varchar", "date")
 _NESTED_SHARE = 0.3
 _DEEPEST = 2
+_DEFAULT_SHARE = 0.2
+_DEFAULT_TYPES = {
+    *("boolean", "int8", "int16", "int32", "int64", "float32", "float64", "decimal(4,2)", "decimal(9,2)", "decimal(38,10)"),
+    *("varchar", "blob", "uuid", "date", "time", "timestamp", "timestamptz"),
+}
 # Leaves that DuckDB 1.5.5 reads back from an inlined root struct; its other leaves come back wrong or not at all.
 _INLINED_STRUCT_LEAVES = ("boolean", "int8", "int16", "int32", "int64", "varchar", "float64")
 
@@ -31,12 +36,27 @@ def draw_columns(rng: Random, count: int, types: Sequence[str], *, inlined: bool
     """A key column and `count` others, with ids in the order in which DuckLake gives them."""
     columns = [Column(1, "id", Scalar(rng.choice(_KEY_TYPES)), required=rng.random() < 0.5)]
     next_id = 2
-    for name in rng.sample(_NAMES, count):
+    for name in draw_names(rng, count):
         kind = _draw_kind(rng, next_id, types, inlined=inlined)
         required = isinstance(kind, Scalar) and rng.random() < 0.15
-        columns.append(Column(next_id, name, kind, required))
+        default = draw_default(rng, kind)
+        # DuckLake shows a default that is an expression in no older file; a text alone is never one.
+        is_literal = kind == Scalar("varchar") or rng.random() < 0.7
+        columns.append(Column(next_id, name, kind, required, initial=default if is_literal else None, default=default))
         next_id += count_ids(kind)
     return tuple(columns)
+
+
+def draw_default(rng: Random, kind: Kind, share: float = _DEFAULT_SHARE) -> Value:
+    """A default for some columns of some types; DuckLake takes no nested ones."""
+    if rng.random() >= share or not isinstance(kind, Scalar) or kind.name not in _DEFAULT_TYPES:
+        return None
+    if kind.name in ("float32", "float64"):
+        # Exact in both widths, since DuckLake keeps the text and not the number.
+        return rng.choice((0.0, 1.5, -2.25))
+    value = draw_scalar(kind.name, rng)
+    # DuckLake takes that text for no default at all, and Iceberg's JSON has no words for the others.
+    return None if value in ("NULL", *BEYOND_WORDS.get(kind.name, ())) else value
 
 
 def draw_column(rng: Random, types: Sequence[str], table: Table) -> Column | None:
@@ -44,13 +64,22 @@ def draw_column(rng: Random, types: Sequence[str], table: Table) -> Column | Non
     names = free_names(table.columns)
     if not names:
         return None
-    return Column(table.next_column_id, rng.choice(names), _draw_kind(rng, table.next_column_id, types, inlined=table.inlined_rows > 0))
+    kind = _draw_kind(rng, table.next_column_id, types, inlined=table.inlined_rows > 0)
+    default = draw_default(rng, kind)
+    return Column(table.next_column_id, rng.choice(names), kind, initial=default, default=default)
 
 
-def free_names(columns: Sequence[Column]) -> list[str]:
-    """Names that no column has; DuckDB's names are equal without regard to case."""
-    taken = {column.name.lower() for column in columns}
-    return [name for name in (*_NAMES, "id") if name.lower() not in taken]
+def draw_field(rng: Random, table: Table, place: tuple[Path, Struct], types: Sequence[str]) -> Column | None:
+    """A field to add to a struct of the table."""
+    path, struct = place
+    names = free_fields(struct.fields)
+    if not names:
+        return None
+    in_root_struct = isinstance(table.column(int(path[0])).kind, Struct)
+    leaves = _INLINED_STRUCT_LEAVES if in_root_struct and table.inlined_rows > 0 else [name for name in types if name != "uuid"]
+    kind = _draw_part(rng, table.next_column_id, leaves, _DEEPEST)
+    default = draw_default(rng, kind)
+    return Column(table.next_column_id, rng.choice(names), kind, initial=default, default=default)
 
 
 def _draw_kind(rng: Random, column_id: int, types: Sequence[str], *, inlined: bool) -> Kind:
@@ -68,7 +97,7 @@ def _draw_nested(rng: Random, shape: type, column_id: int, leaves: Sequence[str]
     if shape is Mapping:
         return Mapping(Scalar(rng.choice([name for name in _MAP_KEYS if name in leaves])), _draw_part(rng, column_id + 2, leaves, depth))
     parts, next_id = list[Column](), column_id + 1
-    for name in _FIELD_NAMES[: rng.randint(1, 4)]:
+    for name in rng.sample(FIELDS, rng.randint(1, 4)):
         part = Column(next_id, name, _draw_part(rng, next_id, leaves, depth))
         parts.append(part)
         next_id += count_ids(part.kind)

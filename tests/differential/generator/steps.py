@@ -4,30 +4,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from tests.differential.generator.added_files import AddFile
 from tests.differential.generator.definitions import (
     AddColumn,
     CreateNamespace,
     CreateTable,
+    CreateTableAs,
     DropColumn,
+    DropNamespace,
     DropTable,
     PromoteColumn,
     RenameColumn,
     RenameTable,
     SetComment,
-    SetInlining,
-    SetPartitioning,
+    SetDefault,
     SetRequired,
 )
+from tests.differential.generator.layout import SetDeletionVectors, SetInlining, SetPartitioning, SetSorting
 from tests.differential.generator.maintenance import (
     Checkpoint,
+    CleanUp,
     ExpireSnapshots,
     FlushInlined,
+    ForgetEverything,
     MergeAdjacent,
     RewriteFiles,
-    SetDeletionVectors,
 )
 from tests.differential.generator.model import Lake
-from tests.differential.generator.operations import Delete, Insert, Merge, Update
+from tests.differential.generator.nested import AddField, DropField, PromoteField, RenameField
+from tests.differential.generator.operations import Delete, Insert, Merge, Truncate, Update
 
 
 class Printer(Protocol):
@@ -36,23 +41,14 @@ class Printer(Protocol):
     def text(self, text: str) -> None: ...
 
 
-Definition = (
-    CreateNamespace
-    | CreateTable
-    | DropTable
-    | RenameTable
-    | SetInlining
-    | AddColumn
-    | DropColumn
-    | RenameColumn
-    | PromoteColumn
-    | SetRequired
-    | SetComment
-    | SetPartitioning
-)
-Maintenance = FlushInlined | MergeAdjacent | RewriteFiles | ExpireSnapshots | Checkpoint | SetDeletionVectors
-RowOperation = Insert | Delete | Update | Merge
-Operation = RowOperation | Definition | Maintenance
+OfTables = CreateNamespace | DropNamespace | CreateTable | DropTable | RenameTable | SetComment
+OfColumns = AddColumn | DropColumn | RenameColumn | PromoteColumn | SetRequired | SetDefault
+OfFields = AddField | DropField | RenameField | PromoteField
+OfLayout = SetInlining | SetDeletionVectors | SetPartitioning | SetSorting
+Maintenance = FlushInlined | MergeAdjacent | RewriteFiles | ExpireSnapshots | Checkpoint | ForgetEverything | CleanUp
+OnlyAdding = Insert | AddFile | CreateTableAs
+RowOperation = OnlyAdding | Delete | Truncate | Update | Merge
+Operation = RowOperation | OfTables | OfColumns | OfFields | OfLayout | Maintenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +78,8 @@ class Step:
     @property
     def inserted(self) -> frozenset[int]:
         """Those of them that it does nothing to but INSERT."""
-        others = {
-            operation.table_id for operation in self.operations if isinstance(operation, RowOperation) and not isinstance(operation, Insert)
-        }
-        return self.touched - others
+        others = (operation for operation in self.operations if isinstance(operation, RowOperation))
+        return self.touched - {operation.table_id for operation in others if not isinstance(operation, OnlyAdding)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,21 +97,10 @@ class History:
             yield step, statements, lake
 
     @property
-    def keeps_files(self) -> bool:
-        """No maintenance: what was published of a snapshot stays as it was."""
-        return not any(step.is_maintenance for step in self.steps)
-
-    @property
-    def keeps_past(self) -> bool:
-        """No deletion vectors: DuckDB 1.5.5 replaces one by the next, and the lake forgets what was deleted when."""
+    def vector_tables(self) -> frozenset[int]:
+        """Tables with deletion vectors: DuckDB 1.5.5 replaces one by the next, and the lake forgets what was deleted when."""
         operations = (operation for step in self.steps for operation in step.operations)
-        return not any(isinstance(operation, SetDeletionVectors) for operation in operations)
-
-    @property
-    def keeps_duckdb_right(self) -> bool:
-        """Nothing after which DuckDB 1.5.5 itself shows old snapshots wrongly: deletion vectors, rewritten files."""
-        operations = (operation for step in self.steps for operation in step.operations)
-        return not any(isinstance(operation, SetDeletionVectors | RewriteFiles | Checkpoint) for operation in operations)
+        return frozenset(operation.table_id for operation in operations if isinstance(operation, SetDeletionVectors))
 
     def __repr__(self) -> str:
         # What hypothesis prints of a failing history is what replays it.
@@ -126,9 +109,12 @@ class History:
     def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:
         printer.text(repr(self))
 
-    def script(self) -> str:
-        """The history as SQL for a session whose current catalog is a fresh lake called `lake`."""
-        lines = [f"SET TimeZone = '{self.time_zone}'"]
+    def script(self, outside: str = "outside/") -> str:
+        """The history as SQL for a session whose current catalog is a fresh lake called `lake`.
+
+        `outside` is a folder that is not the lake's, for files that it takes in.
+        """
+        lines = [f"SET TimeZone = '{self.time_zone}'", f"SET VARIABLE outside = '{outside}'"]
         for _, statements, _ in self.run():
             lines.extend(statements)
         return "".join(f"{line};\n" for line in lines)

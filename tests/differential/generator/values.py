@@ -6,12 +6,15 @@ from decimal import Decimal
 from random import Random
 from uuid import UUID
 
-from tests.differential.generator.kinds import Kind, Listing, Mapping, Scalar, Struct, Value, decimal_shape
+from tests.differential.generator.kinds import BEYOND_WORDS, Kind, Listing, Mapping, Scalar, Struct, Value, decimal_shape
 
 _NULL_SHARE = 0.15
+_BEYOND_SHARE = 0.05
 _DAY_US = 86_400_000_000
 _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-_UNSIGNED_BITS = {"uint8": 8, "uint16": 16}
+# From 2^31 on, uint32 in a file refuses the table; a double, which files hold for the widest, has 53 bits.
+_UNSIGNED_BITS = {"uint8": 8, "uint16": 16, "uint32": 31, "uint128": 53}
+_WIDEST = 2**53
 _FLOATS = (0.0, -0.0, 1.5, -2.25, math.nan, math.inf, -math.inf, 1e-310, 5e-324, 1.7976931348623157e308, 0.1)
 _NARROW_FLOATS = (0.0, -0.0, 1.5, -2.25, math.nan, math.inf, -math.inf, 1e-40, 3.4028234663852886e38, 0.1)
 _STRINGS = (
@@ -35,6 +38,7 @@ _UUIDS = (UUID(int=0), UUID(int=2**128 - 1), UUID(int=2**127), UUID("123e4567-e8
 _DAYS = (0, -1, 1, -719162, 2932896, 19000, 11016, -25567)
 _TIMES = (0, 1, _DAY_US - 1, _DAY_US // 2, 3_661_000_000)
 _TIMESTAMPS = (0, -1, 1, -719162 * _DAY_US, 2932896 * _DAY_US + _DAY_US - 1, 1_700_000_000_000_000, 951_782_400_000_000, -1_000_000)
+_NANOS = (0, -1, 1, -9_223_286_400_000_000_000, 9_223_286_400_123_456_789, 1_700_000_000_000_000_001)
 # A time zone's own years only: the text of an instant depends on the writer's zone, local mean times included.
 _INSTANTS = (0, -1, 1, -5_364_662_400_000_000, 7_258_118_400_000_000 - 1, 1_700_000_000_123_456, 1_710_054_000_000_000)
 
@@ -57,8 +61,12 @@ def draw_value(kind: Kind, rng: Random, *, plain: bool = False) -> Value:
 
 def draw_scalar(name: str, rng: Random) -> Value:
     """A value of a type without parts, half of them from the type's edges."""
+    if name in BEYOND_WORDS and rng.random() < _BEYOND_SHARE:
+        return rng.choice(tuple(BEYOND_WORDS[name]))
     if name in _INTEGER_BITS:
         return _draw_integer(-(2 ** (_INTEGER_BITS[name] - 1)), 2 ** (_INTEGER_BITS[name] - 1) - 1, rng)
+    if name == "int128":
+        return _draw_integer(-_WIDEST, _WIDEST, rng) << rng.choice((0, 0, 60))
     if name in _UNSIGNED_BITS:
         return _draw_integer(0, 2 ** _UNSIGNED_BITS[name] - 1, rng)
     if name.startswith("decimal"):
@@ -83,10 +91,13 @@ def _draw_other(name: str, rng: Random) -> Value:
             return rng.choice(_UUIDS) if rng.random() < 0.5 else UUID(int=rng.getrandbits(128))
         case "date":
             return rng.choice(_DAYS)
-        case "time":
+        case "time" | "timetz":
             return rng.choice(_TIMES)
-        case "timestamp":
-            return rng.choice(_TIMESTAMPS)
+        case "timestamp" | "timestamp_s" | "timestamp_ms":
+            ticks = {"timestamp": 1, "timestamp_s": 1_000_000, "timestamp_ms": 1000}[name]
+            return rng.choice(_TIMESTAMPS) // ticks * ticks
+        case "timestamp_ns":
+            return rng.choice(_NANOS)
         case "timestamptz":
             return rng.choice(_INSTANTS)
         case _:

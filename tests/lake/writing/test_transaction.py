@@ -8,8 +8,8 @@ import pytest
 from duckicelake.errors import CommitStateUnknown, LakeBusy
 from duckicelake.lake.changes import Change, format_changes, parse_changes, quote_names
 from duckicelake.lake.connect import Lake
-from duckicelake.lake.new_rows import LakeHead, LakeStep, NewTag
 from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewTag
 from duckicelake.lake.writing.transaction import committing
 from tests.support.lakes import FreshLake
 

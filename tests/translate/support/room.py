@@ -10,7 +10,8 @@ from duckdb import DuckDBPyConnection
 from psycopg import Connection
 
 from duckicelake.lake.read import find_table
-from duckicelake.lake.read_table import Since, read_data_files, read_table
+from duckicelake.lake.read_files import read_data_files
+from duckicelake.lake.read_table import Since, read_table
 from duckicelake.lake.rows import DataFileRow, TableState
 from duckicelake.translate.locations import file_uri, table_folder
 from tests.support.lakes import FreshLake
@@ -35,6 +36,10 @@ class Room:
         """Have DuckDB run them."""
         for statement in statements:
             self.duckdb.execute(statement)
+
+    def flush(self) -> None:
+        """Have DuckDB write all inlined rows to files."""
+        self.run("CALL ducklake_flush_inlined_data('lake')")
 
     def read(self, name: str, since: Since = EVERYTHING) -> TableState:
         """The state of a table of the main schema."""

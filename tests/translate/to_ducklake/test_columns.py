@@ -1,17 +1,25 @@
 """Iceberg schemas as DuckLake columns."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema, parse_schema
-from duckicelake.lake.new_rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow
-from duckicelake.lake.rows import ColumnRow
+from duckicelake.lake.rows import ColumnRow, TableRow
+from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow
 from duckicelake.translate.to_ducklake.columns import ColumnRules, change_columns, change_comments, create_columns, has_narrow
 from duckicelake.translate.types import FieldRules, columns_at, to_fields
 
 TABLE = 7
+RULES = FieldRules(
+    TableRow(TABLE, UUID(int=1), "t", "t/", True, "main", "main/", True),
+    is_past=False,
+    defaulted=frozenset(),
+    unreadable={},
+    hidden=frozenset(),
+)
 
 
 def schema(*fields: dict[str, Any]) -> Schema:
@@ -64,7 +72,7 @@ def test_a_schema_comes_back_from_its_columns() -> None:
     live = to_live(rows)
     comments = [row for row in rows if isinstance(row, NewComment)]
     assert comments == [NewComment(TABLE, 1, "the key")]
-    fields = to_fields(columns_at(live, (), 1), FieldRules(is_past=False, defaulted=frozenset(), unreadable=frozenset()))
+    fields = to_fields(columns_at(live, (), 1), RULES)
     assert [item.type for item in fields] == [item.type for item in NESTED.fields]
     assert [(item.field_id, item.name, item.required) for item in fields] == [(i.field_id, i.name, i.required) for i in NESTED.fields]
 

@@ -10,7 +10,7 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.lake.new_rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote
+from duckicelake.lake.writing.rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote
 from duckicelake.translate.to_ducklake.files import FirstIds, TakenFile, add_files, check_file
 
 LONG, DOUBLE = PrimitiveType("long"), PrimitiveType("double")

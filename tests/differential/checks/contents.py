@@ -5,37 +5,45 @@ The file is read by PyArrow; bounds and partition values are decoded by PyIceber
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import NestedField, UUIDType
 
-from tests.differential.manifests import read_bytes
+from tests.differential.checks.deletes import Targets, check_deletes
+from tests.differential.checks.manifests import read_bytes
+from tests.differential.checks.partitions import list_fields
 
 _FIELD_ID = b"PARQUET:field_id"
 
 
-def check_contents(table: IcebergTable, entry: ManifestEntry) -> None:
-    """Read one file and compare it with its manifest entry."""
+def check_contents(table: IcebergTable, entry: ManifestEntry, targets: Targets) -> None:
+    """Read one file and compare it with its manifest entry; `targets` are what deletes may mean."""
     data_file = entry.data_file
     content = read_bytes(table.io, data_file.file_path)
     assert len(content) == data_file.file_size_in_bytes, data_file.file_path
-    if str(data_file.file_format.value).lower() != "parquet":
+    if data_file.content != DataFileContent.DATA:
+        check_deletes(data_file, content, targets)
         return
     rows = pq.read_table(io.BytesIO(content))
     assert len(rows) == data_file.record_count, data_file.file_path
-    if data_file.content == DataFileContent.DATA:
-        leaves = {field_id: _Leaf(array, is_repeated) for field_id, array, is_repeated in _list_leaves(rows)}
-        _check_metrics(_all_fields(table), data_file, leaves)
-        _check_partition(table.specs()[data_file.spec_id], table.schema(), data_file, leaves)
+    leaves = {field_id: _Leaf(array, is_repeated) for field_id, array, is_repeated in _list_leaves(rows, _list_names(table))}
+    _check_metrics(list_fields(table), data_file, leaves)
+    _check_partition(table, data_file, leaves)
+
+
+def _list_names(table: IcebergTable) -> dict[str, int]:
+    """The root columns of files without field ids."""
+    mapping = table.name_mapping()
+    fields = [] if mapping is None else mapping.root
+    return {name: field.field_id for field in fields if field.field_id is not None for name in field.names}
 
 
 class _Leaf:
@@ -46,21 +54,12 @@ class _Leaf:
         self.is_repeated = is_repeated
 
 
-def _all_fields(table: IcebergTable) -> dict[int, NestedField]:
-    """The newest definition of every field the table ever had."""
-    fields: dict[int, NestedField] = {}
-    for schema in sorted(table.schemas().values(), key=lambda schema: schema.schema_id):
-        fields.update(_fields_of(schema))
-    return fields
-
-
-def _fields_of(schema: Schema) -> dict[int, NestedField]:
-    return {field_id: schema.find_field(field_id) for field_id in schema.field_ids}
-
-
-def _list_leaves(rows: pa.Table) -> Iterator[tuple[int, pa.ChunkedArray, bool]]:
+def _list_leaves(rows: pa.Table, names: Mapping[str, int]) -> Iterator[tuple[int, pa.ChunkedArray, bool]]:
     for index, field in enumerate(rows.schema):
-        yield from _walk(field, rows.column(index), False)
+        if field.metadata and _FIELD_ID in field.metadata:
+            yield from _walk(field, rows.column(index), False)
+        elif field.name in names and not pt.is_nested(field.type):
+            yield names[field.name], rows.column(index), False
 
 
 def _walk(field: pa.Field, array: Any, is_repeated: bool) -> Iterator[tuple[int, pa.ChunkedArray, bool]]:
@@ -89,7 +88,8 @@ def _to_iceberg(array: Any) -> list[Any]:
     if pt.is_time(array.type):
         return array.cast(pa.time64("us")).cast(pa.int64()).to_pylist()
     if pt.is_timestamp(array.type):
-        return array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).to_pylist()
+        unit = "ns" if array.type.unit == "ns" else "us"
+        return array.cast(pa.timestamp(unit, array.type.tz)).cast(pa.int64()).to_pylist()
     return array.to_pylist()
 
 
@@ -123,11 +123,14 @@ def _comparable(field: NestedField, value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def _check_partition(spec: PartitionSpec, schema: Schema, data_file: DataFile, leaves: dict[int, _Leaf]) -> None:
-    for index, part in enumerate(spec.fields):
-        source = schema.find_field(part.source_id)
-        transform = part.transform.transform(source.field_type)
-        expected = {transform(value) for value in leaves[part.source_id].values}
-        assert expected <= {data_file.partition[index]}, (
-            f"{data_file.file_path}: {part.name} is {data_file.partition[index]!r}, not {expected}"
-        )
+def _check_partition(table: IcebergTable, data_file: DataFile, leaves: Mapping[int, _Leaf]) -> None:
+    fields = list_fields(table)
+    for index, part in enumerate(table.specs()[data_file.spec_id].fields):
+        # A column that is in the file's path alone is in no leaf; what readers show of it is the partition value.
+        if part.source_id in leaves:
+            source = fields[part.source_id]
+            transform = part.transform.transform(source.field_type)
+            expected = {transform(value) for value in leaves[part.source_id].values}
+            said = data_file.partition[index]
+            said = _comparable(source, said) if isinstance(said, UUID) else said
+            assert expected <= {said}, f"{data_file.file_path}: {part.name} is {said!r}, not {expected}"

@@ -1,0 +1,37 @@
+"""Long JSON lists that only grow, encoded as they grow."""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class GrowingList(Generic[Item]):
+    """The JSON of a list that grows: every item is encoded and digested once, however often the whole is asked for."""
+
+    def __init__(self, encode: Callable[[Item], bytes]) -> None:
+        self._encode = encode
+        self._items: tuple[Item, ...] = ()
+        self._json = bytearray()
+        self._digest = sha256()
+
+    def follow(self, items: tuple[Item, ...]) -> bytearray:
+        """The items without brackets; starts again when they are not the ones before and more."""
+        if items[: len(self._items)] != self._items:
+            self._items, self._json, self._digest = (), bytearray(), sha256()
+        fresh = b"".join([b"," + self._encode(item) for item in items[len(self._items) :]])
+        self._digest.update(fresh)
+        self._json += fresh if self._json else fresh[1:]
+        self._items = items
+        return self._json
+
+    def digest(self, items: tuple[Item, ...]) -> bytes:
+        """What tells one list from another."""
+        self.follow(items)
+        return self._digest.digest()
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the JSON takes."""
+        return len(self._json)

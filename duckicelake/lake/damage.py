@@ -1,0 +1,132 @@
+"""Rows of a table that no DuckLake writes, found before anything is made of them: the table is refused by name.
+
+What these rows do to DuckDB is `check`'s to say; here they only must not become invalid metadata or hide other tables.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from duckicelake.errors import Damaged
+from duckicelake.lake.rows import ColumnRow, DeleteFileRow, FileSpan, InlinedTable, TableRow, TableState
+
+FILE_NUMBERS = ("record_count", "file_size_bytes")
+NEEDED: Mapping[str, Sequence[str]] = {
+    "columns": ("column_id", "begin_snapshot", "column_order", "column_name", "column_type"),
+    "column_tags": ("column_id", "begin_snapshot"),
+    "partitions": ("partition_id", "begin_snapshot"),
+    "sort_keys": ("expression", "sort_direction", "null_order"),
+    "name_mappings": ("column_id", "source_name", "target_field_id"),
+    "partial_files": ("path", *FILE_NUMBERS),
+    "delete_files": ("data_file_id", "path"),
+}
+"""What must be there in the rows of each part of a state."""
+
+NAME_BYTES = 60
+"""Postgres keeps 63 bytes of a name, less when a letter would be cut in two."""
+
+DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+CHILDREN: Mapping[str, int] = {"list": 1, "map": 2}
+
+
+def check_table(table: TableRow, spans: Sequence[FileSpan], deletes: Sequence[DeleteFileRow], inlined: Sequence[InlinedTable]) -> None:
+    """Refuse a table whose rows do not say when they begin, or how many there are.
+
+    Raises: Damaged: names the table and the row
+    """
+    if _is_missing(table, "table_uuid"):
+        raise _damaged(table, "it has no table_uuid")
+    for span in spans:
+        if _lacks(span.begin_snapshot) or _lacks(span.record_count) or span.data_file_id < 0:
+            raise _damaged(table, f"data file {span.data_file_id} has no begin_snapshot or no record_count, or a negative one")
+    for row in deletes:
+        if _lacks(row.begin_snapshot):
+            raise _damaged(table, f"delete file {row.delete_file_id} has no begin_snapshot")
+    for rows in inlined:
+        if _lacks(rows.schema_version) or any(_lacks(number) for row in rows.rows for number in row[:2]):
+            raise _damaged(table, "rows inlined in its metadata have no schema version, no row id or no begin_snapshot")
+
+
+def check_state(state: TableState) -> None:
+    """Refuse a table whose rows lack what every such row has, or whose columns are no tree.
+
+    Raises: Damaged: names the table and the row
+    """
+    for part, names in NEEDED.items():
+        for row in getattr(state, part):
+            for name in names:
+                if _is_missing(row, name) or (name in FILE_NUMBERS and _lacks(getattr(row, name))):
+                    raise _damaged(state.table, f"a row of its {part.replace('_', ' ')} has no {name}")
+    problems = (*list_column_problems(state.columns), *(_find_misfit(inlined, state.columns) for inlined in state.inlined_tables))
+    for problem in problems:
+        if problem is not None:
+            raise _damaged(state.table, problem)
+
+
+def list_column_problems(columns: Sequence[ColumnRow]) -> Iterator[str]:
+    """Yield what keeps the columns from being one tree at every lake snapshot, and the live ones from being complete."""
+    ends: dict[int, int | None] = {}
+    for row in sorted(columns, key=lambda row: (row.begin_snapshot, row.end_snapshot is None, row.end_snapshot or 0)):
+        before = ends.get(row.column_id, row.begin_snapshot)
+        if before is None or before > row.begin_snapshot:
+            yield f"column {row.column_id} has two rows at one lake snapshot"
+        ends[row.column_id] = row.end_snapshot
+    children: dict[int | None, list[ColumnRow]] = {}
+    for row in columns:
+        if row.end_snapshot is None:
+            children.setdefault(row.parent_column, []).append(row)
+    if not children.get(None):
+        yield "it has no columns"
+    reached = {row.column_id for row in _below(children)}
+    for row in (row for siblings in children.values() for row in siblings):
+        if row.column_id not in reached:
+            yield f"column {row.column_id} ({row.column_name!r}) lies below {row.parent_column}, which is no column of the table"
+        decimal = DECIMAL.fullmatch(row.column_type.lower())
+        if decimal and not (1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1])):
+            yield f"column {row.column_id} ({row.column_name!r}) has the type {row.column_type!r}, which no decimal has"
+        found, kind = len(children.get(row.column_id, ())), row.column_type.lower()
+        if (kind == "struct" and found == 0) or (kind in CHILDREN and found != CHILDREN[kind]):
+            yield f"column {row.column_id} ({row.column_name!r}) is a {kind} with {found} children"
+
+
+def _find_misfit(inlined: InlinedTable, columns: Sequence[ColumnRow]) -> str | None:
+    """Return what is wrong when the columns of inlined rows are not the table's: values are taken by place."""
+    if inlined.column_names is None:
+        return None
+    at = inlined.begin_snapshot
+    live = [
+        row
+        for row in columns
+        if row.parent_column is None and row.begin_snapshot <= at and (row.end_snapshot is None or at < row.end_snapshot)
+    ]
+    expected = [_clip(row.column_name) for row in sorted(live, key=lambda row: (row.column_order, row.column_id))]
+    if expected == [_clip(name) for name in inlined.column_names]:
+        return None
+    return f"its columns at lake snapshot {at} are not those of its inlined rows (schema version {inlined.schema_version})"
+
+
+def _clip(name: str) -> bytes:
+    """Return what Postgres and DuckLake leave of a name in an inlined table, without regard to case."""
+    return name.encode("utf-8", "replace")[:NAME_BYTES].lower()
+
+
+def _below(children: Mapping[int | None, Sequence[ColumnRow]]) -> Iterable[ColumnRow]:
+    waiting = list(children.get(None, ()))
+    seen: list[ColumnRow] = []
+    while waiting:
+        row = waiting.pop()
+        seen.append(row)
+        waiting += children.get(row.column_id, ())
+    return seen
+
+
+def _is_missing(row: object, name: str) -> bool:
+    return getattr(row, name) is None
+
+
+def _lacks(number: object) -> bool:
+    return not isinstance(number, int) or number < 0
+
+
+def _damaged(table: TableRow, problem: str) -> Damaged:
+    name = f"{table.schema_name}.{table.table_name}"
+    return Damaged(f"The metadata of table {name} is damaged: {problem}. Correct it in Postgres; `duckicelake check` says more.")

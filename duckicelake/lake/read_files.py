@@ -1,0 +1,68 @@
+"""Details of some data files of a table, and their column statistics: a table may have a million of them."""
+
+from collections.abc import Sequence
+
+import psycopg
+
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, PackedColumnStats
+
+SELECT_DATA_FILES = """
+SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
+       f.record_count, f.file_size_bytes, f.row_id_start, f.partition_id, f.mapping_id, f.partial_max, f.encryption_key,
+       CASE WHEN f.partition_id IS NOT NULL THEN
+           ARRAY(SELECT p.partition_value FROM ducklake_file_partition_value p
+                  WHERE p.data_file_id = f.data_file_id ORDER BY p.partition_key_index)
+       END AS partition_values
+  FROM ducklake_data_file f
+ WHERE f.data_file_id = ANY(%(data_file_ids)s)
+"""
+
+
+def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
+    """Return the details of some data files, in no order."""
+    return [DataFileRow._make(row) for row in conn.execute(SELECT_DATA_FILES, {"data_file_ids": list(data_file_ids)})]
+
+
+SELECT_COLUMN_STATS = """
+SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_value, max_value, contains_nan
+  FROM ducklake_file_column_stats
+ WHERE data_file_id = ANY(%(data_file_ids)s) AND table_id = %(table_id)s
+"""
+
+
+def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[ColumnStatsRow]:
+    """Return the column statistics of some data files, in no order."""
+    known = {"table_id": table_id, "data_file_ids": list(data_file_ids)}
+    return [ColumnStatsRow._make(row) for row in conn.execute(SELECT_COLUMN_STATS, known)]
+
+
+SELECT_PACKED_COLUMN_STATS = """
+SELECT string_agg(int8send(data_file_id), ''::bytea) AS data_file_id,
+       string_agg(int8send(coalesce(column_id, -1)), ''::bytea) AS column_id,
+       string_agg(int8send(coalesce(column_size_bytes, -1)), ''::bytea) AS column_size_bytes,
+       string_agg(int8send(coalesce(value_count, -1)), ''::bytea) AS value_count,
+       string_agg(int8send(coalesce(null_count, -1)), ''::bytea) AS null_count,
+       string_agg(int8send(coalesce(contains_nan::integer, -1)), ''::bytea) AS contains_nan,
+       string_agg(int8send(coalesce(CASE WHEN utf8 THEN octet_length(low) ELSE octet_length(convert_to(low, 'UTF8')) END, -1)),
+                  ''::bytea) AS min_length,
+       string_agg(int8send(coalesce(CASE WHEN utf8 THEN octet_length(high) ELSE octet_length(convert_to(high, 'UTF8')) END, -1)),
+                  ''::bytea) AS max_length,
+       string_agg(low, '') AS min_value,
+       string_agg(high, '') AS max_value
+  FROM (SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, contains_nan,
+               -- only texts are longer than this, and no bound needs all of a long text
+               left(min_value, 64) AS low, left(max_value, 64) AS high,
+               (SELECT current_setting('server_encoding') = 'UTF8') AS utf8
+          FROM ducklake_file_column_stats
+         WHERE data_file_id = ANY(%(data_file_ids)s) AND table_id = %(table_id)s
+        -- or Postgres would cut every text three times
+        OFFSET 0) s
+"""
+
+
+def read_packed_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> PackedColumnStats:
+    """Return the same rows column by column: for more files than are worth an object per row."""
+    known = {"table_id": table_id, "data_file_ids": list(data_file_ids)}
+    row = conn.execute(SELECT_PACKED_COLUMN_STATS, known, binary=True).fetchone()
+    assert row is not None
+    return PackedColumnStats._make([*(found or b"" for found in row[:-2]), *(found or "" for found in row[-2:])])

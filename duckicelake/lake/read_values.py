@@ -1,0 +1,31 @@
+"""What DuckLake's statistics tell about values that not every reader shows rightly."""
+
+from dataclasses import replace
+
+import psycopg
+
+from duckicelake.lake.rows import TableState
+
+SELECT_TOO_LARGE = """
+SELECT DISTINCT c.column_id
+  FROM ducklake_column c
+  -- files from before the column was changed to another type
+  JOIN ducklake_data_file f ON f.table_id = c.table_id AND (c.end_snapshot IS NULL OR f.begin_snapshot < c.end_snapshot)
+  LEFT JOIN ducklake_file_column_stats s ON s.data_file_id = f.data_file_id AND s.table_id = f.table_id AND s.column_id = c.column_id
+ WHERE c.table_id = %(table_id)s AND lower(c.column_type) = 'uint32' AND f.data_file_id >= %(next_file_id)s
+   AND CASE WHEN s.data_file_id IS NULL
+            -- DuckDB writes statistics of every column; an added file that has the column may have come without
+            THEN EXISTS (SELECT FROM ducklake_name_mapping n WHERE n.mapping_id = f.mapping_id AND n.target_field_id = c.column_id)
+            WHEN s.max_value IS NULL THEN coalesce(s.value_count, 1) > 0
+            WHEN s.max_value ~ '^[0-9]{1,10}$' THEN s.max_value::bigint > 2147483647
+            ELSE true END
+ ORDER BY c.column_id
+"""
+
+
+def with_too_large(conn: psycopg.Connection, state: TableState, next_file_id: int) -> TableState:
+    """Return the state with those uint32 columns named of which a file not read before may hold numbers from 2^31 on."""
+    if not any(row.column_type.lower() == "uint32" for row in state.columns):
+        return state
+    known = {"table_id": state.table.table_id, "next_file_id": next_file_id}
+    return replace(state, too_large=[row[0] for row in conn.execute(SELECT_TOO_LARGE, known)])

@@ -1,0 +1,1 @@
+"""DuckLake's file statistics column by column: a manifest may name thousands of files."""

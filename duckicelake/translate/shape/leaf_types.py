@@ -1,0 +1,88 @@
+"""DuckLake's leaf types in Iceberg's words: which are published as what, and what can take the place of the others.
+
+A type is published when DuckDB's Parquet files hold its values so that no reader shows other ones. Some are held
+exactly only in part (`PARTIAL`): a value beyond that refuses the table, and once such a column is dropped it is left
+out of the past too, so that nothing of it is in the way.
+"""
+
+import re
+from collections.abc import Mapping
+
+from duckicelake.iceberg.types import PrimitiveType, decimal_type
+
+PRIMITIVES: Mapping[str, str] = {
+    "boolean": "boolean",
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    "uint8": "int",
+    "uint16": "int",
+    "uint32": "long",
+    "int128": "double",
+    "uint128": "double",
+    "float32": "float",
+    "float64": "double",
+    "varchar": "string",
+    "json": "string",
+    "blob": "binary",
+    "uuid": "uuid",
+    "date": "date",
+    "time": "time",
+    "timetz": "time",
+    "timestamp": "timestamp",
+    "timestamp_us": "timestamp",
+    "timestamp_s": "timestamp",
+    "timestamp_ms": "timestamp",
+    "timestamp_ns": "timestamp_ns",
+    "timestamptz": "timestamptz",
+    "geometry": "geometry",
+}
+"""DuckLake types that Iceberg readers read from DuckDB's Parquet as they are."""
+
+WHOLE_DOUBLES = frozenset({"int128", "uint128"})
+"""Whole numbers that DuckDB's Parquet files hold as doubles."""
+
+PARTIAL = WHOLE_DOUBLES | {"uint32", "timetz"}
+"""uint32: files below 2^31. int128, uint128: what a double holds. timetz: times in UTC."""
+
+ONLY_IN_V3 = frozenset({"timestamp_ns", "geometry"})
+"""Iceberg types that need format version 3."""
+
+REPLACEMENTS: Mapping[str, str] = {
+    "uint32": "BIGINT",
+    "uint64": "DECIMAL(20, 0)",
+    "int128": "DECIMAL(38, 0)",
+    "uint128": "DECIMAL(38, 0)",
+    "variant": "JSON",
+}
+"""A published type that holds what a column of another type holds; VARCHAR for the rest."""
+
+SQL_NAMES: Mapping[str, str] = {
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+}
+"""What DuckDB's SQL calls the published types whose DuckLake name it does not know."""
+
+DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+
+
+def find_primitive(column_type: str) -> PrimitiveType | None:
+    """Return the Iceberg type of a DuckLake leaf type, or None when it is not published."""
+    if column_type in PRIMITIVES:
+        return PrimitiveType(PRIMITIVES[column_type])
+    decimal = DECIMAL.fullmatch(column_type)
+    return decimal_type(int(decimal[1]), int(decimal[2])) if decimal else None
+
+
+def format_sql_leaf(column_type: str) -> str:
+    """Return the SQL name of a leaf type, or of what can take its place."""
+    if column_type in PARTIAL or find_primitive(column_type) is None:
+        return REPLACEMENTS.get(column_type, "VARCHAR")
+    return SQL_NAMES.get(column_type, column_type.upper())

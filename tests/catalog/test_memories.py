@@ -1,0 +1,57 @@
+"""What a server remembers: bounded in tables and bytes, never a wrong answer, and a refusal only as long as it is true."""
+
+from dataclasses import replace
+
+import pytest
+
+from duckicelake.catalog.memory import estimate_bytes
+from duckicelake.catalog.warehouse import Limits, Memories, Warehouse
+from duckicelake.errors import Unsupported
+from tests.catalog.reading import load
+from tests.support.lakes import FreshLake
+
+
+def test_sizes_are_about_right() -> None:
+    """Large values weigh more than small ones, whatever holds them."""
+    assert estimate_bytes(b"x" * 1000) > 1000
+    assert estimate_bytes([b"x" * 1000] * 1000) > 1_000_000
+    assert estimate_bytes({number: b"x" * 100 for number in range(1000)}) > 100_000
+    assert estimate_bytes(()) < 100
+
+
+@pytest.mark.parametrize("limits", [Limits(tables=1), Limits(memory_bytes=1)], ids=["tables", "bytes"])
+def test_what_is_forgotten_is_made_again(lake: FreshLake, warehouse: Warehouse, limits: Limits) -> None:
+    """The table used last is kept; the others give the same answers from nothing."""
+    with lake.duckdb() as conn:
+        for name in ("a", "b", "c"):
+            conn.execute(f"CREATE TABLE {name} AS SELECT range AS i FROM range(100)")
+    narrow = replace(warehouse, memories=Memories(limits))
+    first = {name: load(narrow, name).metadata for name in ("a", "b", "c")}
+    assert len(narrow.memories) == 1
+    assert {name: load(narrow, name).metadata for name in ("a", "b", "c")} == first
+    assert {name: load(warehouse, name).metadata for name in ("a", "b", "c")} == first
+    assert len(warehouse.memories) == 3
+    assert warehouse.memories.size_bytes > 1000
+
+
+def test_a_refusal_is_remembered_until_the_table_changes(lake: FreshLake, warehouse: Warehouse) -> None:
+    """What other tables do does not matter, and a remedy is seen at once."""
+    conn = lake.duckdb()
+    conn.execute('CREATE TABLE t ("a.b" INTEGER, a STRUCT(b INTEGER))')
+    conn.execute("CREATE TABLE u (i INTEGER)")
+    with pytest.raises(Unsupported, match="full name") as refused:
+        load(warehouse)
+    table_id = next(iter(warehouse.memories.table_ids()))
+    remembered = warehouse.memories.of(table_id).refusal
+    assert remembered is not None
+    conn.execute("INSERT INTO u VALUES (1)")
+    with pytest.raises(Unsupported) as again:
+        load(warehouse)
+    assert again.value.message == refused.value.message
+    later = warehouse.memories.of(table_id).refusal
+    assert later is not None
+    assert later.error is remembered.error
+    assert later.position > remembered.position
+    conn.execute('ALTER TABLE t RENAME "a.b" TO plain')
+    assert load(warehouse).metadata
+    assert warehouse.memories.of(table_id).refusal is None

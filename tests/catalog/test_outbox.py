@@ -1,0 +1,67 @@
+"""Objects on their way to the store, in boxes written beside the caller's work."""
+
+from pathlib import Path
+
+import pytest
+
+from duckicelake.catalog.outbox import SHIP_BYTES, SHIP_COUNT, Outbox
+from duckicelake.errors import CatalogError
+from duckicelake.store.objects import Objects, open_objects
+from duckicelake.store.s3 import StoreSettings
+
+
+@pytest.fixture
+def objects() -> Objects:
+    """The local disk; no bucket is ever asked."""
+    return open_objects(StoreSettings("http://127.0.0.1:1", "r", "k", "s"))
+
+
+def test_everything_has_arrived_after_shipping(objects: Objects, tmp_path: Path) -> None:
+    """Several full boxes and a last one that is not full."""
+    outbox = Outbox(objects, set())
+    uris = [f"file://{tmp_path}/{number}" for number in range(2 * SHIP_COUNT + 7)]
+    for uri in uris:
+        outbox.add(uri, uri.encode())
+    assert len(outbox.waiting) == 7
+    outbox.ship()
+    assert outbox.known_uris == set(uris)
+    assert {objects.read(uri) for uri in uris} == {uri.encode() for uri in uris}
+
+
+def test_large_objects_fill_a_box(objects: Objects, tmp_path: Path) -> None:
+    """No more is held than the box on its way and the one that fills."""
+    outbox = Outbox(objects, set())
+    for number in range(4):
+        outbox.add(f"file://{tmp_path}/{number}", bytes(SHIP_BYTES // 2))
+        assert outbox.waiting_bytes < SHIP_BYTES
+    outbox.ship()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_is_known_or_on_its_way_is_not_sent_again(objects: Objects, tmp_path: Path) -> None:
+    """An object's name says what is in it."""
+    known, other = f"file://{tmp_path}/known", f"file://{tmp_path}/other"
+    outbox = Outbox(objects, {known})
+    for uri in (known, other, other):
+        outbox.add(uri, b"x")
+    assert list(outbox.waiting) == [other]
+    outbox.ship()
+    outbox.add(other, b"x")
+    outbox.ship()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_failure_reaches_the_caller(objects: Objects, tmp_path: Path) -> None:
+    """At the next box or at the end, and what failed is not taken for written."""
+    (tmp_path / "file").write_bytes(b"")
+    outbox = Outbox(objects, set())
+    for number in range(SHIP_COUNT):
+        outbox.add(f"file://{tmp_path}/file/{number}", b"x")
+    with pytest.raises((CatalogError, OSError)):
+        outbox.ship()
+    assert outbox.known_uris == set()
+
+
+def test_nothing_to_ship(objects: Objects) -> None:
+    """An empty outbox is shipped at once."""
+    Outbox(objects, set()).ship()

@@ -1,0 +1,131 @@
+"""Flush and merge rewrite where rows are stored; what was published of the past stays."""
+
+import pytest
+
+from duckicelake.catalog.tables import LoadedTable
+from duckicelake.catalog.warehouse import Warehouse
+from tests.catalog.conftest import Opener
+from tests.catalog.reading import check_every_snapshot, ids_by_iceberg, load, open_static
+from tests.support.lakes import FreshLake
+
+NESTED = "n STRUCT(x INTEGER, y DOUBLE[]), m MAP(VARCHAR, DECIMAL(9,2)), u UUID, z TIMESTAMPTZ, o TIME, b BLOB, j JSON, s SMALLINT"
+VALUES = """
+    {'x': 1, 'y': [1.5::DOUBLE, NULL, 'nan'::DOUBLE]}, MAP {'k': 1.25, 'l': NULL}, '00000000-0000-0000-0000-00000000000f',
+    '2026-01-02 03:04:05.678+00', '10:00:00', '\\x00ab'::BLOB, '{"a": [1]}', -3
+"""
+INLINED = [
+    f"CREATE TABLE t (id BIGINT, {NESTED})",
+    f"INSERT INTO t VALUES (1, {VALUES}), (2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+    f"INSERT INTO t VALUES (3, {VALUES})",
+    "UPDATE t SET s = 9 WHERE id = 1",
+    "ALTER TABLE t ADD COLUMN later INTEGER DEFAULT 5",
+    f"INSERT INTO t VALUES (4, {VALUES}, 6)",
+    "ALTER TABLE t DROP COLUMN o",
+    "ALTER TABLE t ALTER s TYPE INTEGER",
+    "INSERT INTO t (id, s) VALUES (5, 100000), (6, NULL)",
+    "DELETE FROM t WHERE id IN (3, 6)",
+    "UPDATE t SET s = 1 WHERE id = 4",
+]
+FLUSH = "CALL ducklake_flush_inlined_data('lake')"
+MERGE = "CALL ducklake_merge_adjacent_files('lake')"
+
+
+def lists_of(lake: FreshLake, loaded: LoadedTable) -> list[tuple[int, str, str]]:
+    """Each snapshot with its operation and the name of its manifest list, which follows from its bytes."""
+    snapshots = open_static(lake, loaded).metadata.snapshots
+    return [(s.snapshot_id, s.summary.operation.value if s.summary else "", s.manifest_list) for s in snapshots]
+
+
+@pytest.mark.parametrize("is_fresh", [pytest.param(False, id="same server"), pytest.param(True, id="new server")])
+def test_a_flush_leaves_published_history_as_it_is(lake: FreshLake, warehouse: Warehouse, open_server: Opener, is_fresh: bool) -> None:
+    """Byte for byte, whoever publishes; the flush itself replaces the files and changes no row."""
+    conn = lake.duckdb()
+    for statement in INLINED:
+        conn.execute(statement)
+    before = lists_of(lake, load(warehouse))
+    conn.execute(FLUSH)
+    loaded = load(open_server(lake) if is_fresh else warehouse)
+    after = lists_of(lake, loaded)
+    assert after[:-1] == before
+    assert after[-1][1] == "replace"
+    check_every_snapshot(lake, conn, loaded)
+
+
+def test_incremental_readers_see_what_was_inserted_across_a_flush(lake: FreshLake, warehouse: Warehouse) -> None:
+    """Inserts stay appends of exactly their rows, although a server sees them only after flush and merge."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id BIGINT)")
+    for number in range(6):
+        conn.execute(f"INSERT INTO t VALUES ({number})")
+        if number % 2:
+            conn.execute(FLUSH)
+    conn.execute(MERGE)
+    loaded = load(warehouse)
+    operations = [operation for _, operation, _ in lists_of(lake, loaded)]
+    assert operations == ["append", "append", "replace", "append", "append", "replace", "append", "append", "replace", "replace"]
+    table = check_every_snapshot(lake, conn, loaded)
+    assert ids_by_iceberg(table) == [0, 1, 2, 3, 4, 5]
+
+
+def test_rows_of_one_insert_are_found_in_all_files_of_a_flush(lake: FreshLake, warehouse: Warehouse) -> None:
+    """A partitioned table is flushed into a file for each partition; the insert was one file, and is one again."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id BIGINT, part VARCHAR)")
+    conn.execute("ALTER TABLE t SET PARTITIONED BY (part)")
+    conn.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'a'), (4, NULL)")
+    conn.execute("INSERT INTO t VALUES (5, 'b'), (6, 'c')")
+    conn.execute("DELETE FROM t WHERE id IN (2, 5)")
+    before = lists_of(lake, load(warehouse))
+    conn.execute(FLUSH)
+    conn.execute("DELETE FROM t WHERE id = 6")
+    loaded = load(warehouse)
+    assert lists_of(lake, loaded)[:-2] == before
+    check_every_snapshot(lake, conn, loaded)
+
+
+def test_going_on_after_a_flush_equals_starting_over(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
+    """Deletes on flushed and merged files, and further rewritings of them, in every order of loads."""
+    conn = lake.duckdb()
+    steps = [*INLINED, FLUSH, "DELETE FROM t WHERE id = 2", "INSERT INTO t (id) VALUES (7)", FLUSH, MERGE]
+    for statement in [
+        *steps,
+        "UPDATE t SET s = 2 WHERE id = 7",
+        "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.1)",
+        "DELETE FROM t WHERE id = 1",
+        FLUSH,
+    ]:
+        conn.execute(statement)
+        seen = load(warehouse)
+        assert load(open_server(lake)).metadata == seen.metadata
+    check_every_snapshot(lake, conn, load(warehouse))
+
+
+def test_a_rewriting_too_large_to_restore_hides_newer_rows(lake: FreshLake, warehouse: Warehouse) -> None:
+    """The merged file stands for the files before it; old snapshots are exact, and overwrites."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id BIGINT, noise DOUBLE)")
+    for number in range(2):
+        conn.execute(f"INSERT INTO t SELECT i, random() FROM range({number}, 2_400_000 + {number}, 2) r(i)")
+    conn.execute(MERGE)
+    loaded = load(warehouse)
+    assert [operation for _, operation, _ in lists_of(lake, loaded)] == ["overwrite", "overwrite", "replace"]
+    table = open_static(lake, loaded)
+    counts = [table.scan(snapshot_id=s.snapshot_id, selected_fields=("id",)).to_arrow().num_rows for s in table.metadata.snapshots]
+    assert counts == [1_200_000, 2_400_000, 2_400_000]
+
+
+@pytest.mark.parametrize("order", [pytest.param((2, 3), id="old first"), pytest.param((3,), id="only the flush")])
+def test_an_expired_flush_is_no_snapshot(lake: FreshLake, warehouse: Warehouse, open_server: Opener, order: tuple[int, ...]) -> None:
+    """What is left reads the same, and the next snapshots go on from it."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id BIGINT)")
+    conn.execute("INSERT INTO t VALUES (1)")
+    conn.execute(FLUSH)
+    conn.execute("INSERT INTO t VALUES (2)")
+    conn.execute(FLUSH)
+    conn.execute("DELETE FROM t WHERE id = 1")
+    load(warehouse)
+    conn.execute(f"CALL ducklake_expire_snapshots('lake', versions => {list(order)})")
+    loaded = load(warehouse)
+    assert load(open_server(lake)).metadata == loaded.metadata
+    check_every_snapshot(lake, conn, loaded)

@@ -1,0 +1,20 @@
+"""The process that serves: how it treats its memory."""
+
+import subprocess
+import sys
+
+from duckicelake.commands.http import COLLECT_AFTER
+from tests.support.shared_stack import ROOT
+
+PROGRAM = """
+import gc
+from duckicelake.commands.http import calm_collector
+calm_collector()
+print(*gc.get_threshold(), gc.get_freeze_count() > 10_000)
+"""
+
+
+def test_python_looks_for_cycles_rarely() -> None:
+    """What was imported is never looked at again, what is made only after many more objects."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*map(str, COLLECT_AFTER), "True"]

@@ -1,0 +1,154 @@
+"""Lakes made elsewhere, taken over: where they lie, how many there are, and how to give them back."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from duckicelake.backends.ducklake import LakeAddress, create_lake
+from duckicelake.backends.home import open_home
+from duckicelake.commands.check import find_problems
+from duckicelake.commands.prepare import abandon_lake, find_path_beside, prepare_lake
+from duckicelake.config import LakeSettings, SettingsError
+from duckicelake.errors import BadRequest
+from tests.rest.serving import make_settings, serve
+from tests.support.keys import format_s3_keys
+from tests.support.lakes import FreshLake
+
+Adopt = Callable[..., LakeSettings]
+
+
+@pytest.fixture
+def adopt(lake: FreshLake, tmp_path: Path) -> Adopt:
+    """What makes a DuckLake with plain DuckDB, fills it and prepares it; settings may be given."""
+
+    def adopt_one(schema: str, data_path: str, **settings: str) -> LakeSettings:
+        made = replace(lake, metadata_schema=schema, data_path=data_path)
+        create_lake(made.extension_folder, LakeAddress(made.dsn, schema, data_path), format_s3_keys(made.store))
+        with made.duckdb() as conn:
+            conn.execute("CREATE TABLE t AS SELECT range AS i FROM range(100)")
+            conn.execute("INSERT INTO t VALUES (1000)")
+        return prepare(lake, tmp_path, schema, **settings)
+
+    return adopt_one
+
+
+def prepare(lake: FreshLake, folder: Path, schema: str, **settings: str) -> LakeSettings:
+    """Prepare the DuckLake of a metadata schema."""
+    return prepare_lake(to_settings(lake, schema, **settings), folder, lambda line: None)
+
+
+def to_settings(lake: FreshLake, schema: str, **settings: str) -> LakeSettings:
+    """How to reach a lake in the fresh lake's database."""
+    keys = lake.store
+    return LakeSettings(
+        name=f"lake-{len(schema)}",
+        postgres_dsn=SecretStr(lake.dsn),
+        metadata_schema=schema,
+        s3_endpoint=keys.endpoint,
+        s3_access_key_id=keys.access_key_id,
+        s3_secret_access_key=SecretStr(keys.secret_access_key or ""),
+        **settings,
+    )
+
+
+def test_several_lakes_of_one_database_are_served_side_by_side(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
+    """Schema `public`, an odd name and local files: each has its own paths, rows and answers."""
+    ready = [
+        adopt("public", f"s3://lake/{lake.name}/theirs/"),
+        adopt('Other "lake" ü', f"s3://lake/{lake.name}/others/"),
+        adopt("local", f"{tmp_path}/files"),
+    ]
+    assert [found.iceberg_path for found in ready] == [
+        f"s3://lake/{lake.name}/theirs-iceberg/",
+        f"s3://lake/{lake.name}/others-iceberg/",
+        f"{tmp_path}/files-iceberg/",
+    ]
+    sections = {f"l{number}": {"metadata_schema": found.metadata_schema} for number, found in enumerate(ready)}
+    with serve(make_settings(lake, lakes=sections)) as server:
+        for number, found in enumerate(ready):
+            answer = server.get(f"/v1/l{number}/namespaces/main/tables/t").json
+            assert found.iceberg_path is not None
+            assert answer["metadata-location"].removeprefix("file://").startswith(found.iceberg_path)
+            with replace(lake, metadata_schema=found.metadata_schema).duckdb() as conn:
+                conn.execute("INSERT INTO t VALUES (7)")
+            assert server.get(f"/v1/l{number}/namespaces/main/tables/t").json["metadata"]["current-snapshot-id"] == 3
+
+
+def test_a_whole_bucket_needs_another_place_for_iceberg(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
+    """Without one it says so, a folder inside is refused, one in another bucket is taken."""
+    with pytest.raises(SettingsError, match="set iceberg_path"):
+        adopt("whole", "s3://lake/")
+    with pytest.raises(BadRequest, match="one under the other"):
+        prepare(lake, tmp_path, "whole", iceberg_path="s3://lake/iceberg/")
+    assert prepare(lake, tmp_path, "whole", iceberg_path="s3://other/iceberg/").data_path == "s3://lake/"
+
+
+def test_a_relative_data_path_is_refused_with_the_remedy(
+    lake: FreshLake, adopt: Adopt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check` says the same, and the remedy works."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadRequest, match="relative") as refused:
+        adopt("relative", "data/")
+    statement = refused.value.message.partition("with ")[2].partition(", and attach")[0]
+    lake.psycopg().execute(
+        statement.replace("ducklake_metadata", "relative.ducklake_metadata").replace("/absolute/path/", f"{tmp_path}/data/").encode()
+    )
+    ready = prepare(lake, tmp_path, "relative")
+    assert ready.iceberg_path == f"{tmp_path}/iceberg/"
+    assert replace(lake, metadata_schema="relative").duckdb().sql("SELECT count(*) FROM t").fetchone() == (101,)
+
+
+def test_no_lake_gets_its_iceberg_files_below_another(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
+    """The other lake's orphan clean-up would delete them."""
+    adopt("outer", f"{tmp_path}/files/", iceberg_path=f"{tmp_path}/iceberg/")
+    with pytest.raises(SettingsError, match="schema 'outer'.*Set iceberg_path"):
+        adopt("inner", f"{tmp_path}/files/below/data/")
+    assert prepare(lake, tmp_path, "inner", iceberg_path=f"{tmp_path}/elsewhere/").iceberg_path == f"{tmp_path}/elsewhere/"
+
+
+@pytest.mark.parametrize(
+    ("data_path", "expected"),
+    [
+        pytest.param("/data/", "/iceberg/", id="right below the root"),
+        pytest.param("file:///data/", "file:///iceberg/", id="a URI right below the root"),
+        pytest.param("s3a://bucket/a/b", "s3a://bucket/a/b-iceberg/", id="no slash"),
+    ],
+)
+def test_a_folder_at_the_top_has_one_beside_it(data_path: str, expected: str) -> None:
+    """Only a bucket has no other beside it that we could choose."""
+    assert find_path_beside(data_path) == expected
+
+
+def test_a_lake_given_back_and_taken_again_is_served_right(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
+    """Numbers start anew, and no object of before is taken for one of now."""
+    adopt("again", f"s3://lake/{lake.name}/theirs/")
+    settings = make_settings(lake, metadata_schema="again")
+    with serve(settings) as server:
+        before = server.get("namespaces/main/tables/t").json
+    abandon_lake(to_settings(lake, "again"))
+    with replace(lake, metadata_schema="again").duckdb() as conn:
+        conn.execute("INSERT INTO t VALUES (2000)")
+    prepare(lake, tmp_path, "again")
+    with serve(settings) as server:
+        after = server.get("namespaces/main/tables/t").json
+    assert before["metadata-location"] != after["metadata-location"]
+    assert after["metadata-location"].endswith("/metadata/v1.metadata.json")
+    assert after["metadata"]["current-snapshot-id"] > before["metadata"]["current-snapshot-id"]
+
+
+def test_check_tells_of_names_and_times_that_iceberg_cannot_say(lake: FreshLake, tmp_path: Path) -> None:
+    """Two columns of one full name, and 24:00."""
+    with lake.duckdb() as conn:
+        conn.execute('CREATE TABLE twins ("a.b" INTEGER, a STRUCT(b INTEGER))')
+        conn.execute("CREATE TABLE late AS SELECT TIME '24:00:00' AS moment FROM range(100)")
+        conn.execute("CREATE TABLE fine AS SELECT TIME '23:59:59' AS moment FROM range(100)")
+    found = {
+        (finding.subject, finding.severity)
+        for finding in find_problems(to_settings(lake, lake.metadata_schema), open_home(tmp_path / "home"))
+    }
+    assert {subject.removeprefix("main.") for subject, _ in found} == {"twins", "late"}
+    assert {severity for _, severity in found} == {"warning"}

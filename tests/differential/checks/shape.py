@@ -1,0 +1,102 @@
+"""A table's schema, partition spec, sort order and ids are the model's."""
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.sorting import NullOrder, SortDirection
+
+from tests.differential.generator.kinds import Scalar, format_iceberg_type
+from tests.differential.generator.model import Table
+from tests.differential.replay import Past
+
+_BUCKETED_ALIKE = {"int8", "int16", "int32", "int64", "varchar", "blob", "date", "time", "timestamp", "timestamptz"}
+
+
+def check_shape(past: Past, table: Table, published: IcebergTable) -> None:
+    """All of it."""
+    check_schema(table, published)
+    check_column_ids(past, table, published)
+    check_sort_order(table, published)
+    check_spec(table, published)
+
+
+def check_schema(table: Table, published: IcebergTable) -> None:
+    """Names, types, NOT NULL and comments are the model's."""
+    shown = [(field.name, str(field.field_type), field.required, field.doc) for field in published.schema().fields]
+    shown = [(name, _without_ids(type_name), required, doc) for name, type_name, required, doc in shown]
+    expected = [(column.name, format_iceberg_type(column.kind), column.required, column.comment) for column in table.columns]
+    assert shown == expected, f"{table.ident} has columns {shown}, expected {expected}"
+
+
+def _without_ids(type_name: str) -> str:
+    """PyIceberg's `struct<4: a: optional int>` as `struct<a: int>`."""
+    words = type_name.replace("optional ", "").replace("required ", "")
+    parts = words.replace("struct<", "struct<\0").replace(", ", ", \0").split("\0")
+    return "".join(part.split(": ", 1)[1] if part.split(": ", 1)[0].isdigit() else part for part in parts)
+
+
+def check_column_ids(past: Past, table: Table, published: IcebergTable) -> None:
+    """A column keeps its Iceberg field id through renames and promotions, and no id is ever used twice."""
+    schemas = published.schemas()
+    given: dict[int, int] = {}
+    for snapshot in published.snapshots():
+        then = past.table_at(table.table_id, snapshot.snapshot_id)
+        assert snapshot.schema_id is not None
+        fields = schemas[snapshot.schema_id].fields
+        for column, field in zip(then.columns, fields, strict=True):
+            assert given.setdefault(column.column_id, field.field_id) == field.field_id
+    assert len(set(given.values())) == len(given)
+
+
+def check_sort_order(table: Table, published: IcebergTable) -> None:
+    """The default sort order is the table's."""
+    ids = _field_ids(table, published)
+    directions = {True: SortDirection.DESC, False: SortDirection.ASC}
+    nulls = {True: NullOrder.NULLS_FIRST, False: NullOrder.NULLS_LAST}
+    expected = [(ids[key.column_id], "identity", directions[key.descending], nulls[key.nulls_first]) for key in table.sorting]
+    shown = [(field.source_id, str(field.transform), field.direction, field.null_order) for field in published.sort_order().fields]
+    assert shown == expected, f"{table.ident} is sorted by {shown}, expected {expected}"
+
+
+def check_spec(table: Table, published: IcebergTable) -> None:
+    """The default spec has every key that Iceberg can say, and no other."""
+    ids = _field_ids(table, published)
+    expected = {(ids[column_id], transform) for column_id, transform in list_sayable_keys(table)}
+    shown = _list_keys(published.spec())
+    assert shown == expected, f"{table.ident} is partitioned by {sorted(shown)}, expected {sorted(expected)}"
+
+
+def _list_keys(spec: PartitionSpec) -> set[tuple[int, str]]:
+    return {(field.source_id, str(field.transform)) for field in spec.fields}
+
+
+def list_sayable_keys(table: Table) -> set[tuple[int, str]]:
+    """DuckLake's keys as Iceberg's: its buckets are Iceberg's for some types, and its months need their years.
+
+    The calendar parts of a timestamptz depend on the writer's time zone, so they say nothing.
+    """
+    keys = {(key.column_id, key.transform) for key in table.partitioning}
+    said: set[tuple[int, str]] = set()
+    for column_id, transform in keys:
+        kind = table.column(column_id).kind
+        assert isinstance(kind, Scalar)
+        if transform == "identity":
+            said.add((column_id, transform))
+        elif transform.startswith("bucket(") and kind.name in _BUCKETED_ALIKE:
+            said.add((column_id, transform.replace("(", "[").replace(")", "]")))
+        elif transform == "year" and kind.name in ("date", "timestamp"):
+            said.add((column_id, _finest_unit({unit for other, unit in keys if other == column_id})))
+    return said
+
+
+def _finest_unit(units: set[str]) -> str:
+    finest = "year"
+    for unit in ("month", "day", "hour"):
+        if unit not in units:
+            break
+        finest = unit
+    return finest
+
+
+def _field_ids(table: Table, published: IcebergTable) -> dict[int, int]:
+    fields = published.schema().fields
+    return {column.column_id: field.field_id for column, field in zip(table.columns, fields, strict=True)}

@@ -1,0 +1,81 @@
+"""A table's snapshots are the lake snapshots that changed it, each with the operation that it was."""
+
+from collections import Counter
+
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from tests.differential.checks.rows import Answer, check_rows
+from tests.differential.generator.literals import Rows
+from tests.differential.generator.model import Table
+from tests.differential.replay import Past
+from tests.support.readers import PyIcebergReader, read_scan
+
+
+def check_snapshot_ids(past: Past, table: Table, published: IcebergTable, recorded: set[int]) -> list[int]:
+    """The table's snapshots are those that changed its rows or files, by the model and by DuckLake; returns them.
+
+    A statement that found no rows makes none, and DuckLake alone knows whether a transaction that undid itself left any
+    trace: `recorded` are the lake snapshots in which it says so. When all are expired, the last one stays for as long as
+    the table is as it left it.
+    """
+    snapshot_ids = [snapshot.snapshot_id for snapshot in published.snapshots()]
+    changes = past.list_changes(table.table_id)
+    kept = {change.lake_snapshot_id for change in changes} & past.lake_snapshot_ids
+    certain = {change.lake_snapshot_id for change in changes if change.is_certain} & kept
+    expired = set(snapshot_ids) - past.lake_snapshot_ids
+    assert certain <= set(snapshot_ids) <= kept | expired, f"{table.ident} has snapshots {snapshot_ids}, expected {sorted(certain)}"
+    assert set(snapshot_ids) - expired == recorded, f"{table.ident} has snapshots {snapshot_ids}, DuckLake says {sorted(recorded)}"
+    if expired:
+        assert not recorded, f"{table.ident} has snapshots {snapshot_ids} although {sorted(expired)} are expired"
+        possible = {change.lake_snapshot_id for change in changes}
+        last = max(change.lake_snapshot_id for change in changes if change.is_certain)
+        assert len(expired) == 1, f"{table.ident} still has snapshots {sorted(expired)}"
+        assert expired <= {each for each in possible if each >= last}, f"{table.ident} shows {expired}, but changed last in {last}"
+    return snapshot_ids
+
+
+def check_increments(past: Past, table: Table, reader: PyIcebergReader) -> None:
+    """Between two snapshots, an incremental scan gives the rows that appends in between have added."""
+    published = reader.catalog.load_table(table.ident)
+    appends = list_appends(past, table, published)
+    snapshot_ids = [snapshot.snapshot_id for snapshot in published.snapshots()]
+    starts: list[int | None] = [None] if snapshot_ids and not past.has_expired else []
+    starts += dict.fromkeys(snapshot_ids[index] for index in (0, (len(snapshot_ids) - 1) // 2) if snapshot_ids[1:])
+    for start in starts:
+        expected: Rows = Counter()
+        for snapshot_id, added in appends.items():
+            if start is None or snapshot_id > start:
+                expected.update(added.plain_rows(table.columns))
+        scan = published.incremental_append_scan(from_snapshot_id_exclusive=start)
+        check_rows(expected, table.columns, Answer(reader, f"{table.ident} appended after {start}", read_scan(scan)))
+
+
+def list_appends(past: Past, table: Table, published: IcebergTable) -> dict[int, Table]:
+    """By snapshot that says `append`: the rows it added.
+
+    Every INSERT must say so, whatever maintenance has made of its files since; what removed rows may not; and maintenance,
+    which changes none, says `replace`.
+    """
+    appends: dict[int, Table] = {}
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in published.snapshots()}
+    for change in past.list_changes(table.table_id):
+        snapshot = snapshots.get(change.lake_snapshot_id)
+        # The first snapshot that is left may hold what expired ones did.
+        if snapshot is None or (past.has_expired and snapshot.snapshot_id == min(snapshots)):
+            continue
+        operation = _operation_of(snapshot)
+        where = f"{table.ident} at snapshot {snapshot.snapshot_id}: {operation.value}"
+        if change.is_maintenance:
+            assert operation == Operation.REPLACE, f"{where} of maintenance"
+        elif operation == Operation.APPEND:
+            appends[snapshot.snapshot_id] = change.added
+        else:
+            assert not change.is_insert, f"{where} of an INSERT"
+            assert operation != Operation.REPLACE or not change.is_certain, f"{where} of changed rows"
+    return appends
+
+
+def _operation_of(snapshot: Snapshot) -> Operation:
+    assert snapshot.summary is not None
+    return snapshot.summary.operation

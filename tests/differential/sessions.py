@@ -1,0 +1,54 @@
+"""DuckDB sessions that outlive a history: loading the extensions costs more than most histories do."""
+
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from duckdb import DuckDBPyConnection
+
+from duckicelake.backends.ducklake import LakeAddress, connect_duckdb, format_attach, format_secret
+from tests.support.keys import format_s3_keys
+from tests.support.lakes import FreshLake
+from tests.support.readers import DuckDBIcebergReader, DuckLakeReader, Served, format_iceberg_attach
+from tests.support.shared_stack import EXTENSIONS, SharedStack
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Sessions with the extensions and the S3 keys; each is lent to one user at a time, with one catalog attached."""
+
+    stack: SharedStack
+    idle: list[DuckDBPyConnection] = field(default_factory=list[DuckDBPyConnection])
+    opened: ExitStack = field(default_factory=ExitStack)
+
+    @contextmanager
+    def on_lake(self, lake: FreshLake) -> Generator[DuckLakeReader]:
+        """A session with the lake attached as `lake` and in use."""
+        with self._lend(format_attach(LakeAddress(lake.dsn, lake.metadata_schema)), "lake") as conn:
+            conn.execute("USE lake")
+            yield DuckLakeReader(conn)
+
+    @contextmanager
+    def on_catalog(self, served: Served) -> Generator[DuckDBIcebergReader]:
+        """A session with the served catalog attached as `ice`."""
+        with self._lend(format_iceberg_attach(served.server), "ice") as conn:
+            yield DuckDBIcebergReader(conn)
+
+    @contextmanager
+    def _lend(self, attach: str, name: str) -> Generator[DuckDBPyConnection]:
+        conn = self.idle.pop() if self.idle else self._open()
+        conn.execute(attach)
+        yield conn
+        # After a failure the session is not lent again: DuckDB may have given it up.
+        conn.execute("USE memory")
+        conn.execute(f"DETACH {name}")
+        self.idle.append(conn)
+
+    def _open(self) -> DuckDBPyConnection:
+        conn = connect_duckdb(Path(self.stack.extension_folder), EXTENSIONS)
+        self.opened.callback(conn.close)
+        conn.execute(format_secret(format_s3_keys(self.stack.store)))
+        # The tables are tiny, and other processes prove other histories.
+        conn.execute("SET threads = 1")
+        return conn

@@ -1,0 +1,135 @@
+"""Objects that somebody deletes or replaces behind the catalog's back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from duckicelake.lake.notes import note_repair
+from duckicelake.store.objects import Objects, StoreSettings, open_objects
+from tests.rest.serving import Server, make_settings, serve
+from tests.support.commands import run
+from tests.support.lakes import FreshLake
+
+PATH = "namespaces/main/tables/t"
+STEPS = (
+    "CREATE TABLE t AS SELECT range AS i FROM range(100)",
+    "INSERT INTO t VALUES (1000), (1001)",
+    "DELETE FROM t WHERE i = 7",
+    "DELETE FROM t WHERE i BETWEEN 20 AND 60",
+    "CREATE TABLE u AS SELECT range AS i FROM range(10)",
+)
+ROWS = 100 + 2 - 1 - 41
+
+
+@pytest.fixture
+def filled(lake: FreshLake) -> FreshLake:
+    """A table with a data file, inlined rows, deletes in a file and inlined deletes; and another table."""
+    with lake.duckdb() as conn:
+        for step in STEPS:
+            conn.execute(step)
+    return lake
+
+
+@pytest.fixture
+def objects(filled: FreshLake) -> Objects:
+    """The store, as we see it."""
+    keys = filled.store
+    return open_objects(StoreSettings(keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key))
+
+
+def count_rows(server: Server, lake: FreshLake) -> int:
+    """How many rows PyIceberg reads."""
+    keys = {"s3.access-key-id": str(lake.store.access_key_id), "s3.secret-access-key": str(lake.store.secret_access_key)}
+    catalog = RestCatalog("door", uri=server.uri, warehouse="lake", **keys)
+    try:
+        return catalog.load_table("main.t").scan().to_arrow().num_rows
+    finally:
+        catalog.close()
+
+
+def delete_under(objects: Objects, folder: str, choose: Callable[[str], bool] = lambda uri: True) -> list[str]:
+    """Delete the chosen objects of a folder, and return them."""
+    gone = [uri for uri, _ in objects.list_under(folder) if choose(uri)]
+    for uri in gone:
+        objects.delete(uri)
+    return gone
+
+
+def location_of(server: Server) -> str:
+    """Where the table's Iceberg side is."""
+    return server.get(PATH).json["metadata"]["location"]
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        pytest.param(lambda uri: True, id="everything"),
+        pytest.param(lambda uri: "/snap-" in uri, id="manifest lists"),
+        pytest.param(lambda uri: uri.endswith(".parquet"), id="derived files"),
+        pytest.param(lambda uri: uri.endswith("version-hint.text"), id="version hint"),
+    ],
+)
+def test_a_running_server_writes_published_objects_again(filled: FreshLake, objects: Objects, choose: Callable[[str], bool]) -> None:
+    """Once an operator says so, with the next load and without a restart: the same names, the same answer."""
+    with serve(make_settings(filled)) as server:
+        before = server.get(PATH)
+        gone = delete_under(objects, location_of(server), choose)
+        assert gone
+        note_repair(filled.psycopg())
+        after = server.get(PATH)
+        assert {uri for uri, _ in objects.list_under(location_of(server))} >= set(gone)
+        assert after.json == before.json
+        assert count_rows(server, filled) == ROWS
+
+
+def test_check_names_lost_objects_and_repairs_them(filled: FreshLake, objects: Objects, tmp_path: Path) -> None:
+    """Each by its name, with the command that brings it back; other tables are not concerned."""
+    keys = filled.store
+    settings = {
+        "DUCKICELAKE_POSTGRES_DSN": filled.dsn,
+        "DUCKICELAKE_METADATA_SCHEMA": filled.metadata_schema,
+        "DUCKICELAKE_S3_ENDPOINT": keys.endpoint,
+        "DUCKICELAKE_S3_ACCESS_KEY_ID": keys.access_key_id,
+        "DUCKICELAKE_S3_SECRET_ACCESS_KEY": keys.secret_access_key,
+    }
+    home = ("--home", str(tmp_path / "home"))
+    with serve(make_settings(filled)) as server:
+        assert server.get("namespaces/main/tables/u").status == 200
+        location = location_of(server)
+        assert run(tmp_path, "check", *home, settings=settings).status == 0
+        gone = delete_under(objects, location)
+        found = run(tmp_path, "check", *home, settings=settings)
+        newest = next(uri for uri in gone if uri.endswith(".metadata.json"))
+        assert found.status == 1
+        assert f"error main.t: the published object {newest} is missing. Run `duckicelake check --repair`." in found.out
+        assert "main.u" not in found.out
+        repaired = run(tmp_path, "check", "--repair", *home, settings=settings)
+        assert (repaired.status, "published again: main.t" in repaired.out) == (0, True), repaired.out
+        assert {uri for uri, _ in objects.list_under(location)} == set(gone)
+        assert count_rows(server, filled) == ROWS
+
+
+def test_a_delete_file_that_is_gone_is_named(filled: FreshLake, objects: Objects) -> None:
+    """404 with the word by which Java tells a missing file from a missing table; other tables are served."""
+    with serve(make_settings(filled)) as server:
+        (gone,) = delete_under(objects, filled.data_path, lambda uri: "-delete" in uri)
+        answer = server.get(PATH)
+        assert answer.error == (404, "NotFoundException")
+        assert gone in answer.json["error"]["message"]
+        assert server.get("namespaces/main/tables/u").status == 200
+        with filled.duckdb() as conn:
+            conn.execute("DROP TABLE t")
+        assert server.get(PATH).error == (404, "NoSuchTableException")
+
+
+def test_a_data_file_that_is_gone_hides_nothing_else(filled: FreshLake, objects: Objects) -> None:
+    """The catalog does not read data files: it answers, and reading the table names the file."""
+    with serve(make_settings(filled)) as server:
+        gone = delete_under(objects, filled.data_path + "main/t/", lambda uri: "-delete" not in uri)
+        assert len(gone) == 1
+        assert server.get(PATH).status == 200
+        with pytest.raises(FileNotFoundError, match=urlsplit(gone[0]).path.rsplit("/", 1)[1]):
+            count_rows(server, filled)
