@@ -34,8 +34,14 @@ def run(served: Served, spark: Spark) -> Run:
     return run_one
 
 
-@pytest.mark.parametrize("format_version", [2, 3])
-@pytest.mark.parametrize("mode", ["", f", {MERGE_ON_READ}"], ids=["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize(
+    ("format_version", "mode"),
+    [
+        pytest.param(2, f", {MERGE_ON_READ}", id="position deletes"),
+        pytest.param(3, f", {MERGE_ON_READ}", id="deletion vectors"),
+        pytest.param(3, "", id="copy-on-write"),
+    ],
+)
 def test_rows_are_written(run: Run, format_version: int, mode: str) -> None:
     """Inserts, deletes, updates and merges in both ways that Spark has, partitioned and sorted, compacted and overwritten."""
     run(f"CREATE TABLE {{t}} (id bigint, name string) USING iceberg TBLPROPERTIES ('format-version' = '{format_version}'{mode})")
