@@ -70,7 +70,7 @@ def test_tables_are_made_from_queries_and_replaced(run: Run) -> None:
     """CREATE, CREATE OR REPLACE and REPLACE TABLE AS; then renamed and dropped."""
     for statement in [
         "CREATE TABLE {t} USING iceberg AS SELECT id, 'x' AS q FROM range(5)",
-        "CREATE OR REPLACE TABLE {t} USING iceberg AS SELECT id AS other, map('k', id) AS m FROM range(3)",
+        "CREATE OR REPLACE TABLE {t} USING iceberg AS SELECT id AS other, array(id) AS m FROM range(3)",
         "REPLACE TABLE {t} USING iceberg PARTITIONED BY (q) AS SELECT id, 'y' AS q FROM range(7)",
         "ALTER TABLE {t} RENAME TO ns.u",
         "DROP TABLE {c}.ns.u",
