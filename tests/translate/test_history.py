@@ -76,7 +76,9 @@ def test_only_changed_positions_are_told() -> None:
         pytest.param(f"inline_flush:{TABLE_ID}", True, id="flush"),
         pytest.param(f"merge_adjacent:{TABLE_ID}", True, id="merge"),
         pytest.param(f"rewrite_delete:{TABLE_ID}", True, id="rewrite"),
+        pytest.param(f"inline_flush:{TABLE_ID},deleted_from_table:{TABLE_ID}", True, id="flush of inlined deletes"),
         pytest.param(f"inserted_into_table:{TABLE_ID}", False, id="insert"),
+        pytest.param(f"inserted_into_table:{TABLE_ID},inline_flush:{TABLE_ID}", False, id="insert and flush in one transaction"),
         pytest.param(f"merge_adjacent:{TABLE_ID}1,deleted_from_table:{TABLE_ID}", False, id="another table's merge"),
         pytest.param(None, False, id="nothing said"),
     ],
@@ -85,6 +87,17 @@ def test_rewrites_are_told_by_their_kind(kinds: str | None, expected: bool) -> N
     """Flush, merge and rewrite leave every row as it was."""
     history = to_history(make_state([snapshot(1), snapshot(2, kinds)]), [TrackedFile(1, 1, None, 1)], {})
     assert [step.is_rewrite for step in history.steps] == [False, expected]
+
+
+def test_a_rewrite_that_deletes_rows_too_is_none() -> None:
+    """A transaction may flush and delete; tokens alone do not tell it from a flush of inlined deletes."""
+    kinds = f"inline_flush:{TABLE_ID},deleted_from_table:{TABLE_ID}"
+    state = make_state([snapshot(1), snapshot(3, kinds)])
+    inlined, flushed, other = TrackedFile(-1, 1, 3, 4), TrackedFile(1, 3, None, 4), TrackedFile(2, 1, None, 9)
+    dead = visibility({}, {0: 1})
+    assert to_history(state, [inlined, flushed, other], {1: dead, -1: dead}).steps[-1].is_rewrite
+    assert not to_history(state, [inlined, flushed, other], {2: visibility({}, {0: 3})}).steps[-1].is_rewrite
+    assert not to_history(state, [inlined, flushed, TrackedFile(2, 1, 3, 9)], {}).steps[-1].is_rewrite
 
 
 def test_a_rewrite_that_stands_for_expired_changes_too_is_none() -> None:
