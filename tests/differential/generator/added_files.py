@@ -39,7 +39,7 @@ class AddFile:
         grown = lake.add_rows(table, kept)
         names = {**table.file_names, **dict(list_paths(list_in_file(table, self.left_out)))}
         changed = replace(grown.tables[self.table_id], file_names=names)
-        return grown.with_table(replace(changed, seen_null=changed.seen_null | self.left_out))
+        return grown.with_table(replace(changed, seen_null=changed.seen_null | self.left_out, lacking=changed.lacking | self.left_out))
 
     def _spell(self, name: str) -> str:
         return name.upper() if self.in_capitals and name.isascii() else name
