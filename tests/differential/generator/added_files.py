@@ -82,10 +82,10 @@ def names_agree(table: Table, left_out: frozenset[int]) -> bool:
 
 
 def can_be_added(kind: Kind) -> bool:
-    """Whether Parquet can say the type in a way that DuckLake takes back as it."""
+    """Whether a file that DuckDB writes says the type so that DuckLake takes it back as it, and the catalog too."""
     match kind:
         case Scalar(name):
-            return name not in ("int128", "uint128", "timetz")
+            return name not in ("int128", "uint128", "timetz", "timestamp_s")
         case Struct(fields):
             return all(can_be_added(part.kind) for part in fields)
         case Listing(element):
