@@ -56,9 +56,7 @@ def encode_position_deletes(file_path: str, positions: npt.ArrayLike) -> bytes:
     return encode_table(pa.Table.from_arrays([paths, pa.array(rows)], schema=schema), compression="zstd", dictionary=["file_path"])
 
 
-def encode_table(
-    table: pa.Table, *, compression: str = "snappy", dictionary: list[str] | bool = False, statistics: bool = True
-) -> bytes:
+def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: list[str] | bool = False, statistics: bool = True) -> bytes:
     """Write a Parquet file of one row group; equal tables give equal bytes, under one release of pyarrow."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -96,19 +94,16 @@ def read_columns(source: BinaryIO) -> tuple[dict[tuple[str, ...], int | None], d
     Shape:  paths of names; a list's element is `element`, a map's are `key` and `value`, however the file calls them
     """
     with telling("data file"):
-        schema = pq.ParquetFile(source).schema_arrow
-        kinds: dict[tuple[str, ...], str] = {}
-        for field in cast("list[Any]", list(schema)):
-            _walk_columns((field.name,), field, {}, kinds)
-        return find_column_ids(schema), kinds
+        return find_columns(pq.ParquetFile(source).schema_arrow)
 
 
-def find_column_ids(schema: Any) -> dict[tuple[str, ...], int | None]:
-    """Return an Arrow schema's columns at every level, each with the Parquet field id it carries, or None."""
-    found: dict[tuple[str, ...], int | None] = {}
+def find_columns(schema: Any) -> tuple[dict[tuple[str, ...], int | None], dict[tuple[str, ...], str]]:
+    """Return the same of a schema in Arrow's words."""
+    field_ids: dict[tuple[str, ...], int | None] = {}
+    kinds: dict[tuple[str, ...], str] = {}
     for field in schema:
-        _walk_columns((field.name,), field, found, {})
-    return found
+        _walk_columns((field.name,), field, field_ids, kinds)
+    return field_ids, kinds
 
 
 # what pyarrow's stubs know of nested types helps nobody here
