@@ -1,5 +1,7 @@
 """The fixtures that every room's tests stand on."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.lakes import FreshLake
@@ -26,3 +28,14 @@ def test_a_local_lake_writes_below_its_folder(local_lake: FreshLake, tmp_path: P
     """The files of a local lake lie in the test's folder."""
     local_lake.duckdb().execute("CREATE TABLE t AS SELECT range AS i FROM range(100)")
     assert len(list((tmp_path / "data").rglob("*.parquet"))) == 1
+
+
+def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
+    """What takes a server of its own is started once, however many processes share the tests."""
+    marked = "import pytest\n@pytest.mark.xdist_group('one')\n@pytest.mark.parametrize('i', range(8))\ndef test_in(i, worker_id):\n"
+    (tmp_path / "test_groups.py").write_text(marked + "    with open('workers', 'a') as file:\n        file.write(worker_id + '\\n')\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    argv = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-q"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert len(set((tmp_path / "workers").read_text().split())) == 1

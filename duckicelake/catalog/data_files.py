@@ -12,7 +12,7 @@ from duckicelake.lake.read_files import read_column_stats, read_data_files, read
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote
 from duckicelake.lake.writing.client_notes import read_file_notes
 from duckicelake.store.objects import Objects
-from duckicelake.store.parquet import read_column_ids
+from duckicelake.store.parquet import read_columns
 from duckicelake.translate.columns.statistics import encode_metrics
 from duckicelake.translate.files import LeafTypes, check_hive_columns, check_readable, choose_spec, to_data_file
 from duckicelake.translate.locations import file_uri
@@ -168,7 +168,7 @@ class DataFiles:
         if row.mapping_id is None or row.data_file_id in self.memory.checked_files:
             return
         check_hive_columns(row, self.mapping.hive_columns.get(row.mapping_id, frozenset()), spec)
-        columns = FileColumns(read_column_ids(self.objects.open(uri, row.file_size_bytes)))
+        columns = FileColumns(*read_columns(self.objects.open(uri, row.file_size_bytes)))
         check_mapped_file(row.path, row.mapping_id, columns, self.mapping)
         self.memory.checked_files.add(row.data_file_id)
 

@@ -119,8 +119,9 @@ def to_inlined_data_file(uri: str, made: StoredFile, tree: ColumnTree) -> DataFi
     """Return a file of inlined rows for a manifest."""
     types = dict(_leaf_types(tree))
     known = {field_id: leaf for field_id, leaf in made.stats.items() if field_id in types}
-    lower = {field_id: find_lower(types[field_id], leaf.lower) for field_id, leaf in known.items()}
-    upper = {field_id: find_upper(types[field_id], leaf.upper) for field_id, leaf in known.items()}
+    bounded = {field_id: leaf for field_id, leaf in known.items() if not leaf.nan_count}
+    lower = {field_id: find_lower(types[field_id], leaf.lower) for field_id, leaf in bounded.items()}
+    upper = {field_id: find_upper(types[field_id], leaf.upper) for field_id, leaf in bounded.items()}
     return DataFile(
         content=0,
         file_path=uri,

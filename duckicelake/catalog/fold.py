@@ -15,6 +15,7 @@ from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.read_table import Since, read_table
+from duckicelake.lake.read_values import read_repeated_files
 from duckicelake.lake.rows import TableNote, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import History, to_history
@@ -24,9 +25,10 @@ from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.shape.name_mapping import NameMapping, to_name_mapping
 from duckicelake.translate.shape.told_specs import with_told_specs
-from duckicelake.translate.visibility import FileKey, Visibility
+from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
 
 EVERYTHING = Since()
+NOTHING_HIDDEN = (b"", b"", b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,22 @@ def read(conn: psycopg.Connection, objects: Objects, table: TableRow, memory: Ta
     if memory.folded is not None:
         reading = _interpret(objects, read_table(conn, table, memory.folded.since), memory, memory.folded)
         if reading is not None:
+            _check_repeated(conn, reading)
             return reading
         memory.folded = None
     reading = _interpret(objects, read_table(conn, table, EVERYTHING), memory, None)
     assert reading is not None
+    _check_repeated(conn, reading)
     return reading
+
+
+def _check_repeated(conn: psycopg.Connection, reading: Reading) -> None:
+    """Refuse a file that was added twice and has deletes; only files that DuckLake did not write itself can be."""
+    state = reading.state
+    if state.name_mappings:
+        earlier: Mapping[FileKey, Visibility] = reading.earlier.visibility if reading.earlier else {}
+        files = read_repeated_files(conn, state.table.table_id, table_folder(state.data_path, state.table))
+        check_repeated(files, {**earlier, **reading.sources.visibility})
 
 
 def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier: Folded | None) -> Reading | None:
@@ -91,8 +104,7 @@ def _rewrites_past(sources: Sources, earlier: Folded) -> bool:
     since = earlier.since.lake_snapshot_id
     for key, visibility in sources.visibility.items():
         old = earlier.visibility.get(key)
-        before = int((visibility.changes() <= since).sum())
-        if before != (0 if old is None else len(old.changes())):
+        if visibility.until(since) != (NOTHING_HIDDEN if old is None else old.until(since)):
             return True
     return False
 

@@ -84,7 +84,7 @@ def find_rewritten(state: TableState, partial: Sequence[PartialFileRow], embedde
     found: dict[FileKey, RewrittenFile] = {}
     for row in partial:
         what = embedded[row.data_file_id]
-        if row.written_at is None or bytes_at[row.written_at] > RESTORED_MAX_BYTES or not _is_restorable(state, row, what):
+        if row.written_at is None or bytes_at[row.written_at] > RESTORED_MAX_BYTES or not _is_restorable(state, row, row.written_at, what):
             continue
         row_ids = what.find_row_ids(row.row_id_start)
         if row_ids is not None:
@@ -92,11 +92,11 @@ def find_rewritten(state: TableState, partial: Sequence[PartialFileRow], embedde
     return found
 
 
-def _is_restorable(state: TableState, row: PartialFileRow, embedded: Embedded) -> bool:
-    if row.written_at is None or not kinds_of_table(row.changes_made, state.table.table_id) & REWRITE_KINDS:
+def _is_restorable(state: TableState, row: PartialFileRow, written_at: int, embedded: Embedded) -> bool:
+    if not kinds_of_table(row.changes_made, state.table.table_id) & REWRITE_KINDS:
         return False
     oldest, newest = int(embedded.snapshot_ids.min()), int(embedded.snapshot_ids.max())
-    if newest >= row.written_at or not state.schema_versions:
+    if newest >= written_at or not state.schema_versions:
         return False
     version = find_version(state.schema_versions, oldest)
     if find_version(state.schema_versions, newest) != version:

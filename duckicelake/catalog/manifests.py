@@ -31,7 +31,7 @@ from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, Ma
 from duckicelake.translate.partitions import to_spec
 from duckicelake.translate.schemas import V3
 from duckicelake.translate.shape.told_snapshots import to_alias, with_told_summary
-from duckicelake.translate.summaries import Tally, Totals, summarise_tally
+from duckicelake.translate.summaries import Tally, Totals, summarise
 from duckicelake.translate.visibility import FileKey, Visibility
 
 Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes]]
@@ -107,7 +107,7 @@ class ManifestWriter:
         self.tally = Tally()
         files = [self._write_manifest(manifest) for manifest in plan.manifests]
         first_row_id = self.totals.next_row_id if self._version >= V3 else None
-        summary, self.totals = summarise_tally(plan.step, self.tally, self.totals)
+        summary, self.totals = summarise(plan.step, self.tally, self.totals)
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, snapshot_id - self.sequence_base, self._version, first_row_id)
         note = self.notes.get(snapshot_id)

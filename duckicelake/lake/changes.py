@@ -28,6 +28,9 @@ DATA_KINDS = frozenset(
 REWRITE_KINDS = frozenset({"inline_flush", "flushed_inlined", "merge_adjacent", "rewrite_delete", "compacted_table"})
 """Kinds that rewrite files and leave every row as it was."""
 
+INSERT_KINDS = frozenset({"inserted_into_table", "inlined_insert"})
+"""Kinds that add rows; those of deletes also name a flush of inlined deletes, which changes no row."""
+
 TABLE_KINDS = DATA_KINDS | {"altered_table", "dropped_table"}
 """Kinds whose value is a table id."""
 

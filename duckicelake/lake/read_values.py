@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import psycopg
 
-from duckicelake.lake.rows import TableState
+from duckicelake.lake.rows import RepeatedFileRow, TableState
 
 SELECT_TOO_LARGE = """
 SELECT DISTINCT c.column_id
@@ -29,3 +29,21 @@ def with_too_large(conn: psycopg.Connection, state: TableState, next_file_id: in
         return state
     known = {"table_id": state.table.table_id, "next_file_id": next_file_id}
     return replace(state, too_large=[row[0] for row in conn.execute(SELECT_TOO_LARGE, known)])
+
+
+SELECT_REPEATED_FILES = """
+SELECT path, data_file_id, begin_snapshot, end_snapshot
+  FROM (SELECT r.*, count(*) OVER (PARTITION BY r.path) AS times
+          FROM (SELECT CASE WHEN coalesce(path_is_relative, true) THEN %(folder)s::text || path ELSE path END AS path,
+                       data_file_id, begin_snapshot, end_snapshot
+                  FROM ducklake_data_file
+                 WHERE table_id = %(table_id)s) r) counted
+ WHERE times > 1
+ ORDER BY path, begin_snapshot, data_file_id
+"""
+
+
+def read_repeated_files(conn: psycopg.Connection, table_id: int, folder: str) -> list[RepeatedFileRow]:
+    """Return the files that a table holds more than once, whether at the same time or not; `folder` is the table's."""
+    known = {"table_id": table_id, "folder": folder}
+    return [RepeatedFileRow._make(row) for row in conn.execute(SELECT_REPEATED_FILES, known)]

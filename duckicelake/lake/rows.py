@@ -133,6 +133,15 @@ class NameMappingRow:
     is_partition: bool
 
 
+class RepeatedFileRow(NamedTuple):
+    """`ducklake_data_file` of a file that the table holds more than once; `path` is resolved."""
+
+    path: str
+    data_file_id: int
+    begin_snapshot: int
+    end_snapshot: int | None
+
+
 class FileSpan(NamedTuple):
     """`ducklake_data_file`, only what history is made of: there may be a million of them."""
 

@@ -88,7 +88,9 @@ def encode_inlined(columns: Sequence[InlinedColumn], table: pa.Table) -> Inlined
     stats: dict[int, LeafStats] = {}
     for place, column in enumerate(columns):
         _add_stats(stats, column, table.column(place).combine_chunks())
-    return InlinedFile(encode_table(table), table.num_rows, stats)
+    # Parquet's statistics pass over NaN, and DuckDB prunes by them although it sorts NaN above all numbers.
+    has_nan = any(leaf.nan_count for leaf in stats.values())
+    return InlinedFile(encode_table(table, statistics=not has_nan), table.num_rows, stats)
 
 
 def _build_array(node: Node, values: list[Any]) -> AnyArray:

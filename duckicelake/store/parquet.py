@@ -88,7 +88,7 @@ def encode_dated_deletes(file_path: str, positions: Positions, snapshot_ids: Pos
     return encode_table(pa.Table.from_arrays(columns, schema=schema), compression="zstd", dictionary=["file_path"])
 
 
-def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: list[str] | bool = False) -> bytes:
+def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: list[str] | bool = False, statistics: bool = True) -> bytes:
     """Write a Parquet file of one row group; equal tables give equal bytes, under one release of pyarrow."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -96,6 +96,7 @@ def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: li
         table.schema,
         compression=cast("Any", compression),
         use_dictionary=cast("Any", dictionary),
+        write_statistics=statistics,
         store_schema=False,
         store_decimal_as_integer=True,
     ) as writer:
@@ -119,33 +120,36 @@ def telling(kind: str) -> Generator[None]:
         raise Unsupported(f"A {kind} of the lake is no Parquet file we can read: {error}") from None
 
 
-def read_column_ids(source: BinaryIO) -> dict[tuple[str, ...], int | None]:
-    """Read a Parquet file's columns at every level, each with the field id it carries, or None.
+def read_columns(source: BinaryIO) -> tuple[dict[tuple[str, ...], int | None], dict[tuple[str, ...], str]]:
+    """Read a Parquet file's columns at every level: the field id each carries, or None, and the Arrow types of the leaves.
 
     Shape:  paths of names; a list's element is `element`, a map's are `key` and `value`, however the file calls them
     """
     with telling("data file"):
-        return find_column_ids(pq.ParquetFile(source).schema_arrow)
+        return find_columns(pq.ParquetFile(source).schema_arrow)
 
 
-def find_column_ids(schema: Any) -> dict[tuple[str, ...], int | None]:
-    """Return an Arrow schema's columns at every level, each with the Parquet field id it carries, or None."""
-    found: dict[tuple[str, ...], int | None] = {}
+def find_columns(schema: Any) -> tuple[dict[tuple[str, ...], int | None], dict[tuple[str, ...], str]]:
+    """Return the same of a schema in Arrow's words."""
+    field_ids: dict[tuple[str, ...], int | None] = {}
+    kinds: dict[tuple[str, ...], str] = {}
     for field in schema:
-        _walk_columns((field.name,), field, found)
-    return found
+        _walk_columns((field.name,), field, field_ids, kinds)
+    return field_ids, kinds
 
 
 # what pyarrow's stubs know of nested types helps nobody here
-def _walk_columns(path: tuple[str, ...], field: Any, found: dict[tuple[str, ...], int | None]) -> None:
+def _walk_columns(path: tuple[str, ...], field: Any, found: dict[tuple[str, ...], int | None], kinds: dict[tuple[str, ...], str]) -> None:
     metadata: dict[bytes, bytes] = field.metadata or {}
     found[path] = int(metadata[b"PARQUET:field_id"]) if b"PARQUET:field_id" in metadata else None
     kind: Any = field.type
     if pa.types.is_struct(kind):
         for place in range(kind.num_fields):
-            _walk_columns((*path, kind.field(place).name), kind.field(place), found)
+            _walk_columns((*path, kind.field(place).name), kind.field(place), found, kinds)
     elif pa.types.is_map(kind):
-        _walk_columns((*path, "key"), kind.key_field, found)
-        _walk_columns((*path, "value"), kind.item_field, found)
+        _walk_columns((*path, "key"), kind.key_field, found, kinds)
+        _walk_columns((*path, "value"), kind.item_field, found, kinds)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        _walk_columns((*path, "element"), kind.value_field, found)
+        _walk_columns((*path, "element"), kind.value_field, found, kinds)
+    else:
+        kinds[path] = str(kind.value_type if pa.types.is_dictionary(kind) else kind)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from duckicelake.errors import Unsupported
 from duckicelake.store.inlined import format_lineage_schema
 from duckicelake.store.inlined_types import FIELD_ID, InlinedColumn, Node, build_node
-from duckicelake.store.parquet import SNAPSHOT_COLUMN, find_column_ids, read_longs, telling
+from duckicelake.store.parquet import SNAPSHOT_COLUMN, find_columns, read_longs, telling
 
 ROW_ID_COLUMN = "_ducklake_internal_row_id"
 
@@ -52,8 +52,8 @@ def read_embedded(source: BinaryIO) -> Embedded:
             raise Unsupported(f"A data file said to span snapshots has no column {SNAPSHOT_COLUMN}.")
         table = file.read(columns=[name for name in (SNAPSHOT_COLUMN, ROW_ID_COLUMN) if name in names], use_threads=False)
         row_ids = read_longs(table.column(ROW_ID_COLUMN)) if ROW_ID_COLUMN in names else None
-        ids = find_column_ids(file.schema_arrow).values()
-        return Embedded(read_longs(table.column(SNAPSHOT_COLUMN)), row_ids, frozenset(i for i in ids if i is not None))
+        field_ids, _ = find_columns(file.schema_arrow)
+        return Embedded(read_longs(table.column(SNAPSHOT_COLUMN)), row_ids, frozenset(i for i in field_ids.values() if i is not None))
 
 
 def can_restore(columns: Sequence[InlinedColumn], embedded: Embedded) -> bool:

@@ -1,7 +1,8 @@
 """DuckLake's file rows as Iceberg data files, with the statistics Iceberg readers prune by.
 
 Bounds are outer bounds or left out: those of uuids (readers disagree about their order) and of binaries (their texts
-are ambiguous) always are. Zero bounds of floats cover both zeros.
+are ambiguous) always are, and those of floats where a NaN may be: engines sort it above all numbers, bounds do not.
+Zero bounds of floats cover both zeros.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from duckicelake.translate.visibility import Longs
 
 REACHABLE = ("s3://", "s3a://", "s3n://", "file:/", "/")
 UNBOUNDED = frozenset({"uuid", "binary"})
+FLOATING = frozenset({"float", "double"})
 POSITION_DELETES = 1
 FILE_PATH_ID, POS_ID = 2147483546, 2147483545
 
@@ -93,6 +95,8 @@ def _bounds(stats: Sequence[ColumnStatsRow], types: Mapping[int, PrimitiveType])
     upper: Bounds = {}
     for row in stats:
         type_ = types[row.column_id]
+        if type_.name in FLOATING and row.contains_nan is not False:
+            continue
         low, high = find_lower(type_, _value(type_, row.min_value)), find_upper(type_, _value(type_, row.max_value))
         if low is not None and high is not None:
             lower[row.column_id], upper[row.column_id] = low, high

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
+from duckicelake.lake.changes import INSERT_KINDS, REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.rows import TableState
 from duckicelake.translate.visibility import FileKey, Longs, TrackedFile, Visibility
 
@@ -58,7 +58,7 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
             every[last].removed.append(file)
         if file.key in visibility:
             _add_deletes(file.key, visibility[file.key], every, range(first, last))
-    _check_rewrites(every, files, visibility.values())
+    _check_rewrites(every, files, visibility)
     return History(base, tuple(steps))
 
 
@@ -72,17 +72,32 @@ def _base_id(state: TableState, steps: Sequence[Step]) -> int:
     return steps[0].snapshot_id - 1 if steps else 0
 
 
-def _check_rewrites(every: Sequence[Step], files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> None:
-    """Compared with the snapshot before it, a rewrite that stands for expired changes too is none."""
+def _check_rewrites(every: Sequence[Step], files: Iterable[TrackedFile], visibility: Mapping[FileKey, Visibility]) -> None:
+    """Compared with the snapshot before it, a rewrite that adds or deletes rows, or stands for expired changes too, is none."""
     if not any(step.is_rewrite for step in every):
         return
     ends = {file.end_snapshot for file in files if file.end_snapshot is not None}
     events = {file.begin_snapshot for file in files} | ends
-    for changed in visibility:
+    for changed in visibility.values():
         events |= set(changed.changes().tolist())
     ordered = sorted(events)
     for before, step in pairwise(every):
         step.is_rewrite &= bisect_right(ordered, before.snapshot_id) == bisect_left(ordered, step.snapshot_id)
+        if step.is_rewrite:
+            step.is_rewrite = _count_new_rows(before.snapshot_id, step, visibility) == 0
+
+
+def _count_new_rows(before: int, step: Step, visibility: Mapping[FileKey, Visibility]) -> int:
+    """Return how many rows more a step shows than the snapshot before it, from what it changed alone."""
+
+    def count_deleted(key: FileKey, lake_snapshot_id: int) -> int:
+        return len(visibility[key].deleted_at(lake_snapshot_id)) if key in visibility else 0
+
+    added = sum(file.record_count - count_deleted(file.key, step.snapshot_id) for file in step.added)
+    removed = sum(file.record_count - count_deleted(file.key, before) for file in step.removed)
+    kept = step.deletes.keys() - {file.key for file in step.added}
+    deleted = sum(count_deleted(key, step.snapshot_id) - count_deleted(key, before) for key in kept)
+    return added - removed - deleted
 
 
 def _step_index(ids: Longs, event: int) -> int:
@@ -111,7 +126,7 @@ def _published_steps(state: TableState, last: int, latest_ms: int) -> list[Step]
         # Iceberg wants its log in order of time; Postgres stamps a commit with the time its transaction began
         latest_ms = max(latest_ms, to_ms(row.snapshot_time))
         kinds = kinds_of_table(row.changes_made, state.table.table_id)
-        steps.append(Step(row.snapshot_id, latest_ms, bool(kinds & REWRITE_KINDS)))
+        steps.append(Step(row.snapshot_id, latest_ms, bool(kinds & REWRITE_KINDS) and not kinds & INSERT_KINDS))
     if last > (steps[-1].snapshot_id if steps else 0):
         steps.append(Step(last, max(latest_ms, to_ms(state.oldest.snapshot_time))))
     return steps

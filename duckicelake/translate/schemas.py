@@ -1,13 +1,13 @@
 """The schemas a table has had: ids in order of appearance, never changed once noted."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from duckicelake.errors import Unsupported
-from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
-from duckicelake.lake.rows import JsonNote, TableState
+from duckicelake.lake.rows import ColumnRow, JsonNote, TableState
 from duckicelake.translate.shape.leaf_types import ONLY_IN_V3
 from duckicelake.translate.shape.told_schemas import carry_over, format_note, parse_notes
 from duckicelake.translate.types import (
@@ -30,7 +30,8 @@ class Schemas:
     """A table's schemas over time: `timeline` holds the lake snapshot each is valid from, ascending.
 
     `format_version` is the lowest that can say them all, and never below the one given out before. `hidden` are columns
-    that none of them shows. `told` are the schemas that Iceberg clients gave it, by id.
+    that none of them shows. `told` are the schemas that Iceberg clients gave it, by id. `breaks_vectors`: files may hold
+    what Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long) or reads wrongly (milliseconds).
     """
 
     timeline: tuple[tuple[int, Schema], ...]
@@ -39,6 +40,7 @@ class Schemas:
     format_version: int
     hidden: frozenset[int] = frozenset()
     told: Mapping[int, Schema] = field(default_factory=dict[int, Schema])
+    breaks_vectors: bool = False
 
     def at(self, lake_snapshot_id: int) -> Schema:
         """Return the schema at a lake snapshot, the oldest known one when it is older still."""
@@ -89,7 +91,25 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
     needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2
     noted = table.format_version if table else needed
-    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden, told)
+    breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row)
+    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden, told, breaks_vectors)
+
+
+def _has_millis(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
+    in_files = (row for row in columns if row.end_snapshot is None or row.end_snapshot > oldest_row)
+    return any(row.column_type.lower() == "timestamp_ms" for row in in_files)
+
+
+def _has_widened(timeline: Sequence[tuple[int, Schema]], oldest_row: int) -> bool:
+    ints = set[int]()
+    ends = [since for since, _ in timeline[1:]]
+    for (_, schema), until in zip(timeline, [*ends, None], strict=True):
+        names = {field_id: leaf.name for field_id, leaf in leaf_fields(schema)}
+        if any(names.get(field_id) == "long" for field_id in ints):
+            return True
+        if until is None or until > oldest_row:
+            ints |= {field_id for field_id, name in names.items() if name == "int"}
+    return False
 
 
 def _needs_v3(schema: Schema) -> bool:

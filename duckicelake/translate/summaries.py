@@ -1,6 +1,5 @@
 """Snapshot summaries: the operation, what changed, and the totals after it, as strings like every Iceberg writer's."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.manifest import AnyFile
@@ -38,14 +37,6 @@ class Totals:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """A file that a snapshot added (manifest entry status 1) or deleted (2)."""
-
-    status: int
-    file: AnyFile
-
-
 class Tally:
     """What one snapshot added and deleted, counted file by file: there may be a million of them."""
 
@@ -81,15 +72,7 @@ class Tally:
         return total
 
 
-def summarise(step: Step, changes: Iterable[FileChange], before: Totals) -> tuple[dict[str, str], Totals]:
-    """Return a snapshot's summary, with its operation, and the totals after it."""
-    tally = Tally()
-    for change in changes:
-        tally.count(change.status, change.file)
-    return summarise_tally(step, tally, before)
-
-
-def summarise_tally(step: Step, tally: Tally, before: Totals) -> tuple[dict[str, str], Totals]:
+def summarise(step: Step, tally: Tally, before: Totals) -> tuple[dict[str, str], Totals]:
     """Return the summary of a snapshot whose changes are counted, and the totals after it."""
     added, removed = tally.added(), tally.removed()
     after = before.moved(added, removed)

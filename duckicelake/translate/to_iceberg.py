@@ -14,15 +14,21 @@ from duckicelake.translate.shape.sort_orders import SortOrders
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 FIRST_PARTITION_FIELD_ID = 1000
+VECTORIZED = "read.parquet.vectorization.enabled"
 
 
-def to_properties(tags: Sequence[TagRow], mapping: NameMapping, snapshot_id: int | None) -> dict[str, str]:
-    """Return a table's properties: its DuckLake tags, that clients may not delete files, how to map names, the reserved one."""
+def to_properties(tags: Sequence[TagRow], mapping: NameMapping, snapshot_id: int | None, *, breaks_vectors: bool = False) -> dict[str, str]:
+    """Return a table's properties: its DuckLake tags, that clients may not delete files, how to map names, the reserved one.
+
+    `breaks_vectors`: Spark's vectorised reader (Iceberg 1.11) would fail or show other values; its other reader is right.
+    """
     properties = {tag.key: tag.value for tag in tags if tag.value is not None}
     names = mapping.format()
     if names is not None:
         properties[PROPERTY] = names
     properties.setdefault("gc.enabled", "false")
+    if breaks_vectors:
+        properties.setdefault(VECTORIZED, "false")
     properties.pop(SNAPSHOT_ID_PROPERTY, None)
     if snapshot_id is not None:
         properties[SNAPSHOT_ID_PROPERTY] = str(snapshot_id)
@@ -47,6 +53,7 @@ def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Seque
     """Return the metadata of a state without its version: no time of update, no log of older versions."""
     schemas, partitioning = shape.schemas, shape.partitioning
     current = snapshots[-1] if snapshots else None
+    newest = current.snapshot_id if current else None
     noted = state.notes.table
     field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
     return TableMetadata(
@@ -63,8 +70,8 @@ def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Seque
         last_partition_id=max([FIRST_PARTITION_FIELD_ID - 1, noted.last_partition_id if noted else 0, *field_ids]),
         sort_orders=shape.sort_orders.orders,
         default_sort_order_id=shape.sort_orders.default.order_id,
-        properties=to_properties(state.tags, shape.mapping, current.snapshot_id if current else None),
-        current_snapshot_id=current.snapshot_id if current else None,
+        properties=to_properties(state.tags, shape.mapping, newest, breaks_vectors=schemas.breaks_vectors),
+        current_snapshot_id=newest,
         snapshots=tuple(snapshots),
         snapshot_log=tuple((snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in snapshots),
         refs=to_refs(current),

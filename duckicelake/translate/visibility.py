@@ -7,13 +7,15 @@ later and files rewritten from several snapshots all come down to this.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, combinations, groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable, PartialFileRow, SchemaVersionRow
+from duckicelake.errors import Unsupported
+from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable, PartialFileRow, RepeatedFileRow, SchemaVersionRow
 
 FOREVER = int(np.iinfo(np.int64).max)
 NEVER_REWRITTEN = 0
@@ -48,6 +50,13 @@ class Visibility:
     def deleted_at(self, lake_snapshot_id: int) -> Longs:
         """Return the deleted positions of a lake snapshot, ascending."""
         return self.positions[(self.died <= lake_snapshot_id) | (self.born > lake_snapshot_id)]
+
+    def until(self, lake_snapshot_id: int) -> tuple[bytes, bytes, bytes]:
+        """Return what was known at a lake snapshot, to be compared."""
+        born = np.where(self.born <= lake_snapshot_id, self.born, 0)
+        died = np.where(self.died <= lake_snapshot_id, self.died, FOREVER)
+        told = (born > 0) | (died < FOREVER)
+        return self.positions[told].tobytes(), born[told].tobytes(), died[told].tobytes()
 
     def changes(self) -> Longs:
         """Return the lake snapshots at which the deleted positions may change, ascending."""
@@ -224,3 +233,15 @@ def _split_by_begin(group: Sequence[RewrittenFile], versions: Sequence[SchemaVer
         version = find_version(versions, begin)
         key = format_key(begin, version.schema_version, group[0].written_at)
         yield RestoredFile(TrackedFile(key, begin, None, len(part)), version, row_ids[part], data_file_ids[part], positions[part]), part
+
+
+def check_repeated(files: Sequence[RepeatedFileRow], deleted_from: Container[FileKey]) -> None:
+    """Refuse a file that is in a table twice at a time while rows of it are deleted: Iceberg deletes rows by path."""
+    pairs = chain.from_iterable(combinations(group, 2) for _, group in groupby(files, key=lambda row: row.path))
+    for first, second in pairs:
+        overlap = second.begin_snapshot < (first.end_snapshot or FOREVER)
+        if overlap and (first.data_file_id in deleted_from or second.data_file_id in deleted_from):
+            raise Unsupported(
+                f"The file {first.path!r} is in the table twice and has deleted rows, which Iceberg readers would miss in both. "
+                "Copy the table with CREATE TABLE … AS SELECT."
+            )

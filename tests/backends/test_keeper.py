@@ -93,4 +93,6 @@ def test_a_child_that_never_answers_is_explained(tmp_path: Path) -> None:
 
 def test_a_keeper_that_never_started_can_be_stopped(tmp_path: Path) -> None:
     """Stopping after a failed start goes through every keeper."""
-    Child(tmp_path, "").keeper.stop()
+    child = Child(tmp_path, "")
+    child.keeper.stop()
+    assert child.pid() is None

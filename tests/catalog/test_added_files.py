@@ -109,3 +109,40 @@ def test_an_added_file_may_lack_a_column_of_large_numbers(lake: FreshLake, wareh
     conn.execute("ALTER TABLE t ADD COLUMN n UINTEGER")
     conn.execute("COMMIT")
     assert open_static(lake, load(warehouse)).scan().to_arrow()["n"].null_count == 20
+
+
+def test_a_file_that_was_added_twice_cannot_lose_rows(lake: FreshLake, warehouse: Warehouse) -> None:
+    """Iceberg deletes by path, so both copies would lose them; without deletes, or one after the other, it is read."""
+    conn = lake.duckdb()
+    path = outside(lake, "twice.parquet")
+    conn.execute("CREATE TABLE t (id INTEGER)")
+    conn.execute(f"COPY (SELECT i::INT AS id FROM range(30) r(i)) TO '{path}'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
+    conn.execute("DELETE FROM t")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
+    assert open_static(lake, load(warehouse)).scan().to_arrow().num_rows == 30
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
+    assert open_static(lake, load(warehouse)).scan().to_arrow().num_rows == 60
+    conn.execute("DELETE FROM t WHERE id = 5 AND rowid < 40")
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="twice.parquet' is in the table twice"):
+            load(warehouse)
+
+
+@pytest.mark.parametrize(
+    ("column_type", "value"),
+    [
+        ("TIMESTAMP_S", "TIMESTAMP '2020-01-02 03:04:05.5'"),
+        ("TIMESTAMP", "TIMESTAMP_NS '2020-01-02 03:04:05.000000001'"),
+        ("BIGINT", "3000000000::UINTEGER"),
+    ],
+)
+def test_a_file_of_another_type_is_refused(lake: FreshLake, warehouse: Warehouse, column_type: str, value: str) -> None:
+    """Where DuckDB casts what the file holds, readers of Iceberg would show other values."""
+    conn = lake.duckdb()
+    path = outside(lake, "other.parquet")
+    conn.execute(f"CREATE TABLE t (v {column_type})")
+    conn.execute(f"COPY (SELECT {value} AS v) TO '{path}'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
+    with pytest.raises(Unsupported, match="in the column 'v'"):
+        load(warehouse)

@@ -64,4 +64,6 @@ def test_a_failure_reaches_the_caller(objects: Objects, tmp_path: Path) -> None:
 
 def test_nothing_to_ship(objects: Objects) -> None:
     """An empty outbox is shipped at once."""
-    Outbox(objects, set()).ship()
+    outbox = Outbox(objects, set())
+    outbox.ship()
+    assert outbox.known_uris == set()

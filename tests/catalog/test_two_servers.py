@@ -10,7 +10,7 @@ from tests.support.lakes import FreshLake
 
 def version(loaded: LoadedTable) -> int:
     """Return N of `v<N>.metadata.json`."""
-    return int(loaded.metadata_location.rsplit("/v", 1)[1].split(".")[0])
+    return int(str(loaded.metadata_location).rsplit("/v", 1)[1].split(".")[0])
 
 
 def test_servers_publishing_at_once_agree(lake: FreshLake, open_server: Opener) -> None:

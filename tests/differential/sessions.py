@@ -33,17 +33,23 @@ class Sessions:
     def on_catalog(self, served: Served) -> Generator[DuckDBIcebergReader]:
         """A session with the served catalog attached as `ice`."""
         with self._lend(format_iceberg_attach(served.server), "ice") as conn:
+            # A namespace with a dot in its name is found only after a listing.
+            conn.execute("SELECT count(*) FROM duckdb_tables() WHERE database_name = 'ice'")
             yield DuckDBIcebergReader(conn)
 
     @contextmanager
     def _lend(self, attach: str, name: str) -> Generator[DuckDBPyConnection]:
         conn = self.idle.pop() if self.idle else self._open()
-        conn.execute(attach)
-        yield conn
-        # After a failure the session is not lent again: DuckDB may have given it up.
-        conn.execute("USE memory")
-        conn.execute(f"DETACH {name}")
-        self.idle.append(conn)
+        try:
+            conn.execute(attach)
+            yield conn
+            conn.execute("USE memory")
+            conn.execute(f"DETACH {name}")
+            self.idle.append(conn)
+        finally:
+            # After a failure it is not lent again; and once the lake is gone, DuckDB cannot end a transaction on it and aborts.
+            if conn not in self.idle:
+                conn.close()
 
     def _open(self) -> DuckDBPyConnection:
         conn = connect_duckdb(Path(self.stack.extension_folder), EXTENSIONS)

@@ -6,11 +6,22 @@ import pytest
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
 from tests.differential.checks.contents import check_contents
 from tests.differential.checks.deletes import Targets, list_targets
 from tests.differential.checks.manifests import check_metadata
+from tests.differential.checks.partitions import check_partitions
+from tests.differential.checks.snapshots import check_snapshot_ids, list_appends
+from tests.differential.generator.definitions import CreateTable, SetComment
+from tests.differential.generator.kinds import Column, Scalar
+from tests.differential.generator.operations import Delete, Insert
+from tests.differential.generator.predicates import Everything
+from tests.differential.generator.steps import History, Step
+from tests.differential.prove import play
+from tests.differential.replay import Past, read_snapshots
+from tests.differential.sessions import Sessions
 from tests.support.readers import Served
 
 # Where PyIceberg keeps these in a data file's record.
@@ -105,6 +116,40 @@ def test_a_wrong_partition_is_found(published: IcebergTable) -> None:
     entry.data_file[PARTITION] = other.data_file.partition
     with pytest.raises(AssertionError):
         check_contents(published, entry, NOTHING)
+
+
+@pytest.mark.parametrize(("index", "value"), [(0, False), (2, b"p1"), (3, b"p0")], ids=["null", "lower", "upper"])
+def test_a_lie_about_a_manifests_partitions_is_found(published: IcebergTable, index: int, value: object) -> None:
+    """The range that a manifest list gives of a manifest's partitions is held against the entries."""
+    snapshot = published.snapshots()[0]
+    (manifest,) = [found for found in snapshot.manifests(published.io) if found.partition_spec_id > 0]
+    entries = manifest.fetch_manifest_entry(published.io, discard_deleted=False)
+    entries[0].data_file[PARTITION] = Record(None) if index == 0 else entries[0].data_file.partition
+    summary = (manifest.partitions or [])[0]
+    summary[0] = True
+    check_partitions(published, manifest, entries)
+    summary[index] = value
+    with pytest.raises(AssertionError):
+        check_partitions(published, manifest, entries)
+
+
+def test_a_snapshot_too_many_or_too_few_is_found(served: Served, sessions: Sessions) -> None:
+    """The list of a table's snapshots is held against the model, and against what DuckLake says of each."""
+    create = CreateTable("main", "t", (Column(1, "id", Scalar("int32")),))
+    steps = (create, Insert(1, (((1, 1),),)), SetComment(1, None, "x"), Delete(1, Everything()))
+    history = History("UTC", tuple(Step((operation,)) for operation in steps))
+    pyiceberg = served.pyiceberg()
+    with sessions.on_lake(served.lake) as duckdb:
+        past = Past(play(served, history, duckdb, pyiceberg), read_snapshots(duckdb.conn))
+    published, table = pyiceberg.catalog.load_table(("main", "t")), past.head.tables[1]
+    assert check_snapshot_ids(past, table, published, {2, 4}) == [2, 4]
+    assert list(list_appends(past, table, published)) == [2]
+    for recorded in ({2}, {2, 3, 4}):
+        with pytest.raises(AssertionError):
+            check_snapshot_ids(past, table, published, recorded)
+    vars(published.metadata)["snapshots"] = published.snapshots()[:1]
+    with pytest.raises(AssertionError):
+        check_snapshot_ids(past, table, published, {2})
 
 
 def unknown_target(files: dict[str, DataFile]) -> None:

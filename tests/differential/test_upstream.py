@@ -88,6 +88,23 @@ def test_altered_and_renamed_in_one_transaction_breaks_the_lake_for_duckdb(serve
     assert served.pyiceberg().read(("main", "other"))["id"].to_pylist() == [1]
 
 
+def test_a_column_that_an_added_file_lacks_is_deleted_as_if_not_null(served: Served) -> None:
+    """DuckDB's statistics leave the file out, so IS NOT NULL means its rows too; the lake has lost them, and so have its readers."""
+    outside = served.lake.data_path.replace("/data/", "/outside/") + "short.parquet"
+    conn = run(
+        served,
+        "CREATE TABLE t (id INTEGER, x INTEGER)",
+        "INSERT INTO t VALUES (100, 1), (101, 2)",
+        f"COPY (SELECT i::INTEGER AS id FROM range(20) r(i)) TO '{outside}'",
+        f"CALL ducklake_add_data_files('lake', 't', '{outside}', allow_missing => true)",
+    )
+    assert conn.execute("SELECT x FROM t").fetchall().count((None,)) == 20
+    assert conn.execute("SELECT count(x) FROM t").fetchone() == (22,)
+    conn.execute("DELETE FROM t WHERE x IS NOT NULL")
+    assert conn.execute("SELECT count(*) FROM (FROM t)").fetchone() == (0,)
+    assert published(served, "id") == []
+
+
 def test_deletion_vectors_forget_older_deletes(served: Served) -> None:
     """DuckDB replaces one by the next, and an older snapshot shows rows again; readers of the catalog see the same."""
     conn = run(
@@ -115,6 +132,7 @@ def test_duckdb_takes_the_text_null_for_no_default(served: Served) -> None:
         ("ALTER TABLE t ADD COLUMN y INTEGER DEFAULT (1 + 1)", "non-literal default"),
         ("ALTER TABLE t ALTER COLUMN x SET DEFAULT (1 + 1)", "non-literal default"),
         ("ALTER TABLE t SET SORTED BY (x)", "transaction-local inlined data"),
+        ("ALTER TABLE t SET PARTITIONED BY (x)", "transaction-local inlined data"),
     ],
 )
 def test_duckdb_refuses(served: Served, statement: str, message: str) -> None:
@@ -169,3 +187,28 @@ def test_spark_cannot_read_some_types(served: Served, spark: Spark, value: str) 
     run(served, f"CREATE TABLE t AS SELECT {value} AS x FROM range(20)")
     with pytest.raises(SparkRefused):
         served.spark(spark).read(T)
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_cannot_read_widened_numbers_by_vectors(served: Served, spark: Spark) -> None:
+    """Iceberg's vectorised reader breaks over an int that became a long; the table's properties keep Spark off it."""
+    run(served, "CREATE TABLE t AS SELECT i::INTEGER AS id FROM range(20) r(i)", "ALTER TABLE t ALTER COLUMN id TYPE BIGINT")
+    reader = served.spark(spark)
+    assert sorted(reader.read(T)["id"].to_pylist()) == list(range(20))
+    frames = spark.session.read.option("vectorization-enabled", "true")
+    with pytest.raises(SparkRefused, match="ClassCastException"):
+        spark.collect(frames.table, f"{reader.catalog}.main.t")
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_reads_milliseconds_wrongly_by_vectors(served: Served, spark: Spark) -> None:
+    """Iceberg's vectorised reader takes milliseconds of a dictionary for microseconds; the table's properties keep Spark off it."""
+    made = "SELECT i AS id, (TIMESTAMP '2000-02-29' + INTERVAL (i % 2) DAY)::TIMESTAMP_MS AS x FROM range(40) r(i)"
+    run(served, "CREATE TABLE t (id INTEGER, x TIMESTAMP_MS)", f"INSERT INTO t {made}")
+    reader = served.spark(spark)
+    assert sorted(set(reader.read(T)["x"].cast(pa.int64()).to_pylist())) == [951_782_400_000_000, 951_868_800_000_000]
+    frames = spark.session.read.option("vectorization-enabled", "true")
+    wrong = spark.collect(frames.table, f"{reader.catalog}.main.t")["x"].cast(pa.int64()).to_pylist()
+    assert sorted(set(wrong)) == [951_782_400_000, 951_868_800_000]

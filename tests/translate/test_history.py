@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.translate.history import Step, to_history
 from duckicelake.translate.manifests import ADDED, DELETED
-from duckicelake.translate.summaries import FileChange, Totals, summarise
+from duckicelake.translate.summaries import Tally, Totals, summarise
 from duckicelake.translate.visibility import TrackedFile
 from tests.translate.support.states import EPOCH, TABLE_ID, make_state, snapshot, visibility
 
@@ -76,7 +76,9 @@ def test_only_changed_positions_are_told() -> None:
         pytest.param(f"inline_flush:{TABLE_ID}", True, id="flush"),
         pytest.param(f"merge_adjacent:{TABLE_ID}", True, id="merge"),
         pytest.param(f"rewrite_delete:{TABLE_ID}", True, id="rewrite"),
+        pytest.param(f"inline_flush:{TABLE_ID},deleted_from_table:{TABLE_ID}", True, id="flush of inlined deletes"),
         pytest.param(f"inserted_into_table:{TABLE_ID}", False, id="insert"),
+        pytest.param(f"inserted_into_table:{TABLE_ID},inline_flush:{TABLE_ID}", False, id="insert and flush in one transaction"),
         pytest.param(f"merge_adjacent:{TABLE_ID}1,deleted_from_table:{TABLE_ID}", False, id="another table's merge"),
         pytest.param(None, False, id="nothing said"),
     ],
@@ -85,6 +87,17 @@ def test_rewrites_are_told_by_their_kind(kinds: str | None, expected: bool) -> N
     """Flush, merge and rewrite leave every row as it was."""
     history = to_history(make_state([snapshot(1), snapshot(2, kinds)]), [TrackedFile(1, 1, None, 1)], {})
     assert [step.is_rewrite for step in history.steps] == [False, expected]
+
+
+def test_a_rewrite_that_deletes_rows_too_is_none() -> None:
+    """A transaction may flush and delete; tokens alone do not tell it from a flush of inlined deletes."""
+    kinds = f"inline_flush:{TABLE_ID},deleted_from_table:{TABLE_ID}"
+    state = make_state([snapshot(1), snapshot(3, kinds)])
+    inlined, flushed, other = TrackedFile(-1, 1, 3, 4), TrackedFile(1, 3, None, 4), TrackedFile(2, 1, None, 9)
+    dead = visibility({}, {0: 1})
+    assert to_history(state, [inlined, flushed, other], {1: dead, -1: dead}).steps[-1].is_rewrite
+    assert not to_history(state, [inlined, flushed, other], {2: visibility({}, {0: 3})}).steps[-1].is_rewrite
+    assert not to_history(state, [inlined, flushed, TrackedFile(2, 1, 3, 9)], {}).steps[-1].is_rewrite
 
 
 def test_a_rewrite_that_stands_for_expired_changes_too_is_none() -> None:
@@ -123,6 +136,14 @@ def delete_file(count: int, file_format: str = "PARQUET") -> DataFile:
     return DataFile(1, f"s3://b/{count}.deletes", file_format, (), count, 10)
 
 
+def tally(*changes: tuple[int, DataFile]) -> Tally:
+    """The count of some files added or deleted."""
+    counted = Tally()
+    for status, file in changes:
+        counted.count(status, file)
+    return counted
+
+
 @pytest.mark.parametrize(
     ("added", "removed", "is_rewrite", "expected"),
     [
@@ -141,7 +162,7 @@ def delete_file(count: int, file_format: str = "PARQUET") -> DataFile:
 )
 def test_operations(added: list[DataFile], removed: list[DataFile], is_rewrite: bool, expected: str) -> None:
     """Iceberg's word for what a snapshot did."""
-    changes = [*(FileChange(ADDED, file) for file in added), *(FileChange(DELETED, file) for file in removed)]
+    changes = tally(*((ADDED, file) for file in added), *((DELETED, file) for file in removed))
     summary, _ = summarise(
         Step(7, 0, is_rewrite), changes, Totals(records=9, data_files=9, delete_files=9, position_deletes=9, files_size=9)
     )
@@ -151,7 +172,7 @@ def test_operations(added: list[DataFile], removed: list[DataFile], is_rewrite: 
 def test_a_summary_counts_what_changed_and_what_is_there() -> None:
     """Strings; zero changes are left out, zero totals are not; deletion vectors are told apart."""
     before = Totals(records=10, data_files=2, delete_files=1, position_deletes=4, files_size=210)
-    changes = [FileChange(ADDED, data_file(5)), FileChange(ADDED, delete_file(2, "PUFFIN")), FileChange(DELETED, delete_file(4))]
+    changes = tally((ADDED, data_file(5)), (ADDED, delete_file(2, "PUFFIN")), (DELETED, delete_file(4)))
     summary, after = summarise(Step(7, 0), changes, before)
     assert summary == {
         "operation": "overwrite",
@@ -179,8 +200,8 @@ def test_a_summary_counts_what_changed_and_what_is_there() -> None:
 @given(st.lists(st.tuples(st.sampled_from([ADDED, DELETED]), st.integers(0, 9), st.sampled_from([0, 1])), max_size=9))
 def test_totals_are_the_sum_of_all_changes(events: list[tuple[int, int, int]]) -> None:
     """What is added and taken away again leaves the totals as they were."""
-    changes = [FileChange(status, data_file(count) if content == 0 else delete_file(count)) for status, count, content in events]
-    back = [FileChange(DELETED if change.status == ADDED else ADDED, change.file) for change in changes]
-    _, there = summarise(Step(1, 0), changes, Totals())
-    _, again = summarise(Step(2, 0), back, there)
+    changes = [(status, data_file(count) if content == 0 else delete_file(count)) for status, count, content in events]
+    back = [(DELETED if status == ADDED else ADDED, file) for status, file in changes]
+    _, there = summarise(Step(1, 0), tally(*changes), Totals())
+    _, again = summarise(Step(2, 0), tally(*back), there)
     assert (again.records, again.data_files, again.delete_files, again.position_deletes, again.files_size) == (0, 0, 0, 0, 0)

@@ -91,6 +91,17 @@ def test_a_format_version_once_given_never_falls(room: Room) -> None:
     assert to_schemas(replace(state, notes=replace(state.notes, table=noted)), 0).format_version == 3
 
 
+def test_what_breaks_vectors_is_known_while_such_rows_are_left(room: Room) -> None:
+    """An int that became a long is one in older files, nested or not, until no such row is left; milliseconds always do."""
+    statements = ["ALTER TABLE {t} ADD COLUMN xs STRUCT(a SMALLINT)[]", "ALTER TABLE {t} ALTER COLUMN xs TYPE STRUCT(a BIGINT)[]"]
+    state = room.read(tell(room, statements))
+    changed = max(row.begin_snapshot for row in state.columns)
+    assert to_schemas(state, 0).breaks_vectors
+    assert not to_schemas(state, changed).breaks_vectors
+    assert not to_schemas(room.read(tell(room, statements[:1])), 0).breaks_vectors
+    assert to_schemas(room.read(tell(room, ["ALTER TABLE {t} ADD COLUMN m TIMESTAMP_MS[]"])), 0).breaks_vectors
+
+
 def test_the_note_is_the_schema(room: Room) -> None:
     """The noted JSON is exactly the published fields."""
     schemas = to_schemas(room.read(tell(room, HISTORY)), 0)

@@ -15,7 +15,7 @@ from duckicelake.translate.partitions import UNPARTITIONED, Partitioning, Partit
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.shape.name_mapping import NameMapping
 from duckicelake.translate.shape.sort_orders import SortOrders
-from duckicelake.translate.to_iceberg import Shape, only_refs, to_metadata, to_properties, with_version
+from duckicelake.translate.to_iceberg import VECTORIZED, Shape, only_refs, to_metadata, to_properties, with_version
 from tests.translate.support.states import make_state
 
 NO_NAMES = NameMapping({}, {}, {}, frozenset())
@@ -26,7 +26,7 @@ LOCATION = "s3://b/iceberg/main/t"
 
 def shape(specs: tuple[PublishedSpec, ...] = (UNPARTITIONED,), default_spec_id: int = 0) -> Shape:
     """A table of two columns."""
-    schemas = Schemas(((1, SCHEMA),), (JsonNote(3, "s"),), 5, 2, frozenset())
+    schemas = Schemas(((1, SCHEMA),), (JsonNote(3, "s"),), 5, 2, frozenset(), breaks_vectors=False)
     partitioning = Partitioning(specs, {}, default_spec_id, (JsonNote(2, "p"),))
     return Shape(schemas, partitioning, SortOrders((UNSORTED,), UNSORTED, (JsonNote(1, "o"),)), NO_NAMES)
 
@@ -73,6 +73,13 @@ def test_properties_are_tags(tags: list[TagRow], expected: dict[str, str]) -> No
     """Clients may not delete files unless told otherwise; the reserved property is ours."""
     assert to_properties(tags, NO_NAMES, None) == {"gc.enabled": "false"} | expected
     assert to_properties(tags, NO_NAMES, 7) == {"gc.enabled": "false"} | expected | {"ducklake.snapshot-id": "7"}
+
+
+def test_a_table_that_breaks_vectors_is_not_read_by_them() -> None:
+    """Spark is kept off its vectorised reader; who sets the property otherwise has the word."""
+    assert to_properties((), NO_NAMES, None, breaks_vectors=True)[VECTORIZED] == "false"
+    tag = TagRow(VECTORIZED, "true")
+    assert to_properties((tag,), NO_NAMES, None, breaks_vectors=True)[VECTORIZED] == "true"
 
 
 def test_metadata_reads_back() -> None:

@@ -21,7 +21,7 @@ from duckicelake.iceberg.encoding.columns import (
 )
 from duckicelake.lake.rows import PackedColumnStats
 from duckicelake.translate.columns.bounds import Texts, bound_columns
-from duckicelake.translate.files import LeafTypes
+from duckicelake.translate.files import FLOATING, LeafTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,10 @@ def _texts(packed: str, packed_lengths: bytes) -> Texts:
 
 def _find_bounds(rows: Rows, types: LeafTypes) -> tuple[BytesColumn, BytesColumn]:
     by_column = np.argsort(rows.column_id, kind="stable")
-    least, greatest = (texts.take(pa.array(by_column)) for texts in (rows.min_value, rows.max_value))
+    floating = [column for column, type_ in types.items() if type_.name in FLOATING]
+    safe: Flags = np.asarray((rows.contains_nan == 0) | ~np.isin(rows.column_id, floating))
+    told = (arrow.if_else(pa.array(safe), texts, None) for texts in (rows.min_value, rows.max_value))
+    least, greatest = (texts.take(pa.array(by_column)) for texts in told)
     different, starts = np.unique(rows.column_id[by_column], return_index=True)
     found = [
         bound_columns(types[int(column)], least[start:end], greatest[start:end])

@@ -86,3 +86,39 @@ def format_sql_leaf(column_type: str) -> str:
     if column_type in PARTIAL or find_primitive(column_type) is None:
         return REPLACEMENTS.get(column_type, "VARCHAR")
     return SQL_NAMES.get(column_type, column_type.upper())
+
+
+STORED_KINDS: Mapping[str, str] = {
+    "boolean": "bool",
+    "int8": "int8",
+    "int16": "u?int8|int16",
+    "int32": "u?int8|u?int16|int32",
+    "int64": "u?int8|u?int16|int32|int64",
+    "uint8": "uint8",
+    "uint16": "uint8|uint16",
+    "uint32": "uint8|uint16|uint32",
+    "float32": "float",
+    "float64": "float|double",
+    "varchar": "(large_)?string(_view)?|extension<arrow.json>",
+    "json": "(large_)?string(_view)?|extension<arrow.json>",
+    "blob": "(large_)?binary(_view)?|fixed_size_binary.*",
+    "uuid": "extension<arrow.uuid>|fixed_size_binary.16.",
+    "date": "date32.*",
+    "time": "time64.us.",
+    "timestamp": "timestamp.(us|ms).",
+    "timestamp_us": "timestamp.(us|ms).",
+    "timestamp_s": "nothing",
+    "timestamp_ms": "timestamp.ms.",
+    "timestamp_ns": "timestamp.ns.",
+    "timestamptz": "timestamp.(us|ms), tz=.*",
+}
+"""What a file that DuckDB did not write may hold, in Arrow's words, so that reading it as published shows what DuckDB shows."""
+
+
+def reads_as_stored(ducklake_type: str, kind: str) -> bool:
+    """Tell whether a column stored as this Arrow type shows the same values to DuckDB and to Iceberg readers."""
+    stored = re.fullmatch(r"decimal(?:32|64|128)\((\d+), (\d+)\)", kind)
+    column = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", ducklake_type)
+    if column is not None:
+        return stored is not None and stored[2] == column[2] and int(stored[1]) <= int(column[1])
+    return re.fullmatch(STORED_KINDS.get(ducklake_type, ".*"), kind) is not None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from duckicelake.errors import Unsupported
 from duckicelake.lake.rows import ColumnRow, NameMappingRow
+from duckicelake.translate.shape.leaf_types import reads_as_stored
 
 PROPERTY = "schema.name-mapping.default"
 
@@ -19,9 +20,13 @@ NamePath = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """The columns of a Parquet file at every level, each with the field id it carries, or None."""
+    """The columns of a Parquet file at every level, each with the field id it carries, or None.
+
+    `kinds` are the types of the leaves in Arrow's words.
+    """
 
     field_ids: Mapping[NamePath, int | None]
+    kinds: Mapping[NamePath, str] = field(default_factory=dict[NamePath, str])
 
 
 @dataclass(slots=True)
@@ -34,13 +39,14 @@ class _Node:
 class NameMapping:
     """The merged mapping of a table: `by_mapping` has each DuckLake mapping's paths, `merged` all of them.
 
-    `field_ids` are those of all columns the table has ever had.
+    `field_ids` are those of all columns the table has ever had, `types` all DuckLake types of each.
     """
 
     by_mapping: Mapping[int, Mapping[NamePath, int]]
     merged: Mapping[NamePath, int]
     hive_columns: Mapping[int, frozenset[int]]
     field_ids: frozenset[int]
+    types: Mapping[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
 
     def format(self) -> str | None:
         """Return the value of the table property, or None when there is nothing to map."""
@@ -82,7 +88,11 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
                     f"{merged[path]} and {field_id}), which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."
                 )
     hive_columns = {key: frozenset(ids) for key, ids in hive.items()}
-    return NameMapping(by_mapping, merged, hive_columns, frozenset(row.column_id for row in columns))
+    types: dict[int, set[str]] = {}
+    for row in columns:
+        types.setdefault(row.column_id, set()).add(row.column_type.lower())
+    by_id = {column_id: frozenset(found) for column_id, found in types.items()}
+    return NameMapping(by_mapping, merged, hive_columns, frozenset(by_id), by_id)
 
 
 def _to_paths(rows: Iterable[NameMappingRow], lists: frozenset[int]) -> dict[NamePath, int]:
@@ -116,4 +126,11 @@ def check_mapped_file(path: str, mapping_id: int, columns: FileColumns, mapping:
             raise Unsupported(
                 f"Data file {path!r}, added with ducklake_add_data_files, has a column {'.'.join(name)!r} that Iceberg would read "
                 f"as field {read_as} and DuckLake as {own.get(name)}. Copy the table with CREATE TABLE … AS SELECT."
+            )
+        kind, types = columns.kinds.get(name), mapping.types.get(read_as or -1, frozenset())
+        if kind is not None and types and not any(reads_as_stored(type_, kind) for type_ in types):
+            raise Unsupported(
+                f"Data file {path!r}, added with ducklake_add_data_files, holds {kind} in the column {'.'.join(name)!r} of the "
+                f"DuckLake type {' or '.join(sorted(types))}; Iceberg readers would not show what DuckDB does. "
+                "Copy the table with CREATE TABLE … AS SELECT."
             )

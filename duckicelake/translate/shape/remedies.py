@@ -37,7 +37,7 @@ def format_remedy(table: TableRow, root: ColumnRow, tree: ColumnTree) -> str:
         ("ALTER TABLE", name, "DROP COLUMN", old),
         ("ALTER TABLE", name, "RENAME COLUMN", new, "TO", old),
     )
-    return f"Replace it with DuckDB: {'; '.join(' '.join(words) for words in steps)};"
+    return f"Replace it with DuckDB, going on only as long as nothing fails: {'; '.join(' '.join(words) for words in steps)};"
 
 
 def format_sql_type(row: ColumnRow, tree: ColumnTree) -> str:

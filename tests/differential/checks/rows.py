@@ -1,6 +1,6 @@
 """Every reader shows exactly the model's rows, at head and at every snapshot."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -39,12 +39,19 @@ def check_rows(expected: Rows, columns: Sequence[Column], answer: Answer) -> Non
 
 
 def check_lake_snapshots(past: Past, reader: DuckLakeReader, forgetful: Collection[int]) -> None:
-    """DuckDB shows the model's rows of every table at every lake snapshot, and of the `forgetful` ones at head."""
+    """DuckDB shows the model's rows of every table at every lake snapshot that did something to it, and at head.
+
+    Of the `forgetful` ones at head alone.
+    """
+    head = past.all_moments[-1].lake_snapshot_id
+    before: Mapping[int, Table] = {}
     for moment in past.moments:
-        for table in moment.lake.tables.values():
-            if moment.lake_snapshot_id == past.all_moments[-1].lake_snapshot_id or table.table_id not in forgetful:
+        for key, table in moment.lake.tables.items():
+            is_changed = moment.is_maintenance or key in moment.touched or table != before.get(key)
+            if moment.lake_snapshot_id == head or (is_changed and key not in forgetful):
                 answer = reader.read(table.ident, moment.lake_snapshot_id)
                 check_rows(table.plain_rows(), table.columns, Answer(reader, f"{table.ident} at {moment.lake_snapshot_id}", answer))
+        before = moment.lake.tables
 
 
 def check_head(table: Table, reader: Reader) -> None:

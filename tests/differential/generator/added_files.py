@@ -39,7 +39,7 @@ class AddFile:
         grown = lake.add_rows(table, kept)
         names = {**table.file_names, **dict(list_paths(list_in_file(table, self.left_out)))}
         changed = replace(grown.tables[self.table_id], file_names=names)
-        return grown.with_table(replace(changed, seen_null=changed.seen_null | self.left_out))
+        return grown.with_table(replace(changed, seen_null=changed.seen_null | self.left_out, lacking=changed.lacking | self.left_out))
 
     def _spell(self, name: str) -> str:
         return name.upper() if self.in_capitals and name.isascii() else name
@@ -82,10 +82,10 @@ def names_agree(table: Table, left_out: frozenset[int]) -> bool:
 
 
 def can_be_added(kind: Kind) -> bool:
-    """Whether Parquet can say the type in a way that DuckLake takes back as it."""
+    """Whether a file that DuckDB writes says the type so that DuckLake takes it back as it, and the catalog too."""
     match kind:
         case Scalar(name):
-            return name not in ("int128", "uint128", "timetz")
+            return name not in ("int128", "uint128", "timetz", "timestamp_s")
         case Struct(fields):
             return all(can_be_added(part.kind) for part in fields)
         case Listing(element):

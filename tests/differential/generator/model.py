@@ -53,6 +53,8 @@ class Table:
     # Columns that may not become NOT NULL: a NULL was seen.
     seen_null: frozenset[int] = frozenset()
     has_had_rows: bool = False
+    # Columns that some added file lacks: DuckDB 1.5.5 takes them for NOT NULL when it deletes by that.
+    lacking: frozenset[int] = frozenset()
     # What the names of added files mean, by path in lower case.
     file_names: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
@@ -118,7 +120,7 @@ class Lake:
 class Moment:
     """The lake as one lake snapshot left it, and the tables whose rows the step was about.
 
-    `inserted` are those of them that it did nothing to but INSERT.
+    `inserted` are those of them that it did nothing to but INSERT, `altered` those that it defined anew as well.
     """
 
     lake_snapshot_id: int
@@ -126,6 +128,7 @@ class Moment:
     touched: frozenset[int] = frozenset()
     inserted: frozenset[int] = frozenset()
     is_maintenance: bool = False
+    altered: frozenset[int] = frozenset()
 
 
 def changed_rows(before: Table | None, after: Table | None) -> bool:

@@ -5,7 +5,7 @@ from random import Random
 
 from tests.differential.generator.kinds import Column
 
-NAMESPACES = ("sales", "My Schema", "ü", "select", 'say "x"', "a/b", "50%41+")
+NAMESPACES = ("sales", "My Schema", "ü", "select", 'say "x"', "a/b", "50%41+", "x.y")
 TABLES = (
     *("orders", "events", "Mixed", "t1"),
     *("my table", "a.b", 'say "x"', "ünï", "select", "50%41+", "it's", "日本", "x/y", "-", "# {}", "back\\slash"),

@@ -29,7 +29,7 @@ def draw_insert(draw: Draw, lake: Lake) -> Operation:
 def draw_predicate(draw: Draw, table: Table) -> Predicate:
     """Which rows are meant."""
     keys = sorted({row.values[key_column(table).column_id] for row in table.rows})
-    nullable = [column for column in table.columns[1:] if not is_nested(column.kind)]
+    nullable = [column for column in table.columns[1:] if not is_nested(column.kind) and column.column_id not in table.lacking]
     shape = draw(st.sampled_from(("keys", "modulo", "null", "everything")))
     if shape == "keys" and keys:
         return KeyIn(tuple(draw(st.lists(st.sampled_from(keys), min_size=1, max_size=12, unique=True))))
