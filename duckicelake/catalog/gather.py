@@ -10,11 +10,12 @@ from duckicelake.catalog.memory import TableMemory
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
-from duckicelake.lake.rows import DeleteFileRow, PartialFileRow, TableState
+from duckicelake.lake.rows import DeleteFileRow, PartialFileRow, SchemaVersionRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_positions
 from duckicelake.store.rewritten import Embedded, can_restore, read_embedded
 from duckicelake.translate.locations import file_uri
+from duckicelake.translate.shape.layouts import find_layouts
 from duckicelake.translate.types import columns_at
 from duckicelake.translate.visibility import (
     DeletedRows,
@@ -57,9 +58,10 @@ def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory
     visibility = to_visibility(spans.keys(), deleted, state.inlined_deletes)
     partial = [row for row in state.partial_files if row.data_file_id in spans]
     embedded = {row.data_file_id: _read_embedded(objects, folder, row, memory) for row in partial}
-    rewritten = find_rewritten(state, partial, embedded)
+    layouts = find_layouts(state.schema_versions, state.columns, state.partitions)
+    rewritten = find_rewritten(state, partial, embedded, layouts)
     restored, restored_visibility = track_restored(
-        [file for file in rewritten.values() if file.written_at > state.since], state.schema_versions, visibility
+        [file for file in rewritten.values() if file.written_at > state.since], layouts, visibility
     )
     for row in partial:
         if row.data_file_id not in rewritten:
@@ -76,7 +78,9 @@ def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory
     return Sources(files, derived, visibility | inlined_visibility | restored_visibility)
 
 
-def find_rewritten(state: TableState, partial: Sequence[PartialFileRow], embedded: Mapping[int, Embedded]) -> dict[FileKey, RewrittenFile]:
+def find_rewritten(
+    state: TableState, partial: Sequence[PartialFileRow], embedded: Mapping[int, Embedded], layouts: Sequence[SchemaVersionRow]
+) -> dict[FileKey, RewrittenFile]:
     """Return the rewritten files whose earlier files can be restored, at a price that is bounded for each rewriting."""
     bytes_at: Counter[int | None] = Counter()
     for row in state.partial_files:
@@ -84,7 +88,9 @@ def find_rewritten(state: TableState, partial: Sequence[PartialFileRow], embedde
     found: dict[FileKey, RewrittenFile] = {}
     for row in partial:
         what = embedded[row.data_file_id]
-        if row.written_at is None or bytes_at[row.written_at] > RESTORED_MAX_BYTES or not _is_restorable(state, row, row.written_at, what):
+        if row.written_at is None or bytes_at[row.written_at] > RESTORED_MAX_BYTES:
+            continue
+        if not _is_rewriting(state, row) or not _is_restorable(state, row.written_at, what, layouts):
             continue
         row_ids = what.find_row_ids(row.row_id_start)
         if row_ids is not None:
@@ -92,14 +98,16 @@ def find_rewritten(state: TableState, partial: Sequence[PartialFileRow], embedde
     return found
 
 
-def _is_restorable(state: TableState, row: PartialFileRow, written_at: int, embedded: Embedded) -> bool:
-    if not kinds_of_table(row.changes_made, state.table.table_id) & REWRITE_KINDS:
-        return False
+def _is_rewriting(state: TableState, row: PartialFileRow) -> bool:
+    return bool(kinds_of_table(row.changes_made, state.table.table_id) & REWRITE_KINDS)
+
+
+def _is_restorable(state: TableState, written_at: int, embedded: Embedded, layouts: Sequence[SchemaVersionRow]) -> bool:
     oldest, newest = int(embedded.snapshot_ids.min()), int(embedded.snapshot_ids.max())
-    if newest >= written_at or not state.schema_versions:
+    if newest >= written_at or not layouts:
         return False
-    version = find_version(state.schema_versions, oldest)
-    if find_version(state.schema_versions, newest) != version:
+    version = find_version(layouts, oldest)
+    if find_version(layouts, newest) != version:
         return False
     tree = columns_at(state.columns, (), version.begin_snapshot)
     return can_restore(to_inlined_columns(tree, None), embedded)

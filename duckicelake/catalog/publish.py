@@ -36,6 +36,8 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     state = reading.state
     note = replace(state.notes.table or new_note(warehouse.objects, state), format_version=reading.schemas.format_version)
     snapshots = fold(conn, warehouse.objects, reading, note, memory)
+    if snapshots:
+        note = replace(note, current_snapshot_id=snapshots[-1].snapshot_id)
     folded = memory.folded
     assert folded is not None
     orders = to_sort_orders(state.sort_keys, reading.schemas.current, state.notes.sort_orders)

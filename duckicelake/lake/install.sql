@@ -22,7 +22,8 @@ CREATE TABLE IF NOT EXISTS iceberg_table (
 ALTER TABLE iceberg_table
     ADD COLUMN IF NOT EXISTS last_column_id integer NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS last_partition_id integer NOT NULL DEFAULT 0,
-    ADD COLUMN IF NOT EXISTS is_native boolean NOT NULL DEFAULT false;
+    ADD COLUMN IF NOT EXISTS is_native boolean NOT NULL DEFAULT false,
+    ADD COLUMN IF NOT EXISTS current_snapshot_id bigint NOT NULL DEFAULT -1;
 
 CREATE TABLE IF NOT EXISTS iceberg_metadata_log (
     table_id bigint NOT NULL,

@@ -14,7 +14,7 @@ METADATA_LOG_MAX = 100
 
 SELECT_TABLE_NOTE = """
 SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms,
-       last_column_id, last_partition_id, is_native
+       last_column_id, last_partition_id, is_native, current_snapshot_id
   FROM iceberg_table
  WHERE table_id = %(table_id)s
 """
@@ -79,7 +79,7 @@ ON CONFLICT (table_id) DO NOTHING
 
 LOCK_TABLE_NOTE = """
 SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms,
-       last_column_id, last_partition_id, is_native
+       last_column_id, last_partition_id, is_native, current_snapshot_id
   FROM iceberg_table
  WHERE table_id = %(table_id)s
    FOR UPDATE
@@ -88,7 +88,7 @@ SELECT table_id, location, format_version, sequence_base, metadata_version, lake
 UPDATE_TABLE_NOTE = """
 UPDATE iceberg_table
    SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
-       token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s
+       token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s, current_snapshot_id = %(current_snapshot_id)s
  WHERE table_id = %(table_id)s
 """
 
@@ -156,6 +156,7 @@ def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote
         "token": wanted.token,
         "updated_ms": max(now_ms, last.updated_ms),
         "format_version": wanted.note.format_version,
+        "current_snapshot_id": wanted.note.current_snapshot_id,
     }
     noted = read_notes(conn, last.table_id)
     conn.execute(UPDATE_TABLE_NOTE, version)

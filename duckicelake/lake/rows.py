@@ -268,7 +268,8 @@ class InlinedDeleteRow:
 class TableNote:
     """`iceberg_table`: the numbers given out for a table. `updated_ms` is the time of `metadata_version`.
 
-    `is_native`: an Iceberg client made the table, so its spec 0 is the client's own.
+    `is_native`: an Iceberg client made the table, so its spec 0 is the client's own. `current_snapshot_id` is the newest
+    lake snapshot that was published as a change of its rows, -1 when there was none.
     """
 
     table_id: int
@@ -283,6 +284,7 @@ class TableNote:
     last_column_id: int = 0
     last_partition_id: int = 0
     is_native: bool = False
+    current_snapshot_id: int = -1
 
 
 @dataclass(frozen=True, slots=True)

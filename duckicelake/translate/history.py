@@ -42,7 +42,8 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
     """Return what every published snapshot changed.
 
     An event at an expired lake snapshot counts for the next one left. When a table's last change has expired, it stays
-    the current snapshot all the same, with the latest time known before it. No time is before `after_ms`.
+    the current snapshot all the same, with the latest time known before it; so does a rewriting of which the rows tell no
+    more, once it has been published. No time is before `after_ms`.
     """
     steps = _published_steps(state, last_event(files, visibility.values()), after_ms)
     base = Step(_base_id(state, steps), 0)
@@ -127,8 +128,12 @@ def _published_steps(state: TableState, last: int, latest_ms: int) -> list[Step]
         latest_ms = max(latest_ms, to_ms(row.snapshot_time))
         kinds = kinds_of_table(row.changes_made, state.table.table_id)
         steps.append(Step(row.snapshot_id, latest_ms, bool(kinds & REWRITE_KINDS) and not kinds & INSERT_KINDS))
-    if last > (steps[-1].snapshot_id if steps else 0):
-        steps.append(Step(last, max(latest_ms, to_ms(state.oldest.snapshot_time))))
+    noted = state.notes.table.current_snapshot_id if state.notes.table else -1
+    if noted > state.position.lake_snapshot_id:
+        # another server has seen more than this reading
+        noted = -1
+    if max(last, noted) > (steps[-1].snapshot_id if steps else max(state.since, 0)):
+        steps.append(Step(max(last, noted), max(latest_ms, to_ms(state.oldest.snapshot_time)), noted > last))
     return steps
 
 

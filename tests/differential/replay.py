@@ -29,7 +29,7 @@ def replay(conn: DuckDBPyConnection, history: History, outside: str) -> Iterator
         head = read_head(conn)
         assert head <= before + 1 or step.is_maintenance, f"one step made lake snapshots {before + 1} to {head}"
         for lake_snapshot_id in range(before + 1, head + 1):
-            yield Moment(lake_snapshot_id, lake, step.touched, step.inserted, step.is_maintenance, step.altered)
+            yield Moment(lake_snapshot_id, lake, step.touched, step.inserted, step.is_maintenance)
         before = head
 
 
@@ -87,14 +87,6 @@ class Past:
     def has_expired(self) -> bool:
         """Some lake snapshot is gone."""
         return any(moment.lake_snapshot_id not in self.lake_snapshot_ids for moment in self.all_moments)
-
-    def may_be_hidden(self, table_id: int, lake_snapshot_id: int) -> bool:
-        """Whether maintenance may since have put a snapshot's rows into a file with rows of another schema.
-
-        A transaction that alters a table and inserts into it makes such files; what they hold is not cut out of them again.
-        """
-        last = max((moment.lake_snapshot_id for moment in self.all_moments if moment.is_maintenance), default=0)
-        return lake_snapshot_id < last and any(table_id in moment.altered for moment in self.all_moments)
 
     def list_recorded(self, table_id: str) -> set[int]:
         """The lake snapshots, not expired, that DuckLake itself says changed the rows or files of a table."""

@@ -101,23 +101,30 @@ def test_a_lake_is_adopted_while_duckdb_writes(lake: FreshLake, tmp_path: Path) 
 
     def write(number: int) -> None:
         session = bare.duckdb()
+        # whichever writer is slower loses the race for the next snapshot again and again
+        session.execute("SET ducklake_max_retry_count = 1000")
         session.execute(f"CREATE TABLE t{number} (i INTEGER)")
         while not stopping.is_set():
             session.execute(f"INSERT INTO t{number} SELECT range FROM range(20)")
             session.execute(f"DELETE FROM t{number} WHERE i = {len(done) % 20}")
             done.append(number)
 
-    with ThreadPoolExecutor(2) as pool:
-        writers = [pool.submit(write, number) for number in range(2)]
-        wait_for(lambda: {0, 1} <= set(done), "both writers to write")
+    def prepare() -> None:
         for _ in range(3):
             install(bare.psycopg(), bare.metadata_schema, bare.iceberg_path)
             uninstall(bare.psycopg(), bare.metadata_schema)
         install(bare.psycopg(), bare.metadata_schema, bare.iceberg_path)
-        written = len(done)
-        wait_for(lambda: len(done) > written + 3, "the writers to go on")
-        stopping.set()
-        assert [writer.result() for writer in writers] == [None, None]
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, number) for number in range(2)]
+        try:
+            wait_for(lambda: {0, 1} <= set(done) or any(writer.done() for writer in writers), "both writers to write")
+            prepare()
+            written = len(done)
+            wait_for(lambda: len(done) > written + 3 or any(writer.done() for writer in writers), "the writers to go on")
+        finally:
+            stopping.set()
+    assert [writer.result() for writer in writers] == [None, None]
 
 
 def test_a_lake_that_is_never_idle_is_said_so(lake: FreshLake, tmp_path: Path) -> None:

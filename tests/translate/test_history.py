@@ -7,11 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duckicelake.iceberg.manifest import DataFile
+from duckicelake.lake.rows import Position, TableNote
 from duckicelake.translate.history import Step, to_history
 from duckicelake.translate.manifests import ADDED, DELETED
 from duckicelake.translate.summaries import Tally, Totals, summarise
 from duckicelake.translate.visibility import TrackedFile
-from tests.translate.support.states import EPOCH, TABLE_ID, make_state, snapshot, visibility
+from tests.translate.support.states import EPOCH, TABLE_ID, make_notes, make_state, snapshot, visibility
 
 
 def tell(steps: tuple[Step, ...]) -> list[tuple[int, list[int], list[int], dict[int, bool]]]:
@@ -42,6 +43,17 @@ def test_the_last_change_stays_current_when_its_snapshot_has_expired() -> None:
     alone = to_history(make_state([], oldest=snapshot(8)), [TrackedFile(1, 5, None, 9)], {1: visibility({}, {0: 6})})
     assert tell((alone.base, *alone.steps)) == [(5, [1], [], {}), (6, [], [], {1: True})]
     assert alone.steps[0].timestamp_ms == int(EPOCH.timestamp()) * 1000 + 8000
+
+
+def test_an_expired_rewriting_stays_current_once_it_was_published() -> None:
+    """The rows tell nothing of it any more, the note does; a reading older than the note does not know it yet."""
+    files = [TrackedFile(1, 2, None, 9)]
+    noted = make_notes(TableNote(TABLE_ID, "s3://b/t", 2, 0, 1, 7, 0, "", 0, current_snapshot_id=6))
+    after = to_history(make_state([], position=Position(8, 0), notes=noted), files, {})
+    assert tell((after.base, *after.steps)) == [(5, [1], [], {}), (6, [], [], {})]
+    assert [step.is_rewrite for step in after.steps] == [True]
+    before = to_history(make_state([snapshot(2)], position=Position(5, 0), notes=noted), files, {})
+    assert tell(before.steps) == [(2, [1], [], {})]
 
 
 def test_a_table_without_rows_has_no_history() -> None:

@@ -120,7 +120,7 @@ class Lake:
 class Moment:
     """The lake as one lake snapshot left it, and the tables whose rows the step was about.
 
-    `inserted` are those of them that it did nothing to but INSERT, `altered` those that it defined anew as well.
+    `inserted` are those of them that it did nothing to but INSERT.
     """
 
     lake_snapshot_id: int
@@ -128,7 +128,6 @@ class Moment:
     touched: frozenset[int] = frozenset()
     inserted: frozenset[int] = frozenset()
     is_maintenance: bool = False
-    altered: frozenset[int] = frozenset()
 
 
 def changed_rows(before: Table | None, after: Table | None) -> bool:

@@ -71,12 +71,6 @@ class Step:
         return frozenset(operation.table_id for operation in self.operations if isinstance(operation, RowOperation))
 
     @property
-    def altered(self) -> frozenset[int]:
-        """The tables that this step both defines anew and changes rows of."""
-        others = (operation for operation in self.operations if not isinstance(operation, RowOperation))
-        return self.touched & {getattr(operation, "table_id", 0) for operation in others}
-
-    @property
     def is_maintenance(self) -> bool:
         """Nothing but files and snapshots is changed, of any table."""
         return any(isinstance(operation, Maintenance) for operation in self.operations)
