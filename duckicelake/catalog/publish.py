@@ -84,7 +84,7 @@ def find_updated_ms(state: TableState, draft: TableMetadata) -> int:
     transaction for a later state, and goes back to an older one.
     """
     changed_ms = time.time_ns() // 1_000_000 if state.changed_at is None else to_ms(state.changed_at)
-    return max(changed_ms, max((at_ms for at_ms, _ in draft.snapshot_log), default=0))
+    return max(changed_ms, draft.snapshot_log[-1][0]) if draft.snapshot_log else changed_ms
 
 
 def write_metadata(objects: Objects, published: Published, version: int, memory: TableMemory) -> None:

@@ -14,7 +14,7 @@ from duckicelake.errors import NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create
-from duckicelake.iceberg.requests.updates import AssignUuid, SetLocation
+from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, SetLocation
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.rows import Position, TableRow
@@ -79,7 +79,8 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     if not added:
         return Base(ask.ident, table, metadata, position)
     location = find_location(ask, metadata)
-    changes = find_changes(ManifestReader(warehouse.objects, location), metadata, added)
+    schemas = [*(metadata.schemas if metadata else ()), *(update.schema for update in ask.commit.updates if isinstance(update, AddSchema))]
+    changes = find_changes(ManifestReader(warehouse.objects, location), metadata, added, schemas)
     with reading(warehouse.lake) as conn:
         deletes = DeleteWriter(conn, warehouse.objects, location, table).make_ready(changes)
     return Base(ask.ident, table, metadata, position, changes, deletes)

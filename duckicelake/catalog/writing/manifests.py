@@ -1,12 +1,12 @@
 """The manifests that a client wrote for its commit: fetched and decoded before any lock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
-from duckicelake.iceberg.manifest import DataFile, ManifestEntry, ManifestHeader
+from duckicelake.iceberg.manifest import DELETED, DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import ManifestFile, inherit
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_position_deletes
@@ -20,12 +20,23 @@ DeleteKey = tuple[str, int | None]
 """A delete file by location, and a vector in it by its offset."""
 
 
+Manifests = Mapping[str, ManifestFile]
+"""A snapshot's manifests by path."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenManifest:
     """A manifest's header, and its entries with what they inherit from the list."""
 
     header: ManifestHeader
     entries: Sequence[ManifestEntry]
+
+
+def live_files(manifests: Iterable[OpenManifest]) -> list[tuple[int, DataFile]]:
+    """Return the files that manifests do not remove, each with the id of its spec."""
+    return [
+        (manifest.header.spec.spec_id, entry.data_file) for manifest in manifests for entry in manifest.entries if entry.status != DELETED
+    ]
 
 
 @dataclass(slots=True)
@@ -59,8 +70,12 @@ class ManifestReader:
             self.deletes[key] = self._decode_deletes(file)
         return self.deletes[key]
 
+    def read_delete_file(self, uri: str) -> bytes:
+        """Return a delete file as it is. Raises BadRequest when it is missing, too large or elsewhere."""
+        return self._read(uri, MAX_DELETES_BYTES)
+
     def _decode_deletes(self, file: DataFile) -> Mapping[str, Longs]:
-        content = self._read(file.file_path, MAX_DELETES_BYTES)
+        content = self.read_delete_file(file.file_path)
         if file.file_format == "PUFFIN":
             return decode_vector(file, content)
         try:

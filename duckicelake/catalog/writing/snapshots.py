@@ -3,20 +3,20 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from duckicelake.catalog.writing.manifests import DeleteKey, ManifestReader, OpenManifest
+from duckicelake.catalog.writing.equality import EqualityResolver
+from duckicelake.catalog.writing.manifests import DeleteKey, ManifestReader, Manifests, live_files
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.manifest import DATA, DELETED, POSITION_DELETES, DataFile
+from duckicelake.iceberg.manifest import DATA, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mapping
 from duckicelake.translate.to_ducklake.deletes import check_grown, unite
 from duckicelake.translate.to_ducklake.files import TakenFile, check_file
 from duckicelake.translate.visibility import Longs
 
-DELETE_FORMATS = frozenset({"PARQUET", "PUFFIN"})
-
-Manifests = Mapping[str, ManifestFile]
-"""A snapshot's manifests by path."""
+DELETE_FORMATS, EQUALITY_FORMATS = frozenset({"PARQUET", "PUFFIN"}), frozenset({"PARQUET"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,23 @@ class FileChange:
     deletes: Mapping[str, Longs]
 
 
-def find_changes(reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot]) -> list[FileChange]:
+def find_changes(
+    reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot], schemas: Sequence[Schema]
+) -> list[FileChange]:
     """Return what each of a request's snapshots does, compared with the one before it.
 
+    `schemas` are those that the table has, oldest first, and those that the request adds.
     Raises: BadRequest: a manifest or its list is missing or malformed, or holds what DuckLake cannot
     """
     before = _read_main(reader, base)
+    names = parse_name_mapping("" if base is None else base.properties.get(PROPERTY, ""))
+    resolver = EqualityResolver(reader, schemas, names, before)
     changes: list[FileChange] = []
     for snapshot in added:
         if not snapshot.manifest_list:
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list; write one.")
         after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
-        changes.append(_compare(reader, before, after))
+        changes.append(_compare(reader, resolver, before, after))
         before = after
     return changes
 
@@ -54,10 +59,10 @@ def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
     return {file.manifest_path: file for snapshot in found for file in reader.read_list(snapshot.manifest_list)}
 
 
-def _compare(reader: ManifestReader, before: Manifests, after: Manifests) -> FileChange:
+def _compare(reader: ManifestReader, resolver: EqualityResolver, before: Manifests, after: Manifests) -> FileChange:
     fresh = [reader.read_manifest(after[path]) for path in after if path not in before]
     gone = [reader.read_manifest(before[path]) for path in before if path not in after]
-    come, left = _live_files(fresh), _live_files(gone)
+    come, left = live_files(fresh), live_files(gone)
     known = {file.file_path for _, file in left if file.content == DATA}
     data = [(spec_id, file) for spec_id, file in come if file.content == DATA]
     spec_ids = {file.file_path: spec_id for spec_id, file in data}
@@ -65,6 +70,7 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests) -> Fil
         raise BadRequest("A snapshot lists one data file twice; list each once.")
     removed = sorted(known - spec_ids.keys())
     carried = [after[path] for path in after if path in before and after[path].content != DATA]
+    resolver.resolve(come, before)
     old_deletes = _delete_files(left)
     deletes = _find_deletes(reader, _delete_files(come), old_deletes, carried)
     for file in old_deletes.values():
@@ -79,18 +85,10 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests) -> Fil
     )
 
 
-def _live_files(manifests: Iterable[OpenManifest]) -> list[tuple[int, DataFile]]:
-    return [
-        (manifest.header.spec.spec_id, entry.data_file) for manifest in manifests for entry in manifest.entries if entry.status != DELETED
-    ]
-
-
 def _delete_files(files: Iterable[tuple[int, DataFile]]) -> dict[DeleteKey, DataFile]:
     found = {(file.file_path, file.content_offset): file for _, file in files if file.content != DATA}
     for file in found.values():
-        if file.content != POSITION_DELETES:
-            raise BadRequest(f"Equality deletes are not taken yet: {file.file_path!r}; delete by position, or rewrite the data files.")
-        if file.file_format not in DELETE_FORMATS:
+        if file.file_format not in (DELETE_FORMATS if file.content == POSITION_DELETES else EQUALITY_FORMATS):
             raise BadRequest(f"Delete file {file.file_path!r} has the format {file.file_format}; write Parquet, or Puffin in version 3.")
     return found
 
@@ -106,7 +104,7 @@ def _find_deletes(
         return {}
     parts = {path: [found[path] for found in fresh if path in found] for path in touched}
     kept = [file for key, file in come.items() if key in left]
-    kept += [file for _, file in _live_files(reader.read_manifest(manifest) for manifest in carried)]
+    kept += [file for _, file in live_files(reader.read_manifest(manifest) for manifest in carried)]
     for file in kept:
         if file.referenced_data_file is None or file.referenced_data_file in touched:
             for path, positions in reader.read_deletes(file).items():

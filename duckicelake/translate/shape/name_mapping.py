@@ -5,10 +5,11 @@ table are merged, and a file is published only when the merged one reads it exac
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.lake.rows import ColumnRow, NameMappingRow
 from duckicelake.translate.shape.leaf_types import reads_as_stored
 
@@ -65,6 +66,25 @@ def _format(node: _Node) -> list[dict[str, object]]:
         entry: dict[str, object] = {"field-id": field_id, "names": sorted(child.names)}
         found.append(entry | ({"fields": _format(child)} if child.children else {}))
     return found
+
+
+def parse_name_mapping(text: str) -> dict[NamePath, int]:
+    """Return the field ids of columns by their names, as the value of the table property says them; nothing when it is empty.
+
+    Raises: BadRequest: it is no name mapping
+    """
+    try:
+        return dict(_walk(json.loads(text), ())) if text else {}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadRequest(f"The property {PROPERTY!r} holds no name mapping: {error!r}; set it right or remove it.") from error
+
+
+def _walk(nodes: Iterable[Mapping[str, Any]], above: NamePath) -> Iterator[tuple[NamePath, int]]:
+    for node in nodes:
+        for name in node["names"]:
+            if node.get("field-id") is not None:
+                yield (*above, name), int(node["field-id"])
+            yield from _walk(node.get("fields") or (), (*above, name))
 
 
 def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]) -> NameMapping:

@@ -11,6 +11,8 @@ from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 ALIAS_PROPERTY = "ducklake.alias-of"
 OPERATION = "operation"
+ADDED_EQUALITY_DELETES = "added-equality-deletes"
+COUNTS = ("added-", "removed-", "total-")
 
 
 def with_told_summary(derived: Mapping[str, str], note: SnapshotNote | None) -> Mapping[str, str]:
@@ -24,6 +26,10 @@ def with_told_summary(derived: Mapping[str, str], note: SnapshotNote | None) -> 
     told: dict[str, str] = json.loads(note.summary)
     if told.get(OPERATION) == "append" and derived[OPERATION] in ("overwrite", "delete"):
         return derived
+    if told.get(ADDED_EQUALITY_DELETES, "0") != "0":
+        # they have become positions
+        kept = {key: text for key, text in told.items() if not key.startswith(COUNTS) or key in derived}
+        return kept | {key: text for key, text in derived.items() if key != OPERATION}
     return told | {SNAPSHOT_ID_PROPERTY: derived[SNAPSHOT_ID_PROPERTY]}
 
 
@@ -35,6 +41,8 @@ def to_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str) ->
 
 def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableMetadata:
     """Return the metadata with snapshots under their authors' ids as well, before all others; no ref names them."""
+    if not aliases:
+        return metadata
     known = {snapshot.snapshot_id for snapshot in metadata.snapshots}
     fresh = tuple(alias for alias in aliases if alias.snapshot_id not in known)
     return replace(metadata, snapshots=(*fresh, *metadata.snapshots)) if fresh else metadata

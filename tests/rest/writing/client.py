@@ -9,13 +9,14 @@ from uuid import uuid4
 from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
-from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.partition import parse_spec
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
 from tests.rest.serving import Answer, Server
 from tests.support.lakes import FreshLake
 
+FIRST_WITH_ROW_IDS = 3
 COLUMNS: Mapping[str, Any] = {
     "type": "struct",
     "schema-id": 0,
@@ -49,33 +50,57 @@ class Client:
         """Send a commit."""
         return self.post(f"namespaces/main/tables/{name}", {"requirements": list(requirements), "updates": list(updates)})
 
-    def append(self, metadata: Any, snapshot_id: int, files: Sequence[DataFile]) -> list[Any]:
-        """Write the manifests of an append to what is there and return its updates."""
-        location, current = metadata["location"], metadata.get("current-snapshot-id")
-        schema: Schema = parse_schema(metadata["schemas"][-1])
-        header = ManifestHeader(schema, PartitionSpec(0), 2, 0)
-        entries = [ManifestEntry(ADDED, snapshot_id, None, None, file) for file in files]
-        content = encode_manifest(header, entries)
-        path = f"{location}/metadata/{uuid4()}-m0.avro"
-        self.objects.put_new(path, content)
-        number = metadata["last-sequence-number"] + 1
-        manifests = [describe_manifest(header, entries, WrittenManifest(path, len(content), snapshot_id, number))]
-        manifests += [file for parent in metadata["snapshots"] if parent["snapshot-id"] == current for file in self._read_list(parent)]
-        list_path = f"{location}/metadata/snap-{uuid4()}.avro"
-        self.objects.put_new(list_path, encode_manifest_list(ManifestListHeader(snapshot_id, current, number, 2), manifests))
+    def append(self, metadata: Any, snapshot_id: int, files: Sequence[DataFile], deletes: Sequence[DataFile] = ()) -> list[Any]:
+        """Write the manifests of files added to what is there and return its updates."""
+        added = self.add(metadata, snapshot_id, files, deletes)
+        ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+        return [{"action": "add-snapshot", "snapshot": added}, ref]
+
+    def add(
+        self, metadata: Any, snapshot_id: int, files: Sequence[DataFile], deletes: Sequence[DataFile] = (), parent: Any = None
+    ) -> dict[str, Any]:
+        """Write the manifests of a snapshot that adds files to its parent, the current one unless told, and return it."""
+        current = parent or next((s for s in metadata["snapshots"] if s["snapshot-id"] == metadata.get("current-snapshot-id")), None)
+        number = (current or {"sequence-number": 0})["sequence-number"] + 1
+        manifests = [self._write_manifest(metadata, (snapshot_id, number), 0, files)] if files else []
+        manifests += [self._write_manifest(metadata, (snapshot_id, number), 1, deletes)] if deletes else []
+        manifests += self._read_list(current) if current else []
+        list_path = f"{metadata['location']}/metadata/snap-{uuid4()}.avro"
+        parent_id = None if current is None else current["snapshot-id"]
+        header = ManifestListHeader(snapshot_id, parent_id, number, metadata["format-version"])
+        self.objects.put_new(list_path, encode_manifest_list(header, manifests))
         snapshot = {
             "snapshot-id": snapshot_id,
             "sequence-number": number,
             "timestamp-ms": 1,
             "manifest-list": list_path,
-            "summary": {"operation": "append", "mine": "yes"},
+            "summary": {"operation": "append", "mine": "yes"} | ({"operation": "delete", **count_deletes(deletes)} if deletes else {}),
             "schema-id": metadata["current-schema-id"],
-        } | ({} if current is None else {"parent-snapshot-id": current})
-        ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
-        return [{"action": "add-snapshot", "snapshot": snapshot}, ref]
+        }
+        if metadata["format-version"] == FIRST_WITH_ROW_IDS:
+            snapshot |= {"first-row-id": metadata["next-row-id"], "added-rows": sum(file.record_count for file in files)}
+        return snapshot | ({} if current is None else {"parent-snapshot-id": parent_id})
+
+    def _write_manifest(self, metadata: Any, added: tuple[int, int], content: int, files: Sequence[DataFile]) -> ManifestFile:
+        schema: Schema = parse_schema(metadata["schemas"][-1])
+        [spec] = [parse_spec(spec) for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"]]
+        header = ManifestHeader(schema, spec, metadata["format-version"], content)
+        entries = [ManifestEntry(ADDED, added[0], None, None, file) for file in files]
+        encoded = encode_manifest(header, entries)
+        path = f"{metadata['location']}/metadata/{uuid4()}-m0.avro"
+        self.objects.put_new(path, encoded)
+        return describe_manifest(header, entries, WrittenManifest(path, len(encoded), *added))
 
     def _read_list(self, snapshot: Any) -> list[ManifestFile]:
         return decode_manifest_list(self.objects.read(snapshot["manifest-list"]))
+
+
+def count_deletes(files: Sequence[DataFile]) -> dict[str, str]:
+    """What a summary says of delete files."""
+    counts = {content: sum(file.record_count for file in files if file.content == content) for content in (1, 2)}
+    names = {1: "position-deletes", 2: "equality-deletes"}
+    counted = {f"{kind}-{names[content]}": str(count) for content, count in counts.items() if count for kind in ("added", "total")}
+    return {"added-delete-files": str(len(files)), **counted}
 
 
 def open_client(server: Server, lake: FreshLake) -> Client:

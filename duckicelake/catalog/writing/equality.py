@@ -1,0 +1,92 @@
+"""Equality deletes as positions: DuckLake knows no others. The data files that can hold such rows are read before the lock."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from duckicelake.catalog.writing.manifests import ManifestReader, Manifests, live_files
+from duckicelake.errors import BadRequest, NotFound, Unsupported
+from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
+from duckicelake.iceberg.manifest_list import ManifestFile
+from duckicelake.iceberg.schema import Schema
+from duckicelake.store.equality import KeyColumn, Keys, find_equal_rows, read_keys
+from duckicelake.translate.shape.name_mapping import NamePath
+from duckicelake.translate.to_ducklake.equality import KeyValues, Scope, find_columns
+from duckicelake.translate.visibility import Longs
+
+MAX_KEYS = 1_000_000
+MAX_READ_BYTES = 4 * 1024 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class EqualityResolver:
+    """Finds the rows that the equality deletes of one request mean.
+
+    `published` are the manifests of the table before the request; of data files that are not in them only those under the
+    table's location are read, because the client names them. `names` gives field ids to columns of files that carry none.
+    """
+
+    reader: ManifestReader
+    schemas: Sequence[Schema]
+    names: Mapping[NamePath, int]
+    published: Manifests
+    read_bytes: int = 0
+    paths: frozenset[str] | None = None
+
+    def resolve(self, come: Iterable[tuple[int, DataFile]], before: Manifests) -> None:
+        """Let the reader know each equality-delete file that comes by the positions it means in the data files before it.
+
+        Raises: BadRequest: a file is missing or malformed, or finding the rows would cost more than is done in a request
+        """
+        deletes = [(spec_id, file) for spec_id, file in come if file.content == EQUALITY_DELETES]
+        fresh = [(spec_id, file) for spec_id, file in deletes if (file.file_path, file.content_offset) not in self.reader.deletes]
+        candidates = self._list_data_files(before.values()) if fresh else []
+        for spec_id, file in fresh:
+            self.reader.deletes[file.file_path, file.content_offset] = self._resolve(spec_id, file, candidates)
+
+    def _list_data_files(self, manifests: Iterable[ManifestFile]) -> list[tuple[int, DataFile]]:
+        opened = (self.reader.read_manifest(manifest) for manifest in manifests if manifest.content == DATA)
+        return [(spec_id, file) for spec_id, file in live_files(opened) if file.content == DATA]
+
+    def _resolve(self, spec_id: int, delete: DataFile, candidates: Iterable[tuple[int, DataFile]]) -> Mapping[str, Longs]:
+        path = delete.file_path
+        if delete.record_count > MAX_KEYS:
+            raise BadRequest(
+                f"Equality-delete file {path!r} has {delete.record_count} rows, more than the {MAX_KEYS} that are taken; "
+                "write smaller ones, or delete by position."
+            )
+        found = find_columns(delete, self.schemas)
+        columns = [KeyColumn(column.field_id, column.type.name, column.default) for column in found]
+        try:
+            keys = read_keys(self.reader.read_delete_file(path), columns)
+        except Unsupported as error:
+            raise BadRequest(f"Cannot read equality-delete file {path!r}: {error.message}") from error
+        wanted = [KeyValues(column, *keys.list_values(place)) for place, column in enumerate(found)]
+        scope = Scope(spec_id, delete.partition)
+        chosen = [file for of, file in candidates if scope.covers(of, file) and all(one.may_be_in(file) for one in wanted)]
+        self._count(path, chosen)
+        rows = {file.file_path: self._find_rows(file, keys) for file in chosen}
+        return {where: positions for where, positions in rows.items() if len(positions)}
+
+    def _count(self, path: str, chosen: Sequence[DataFile]) -> None:
+        self.read_bytes += sum(file.file_size_in_bytes for file in chosen)
+        if self.read_bytes > MAX_READ_BYTES:
+            raise BadRequest(
+                f"To find the rows that {path!r} deletes, {len(chosen)} data files would have to be read: {self.read_bytes} bytes "
+                f"with those read before, more than the {MAX_READ_BYTES} of a commit; delete by position, or in smaller commits."
+            )
+
+    def _find_rows(self, file: DataFile, keys: Keys) -> Longs:
+        uri = file.file_path
+        if not uri.startswith(f"{self.reader.location}/") and uri not in self._published_paths():
+            raise BadRequest(f"Data file {uri!r} does not lie in the table's location {self.reader.location!r}; write files there.")
+        try:
+            return find_equal_rows(self.reader.objects.open(uri, file.file_size_in_bytes), keys, self.names)
+        except NotFound as error:
+            raise BadRequest(f"Data file {uri!r} is missing: its rows cannot be compared; delete by position.") from error
+        except Unsupported as error:
+            raise BadRequest(f"Cannot compare the rows of {uri!r}: {error.message}") from error
+
+    def _published_paths(self) -> frozenset[str]:
+        if self.paths is None:
+            self.paths = frozenset(file.file_path for _, file in self._list_data_files(self.published.values()))
+        return self.paths

@@ -1,0 +1,182 @@
+"""Which rows of a Parquet file equal, in some columns, a row of an equality-delete file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from duckicelake.errors import Unsupported
+from duckicelake.store.parquet import Positions, find_columns, telling
+
+BATCH_ROWS = 131_072
+NamePath = tuple[str, ...]
+
+# what pyarrow's stubs know of arrays of any type helps nobody here
+AnyArray = Any
+
+KINDS: Mapping[str, Any] = {
+    "boolean": pa.bool_(),
+    "int": pa.int64(),
+    "long": pa.int64(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "timestamp_ns": pa.timestamp("ns"),
+    "timestamptz_ns": pa.timestamp("ns", "UTC"),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "uuid": pa.binary(16),
+}
+"""What values of an Iceberg type are compared as; an int and the long it became are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column that rows are compared by: the name of its Iceberg type, and what rows of files without it hold.
+
+    Units:  `default` is a value as Arrow takes one, dates and times as whole numbers
+    """
+
+    field_id: int
+    type_name: str
+    default: object | None = None
+
+    def kind(self) -> Any:
+        """Return the Arrow type that values are compared as. Raises: Unsupported — the type has no equality."""
+        name, _, numbers = self.type_name.partition("(")
+        if name == "decimal":
+            precision, scale = (int(number) for number in numbers.rstrip(")").split(","))
+            return pa.decimal128(precision, scale)
+        if name not in KINDS:
+            raise Unsupported(f"Rows cannot be deleted by equality of a column of the type {self.type_name}.")
+        return KINDS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The distinct rows of an equality-delete file."""
+
+    columns: Sequence[KeyColumn]
+    rows: pa.Table
+
+    def list_values(self, place: int) -> tuple[list[Any], bool]:
+        """Return a column's distinct values in ascending order, times as whole numbers, and whether NULL is among them."""
+        column: AnyArray = self.rows.column(place)
+        if pa.types.is_temporal(column.type):
+            column = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+        found = set(column.to_pylist())
+        return sorted(found - {None}), None in found
+
+
+def read_keys(content: bytes, columns: Sequence[KeyColumn]) -> Keys:
+    """Read an equality-delete file: these columns of it, found by field id.
+
+    Raises: Unsupported — no Parquet file, or one of the columns is not there
+    Source: Iceberg spec «Equality Delete Files»
+    """
+    with telling("equality-delete file"):
+        file = pq.ParquetFile(pa.BufferReader(content))
+        paths = _find_paths(file.schema_arrow, {})
+        missing = [column.field_id for column in columns if column.field_id not in paths]
+        if missing:
+            raise Unsupported(f"An equality-delete file has no column with field id {missing[0]}.")
+        table = file.read(columns=[".".join(paths[column.field_id]) for column in columns], use_threads=False)
+        arrays = [_take(table, paths[column.field_id], column.kind()) for column in columns]
+        names = [str(column.field_id) for column in columns]
+        rows = pa.Table.from_arrays(arrays, names=names).group_by(names, use_threads=False).aggregate([])
+        return Keys(columns, rows.select(names))
+
+
+def find_equal_rows(source: BinaryIO, keys: Keys, names: Mapping[NamePath, int]) -> Positions:
+    """Return the positions, ascending, of the rows of a data file that equal a key; NULL equals NULL.
+
+    `names` gives field ids to the columns of files that carry none.
+    Raises: Unsupported — no Parquet file, or one without field ids where a column is not found by name
+    """
+    with telling("data file"):
+        file = pq.ParquetFile(source)
+        paths = _find_paths(file.schema_arrow, names)
+        there = [column for column in keys.columns if column.field_id in paths]
+        if len(there) < len(keys.columns) and not _carries_ids(file.schema_arrow):
+            raise Unsupported("A data file without field ids lacks a column that rows are deleted by.")
+        if not keys.rows.num_rows:
+            return np.empty(0, dtype=np.int64)
+        finder = _Finder.of(keys)
+        found: list[Positions] = []
+        first = 0
+        for batch in file.iter_batches(BATCH_ROWS, columns=[".".join(paths[column.field_id]) for column in there], use_threads=False):
+            arrays: list[AnyArray] = [
+                _take(batch, paths[column.field_id], column.kind())
+                if column.field_id in paths
+                else cast("Any", pa).repeat(pa.scalar(cast("Any", column.default), column.kind()), batch.num_rows)
+                for column in keys.columns
+            ]
+            found.append(finder.find(arrays) + first)
+            first += batch.num_rows
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def _carries_ids(schema: Any) -> bool:
+    field_ids, _ = find_columns(schema)
+    return any(field_id is not None for field_id in field_ids.values())
+
+
+def _find_paths(schema: Any, names: Mapping[NamePath, int]) -> dict[int, NamePath]:
+    field_ids, _ = find_columns(schema)
+    if not _carries_ids(schema):
+        return {names[path]: path for path in field_ids if path in names}
+    return {field_id: path for path, field_id in field_ids.items() if field_id is not None}
+
+
+def _take(rows: Any, path: NamePath, kind: Any) -> AnyArray:
+    array: AnyArray = rows.column(path[0])
+    if len(path) > 1:
+        array = cast("Any", pc).struct_field(array, list(path[1:]))
+    if isinstance(array, pa.ChunkedArray):
+        array = cast("AnyArray", array.combine_chunks())
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return array.cast(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    """Finds rows by number: each column's values are numbered, and each pair of numbers that a key begins with."""
+
+    values: Sequence[AnyArray]
+    steps: Sequence[Positions]
+
+    @classmethod
+    def of(cls, keys: Keys) -> "_Finder":
+        values: list[AnyArray] = []
+        steps: list[Positions] = []
+        before = np.zeros(keys.rows.num_rows, dtype=np.int64)
+        for place in range(len(keys.columns)):
+            column: AnyArray = keys.rows.column(place).combine_chunks()
+            values.append(column.unique())
+            pairs = before * len(values[-1]) + _number(column, values[-1])
+            steps.append(np.unique(pairs))
+            before = np.searchsorted(steps[-1], pairs).astype(np.int64)
+        return cls(values, steps)
+
+    def find(self, arrays: Sequence[AnyArray]) -> Positions:
+        rows = np.arange(len(arrays[0]), dtype=np.int64)
+        before = np.zeros(len(rows), dtype=np.int64)
+        for array, values, step in zip(arrays, self.values, self.steps, strict=True):
+            numbers = _number(array, values)[rows]
+            pairs = before * len(values) + numbers
+            places = np.searchsorted(step, pairs)
+            is_key = (numbers >= 0) & (step[np.minimum(places, len(step) - 1)] == pairs)
+            rows, before = rows[is_key], places[is_key].astype(np.int64)
+        return rows
+
+
+def _number(array: AnyArray, values: AnyArray) -> Positions:
+    """Return the place of each value among others, -1 where it is none of them."""
+    places = cast("Any", pc).index_in(array, value_set=values)
+    return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
