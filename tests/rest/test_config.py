@@ -3,6 +3,8 @@
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.lakes import FreshLake
 
+FOUND_OUT = {"BadRequestException", "NoSuchNamespaceException", "NoSuchTableException", "NoSuchViewException"}
+
 
 def test_the_configuration_names_prefix_and_separator(standing: Server) -> None:
     """What clients must use comes as overrides."""
@@ -23,16 +25,23 @@ def test_an_unknown_warehouse_is_named(standing: Server) -> None:
 
 
 def test_every_advertised_endpoint_works(standing: Server) -> None:
-    """`endpoints` holds what is served, in the templates' spelling; calling each succeeds."""
+    """`endpoints` holds what is served, in the templates' spelling; reading succeeds, writing finds out what is wrong."""
     endpoints = standing.get("/v1/config").json["endpoints"]
     assert "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}" in endpoints
     assert "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}" in endpoints
+    assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in endpoints
     for endpoint in endpoints:
         method, template = endpoint.split(" ")
+        is_harmless = method in ("GET", "HEAD") or template.endswith("/metrics")
+        names = {"namespace": "main", "table": "t"} if is_harmless else {"namespace": "none", "table": "none"}
         body = b'{"report-type":"scan-report"}' if method == "POST" else None
         headers = {"Content-Type": "application/json"} if body else {}
-        answer = standing.ask(method, template.format(prefix="lake", namespace="main", table="t"), headers, body)
-        assert answer.status in (200, 204), endpoint
+        answer = standing.ask(method, template.format(prefix="lake", view="none", **names), headers, body)
+        if is_harmless and "{view}" not in template:
+            assert answer.status in (200, 204), endpoint
+        elif method != "HEAD":
+            assert answer.status in (400, 404), endpoint
+            assert answer.error[1] in FOUND_OUT, endpoint
 
 
 def test_two_lakes_have_two_prefixes(lake: FreshLake, other_lake: FreshLake) -> None:
