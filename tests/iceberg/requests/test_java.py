@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -19,6 +19,7 @@ from duckicelake.iceberg.requests.updates import (
     AddSnapshot,
     AddSortOrder,
     AddSpec,
+    AddViewVersion,
     AssignUuid,
     SetCurrentSchema,
     SetDefaultSortOrder,
@@ -197,6 +198,10 @@ def test_requests_of_views_come_to_the_same(java, updates):
     base = view(version(1), version(2, "SELECT 2"))
     # Java's -1 after a schema that is there means the one added before it.
     updates = [item for item in updates if item != AddSchema(base.schemas[0])]
+    # Java adds a version again that says -1 where the one before says the number.
+    added = [item.version for item in updates if isinstance(item, AddViewVersion)]
+    if any(item.schema_id == -1 for item in added):
+        assume(len({replace(item, version_id=0, timestamp_ms=0, schema_id=0) for item in added}) == len(added))
 
     def comparable_view(found):
         return replace(found, versions=frozenset(found.versions), version_log=without_repeats(found.version_log))
