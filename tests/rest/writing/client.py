@@ -1,10 +1,14 @@
 """A client that sends exactly the JSON it is told to, and writes manifests of data files that need not exist."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
@@ -113,6 +117,18 @@ def data_file(metadata: Any, name: str, **more: Any) -> DataFile:
     """A data file in a table's location that need not exist."""
     known: dict[str, Any] = {"content": 0, "file_format": "PARQUET", "partition": (), "record_count": 2, "file_size_in_bytes": 10}
     return DataFile(file_path=f"{metadata['location']}/data/{name}.parquet", **known | more)
+
+
+def write_file(client: Client, metadata: Any, name: str, columns: Mapping[int, Any], **more: Any) -> DataFile:
+    """A Parquet file in the table's location, its columns named by their field ids."""
+    fields = [pa.field(f"c{i}", column.type, metadata={"PARQUET:field_id": str(i)}) for i, column in columns.items()]
+    table = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    path, content = f"{metadata['location']}/data/{name}.parquet", sink.getvalue()
+    client.objects.put_new(path, content)
+    known: dict[str, Any] = {"content": 0, "file_format": "PARQUET", "partition": ()}
+    return DataFile(file_path=path, record_count=table.num_rows, file_size_in_bytes=len(content), **known | more)
 
 
 def assert_main(snapshot_id: int | None) -> dict[str, Any]:

@@ -1,17 +1,15 @@
 """Equality deletes: rows that equal those of a file are deleted, by position, wherever DuckLake has them."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from duckicelake.iceberg.manifest import EQUALITY_DELETES, DataFile
 from tests.rest.serving import Answer, Server
-from tests.rest.writing.client import Client, assert_main, open_client, read_rows
+from tests.rest.writing.client import Client, assert_main, open_client, read_rows, write_file
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 
@@ -20,18 +18,6 @@ from tests.support.readers import Served
 def client(server: Server, lake: FreshLake) -> Client:
     """A client of a lake without tables."""
     return open_client(server, lake)
-
-
-def write_file(client: Client, metadata: Any, name: str, columns: Mapping[int, Any], **more: Any) -> DataFile:
-    """A Parquet file in the table's location, its columns named by their field ids."""
-    fields = [pa.field(f"c{i}", column.type, metadata={"PARQUET:field_id": str(i)}) for i, column in columns.items()]
-    table = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    path, content = f"{metadata['location']}/data/{name}.parquet", sink.getvalue()
-    client.objects.put_new(path, content)
-    known: dict[str, Any] = {"content": 0, "file_format": "PARQUET", "partition": ()}
-    return DataFile(file_path=path, record_count=table.num_rows, file_size_in_bytes=len(content), **known | more)
 
 
 def write_deletes(client: Client, metadata: Any, columns: Mapping[int, Any], **more: Any) -> DataFile:
