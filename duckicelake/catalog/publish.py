@@ -10,7 +10,7 @@ import psycopg
 from duckicelake.catalog.fold import fold, read
 from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import NotFound
+from duckicelake.errors import LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
 from duckicelake.lake.connect import writing
 from duckicelake.lake.notes import Numbering, number
@@ -35,6 +35,9 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     reading = read(conn, warehouse.objects, table, memory)
     state = reading.state
     note = replace(state.notes.table or new_note(warehouse.objects, state), format_version=reading.schemas.format_version)
+    if memory.location not in (None, note.location):
+        raise LakeMoved("The table has another location now; try again.")
+    memory.location = note.location
     snapshots = fold(conn, warehouse.objects, reading, note, memory)
     folded = memory.folded
     assert folded is not None

@@ -1,6 +1,6 @@
 -- The notes of DuckIceLake, inside the lake's own metadata schema, so that dump and copy carry them.
 -- Changes from v1: what Iceberg clients write needs more notes: columns of iceberg_table, and the tables iceberg_shape,
--- iceberg_snapshot and iceberg_file. Every statement may run again at any time.
+-- iceberg_location, iceberg_snapshot and iceberg_file. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -60,6 +60,14 @@ CREATE TABLE IF NOT EXISTS iceberg_shape (
     spec_id integer NOT NULL,
     order_id integer NOT NULL,
     PRIMARY KEY (table_id, lake_snapshot_id)
+);
+
+-- Where a table was until it was moved, and its last metadata version there.
+CREATE TABLE IF NOT EXISTS iceberg_location (
+    table_id bigint NOT NULL,
+    metadata_version bigint NOT NULL,
+    location text NOT NULL,
+    PRIMARY KEY (table_id, metadata_version)
 );
 
 -- What an Iceberg client said about a snapshot of its own, the id it gave it, and the last lake snapshot of its commit.

@@ -32,9 +32,14 @@ SELECT order_id AS id, json FROM iceberg_sort_order WHERE table_id = %(table_id)
 """
 
 SELECT_METADATA_LOG = """
-SELECT metadata_version, updated_ms FROM iceberg_metadata_log
- WHERE table_id = %(table_id)s
- ORDER BY metadata_version DESC
+SELECT g.metadata_version, g.updated_ms,
+       (SELECT l.location FROM iceberg_location l
+         -- the first place that was left after this version was made
+         WHERE l.table_id = g.table_id AND l.metadata_version >= g.metadata_version
+         ORDER BY l.metadata_version LIMIT 1) AS earlier_location
+  FROM iceberg_metadata_log g
+ WHERE g.table_id = %(table_id)s
+ ORDER BY g.metadata_version DESC
  LIMIT %(most)s
 """
 

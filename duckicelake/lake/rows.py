@@ -318,10 +318,11 @@ class FileNote:
 
 @dataclass(frozen=True, slots=True)
 class MetadataLogRow:
-    """`iceberg_metadata_log`: one metadata version given out and its time."""
+    """`iceberg_metadata_log`: one metadata version given out and its time. `earlier_location`: where the table was then."""
 
     metadata_version: int
     updated_ms: int
+    earlier_location: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.properties import find_previous_versions_max
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
 from duckicelake.translate.locations import metadata_uri
@@ -92,7 +93,8 @@ def next_row_id(current: Snapshot | None) -> int:
 def with_version(metadata: TableMetadata, log: Sequence[MetadataLogRow]) -> TableMetadata:
     """Return the metadata under the newest version of its log, the older ones listed."""
     current = log[-1]
-    older = tuple((row.updated_ms, metadata_uri(metadata.location, row.metadata_version)) for row in log[:-1])
+    kept = log[:-1][-find_previous_versions_max(metadata.properties) :]
+    older = tuple((row.updated_ms, metadata_uri(row.earlier_location or metadata.location, row.metadata_version)) for row in kept)
     return replace(metadata, last_updated_ms=current.updated_ms, metadata_log=older)
 
 

@@ -118,7 +118,7 @@ def _find_deletes(
 def take_files(change: FileChange, new: TableMetadata) -> list[TakenFile]:
     """Return the files that a snapshot adds, each with its spec.
 
-    Raises: BadRequest: a file lies elsewhere, is no Parquet, or its partition tuple is not of its spec
+    Raises: BadRequest: a file is no Parquet, or its partition tuple is not of its spec
     """
     specs = {spec.spec_id: spec for spec in new.partition_specs}
     taken: list[TakenFile] = []
@@ -129,8 +129,6 @@ def take_files(change: FileChange, new: TableMetadata) -> list[TakenFile]:
             raise BadRequest(f"{where} is written for partition spec {spec_id}, which the table has not.")
         if len(spec.fields) != len(file.partition):
             raise BadRequest(f"{where} has {len(file.partition)} partition values, and its spec {len(spec.fields)} fields.")
-        if not file.file_path.startswith(f"{new.location}/"):
-            raise BadRequest(f"{where} does not lie in the table's location {new.location!r}; write files there.")
         taken.append(TakenFile(file, spec))
         check_file(taken[-1])
     return taken

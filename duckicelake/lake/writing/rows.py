@@ -252,13 +252,14 @@ class NewInlinedTable:
 
 @dataclass(frozen=True, slots=True)
 class NewTableNote:
-    """`iceberg_table` of a table made by an Iceberg client."""
+    """`iceberg_table` of a table made by an Iceberg client. `metadata_version` is the last one that is taken at its location."""
 
     table_id: int
     location: str
     format_version: int
     last_column_id: int
     last_partition_id: int
+    metadata_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,15 @@ class ChangedTableNote:
     last_column_id: int
     last_partition_id: int
     sequence_base: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftLocation:
+    """`iceberg_location`: where a table was up to a metadata version."""
+
+    table_id: int
+    metadata_version: int
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +370,7 @@ NewRow = (
     | NewInlinedTable
     | NewTableNote
     | ChangedTableNote
+    | LeftLocation
     | NewSchemaNote
     | NewSpecNote
     | NewSortOrderNote

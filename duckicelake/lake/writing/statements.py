@@ -182,10 +182,10 @@ SELECT n.delete_file_id, n.table_id, %(snapshot_id)s, n.data_file_id, n.path, fa
 INSERT_TABLE_NOTES = """
 INSERT INTO iceberg_table (table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id,
                            token, updated_ms, last_column_id, last_partition_id, is_native)
-SELECT n.table_id, n.location, n.format_version, 0, 0, -1, -1, '', 0, n.last_column_id, n.last_partition_id, true
+SELECT n.table_id, n.location, n.format_version, 0, n.metadata_version, -1, -1, '', 0, n.last_column_id, n.last_partition_id, true
   FROM unnest(%(table_id)s::bigint[], %(location)s::text[], %(format_version)s::integer[], %(last_column_id)s::integer[],
-              %(last_partition_id)s::integer[])
-       AS n(table_id, location, format_version, last_column_id, last_partition_id)
+              %(last_partition_id)s::integer[], %(metadata_version)s::bigint[])
+       AS n(table_id, location, format_version, last_column_id, last_partition_id, metadata_version)
 """
 
 UPDATE_TABLE_NOTES = """
@@ -196,6 +196,12 @@ UPDATE iceberg_table t
               %(last_partition_id)s::integer[], %(sequence_base)s::bigint[])
        AS n(table_id, location, format_version, last_column_id, last_partition_id, sequence_base)
  WHERE t.table_id = n.table_id
+"""
+
+INSERT_LEFT_LOCATIONS = """
+INSERT INTO iceberg_location (table_id, metadata_version, location)
+SELECT n.table_id, n.metadata_version, n.location
+  FROM unnest(%(table_id)s::bigint[], %(metadata_version)s::bigint[], %(location)s::text[]) AS n(table_id, metadata_version, location)
 """
 
 INSERT_SCHEMA_NOTES = """
@@ -269,6 +275,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedDeleteFile: (UPDATE_DELETE_FILES,),
     rows.NewTableNote: (INSERT_TABLE_NOTES,),
     rows.ChangedTableNote: (UPDATE_TABLE_NOTES,),
+    rows.LeftLocation: (INSERT_LEFT_LOCATIONS,),
     rows.NewSchemaNote: (INSERT_SCHEMA_NOTES,),
     rows.NewSpecNote: (INSERT_SPEC_NOTES,),
     rows.NewSortOrderNote: (INSERT_SORT_ORDER_NOTES,),

@@ -83,8 +83,8 @@ class LiveTable:
     is_inlined: bool
 
 
-def create_table(table_id: int, place: Place, new: TableMetadata) -> TableStep:
-    """Return the step that makes a table; its data is not in it.
+def create_table(table_id: int, place: Place, new: TableMetadata, metadata_version: int = 0) -> TableStep:
+    """Return the step that makes a table; its data is not in it. `metadata_version` is the last one taken at its location.
 
     Raises: BadRequest: DuckLake cannot hold it
     """
@@ -96,7 +96,7 @@ def create_table(table_id: int, place: Place, new: TableMetadata) -> TableStep:
     step.rows += [
         NewTable(table_id, uuid, place.schema_id, place.table_name, folder, True),
         NewSchemaVersion(table_id),
-        NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id),
+        NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, metadata_version),
         *create_columns(table_id, current_schema(new)),
         *(NewTag(table_id, key, value) for key, value in sorted(stored_properties(new.properties).items())),
         *new_shape_notes(table_id, None, new),
