@@ -22,7 +22,8 @@ CREATE TABLE IF NOT EXISTS iceberg_table (
 ALTER TABLE iceberg_table
     ADD COLUMN IF NOT EXISTS last_column_id integer NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS last_partition_id integer NOT NULL DEFAULT 0,
-    ADD COLUMN IF NOT EXISTS is_native boolean NOT NULL DEFAULT false;
+    ADD COLUMN IF NOT EXISTS is_native boolean NOT NULL DEFAULT false,
+    ADD COLUMN IF NOT EXISTS numbered_until bigint;
 
 CREATE TABLE IF NOT EXISTS iceberg_metadata_log (
     table_id bigint NOT NULL,
@@ -44,6 +45,9 @@ CREATE TABLE IF NOT EXISTS iceberg_spec (
     json text NOT NULL,
     PRIMARY KEY (table_id, spec_id)
 );
+
+ALTER TABLE iceberg_schema ADD COLUMN IF NOT EXISTS is_removed boolean NOT NULL DEFAULT false;
+ALTER TABLE iceberg_spec ADD COLUMN IF NOT EXISTS is_removed boolean NOT NULL DEFAULT false;
 
 CREATE TABLE IF NOT EXISTS iceberg_sort_order (
     table_id bigint NOT NULL,

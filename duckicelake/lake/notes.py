@@ -14,17 +14,17 @@ METADATA_LOG_MAX = 100
 
 SELECT_TABLE_NOTE = """
 SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms,
-       last_column_id, last_partition_id, is_native
+       last_column_id, last_partition_id, is_native, numbered_until
   FROM iceberg_table
  WHERE table_id = %(table_id)s
 """
 
 SELECT_SCHEMA_NOTES = """
-SELECT schema_id AS id, json FROM iceberg_schema WHERE table_id = %(table_id)s ORDER BY schema_id
+SELECT schema_id AS id, json, is_removed FROM iceberg_schema WHERE table_id = %(table_id)s ORDER BY schema_id
 """
 
 SELECT_SPEC_NOTES = """
-SELECT spec_id AS id, json FROM iceberg_spec WHERE table_id = %(table_id)s ORDER BY spec_id
+SELECT spec_id AS id, json, is_removed FROM iceberg_spec WHERE table_id = %(table_id)s ORDER BY spec_id
 """
 
 SELECT_SORT_ORDER_NOTES = """
@@ -84,7 +84,7 @@ ON CONFLICT (table_id) DO NOTHING
 
 LOCK_TABLE_NOTE = """
 SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms,
-       last_column_id, last_partition_id, is_native
+       last_column_id, last_partition_id, is_native, numbered_until
   FROM iceberg_table
  WHERE table_id = %(table_id)s
    FOR UPDATE
@@ -93,7 +93,7 @@ SELECT table_id, location, format_version, sequence_base, metadata_version, lake
 UPDATE_TABLE_NOTE = """
 UPDATE iceberg_table
    SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
-       token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s
+       token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s, numbered_until = %(numbered_until)s
  WHERE table_id = %(table_id)s
 """
 
@@ -139,6 +139,8 @@ def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNot
     if last.token != wanted.token:
         if last.format_version > wanted.note.format_version:
             raise LakeMoved("Another server raised the table's format version meanwhile; try again.")
+        if last.numbered_until not in (None, wanted.note.numbered_until):
+            raise LakeMoved("Another server numbered the table's snapshots anew meanwhile; try again.")
         _append_version(conn, wanted, last, now_ms)
     return read_notes(conn, table_id)
 
@@ -161,6 +163,7 @@ def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote
         "token": wanted.token,
         "updated_ms": max(now_ms, last.updated_ms),
         "format_version": wanted.note.format_version,
+        "numbered_until": wanted.note.numbered_until,
     }
     noted = read_notes(conn, last.table_id)
     conn.execute(UPDATE_TABLE_NOTE, version)

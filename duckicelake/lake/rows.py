@@ -268,7 +268,8 @@ class InlinedDeleteRow:
 class TableNote:
     """`iceberg_table`: the numbers given out for a table. `updated_ms` is the time of `metadata_version`.
 
-    `is_native`: an Iceberg client made the table, so its spec 0 is the client's own.
+    `is_native`: an Iceberg client made the table, so its spec 0 is the client's own. `numbered_until`: the last lake
+    snapshot that the sequence base counts for, when the table has come to version 3 since.
     """
 
     table_id: int
@@ -283,6 +284,7 @@ class TableNote:
     last_column_id: int = 0
     last_partition_id: int = 0
     is_native: bool = False
+    numbered_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,10 +329,14 @@ class MetadataLogRow:
 
 @dataclass(frozen=True, slots=True)
 class JsonNote:
-    """`iceberg_schema`, `iceberg_spec` or `iceberg_sort_order`: an id given out and the exact JSON it stands for."""
+    """`iceberg_schema`, `iceberg_spec` or `iceberg_sort_order`: an id given out and the exact JSON it stands for.
+
+    `is_removed`: a client removed it.
+    """
 
     id: int
     json: str
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create, check_requirements
-from duckicelake.iceberg.requests.updates import AssignUuid, SetLocation
+from duckicelake.iceberg.requests.updates import AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.rows import Position, TableRow
@@ -41,7 +41,8 @@ class Ask:
 class Base:
     """A table as it was published at a position, without aliases; `table` is None when there is none of that name.
 
-    `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay.
+    `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. `used_specs` are
+    those of snapshots that stay, when the request removes specs.
     """
 
     ident: Ident
@@ -51,6 +52,7 @@ class Base:
     changes: Sequence[FileChange] = ()
     deletes: Sequence[ReadyDeletes] = ()
     grounds: Grounds = NO_GROUNDS
+    used_specs: frozenset[int] = frozenset()
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -84,10 +86,12 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots))
     added = list_added(ask.commit.updates)
+    reader = ManifestReader(warehouse.objects, base.grounds)
+    base = replace(base, used_specs=_find_used_specs(reader, ask, metadata))
     if not added:
         return base
     try:
-        changes = find_changes(ManifestReader(warehouse.objects, base.grounds), metadata, added)
+        changes = find_changes(reader, metadata, added)
     except BadRequest:
         # whoever was late wrote its manifests for a table that is no more
         _check_in_time(warehouse, ask, base)
@@ -95,6 +99,14 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     with reading(warehouse.lake) as conn:
         deletes = DeleteWriter(conn, warehouse.objects, base.grounds.locations, table).make_ready(changes)
     return replace(base, changes=changes, deletes=deletes)
+
+
+def _find_used_specs(reader: ManifestReader, ask: Ask, metadata: TableMetadata | None) -> frozenset[int]:
+    if metadata is None or not any(isinstance(update, RemoveSpecs) for update in ask.commit.updates):
+        return frozenset()
+    gone = {i for update in ask.commit.updates if isinstance(update, RemoveSnapshots) for i in update.snapshot_ids}
+    stay = (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone)
+    return frozenset(file.partition_spec_id for snapshot in stay for file in reader.read_list(snapshot.manifest_list))
 
 
 def _list_locations(ask: Ask, metadata: TableMetadata | None) -> Sequence[str]:

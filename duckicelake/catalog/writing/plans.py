@@ -11,13 +11,17 @@ from duckicelake.catalog.writing.places import check_free, check_location, find_
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
+from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import read_iceberg_path, read_tags
 from duckicelake.lake.read_table import read_columns
+from duckicelake.lake.rows import TableNotes
 from duckicelake.lake.writing.lookups import list_inlined_versions, read_comments
-from duckicelake.lake.writing.rows import LeftLocation
+from duckicelake.lake.writing.note_rows import LeftLocation
+from duckicelake.lake.writing.rows import ChangedTableNote, NewRow
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import table_location
+from duckicelake.translate.shape.removed import check_unused, mark_removed, with_removed
 from duckicelake.translate.to_ducklake.commits import (
     check_taken,
     list_added,
@@ -26,7 +30,7 @@ from duckicelake.translate.to_ducklake.commits import (
 )
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
 
-FIRST_SEQUENCE_FORMAT = 2
+FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
 
 
 def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[TableStep]:
@@ -36,6 +40,9 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[Ta
     NoSuchNamespace, AlreadyExists
     """
     known = require(commit.conn, ask, base)
+    notes = None if base.table is None else read_notes(commit.conn, base.table.table_id)
+    if base.metadata is not None and notes is not None:
+        base = replace(base, metadata=with_removed(base.metadata, notes))
     ours = {snapshot.snapshot_id for snapshot in base.metadata.snapshots} if base.metadata else set[int]()
     added = list_added(ask.commit.updates)
     fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(added, 1)}
@@ -45,9 +52,14 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[Ta
     next_row_id = base.metadata.next_row_id if base.metadata else 0
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
     check_taken(base.metadata, new, list(fresh.values()))
-    if base.table is None or base.metadata is None:
+    for change in base.changes:
+        check_added_once(change.fresh)
+        for manifest in change.fresh:
+            check_manifest(manifest, new)
+    if base.table is None or base.metadata is None or notes is None:
         return _plan_creation(commit, ask, base, ids, new)
-    return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added))
+    check_unused(base.metadata, new, base.used_specs)
+    return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added), notes)
 
 
 def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[int]) -> None:
@@ -71,7 +83,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     return add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
 
 
-def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> list[TableStep]:
+def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, notes: TableNotes) -> list[TableStep]:
     old, new, table_id = base.metadata, planned.new, planned.table_id
     assert old is not None
     conn = commit.conn
@@ -82,15 +94,25 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> list
     live = LiveTable(
         table_id, read_columns(conn, table_id), read_comments(conn, table_id), tags, bool(list_inlined_versions(conn, table_id))
     )
-    note = read_notes(conn, table_id).table
+    note = notes.table
     first = TableStep()
-    if note is not None and new.location != old.location:
-        first.rows.append(LeftLocation(table_id, note.metadata_version, old.location))
+    if new.location != old.location:
+        first.rows.append(LeftLocation(table_id, old.location))
     change_table(first, live, old, new, adds_data=any(change.added for change in base.changes))
-    if note is not None and note.sequence_base and new.format_version > old.format_version and old.snapshots:
-        raise BadRequest("A table whose snapshots are numbered from 1 cannot become version 3 yet; create it as version 3.")
+    if note is not None and note.sequence_base and old.format_version < LINEAGE_FORMAT <= new.format_version:
+        _renumber(first, changed_note(table_id, new, numbered_until=commit.head.snapshot_id))
     if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:
-        first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
+        _renumber(first, changed_note(table_id, new, commit.head.snapshot_id))
+    marks = mark_removed(table_id, notes, old, new, {spec_id for change in base.changes for spec_id in change.spec_ids.values()})
+    if marks:
+        first.rows += marks
+        first.tell("altered_table", table_id)
     if not first.changes and not planned.added:
         return []
     return add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
+
+
+def _renumber(step: TableStep, note: ChangedTableNote) -> None:
+    """Let a step change the table's note once: of two changes in one statement Postgres takes either."""
+    kept: list[NewRow] = [row for row in step.rows if not isinstance(row, ChangedTableNote)]
+    step.rows = [*kept, note]

@@ -1,13 +1,14 @@
 """What the snapshots of a commit do to a table's files: their manifest lists, compared one after the other."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duckicelake.catalog.writing.manifests import DeleteKey, ManifestReader, OpenManifest
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DATA, DELETED, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.manifests import ReadManifest
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.translate.to_ducklake.deletes import check_grown, unite
 from duckicelake.translate.to_ducklake.files import TakenFile, check_file
@@ -23,13 +24,15 @@ Manifests = Mapping[str, ManifestFile]
 class FileChange:
     """What one snapshot does: data files that come, paths of those that go, and the rows deleted of those that stay.
 
-    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes.
+    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes. `fresh` are the
+    manifests that its author wrote for it.
     """
 
     added: Sequence[DataFile]
     spec_ids: Mapping[str, int]
     removed: Sequence[str]
     deletes: Mapping[str, Longs]
+    fresh: Sequence[ReadManifest] = ()
 
 
 def find_changes(reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot]) -> list[FileChange]:
@@ -43,7 +46,13 @@ def find_changes(reader: ManifestReader, base: TableMetadata | None, added: Sequ
         if not snapshot.manifest_list:
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list; write one.")
         after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
-        changes.append(_compare(reader, before, after))
+        fresh = [
+            ReadManifest(file, manifest.header, manifest.entries)
+            for path, file in after.items()
+            if path not in before and file.added_snapshot_id == snapshot.snapshot_id
+            for manifest in [reader.read_manifest(file)]
+        ]
+        changes.append(replace(_compare(reader, before, after), fresh=fresh))
         before = after
     return changes
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from duckicelake.lake.changes import Change
+from duckicelake.lake.writing.note_rows import NoteRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,7 @@ class NewTableNote:
 
 @dataclass(frozen=True, slots=True)
 class ChangedTableNote:
-    """What a commit changes in `iceberg_table`; `sequence_base` None stays as it is."""
+    """What a commit changes in `iceberg_table`; `sequence_base` and `numbered_until` None stay as they are."""
 
     table_id: int
     location: str
@@ -272,15 +273,7 @@ class ChangedTableNote:
     last_column_id: int
     last_partition_id: int
     sequence_base: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LeftLocation:
-    """`iceberg_location`: where a table was up to a metadata version."""
-
-    table_id: int
-    metadata_version: int
-    location: str
+    numbered_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,13 +363,13 @@ NewRow = (
     | NewInlinedTable
     | NewTableNote
     | ChangedTableNote
-    | LeftLocation
     | NewSchemaNote
     | NewSpecNote
     | NewSortOrderNote
     | NewShape
     | NewSnapshotNote
     | NewFileNote
+    | NoteRow
 )
 
 

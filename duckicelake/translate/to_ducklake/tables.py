@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.lake.changes import Change, quote_names
 from duckicelake.lake.rows import ColumnRow, TableRow
@@ -41,8 +40,6 @@ from duckicelake.translate.to_ducklake.columns import (
 from duckicelake.translate.to_ducklake.inlined import to_inlined_table
 from duckicelake.translate.to_ducklake.names import to_folder
 from duckicelake.translate.to_ducklake.namespaces import change_tags
-
-TABLE_FORMATS = (2, 3)
 
 
 @dataclass(slots=True)
@@ -88,7 +85,6 @@ def create_table(table_id: int, place: Place, new: TableMetadata, metadata_versi
 
     Raises: BadRequest: DuckLake cannot hold it
     """
-    check_format(new)
     uuid = UUID(new.table_uuid)
     folder = to_folder(f"{place.table_name}-{uuid}", uuid)
     step = TableStep(changes_catalog=True)
@@ -102,12 +98,6 @@ def create_table(table_id: int, place: Place, new: TableMetadata, metadata_versi
         *new_shape_notes(table_id, None, new),
     ]
     return step
-
-
-def check_format(new: TableMetadata) -> None:
-    """Raise BadRequest for a format version that cannot be kept."""
-    if new.format_version not in TABLE_FORMATS:
-        raise BadRequest(f"Tables of format version {new.format_version} are not taken yet; ask for version 2 or 3.")
 
 
 def drop_table(table_id: int) -> TableStep:
@@ -148,7 +138,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
         base.last_partition_id,
         base.location,
     ):
-        notes.append(changed_note(live.table_id, new, None))
+        notes.append(changed_note(live.table_id, new))
     if shape and any(not isinstance(row, EndedSorting) for row in shape):
         rows.append(NewSchemaVersion(live.table_id))
     if live.is_inlined and any(isinstance(row, NewColumn | EndedColumn) for row in shape):
@@ -160,10 +150,12 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
         step.changes_catalog |= bool(rows)
 
 
-def changed_note(table_id: int, new: TableMetadata, sequence_base: int | None) -> ChangedTableNote:
+def changed_note(
+    table_id: int, new: TableMetadata, sequence_base: int | None = None, numbered_until: int | None = None
+) -> ChangedTableNote:
     """Return what a table's note becomes."""
-    check_format(new)
-    return ChangedTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, sequence_base)
+    known = (new.location, new.format_version, new.last_column_id, new.last_partition_id)
+    return ChangedTableNote(table_id, *known, sequence_base, numbered_until)
 
 
 def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, widens: bool) -> list[NewRow]:

@@ -9,7 +9,7 @@ from uuid import uuid4
 from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
-from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.partition import PartitionSpec, parse_spec
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
@@ -49,20 +49,21 @@ class Client:
         """Send a commit."""
         return self.post(f"namespaces/main/tables/{name}", {"requirements": list(requirements), "updates": list(updates)})
 
-    def append(self, metadata: Any, snapshot_id: int, files: Sequence[DataFile]) -> list[Any]:
+    def append(self, metadata: Any, snapshot_id: int, files: Sequence[DataFile], *, format_version: int = 2, spec_id: int = 0) -> list[Any]:
         """Write the manifests of an append to what is there and return its updates."""
         location, current = metadata["location"], metadata.get("current-snapshot-id")
         schema: Schema = parse_schema(metadata["schemas"][-1])
-        header = ManifestHeader(schema, PartitionSpec(0), 2, 0)
+        spec = next(parse_spec(item) for item in metadata["partition-specs"] if spec_id in (0, item["spec-id"]))
+        header = ManifestHeader(schema, spec if spec_id else PartitionSpec(0), format_version, 0)
         entries = [ManifestEntry(ADDED, snapshot_id, None, None, file) for file in files]
         content = encode_manifest(header, entries)
         path = f"{location}/metadata/{uuid4()}-m0.avro"
         self.objects.put_new(path, content)
-        number = metadata["last-sequence-number"] + 1
+        number = metadata.get("last-sequence-number", 0) + 1
         manifests = [describe_manifest(header, entries, WrittenManifest(path, len(content), snapshot_id, number))]
         manifests += [file for parent in metadata["snapshots"] if parent["snapshot-id"] == current for file in self._read_list(parent)]
         list_path = f"{location}/metadata/snap-{uuid4()}.avro"
-        self.objects.put_new(list_path, encode_manifest_list(ManifestListHeader(snapshot_id, current, number, 2), manifests))
+        self.objects.put_new(list_path, encode_manifest_list(ManifestListHeader(snapshot_id, current, number, format_version), manifests))
         snapshot = {
             "snapshot-id": snapshot_id,
             "sequence-number": number,
