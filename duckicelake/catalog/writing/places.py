@@ -27,7 +27,8 @@ class Grounds:
 
     def is_own(self, uri: str) -> bool:
         """Tell whether something lies in one of the table's own locations."""
-        return not has_steps(uri) and any(uri.startswith(f"{location}/") for location in self.locations)
+        plain = to_canonical(uri)
+        return not has_steps(plain) and any(plain.startswith(to_folder_uri(location)) for location in self.locations)
 
     def holds(self, uri: str) -> bool:
         """Tell whether a data file may lie there."""

@@ -83,6 +83,14 @@ class DroppedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class RevivedTable:
+    """What ended with a table in the lake snapshot that dropped it, and lives again; its name is a `NewTable`."""
+
+    table_id: int
+    dropped_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewColumn:
     """`ducklake_column`; `column_id` is the Iceberg field id."""
 
@@ -344,6 +352,7 @@ NewRow = (
     | NewTable
     | EndedName
     | DroppedTable
+    | RevivedTable
     | NewColumn
     | EndedColumn
     | NewComment

@@ -85,6 +85,48 @@ UPDATE ducklake_sort_info SET end_snapshot = %(snapshot_id)s
  WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
 """
 
+UPDATE_REVIVED_COLUMNS = """
+UPDATE ducklake_column x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_COMMENTS = """
+UPDATE ducklake_column_tag x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_TAGS = """
+UPDATE ducklake_tag x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.object_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_FILES = """
+UPDATE ducklake_data_file x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_DELETES = """
+UPDATE ducklake_delete_file x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_PARTITIONINGS = """
+UPDATE ducklake_partition_info x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_SORTINGS = """
+UPDATE ducklake_sort_info x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
 INSERT_COLUMNS = """
 INSERT INTO ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name, column_type, initial_default,
                              default_value, nulls_allowed, parent_column, default_value_type, default_value_dialect)
@@ -273,6 +315,15 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
         UPDATE_FILES_OF_TABLES,
         UPDATE_DELETES_OF_TABLES,
         UPDATE_SORTINGS,
+    ),
+    rows.RevivedTable: (
+        UPDATE_REVIVED_COLUMNS,
+        UPDATE_REVIVED_COMMENTS,
+        UPDATE_REVIVED_TAGS,
+        UPDATE_REVIVED_FILES,
+        UPDATE_REVIVED_DELETES,
+        UPDATE_REVIVED_PARTITIONINGS,
+        UPDATE_REVIVED_SORTINGS,
     ),
     rows.NewColumn: (INSERT_COLUMNS,),
     rows.EndedColumn: (UPDATE_COLUMNS,),

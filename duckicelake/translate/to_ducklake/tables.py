@@ -24,6 +24,7 @@ from duckicelake.lake.writing.rows import (
     NewTable,
     NewTableNote,
     NewTag,
+    RevivedTable,
 )
 from duckicelake.translate.shape.sort_orders import format_note as format_order
 from duckicelake.translate.shape.told_schemas import format_note as format_schema
@@ -104,6 +105,18 @@ def drop_table(table_id: int) -> TableStep:
     """Return the step that ends a table."""
     step = TableStep(rows=[DroppedTable(table_id)], changes_catalog=True)
     step.tell("dropped_table", table_id)
+    return step
+
+
+def revive_table(table: TableRow, place: Place, folder: str, dropped_at: int) -> TableStep:
+    """Return the step that brings a dropped table back under a name; its files are where they were."""
+    rows: list[NewRow] = [
+        RevivedTable(table.table_id, dropped_at),
+        NewTable(table.table_id, table.table_uuid, place.schema_id, place.table_name, folder, False),
+        NewSchemaVersion(table.table_id),
+    ]
+    step = TableStep(rows=rows, changes_catalog=True)
+    step.tell("created_table", quote_names(place.schema_name, place.table_name))
     return step
 
 
