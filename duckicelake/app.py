@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
-from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse
+from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse, with_roots
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
@@ -45,6 +45,7 @@ async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitSta
     """Return a lake with its pool and its watch, both closed when `opened` is."""
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
     warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
+    warehouse = with_roots(warehouse, settings.allowed_locations)
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)

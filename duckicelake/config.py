@@ -5,7 +5,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
@@ -26,6 +26,10 @@ PREFIX = "DUCKICELAKE_"
 DEFAULT_CONFIG = "duckicelake.toml"
 LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
 WAREHOUSE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+LOCATION_PATTERN = r"^(\*|s3[an]?://.+|(file:)?/.*)$"
+
+Locations = tuple[Annotated[str, Field(pattern=LOCATION_PATTERN)], ...]
+"""Folders as URIs or absolute paths; `*` is everywhere."""
 
 
 class SettingsError(CatalogError):
@@ -46,6 +50,7 @@ class LakeSettings(BaseModel):
     metadata_schema: str
     data_path: str | None = None
     iceberg_path: str | None = None
+    allowed_locations: Locations = ()
     s3_endpoint: str | None = None
     s3_region: str = "us-east-1"
     s3_access_key_id: str | None = None
@@ -72,6 +77,7 @@ class LakeSection(BaseModel):
     metadata_schema: str | None = None
     data_path: str | None = None
     iceberg_path: str | None = None
+    allowed_locations: Locations | None = None
     s3_endpoint: str | None = None
     s3_region: str | None = None
     s3_access_key_id: str | None = None
@@ -96,6 +102,7 @@ class Settings(BaseSettings):
     metadata_schema: str = Field("public", min_length=1, max_length=63)
     data_path: str | None = None
     iceberg_path: str | None = None
+    allowed_locations: Locations = ()
     s3_endpoint: str | None = None
     s3_region: str = "us-east-1"
     s3_access_key_id: str | None = None

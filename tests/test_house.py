@@ -21,7 +21,7 @@ WALLS: dict[str, set[str]] = {
     "iceberg": EVERYWHERE,
     "lake": EVERYWHERE,
     "store": EVERYWHERE,
-    "translate": EVERYWHERE | {"iceberg", "lake.rows", "lake.writing.rows", "lake.changes"},
+    "translate": EVERYWHERE | {"iceberg", "lake.rows", "lake.writing.rows", "lake.writing.note_rows", "lake.changes"},
     "access": EVERYWHERE,
     "catalog": EVERYWHERE | {"iceberg", "lake", "store", "translate", "access"},
     "rest": EVERYWHERE | {"catalog", "access", "iceberg"},
@@ -38,7 +38,7 @@ WALLS: dict[str, set[str]] = {
 LIBRARIES: dict[str, set[str]] = {
     "errors": set(),
     "config": {"pydantic", "pydantic_settings"},
-    "iceberg": {"pydantic", "fastavro", "pyroaring", "numpy", "pyarrow"},
+    "iceberg": {"pydantic", "pyroaring", "numpy", "pyarrow"},
     "lake": {"psycopg", "psycopg_pool"},
     "store": {"obstore", "boto3", "botocore", "pyarrow", "numpy", "duckdb"},
     "translate": {"sqlglot", "numpy", "pyarrow"},

@@ -99,9 +99,7 @@ def prepare_database(keys: Keys, port: int) -> PostgresAccess:
     access = find_access(keys, port)
     with psycopg.connect(access.admin_dsn, autocommit=True, connect_timeout=5) as conn:
         if conn.execute(SELECT_ROLE, {"role": ROLE}).fetchone() is None:
-            conn.execute(
-                sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(ROLE), sql.Literal(keys.postgres_password))
-            )
+            conn.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(ROLE), sql.Literal(keys.postgres_password)))
         if conn.execute(SELECT_DATABASE, {"database": DATABASE}).fetchone() is None:
             conn.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(DATABASE), sql.Identifier(ROLE)))
     return access

@@ -152,7 +152,7 @@ class DataFiles:
 
         Raises: Unsupported: Iceberg readers cannot read it
         """
-        check_readable(row)
+        check_readable(row, is_told=note is not None)
         spec, partition = self._choose_spec(row, note)
         uri = file_uri(self.folder, row.path, row.path_is_relative)
         self._check_mapping(row, uri, spec)

@@ -76,7 +76,7 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     sources = gather(objects, table_folder(state.data_path, state.table), state, memory)
     first = min((file.begin_snapshot for file in sources.files), default=state.position.lake_snapshot_id)
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
-    schemas = to_schemas(state, oldest_row)
+    schemas = to_schemas(state, oldest_row, has_deletes=bool(sources.visibility))
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
     partitioning = with_told_specs(partitioning, state.partitions, schemas.current, state.notes)
     mapping = to_name_mapping(state.name_mappings, state.columns)
@@ -156,7 +156,7 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory, objects, reading.mapping)
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
     aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
-    writer = ManifestWriter(deriver, files, reading.sources.visibility, note.sequence_base, notes=notes, aliased=aliased)
+    writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased)
     if earlier is not None:
         files.has_unproven = earlier.has_unproven
         writer.visibility = {**earlier.visibility, **reading.sources.visibility}

@@ -24,7 +24,7 @@ from duckicelake.iceberg.manifest_list import (
     manifest_list_encoder,
 )
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.lake.rows import SnapshotNote
+from duckicelake.lake.rows import SnapshotNote, TableNote
 from duckicelake.translate.history import Step
 from duckicelake.translate.locations import manifest_list_uri, manifest_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
@@ -40,7 +40,7 @@ Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes]]
 
 @dataclass(slots=True)
 class ManifestWriter:
-    """Writes one table's manifests. `sequence_base` is taken from a lake snapshot id to give its sequence number.
+    """Writes one table's manifests. `note` says which sequence numbers its lake snapshots have.
 
     `written` knows manifests by content and number. `notes` are what clients said, by lake snapshot; those of `aliases`
     are also written under their authors' ids.
@@ -49,7 +49,7 @@ class ManifestWriter:
     deriver: Deriver
     files: DataFiles
     visibility: Mapping[FileKey, Visibility]
-    sequence_base: int
+    note: TableNote
     totals: Totals = field(default_factory=Totals)
     written: dict[tuple[int, int], ManifestFile] = field(default_factory=dict[tuple[int, int], ManifestFile])
     tally: Tally = field(default_factory=Tally)
@@ -109,7 +109,7 @@ class ManifestWriter:
         first_row_id = self.totals.next_row_id if self._version >= V3 else None
         summary, self.totals = summarise(plan.step, self.tally, self.totals)
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
-        header = ManifestListHeader(snapshot_id, parent, snapshot_id - self.sequence_base, self._version, first_row_id)
+        header = ManifestListHeader(snapshot_id, parent, to_sequence_number(self.note, snapshot_id), self._version, first_row_id)
         note = self.notes.get(snapshot_id)
         snapshot = Snapshot(
             snapshot_id=snapshot_id,
@@ -155,7 +155,7 @@ class ManifestWriter:
         content = encode(entries)
         uri = manifest_uri(self.deriver.location, format_digest(content))
         self.deriver.outbox.add(uri, content)
-        written = WrittenManifest(uri, len(content), plan.snapshot_id, plan.snapshot_id - self.sequence_base)
+        written = WrittenManifest(uri, len(content), plan.snapshot_id, to_sequence_number(self.note, plan.snapshot_id))
         described = describe_manifest(header, entries, written)
         if self._version < V3 or plan.content != DATA:
             return described
@@ -173,7 +173,7 @@ class ManifestWriter:
     def _to_entry(self, entry: EntryPlan, plan: ManifestPlan) -> AnyEntry:
         # what the snapshot itself adds inherits its sequence number
         is_inherited = entry.status == ADDED and entry.since == plan.snapshot_id
-        number = None if is_inherited else entry.since - self.sequence_base
+        number = None if is_inherited else to_sequence_number(self.note, entry.since)
         file = self._file(entry, plan)
         if isinstance(file, EncodedFile):
             return EncodedEntry(entry.status, entry.snapshot_id, number, number, file)
@@ -185,3 +185,11 @@ class ManifestWriter:
     def _delete_file(self, entry: EntryPlan) -> DataFile:
         positions = self.visibility[entry.key].deleted_at(entry.since)
         return self.deriver.derive_deletes(self.files.get(entry.key), positions)
+
+
+def to_sequence_number(note: TableNote, lake_snapshot_id: int) -> int:
+    """Return the sequence number of a lake snapshot; version 1 knows none."""
+    if note.format_version == 1:
+        return 0
+    is_based = note.numbered_until is None or lake_snapshot_id <= note.numbered_until
+    return lake_snapshot_id - note.sequence_base if is_based else lake_snapshot_id

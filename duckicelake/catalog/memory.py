@@ -77,6 +77,7 @@ class TableMemory:
     checked_files: set[FileKey] = field(default_factory=set[FileKey])
     history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None
+    location: str | None = None
 
 
 SAMPLE = 2

@@ -10,15 +10,15 @@ import psycopg
 from duckicelake.catalog.fold import fold, read
 from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import NotFound
+from duckicelake.errors import LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
 from duckicelake.lake.connect import writing
 from duckicelake.lake.notes import Numbering, number
-from duckicelake.lake.rows import MetadataLogRow, TableNote, TableRow, TableState
+from duckicelake.lake.rows import MetadataLogRow, Position, TableNote, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import to_ms
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
-from duckicelake.translate.schemas import V2
+from duckicelake.translate.schemas import V2, V3
 from duckicelake.translate.shape.sort_orders import to_sort_orders, with_told_orders
 from duckicelake.translate.shape.told_snapshots import with_aliases
 from duckicelake.translate.shape.told_specs import without_unused
@@ -34,7 +34,10 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     """
     reading = read(conn, warehouse.objects, table, memory)
     state = reading.state
-    note = replace(state.notes.table or new_note(warehouse.objects, state), format_version=reading.schemas.format_version)
+    note = raise_note(state.notes.table or new_note(warehouse.objects, state), reading.schemas.format_version, state.position)
+    if memory.location not in (None, note.location):
+        raise LakeMoved("The table has another location now; try again.")
+    memory.location = note.location
     snapshots = fold(conn, warehouse.objects, reading, note, memory)
     if snapshots:
         note = replace(note, current_snapshot_id=snapshots[-1].snapshot_id)
@@ -66,6 +69,15 @@ def new_note(objects: Objects, state: TableState) -> TableNote:
     while objects.exists(metadata_uri(location, 1)):
         location = f"{first}-{next(tries)}"
     return TableNote(table.table_id, location, V2, 0, 0, -1, -1, "", 0)
+
+
+def raise_note(note: TableNote, format_version: int, position: Position) -> TableNote:
+    """Return a table's note in the format version that its state needs.
+
+    In version 3 sequence numbers are lake snapshot ids, as in the rows of DuckLake's files; those given out stay.
+    """
+    rebased = note.sequence_base and note.format_version < V3 <= format_version
+    return replace(note, format_version=format_version, numbered_until=position.lake_snapshot_id if rebased else note.numbered_until)
 
 
 def number_state(warehouse: Warehouse, state: TableState, wanted: Numbering, now_ms: int) -> Sequence[MetadataLogRow]:

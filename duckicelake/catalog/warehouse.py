@@ -1,14 +1,17 @@
 """A warehouse: one lake and the objects beside it, open for work."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from duckicelake.catalog.memory import TableMemory, estimate_bytes
 from duckicelake.lake.connect import Lake, close_lake, open_lake
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
+from duckicelake.translate.locations import Roots, parse_roots
 
+NOWHERE = Roots()
 MAX_CONNECTIONS = 48
 """Not below the threads that requests run in."""
 
@@ -77,13 +80,17 @@ class Memories:
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """One DuckLake as one REST prefix. `client_properties` are what every client of it is told."""
+    """One DuckLake as one REST prefix. `client_properties` are what every client of it is told.
+
+    `roots` are where clients may put tables and files beside ICEBERG_PATH and a table's own location.
+    """
 
     name: str
     lake: Lake
     objects: Objects
     client_properties: dict[str, str]
     memories: Memories
+    roots: Roots = NOWHERE
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:
@@ -91,6 +98,11 @@ def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettin
     limits = limits or Limits()
     lake = open_lake(name, dsn, metadata_schema, MAX_CONNECTIONS, limits.postgres_timeout_s)
     return Warehouse(name, lake, open_objects(store), to_client_properties(store), Memories(limits))
+
+
+def with_roots(warehouse: Warehouse, paths: Sequence[str]) -> Warehouse:
+    """Return the warehouse with these folders open to clients, as settings name them."""
+    return replace(warehouse, roots=parse_roots(paths))
 
 
 def close_warehouse(warehouse: Warehouse) -> None:

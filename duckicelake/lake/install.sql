@@ -1,6 +1,6 @@
 -- The notes of DuckIceLake, inside the lake's own metadata schema, so that dump and copy carry them.
 -- Changes from v1: what Iceberg clients write needs more notes: columns of iceberg_table, and the tables iceberg_shape,
--- iceberg_snapshot and iceberg_file. Every statement may run again at any time.
+-- iceberg_location, iceberg_snapshot and iceberg_file. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -23,7 +23,8 @@ ALTER TABLE iceberg_table
     ADD COLUMN IF NOT EXISTS last_column_id integer NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS last_partition_id integer NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS is_native boolean NOT NULL DEFAULT false,
-    ADD COLUMN IF NOT EXISTS current_snapshot_id bigint NOT NULL DEFAULT -1;
+    ADD COLUMN IF NOT EXISTS current_snapshot_id bigint NOT NULL DEFAULT -1,
+    ADD COLUMN IF NOT EXISTS numbered_until bigint;
 
 CREATE TABLE IF NOT EXISTS iceberg_metadata_log (
     table_id bigint NOT NULL,
@@ -46,6 +47,9 @@ CREATE TABLE IF NOT EXISTS iceberg_spec (
     PRIMARY KEY (table_id, spec_id)
 );
 
+ALTER TABLE iceberg_schema ADD COLUMN IF NOT EXISTS is_removed boolean NOT NULL DEFAULT false;
+ALTER TABLE iceberg_spec ADD COLUMN IF NOT EXISTS is_removed boolean NOT NULL DEFAULT false;
+
 CREATE TABLE IF NOT EXISTS iceberg_sort_order (
     table_id bigint NOT NULL,
     order_id integer NOT NULL,
@@ -61,6 +65,14 @@ CREATE TABLE IF NOT EXISTS iceberg_shape (
     spec_id integer NOT NULL,
     order_id integer NOT NULL,
     PRIMARY KEY (table_id, lake_snapshot_id)
+);
+
+-- Where a table was until it was moved, and its last metadata version there.
+CREATE TABLE IF NOT EXISTS iceberg_location (
+    table_id bigint NOT NULL,
+    metadata_version bigint NOT NULL,
+    location text NOT NULL,
+    PRIMARY KEY (table_id, metadata_version)
 );
 
 -- What an Iceberg client said about a snapshot of its own, the id it gave it, and the last lake snapshot of its commit.

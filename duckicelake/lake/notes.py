@@ -14,17 +14,17 @@ METADATA_LOG_MAX = 100
 
 SELECT_TABLE_NOTE = """
 SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms,
-       last_column_id, last_partition_id, is_native, current_snapshot_id
+       last_column_id, last_partition_id, is_native, current_snapshot_id, numbered_until
   FROM iceberg_table
  WHERE table_id = %(table_id)s
 """
 
 SELECT_SCHEMA_NOTES = """
-SELECT schema_id AS id, json FROM iceberg_schema WHERE table_id = %(table_id)s ORDER BY schema_id
+SELECT schema_id AS id, json, is_removed FROM iceberg_schema WHERE table_id = %(table_id)s ORDER BY schema_id
 """
 
 SELECT_SPEC_NOTES = """
-SELECT spec_id AS id, json FROM iceberg_spec WHERE table_id = %(table_id)s ORDER BY spec_id
+SELECT spec_id AS id, json, is_removed FROM iceberg_spec WHERE table_id = %(table_id)s ORDER BY spec_id
 """
 
 SELECT_SORT_ORDER_NOTES = """
@@ -32,9 +32,14 @@ SELECT order_id AS id, json FROM iceberg_sort_order WHERE table_id = %(table_id)
 """
 
 SELECT_METADATA_LOG = """
-SELECT metadata_version, updated_ms FROM iceberg_metadata_log
- WHERE table_id = %(table_id)s
- ORDER BY metadata_version DESC
+SELECT g.metadata_version, g.updated_ms,
+       (SELECT l.location FROM iceberg_location l
+         -- the first place that was left after this version was made
+         WHERE l.table_id = g.table_id AND l.metadata_version >= g.metadata_version
+         ORDER BY l.metadata_version LIMIT 1) AS earlier_location
+  FROM iceberg_metadata_log g
+ WHERE g.table_id = %(table_id)s
+ ORDER BY g.metadata_version DESC
  LIMIT %(most)s
 """
 
@@ -79,7 +84,7 @@ ON CONFLICT (table_id) DO NOTHING
 
 LOCK_TABLE_NOTE = """
 SELECT table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id, token, updated_ms,
-       last_column_id, last_partition_id, is_native, current_snapshot_id
+       last_column_id, last_partition_id, is_native, current_snapshot_id, numbered_until
   FROM iceberg_table
  WHERE table_id = %(table_id)s
    FOR UPDATE
@@ -88,7 +93,8 @@ SELECT table_id, location, format_version, sequence_base, metadata_version, lake
 UPDATE_TABLE_NOTE = """
 UPDATE iceberg_table
    SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
-       token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s, current_snapshot_id = %(current_snapshot_id)s
+       token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s,
+       current_snapshot_id = %(current_snapshot_id)s, numbered_until = %(numbered_until)s
  WHERE table_id = %(table_id)s
 """
 
@@ -134,6 +140,8 @@ def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNot
     if last.token != wanted.token:
         if last.format_version > wanted.note.format_version:
             raise LakeMoved("Another server raised the table's format version meanwhile; try again.")
+        if last.numbered_until not in (None, wanted.note.numbered_until):
+            raise LakeMoved("Another server numbered the table's snapshots anew meanwhile; try again.")
         _append_version(conn, wanted, last, now_ms)
     return read_notes(conn, table_id)
 
@@ -157,6 +165,7 @@ def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote
         "updated_ms": max(now_ms, last.updated_ms),
         "format_version": wanted.note.format_version,
         "current_snapshot_id": wanted.note.current_snapshot_id,
+        "numbered_until": wanted.note.numbered_until,
     }
     noted = read_notes(conn, last.table_id)
     conn.execute(UPDATE_TABLE_NOTE, version)

@@ -279,9 +279,8 @@ def _snapshots_of(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
 SELECT_INLINED_TABLES = """
 SELECT coalesce(i.table_name, 'NULL'), i.schema_version,
        -- the columns are those of the table's first snapshot with this schema version
-       coalesce((SELECT min(v.begin_snapshot) FROM ducklake_schema_versions v
-                  WHERE v.table_id = i.table_id AND v.schema_version = i.schema_version),
-                (SELECT min(t.begin_snapshot) FROM ducklake_table t WHERE t.table_id = i.table_id))
+       (SELECT min(v.begin_snapshot) FROM ducklake_schema_versions v
+         WHERE v.table_id = i.table_id AND v.schema_version = i.schema_version)
   FROM ducklake_inlined_data_tables i
  WHERE i.table_id = %(table_id)s
  ORDER BY i.schema_version
@@ -299,8 +298,17 @@ SELECT * FROM {table}
 def read_inlined_tables(conn: psycopg.Connection, table_id: int, since: int) -> list[InlinedTable]:
     """Return the inlined rows, dead versions too, by row id: all rows of each lake snapshot with a change after `since`."""
     found = conn.execute(SELECT_INLINED_TABLES, {"table_id": table_id}).fetchall()
-    tables = (InlinedTable(version, begin, *_read_inlined_rows(conn, name, since)) for name, version, begin in found)
-    return [table for table in tables if table.rows]
+    tables: list[InlinedTable] = []
+    for name, version, begin in found:
+        rows, columns = _read_inlined_rows(conn, name, since)
+        if rows:
+            # DuckDB's first insert into a table of a client's may make one under a version of its own
+            tables.append(InlinedTable(version, min(_begins_of(rows)) if begin is None else begin, rows, columns))
+    return tables
+
+
+def _begins_of(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
+    return (row[1] for row in rows if isinstance(row[1], int))
 
 
 def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> tuple[list[tuple[object, ...]], list[str]]:

@@ -269,7 +269,8 @@ class TableNote:
     """`iceberg_table`: the numbers given out for a table. `updated_ms` is the time of `metadata_version`.
 
     `is_native`: an Iceberg client made the table, so its spec 0 is the client's own. `current_snapshot_id` is the newest
-    lake snapshot that was published as a change of its rows, -1 when there was none.
+    lake snapshot that was published as a change of its rows, -1 when there was none. `numbered_until`: the last lake
+    snapshot that the sequence base counts for, when the table has come to version 3 since.
     """
 
     table_id: int
@@ -285,6 +286,7 @@ class TableNote:
     last_partition_id: int = 0
     is_native: bool = False
     current_snapshot_id: int = -1
+    numbered_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,18 +322,23 @@ class FileNote:
 
 @dataclass(frozen=True, slots=True)
 class MetadataLogRow:
-    """`iceberg_metadata_log`: one metadata version given out and its time."""
+    """`iceberg_metadata_log`: one metadata version given out and its time. `earlier_location`: where the table was then."""
 
     metadata_version: int
     updated_ms: int
+    earlier_location: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JsonNote:
-    """`iceberg_schema`, `iceberg_spec` or `iceberg_sort_order`: an id given out and the exact JSON it stands for."""
+    """`iceberg_schema`, `iceberg_spec` or `iceberg_sort_order`: an id given out and the exact JSON it stands for.
+
+    `is_removed`: a client removed it.
+    """
 
     id: int
     json: str
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, find_list, find_text_map, get_list, is_text
+from duckicelake.iceberg.encoding.json_reader import as_object, find_list, find_text_map, get_list, get_text, is_text
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
 from duckicelake.rest.params import check_name
 
@@ -86,6 +86,25 @@ def decode_rename(body: bytes) -> RenameTable:
     """Return what a body asks for. Raises BadRequest when it is malformed."""
     node = as_object(decode_json(body), "request to rename")
     return RenameTable(*(check_identifier(parse_identifier(node.get(key), key)) for key in ("source", "destination")))
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTable:
+    """A metadata file to be taken in under a name, `overwrite`: in place of a table of that name."""
+
+    name: str
+    metadata_location: str
+    overwrite: bool
+
+
+def decode_register(body: bytes) -> RegisterTable:
+    """Return what a body asks for. Raises BadRequest when it is malformed."""
+    what = "request to register a table"
+    node = as_object(decode_json(body), what)
+    overwrite = node.get("overwrite", False)
+    if not isinstance(overwrite, bool):
+        raise BadRequest(f"Cannot read {what}: 'overwrite' is neither true nor false")
+    return RegisterTable(check_name(get_text(node, "name", what), "table"), get_text(node, "metadata-location", what), overwrite)
 
 
 def check_identifier(identifier: Identifier) -> Identifier:

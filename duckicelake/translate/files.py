@@ -30,14 +30,17 @@ LeafTypes = Mapping[int, PrimitiveType]
 """The types of a schema's leaves by field id."""
 
 
-def check_readable(row: DataFileRow) -> None:
-    """Refuse a data file that Iceberg readers cannot read as it is, or that has no path or size in its row."""
+def check_readable(row: DataFileRow, *, is_told: bool = False) -> None:
+    """Refuse a data file that Iceberg readers cannot read as it is, or that has no path or size in its row.
+
+    `is_told`: an Iceberg client gave the path, so such clients know where that is.
+    """
     if not row.path or min(row.file_size_bytes or -1, row.record_count or 0) < 0:
         raise Damaged(
             f"Data file {row.path!r} (data_file_id {row.data_file_id}) has no path or no file_size_bytes; the lake's metadata is damaged. "
             "Correct it in Postgres; `duckicelake check` says more."
         )
-    if not row.path_is_relative and not row.path.startswith(REACHABLE):
+    if not is_told and not row.path_is_relative and not row.path.startswith(REACHABLE):
         raise Unsupported(
             f"Data file {row.path!r} is neither on S3 nor an absolute local path, so Iceberg readers cannot find it. "
             "Copy the table with CREATE TABLE … AS SELECT."

@@ -4,6 +4,8 @@ Source: DuckLake resolves by plain concatenation, [data_path][schema.path][table
 """
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from duckicelake.lake.rows import TableRow
@@ -14,6 +16,44 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 def to_uri(path: str) -> str:
     """Return a path as a URI: local folders get the scheme `file`, everything else stays as it is."""
     return f"file://{path}" if path.startswith("/") else path
+
+
+def to_canonical(uri: str) -> str:
+    """Return one spelling of a URI, to compare by: `file:/a` and `/a` are `file:///a`."""
+    path = uri.removeprefix("file:") if uri.startswith("file:") else uri
+    return "file:///" + path.lstrip("/") if path.startswith("/") else uri
+
+
+def has_steps(uri: str) -> bool:
+    """Tell whether a URI may lead elsewhere than it seems to: one of its parts is `.` or `..`."""
+    return any(part in (".", "..") for part in uri.split("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Folders that clients may use, each with its trailing slash; `anywhere`: all there are, and names without a folder."""
+
+    folders: tuple[str, ...] = ()
+    anywhere: bool = False
+
+    def holds(self, uri: str) -> bool:
+        """Tell whether something with that URI lies below one of the folders."""
+        plain = to_canonical(uri)
+        return not has_steps(plain) and (self.anywhere or any(plain.startswith(folder) and plain != folder for folder in self.folders))
+
+
+EVERYWHERE = "*"
+
+
+def parse_roots(paths: Sequence[str]) -> Roots:
+    """Return folders as settings name them."""
+    folders = [path for path in paths if path != EVERYWHERE]
+    return Roots(tuple(to_folder_uri(path) for path in folders), anywhere=EVERYWHERE in paths)
+
+
+def to_folder_uri(path: str) -> str:
+    """Return a folder to compare by, with its trailing slash."""
+    return to_canonical(path.rstrip("/") + "/")
 
 
 def table_folder(data_path: str, table: TableRow) -> str:
@@ -76,10 +116,10 @@ def deletes_uri(location: str, digest: str, suffix: str) -> str:
 INLINED = re.compile(r"/data/inlined-(\d+)-[0-9a-f]+\.parquet")
 
 
-def find_inlined_snapshot(location: str, uri: str) -> int | None:
+def find_inlined_snapshot(locations: Sequence[str], uri: str) -> int | None:
     """Return the lake snapshot of the inlined rows that a derived file holds, or None for any other file."""
-    match = INLINED.fullmatch(uri.removeprefix(location)) if uri.startswith(location) else None
-    return None if match is None else int(match[1])
+    matches = (INLINED.fullmatch(uri.removeprefix(location)) for location in locations if uri.startswith(location))
+    return next((int(match[1]) for match in matches if match), None)
 
 
 def list_paths(folder: str, uri: str) -> list[str]:

@@ -65,6 +65,12 @@ class Partitioning:
     default_spec_id: int
     new_notes: tuple[JsonNote, ...]
     unproven: PublishedSpec = UNPARTITIONED
+    is_unproven_used: bool = True
+
+    @property
+    def needed(self) -> set[int]:
+        """The ids of the specs that new files of either side get, or that DuckDB's have."""
+        return {self.default_spec_id, self.unproven.spec_id} if self.is_unproven_used else {self.default_spec_id}
 
     def find(self, spec_id: int) -> PublishedSpec | None:
         """Return the spec of that id, or None when it cannot be published any more."""

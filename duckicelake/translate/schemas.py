@@ -21,7 +21,7 @@ from duckicelake.translate.types import (
     to_fields,
 )
 
-V2, V3 = 2, 3
+V1, V2, V3 = 1, 2, 3
 TOO_LARGE = "numbers above 2147483647 in files that no reader of signed numbers shows rightly"
 
 
@@ -58,8 +58,10 @@ class Schemas:
         return tuple(found[schema_id] for schema_id in sorted(found))
 
 
-def to_schemas(state: TableState, oldest_row: int) -> Schemas:
+def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) -> Schemas:
     """Return the schemas of a table; `oldest_row` is the lake snapshot of the oldest row that is left.
+
+    A table that a client asked for in version 1 stays there until rows of its files are deleted.
 
     Raises: Unsupported: a column that cannot be published, by name, type and remedy
     """
@@ -89,7 +91,7 @@ def to_schemas(state: TableState, oldest_row: int) -> Schemas:
     _check_numbers(state, hidden)
     table = state.notes.table
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
-    needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2
+    needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2 if has_deletes or table is None else V1
     noted = table.format_version if table else needed
     breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row)
     return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden, told, breaks_vectors)

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.properties import find_previous_versions_max
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
 from duckicelake.translate.locations import metadata_uri
 from duckicelake.translate.partitions import Partitioning, to_spec
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.shape.name_mapping import PROPERTY, NameMapping
+from duckicelake.translate.shape.removed import shown_schemas, shown_specs
 from duckicelake.translate.shape.sort_orders import SortOrders
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
@@ -55,6 +57,7 @@ def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Seque
     current = snapshots[-1] if snapshots else None
     newest = current.snapshot_id if current else None
     noted = state.notes.table
+    named = {schemas.current.schema_id, *(item.schema_id for item in snapshots if item.schema_id is not None)}
     field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
     return TableMetadata(
         format_version=schemas.format_version,
@@ -63,9 +66,9 @@ def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Seque
         last_sequence_number=current.sequence_number if current else 0,
         last_updated_ms=0,
         last_column_id=schemas.last_column_id,
-        schemas=schemas.all(),
+        schemas=shown_schemas(schemas.all(), state.notes, named),
         current_schema_id=schemas.current.schema_id,
-        partition_specs=tuple(to_spec(spec, schemas.current) for spec in partitioning.specs),
+        partition_specs=shown_specs((to_spec(spec, schemas.current) for spec in partitioning.specs), state.notes, partitioning.needed),
         default_spec_id=partitioning.default_spec_id,
         last_partition_id=max([FIRST_PARTITION_FIELD_ID - 1, noted.last_partition_id if noted else 0, *field_ids]),
         sort_orders=shape.sort_orders.orders,
@@ -92,7 +95,8 @@ def next_row_id(current: Snapshot | None) -> int:
 def with_version(metadata: TableMetadata, log: Sequence[MetadataLogRow]) -> TableMetadata:
     """Return the metadata under the newest version of its log, the older ones listed."""
     current = log[-1]
-    older = tuple((row.updated_ms, metadata_uri(metadata.location, row.metadata_version)) for row in log[:-1])
+    kept = log[:-1][-find_previous_versions_max(metadata.properties) :]
+    older = tuple((row.updated_ms, metadata_uri(row.earlier_location or metadata.location, row.metadata_version)) for row in kept)
     return replace(metadata, last_updated_ms=current.updated_ms, metadata_log=older)
 
 

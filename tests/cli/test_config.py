@@ -73,7 +73,7 @@ def test_an_unknown_setting_is_named_wherever_it_stands(folder: Path, monkeypatc
     assert refusal() == "prot: there is no such setting"
     (folder / ".env").unlink()
     monkeypatch.setenv("DUCKICELAKE_PROT", "1")
-    assert refusal().startswith("Unknown settings in the environment: DUCKICELAKE_PROT. Known: DUCKICELAKE_CACHE_MAX, ")
+    assert refusal().startswith("Unknown settings in the environment: DUCKICELAKE_PROT. Known: DUCKICELAKE_ALLOWED_LOCATIONS, ")
 
 
 @pytest.mark.parametrize(

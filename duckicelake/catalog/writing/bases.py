@@ -1,7 +1,7 @@
 """What a commit starts from: a table as it was published, and the client's manifests, all read before the lock."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -9,20 +9,24 @@ from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.deletes import DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.manifests import ManifestReader
+from duckicelake.catalog.writing.places import Grounds
 from duckicelake.catalog.writing.snapshots import FileChange, find_changes
-from duckicelake.errors import NoSuchTable
+from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CommitTable
-from duckicelake.iceberg.requests.requirements import asks_to_create
-from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, SetLocation
+from duckicelake.iceberg.requests.requirements import asks_to_create, check_requirements
+from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.rows import Position, TableRow
+from duckicelake.lake.writing.locations import list_earlier_locations
 from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
-from duckicelake.translate.to_ducklake.commits import is_replay, list_added
+from duckicelake.translate.to_ducklake.commits import is_replay, list_added, list_client_ids, map_requirements
+
+NO_GROUNDS = Grounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class Ask:
 class Base:
     """A table as it was published at a position, without aliases; `table` is None when there is none of that name.
 
-    `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay.
+    `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. `used_specs` are
+    those of snapshots that stay, when the request removes specs.
     """
 
     ident: Ident
@@ -46,6 +51,8 @@ class Base:
     position: Position
     changes: Sequence[FileChange] = ()
     deletes: Sequence[ReadyDeletes] = ()
+    grounds: Grounds = NO_GROUNDS
+    used_specs: frozenset[int] = frozenset()
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -66,6 +73,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     with reading(warehouse.lake) as conn:
         table = find_table(conn, name, ask.ident.name)
         landed = table is not None and _has_landed(conn, ask, table)
+        earlier = list_earlier_locations(conn, table.table_id) if table is not None else []
     creates = asks_to_create(ask.commit.requirements)
     if landed:
         return Base(ask.ident, table, None, NOTHING)
@@ -75,21 +83,55 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     if table is not None:
         table, published = publish_table(warehouse, ask.ident)
         metadata, position = without_aliases(published.metadata), published.position
+    locations = (*earlier, *_list_locations(ask, metadata))
+    base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots))
     added = list_added(ask.commit.updates)
+    reader = ManifestReader(warehouse.objects, base.grounds)
+    base = replace(base, used_specs=_find_used_specs(reader, ask, metadata))
     if not added:
-        return Base(ask.ident, table, metadata, position)
-    location = find_location(ask, metadata)
+        return base
     schemas = [*(metadata.schemas if metadata else ()), *(update.schema for update in ask.commit.updates if isinstance(update, AddSchema))]
-    changes = find_changes(ManifestReader(warehouse.objects, location), metadata, added, schemas)
+    try:
+        changes = find_changes(reader, metadata, added, schemas)
+    except BadRequest:
+        # whoever was late wrote its manifests for a table that is no more
+        _check_in_time(warehouse, ask, base)
+        raise
     with reading(warehouse.lake) as conn:
-        deletes = DeleteWriter(conn, warehouse.objects, location, table).make_ready(changes)
-    return Base(ask.ident, table, metadata, position, changes, deletes)
+        deletes = DeleteWriter(conn, warehouse.objects, base.grounds.locations, table).make_ready(changes)
+    return replace(base, changes=changes, deletes=deletes)
 
 
-def find_location(ask: Ask, metadata: TableMetadata | None) -> str:
-    """Return where the table is, or will be, as the request says it."""
-    told = [update.location for update in ask.commit.updates if isinstance(update, SetLocation)]
-    return metadata.location if metadata is not None else told[-1].rstrip("/") if told else ""
+def _find_used_specs(reader: ManifestReader, ask: Ask, metadata: TableMetadata | None) -> frozenset[int]:
+    if metadata is None or not any(isinstance(update, RemoveSpecs) for update in ask.commit.updates):
+        return frozenset()
+    gone = {i for update in ask.commit.updates if isinstance(update, RemoveSnapshots) for i in update.snapshot_ids}
+    stay = (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone)
+    return frozenset(file.partition_spec_id for snapshot in stay for file in reader.read_list(snapshot.manifest_list))
+
+
+def _list_locations(ask: Ask, metadata: TableMetadata | None) -> Sequence[str]:
+    """Return where the table is, and where it will be as the request says it."""
+    present = [] if metadata is None else [metadata.location]
+    told = [update.location.rstrip("/") for update in ask.commit.updates if isinstance(update, SetLocation)]
+    return [*present, *told]
+
+
+def _check_in_time(warehouse: Warehouse, ask: Ask, base: Base) -> None:
+    with reading(warehouse.lake) as conn:
+        require(conn, ask, base)
+
+
+def require(conn: psycopg.Connection, ask: Ask, base: Base) -> Mapping[int, int]:
+    """Return the lake snapshots of those of the client's ids that are known, when all requirements hold.
+
+    Raises: CommitFailed: one does not
+    """
+    client_ids = list_client_ids(ask.commit.requirements, ask.commit.updates)
+    known = find_client_snapshots(conn, base.table.table_id, client_ids) if base.table else {}
+    ours = {snapshot.snapshot_id for snapshot in base.metadata.snapshots} if base.metadata else set[int]()
+    check_requirements(base.metadata, map_requirements(ask.commit.requirements, lambda i: i if i in ours else known.get(i, i)))
+    return known
 
 
 def has_landed(commit: Commit, ask: Ask, base: Base) -> bool:

@@ -45,11 +45,11 @@ class ReadyDeletes:
 
 @dataclass(frozen=True, slots=True)
 class DeleteWriter:
-    """Writes the delete files of one commit below the table's location, beside those that are published."""
+    """Writes the delete files of one commit below the last of the table's locations, beside those that are published."""
 
     conn: psycopg.Connection
     objects: Objects
-    location: str
+    locations: Sequence[str]
     table: TableRow | None
 
     def make_ready(self, changes: Sequence[FileChange]) -> list[ReadyDeletes]:
@@ -68,7 +68,7 @@ class DeleteWriter:
         files: list[ReadyDelete] = []
         inlined: list[EndedInlinedRows] = []
         for path, positions in deletes.items():
-            begin = find_inlined_snapshot(self.location, path)
+            begin = find_inlined_snapshot(self.locations, path)
             if path in counts:
                 check_positions(path, positions, counts[path])
                 files.append(self._write(path, (), positions))
@@ -114,6 +114,6 @@ class DeleteWriter:
 
     def _put(self, content: bytes) -> str:
         # never shared between rows: DuckLake removes the file of a row whose lake snapshots have expired
-        uri = f"{self.location}/data/ducklake-{uuid4()}-delete.parquet"
+        uri = f"{self.locations[-1]}/data/ducklake-{uuid4()}-delete.parquet"
         self.objects.put_new(uri, content)
         return uri

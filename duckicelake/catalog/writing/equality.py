@@ -77,8 +77,8 @@ class EqualityResolver:
 
     def _find_rows(self, file: DataFile, keys: Keys) -> Longs:
         uri = file.file_path
-        if not uri.startswith(f"{self.reader.location}/") and uri not in self._published_paths():
-            raise BadRequest(f"Data file {uri!r} does not lie in the table's location {self.reader.location!r}; write files there.")
+        if not self.reader.grounds.holds(uri) and uri not in self._published_paths():
+            raise BadRequest(f"Data file {uri!r} lies where no file of the table may; write files in its location.")
         try:
             return find_equal_rows(self.reader.objects.open(uri, file.file_size_in_bytes), keys, self.names)
         except NotFound as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from duckicelake.catalog.writing.bases import Base
 from duckicelake.catalog.writing.deletes import ReadyDeletes
 from duckicelake.catalog.writing.ids import Ids
+from duckicelake.catalog.writing.places import Grounds, check_files
 from duckicelake.catalog.writing.snapshots import FileChange, take_files
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
@@ -39,12 +40,14 @@ class FileWriter:
     commit: Commit
     ids: Ids
     planned: Planned
+    grounds: Grounds
     made: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
     def add_files(self, step: TableStep, change: FileChange, next_row_id: int) -> int:
         """Add the rows of new files, and return the row id after theirs."""
         planned = self.planned
         taken = take_files(change, planned.new)
+        check_files(self.commit.conn, planned.table_id, self.grounds, [file.file.file_path for file in taken])
         if not taken:
             return next_row_id
         first = FirstIds(self.ids.take_file_ids(len(taken)), next_row_id)
@@ -61,7 +64,7 @@ class FileWriter:
         if not uris:
             return
         step.tell("deleted_from_table", self.planned.table_id)
-        inlined = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.planned.new.location, uri)) is not None}
+        inlined = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.grounds.locations, uri)) is not None}
         self._end_inlined(step, sorted(set(inlined.values())))
         known = [uri for uri in uris if uri in self.made]
         step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from duckicelake.catalog.writing.places import Grounds
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
@@ -41,10 +42,10 @@ def live_files(manifests: Iterable[OpenManifest]) -> list[tuple[int, DataFile]]:
 
 @dataclass(slots=True)
 class ManifestReader:
-    """Reads each object of one request once. Only what lies under `location` is read: URIs are the client's words."""
+    """Reads each object of one request once. Only what lies in the table's own locations is read: URIs are the client's words."""
 
     objects: Objects
-    location: str
+    grounds: Grounds
     lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict[str, Sequence[ManifestFile]])
     manifests: dict[str, OpenManifest] = field(default_factory=dict[str, OpenManifest])
     deletes: dict[DeleteKey, Mapping[str, Longs]] = field(default_factory=dict["DeleteKey", Mapping[str, Longs]])
@@ -84,8 +85,9 @@ class ManifestReader:
             raise BadRequest(f"Cannot read delete file {file.file_path!r}: {error.message}") from error
 
     def _read(self, uri: str, most_bytes: int) -> bytes:
-        if not uri.startswith(f"{self.location}/"):
-            raise BadRequest(f"{uri!r} does not lie in the table's location {self.location!r}; write manifests there.")
+        if not self.grounds.is_own(uri):
+            where = " or ".join(repr(location) for location in self.grounds.locations)
+            raise BadRequest(f"{uri!r} does not lie in the table's location {where}; write manifests there.")
         try:
             size = self.objects.size(uri)
             if size > most_bytes:

@@ -1,4 +1,7 @@
-"""Where tables may be: their names among others, and their locations."""
+"""Where tables may be: their names among others, their locations, and the files they name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import psycopg
 
@@ -6,12 +9,30 @@ from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
-from duckicelake.lake.writing.lookups import find_neighbour, has_view
-from duckicelake.translate.locations import to_uri
+from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner
+from duckicelake.lake.writing.lookups import has_view
+from duckicelake.translate.locations import Roots, has_steps, to_canonical, to_folder_uri, to_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.tables import Place
 
 NO_TABLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """Where the files of a table may lie: in the locations that it had, has or asks for, in that order, and in the server's roots."""
+
+    locations: Sequence[str] = ()
+    roots: Roots = field(default_factory=Roots)
+
+    def is_own(self, uri: str) -> bool:
+        """Tell whether something lies in one of the table's own locations."""
+        plain = to_canonical(uri)
+        return not has_steps(plain) and any(plain.startswith(to_folder_uri(location)) for location in self.locations)
+
+    def holds(self, uri: str) -> bool:
+        """Tell whether a data file may lie there."""
+        return self.is_own(uri) or self.roots.holds(uri)
 
 
 def get_place(conn: psycopg.Connection, ident: Ident) -> Place:
@@ -33,19 +54,48 @@ def check_free(conn: psycopg.Connection, ident: Ident, place: Place) -> None:
         raise AlreadyExists(f"View with same name already exists: {ident}")
 
 
-def check_location(conn: psycopg.Connection, location: str, table_id: int = NO_TABLE) -> str:
-    """Return a location as it is kept, without its trailing slash.
+def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_id: int = NO_TABLE) -> str:
+    """Return a location as it is kept, without its trailing slash. That of a dropped table may be taken over.
 
-    Raises: BadRequest: it lies outside ICEBERG_PATH, or in another table's location, or holds one
+    Raises: BadRequest: it lies outside of ICEBERG_PATH and the server's roots, or under DATA_PATH, or in another
+    table's location, or holds one
     """
     kept = to_uri(location.rstrip("/"))
-    roots = [to_uri(read_iceberg_path(conn))]
-    steps = kept.removeprefix(roots[0]).split("/")
-    if not kept.startswith(roots[0]) or kept == roots[0].rstrip("/") or any(step in ("", ".", "..") for step in steps):
-        raise BadRequest(f"The location {location!r} does not lie under {roots[0]!r}, where this catalog keeps its tables.")
-    if kept.startswith(to_uri(read_data_path(conn))):
-        raise BadRequest(f"The location {location!r} lies under DuckLake's DATA_PATH, where DuckLake removes files it does not know.")
-    other = find_neighbour(conn, table_id, kept)
+    home = read_iceberg_path(conn)
+    allowed = Roots((*roots.folders, to_folder_uri(home)), roots.anywhere)
+    if not allowed.holds(kept) or "" in to_canonical(kept).partition("://")[2].lstrip("/").split("/"):
+        raise BadRequest(
+            f"The location {location!r} does not lie under {to_uri(home)!r}, where this catalog keeps its tables, "
+            "nor under one of the server's allowed_locations."
+        )
+    _check_outside_data(conn, kept, f"The location {location!r}")
+    other = find_neighbour(conn, table_id, to_canonical(kept))
     if other is not None:
         raise BadRequest(f"The location {location!r} lies in another table's, or holds one: {other!r}.")
     return kept
+
+
+def find_first_version(conn: psycopg.Connection, location: str) -> int:
+    """Return the last metadata version of the dropped tables that were at a location: a new one goes on from there."""
+    return find_last_version(conn, to_canonical(location))
+
+
+def check_files(conn: psycopg.Connection, table_id: int, grounds: Grounds, uris: Sequence[str]) -> None:
+    """Raise BadRequest for new data files that lie where the table may have none."""
+    for uri in uris:
+        if not grounds.holds(uri):
+            raise BadRequest(
+                f"Data file {uri!r} does not lie in the table's location {grounds.locations[-1]!r}, "
+                "nor under one of the server's allowed_locations; write files there."
+            )
+    foreign = [uri for uri in uris if not grounds.is_own(uri)]
+    for uri in foreign:
+        _check_outside_data(conn, uri, f"Data file {uri!r}")
+    owned = find_owner(conn, table_id, [to_canonical(uri) for uri in foreign]) if foreign else None
+    if owned is not None:
+        raise BadRequest(f"A data file lies in the location of another table, {owned!r}; write files into the table's own.")
+
+
+def _check_outside_data(conn: psycopg.Connection, uri: str, what: str) -> None:
+    if to_canonical(uri).startswith(to_folder_uri(read_data_path(conn))):
+        raise BadRequest(f"{what} lies under DuckLake's DATA_PATH, where DuckLake removes files it does not know.")

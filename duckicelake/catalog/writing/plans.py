@@ -4,31 +4,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from duckicelake.catalog.writing.bases import Ask, Base
+from duckicelake.catalog.writing.bases import Ask, Base, require
 from duckicelake.catalog.writing.files import FileWriter, Planned, add_snapshots
 from duckicelake.catalog.writing.ids import Ids
-from duckicelake.catalog.writing.places import check_free, check_location, get_place
+from duckicelake.catalog.writing.places import check_free, check_location, find_first_version, get_place
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
-from duckicelake.iceberg.requests.requirements import check_requirements
+from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import read_iceberg_path, read_tags
 from duckicelake.lake.read_table import read_columns
-from duckicelake.lake.writing.lookups import find_client_snapshots, list_inlined_versions, read_comments
+from duckicelake.lake.rows import TableNotes
+from duckicelake.lake.writing.lookups import list_inlined_versions, read_comments
+from duckicelake.lake.writing.note_rows import LeftLocation
+from duckicelake.lake.writing.rows import ChangedTableNote, NewRow
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import table_location
+from duckicelake.translate.shape.removed import check_unused, mark_removed, with_removed
 from duckicelake.translate.to_ducklake.commits import (
     check_taken,
     list_added,
-    list_client_ids,
-    map_requirements,
     map_updates,
     number_snapshots,
 )
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
 
-FIRST_SEQUENCE_FORMAT = 2
+FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
 
 
 def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[TableStep]:
@@ -37,10 +39,11 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[Ta
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchNamespace, AlreadyExists
     """
-    client_ids = list_client_ids(ask.commit.requirements, ask.commit.updates)
-    known = find_client_snapshots(commit.conn, base.table.table_id, client_ids) if base.table else {}
+    known = require(commit.conn, ask, base)
+    notes = None if base.table is None else read_notes(commit.conn, base.table.table_id)
+    if base.metadata is not None and notes is not None:
+        base = replace(base, metadata=with_removed(base.metadata, notes))
     ours = {snapshot.snapshot_id for snapshot in base.metadata.snapshots} if base.metadata else set[int]()
-    check_requirements(base.metadata, map_requirements(ask.commit.requirements, lambda i: i if i in ours else known.get(i, i)))
     added = list_added(ask.commit.updates)
     fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(added, 1)}
     _check_fresh(fresh, known, ours)
@@ -49,9 +52,14 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[Ta
     next_row_id = base.metadata.next_row_id if base.metadata else 0
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
     check_taken(base.metadata, new, list(fresh.values()))
-    if base.table is None or base.metadata is None:
+    for change in base.changes:
+        check_added_once(change.fresh)
+        for manifest in change.fresh:
+            check_manifest(manifest, new)
+    if base.table is None or base.metadata is None or notes is None:
         return _plan_creation(commit, ask, base, ids, new)
-    return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added))
+    check_unused(base.metadata, new, base.used_specs)
+    return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added), notes)
 
 
 def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[int]) -> None:
@@ -65,33 +73,46 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     check_free(commit.conn, ask.ident, place)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
     default = table_location(read_iceberg_path(commit.conn), uuid, place.schema_name, place.table_name)
-    location = check_location(commit.conn, new.location) if new.location else default
+    location = check_location(commit.conn, new.location, base.grounds.roots) if new.location else default
     new = replace(new, table_uuid=str(uuid), location=location)
     table_id = ids.take_catalog_id()
-    first = create_table(table_id, place, new)
+    first = create_table(table_id, place, new, find_first_version(commit.conn, location))
     planned = Planned(table_id, None, new, list_added(ask.commit.updates))
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
-    return add_snapshots(FileWriter(commit, ids, planned), first, base)
+    return add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
 
 
-def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> list[TableStep]:
+def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, notes: TableNotes) -> list[TableStep]:
     old, new, table_id = base.metadata, planned.new, planned.table_id
     assert old is not None
-    if new.location != old.location:
-        raise BadRequest(f"The table stays at {old.location!r}: moving it would leave its files behind. Copy it into a new table.")
     conn = commit.conn
+    if new.location != old.location:
+        new = replace(new, location=check_location(conn, new.location, base.grounds.roots, table_id))
+        planned = replace(planned, new=new)
     tags = {tag.key: tag.value for tag in read_tags(conn, table_id) if tag.value is not None}
     live = LiveTable(
         table_id, read_columns(conn, table_id), read_comments(conn, table_id), tags, bool(list_inlined_versions(conn, table_id))
     )
-    note = read_notes(conn, table_id).table
+    note = notes.table
     first = TableStep()
+    if new.location != old.location:
+        first.rows.append(LeftLocation(table_id, old.location))
     change_table(first, live, old, new, adds_data=any(change.added for change in base.changes))
-    if note is not None and note.sequence_base and new.format_version > old.format_version and old.snapshots:
-        raise BadRequest("A table whose snapshots are numbered from 1 cannot become version 3 yet; create it as version 3.")
+    if note is not None and note.sequence_base and old.format_version < LINEAGE_FORMAT <= new.format_version:
+        _renumber(first, changed_note(table_id, new, numbered_until=commit.head.snapshot_id))
     if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:
-        first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
+        _renumber(first, changed_note(table_id, new, commit.head.snapshot_id))
+    marks = mark_removed(table_id, notes, old, new, {spec_id for change in base.changes for spec_id in change.spec_ids.values()})
+    if marks:
+        first.rows += marks
+        first.tell("altered_table", table_id)
     if not first.changes and not planned.added:
         return []
-    return add_snapshots(FileWriter(commit, ids, planned), first, base)
+    return add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
+
+
+def _renumber(step: TableStep, note: ChangedTableNote) -> None:
+    """Let a step change the table's note once: of two changes in one statement Postgres takes either."""
+    kept: list[NewRow] = [row for row in step.rows if not isinstance(row, ChangedTableNote)]
+    step.rows = [*kept, note]

@@ -1,7 +1,7 @@
 """What the snapshots of a commit do to a table's files: their manifest lists, compared one after the other."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duckicelake.catalog.writing.equality import EqualityResolver
 from duckicelake.catalog.writing.manifests import DeleteKey, ManifestReader, Manifests, live_files
@@ -9,6 +9,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DATA, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.manifests import ReadManifest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mapping
@@ -23,13 +24,15 @@ DELETE_FORMATS, EQUALITY_FORMATS = frozenset({"PARQUET", "PUFFIN"}), frozenset({
 class FileChange:
     """What one snapshot does: data files that come, paths of those that go, and the rows deleted of those that stay.
 
-    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes.
+    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes. `fresh` are the
+    manifests that its author wrote for it.
     """
 
     added: Sequence[DataFile]
     spec_ids: Mapping[str, int]
     removed: Sequence[str]
     deletes: Mapping[str, Longs]
+    fresh: Sequence[ReadManifest] = ()
 
 
 def find_changes(
@@ -48,7 +51,13 @@ def find_changes(
         if not snapshot.manifest_list:
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list; write one.")
         after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
-        changes.append(_compare(reader, resolver, before, after))
+        fresh = [
+            ReadManifest(file, manifest.header, manifest.entries)
+            for path, file in after.items()
+            if path not in before and file.added_snapshot_id == snapshot.snapshot_id
+            for manifest in [reader.read_manifest(file)]
+        ]
+        changes.append(replace(_compare(reader, resolver, before, after), fresh=fresh))
         before = after
     return changes
 
@@ -116,7 +125,7 @@ def _find_deletes(
 def take_files(change: FileChange, new: TableMetadata) -> list[TakenFile]:
     """Return the files that a snapshot adds, each with its spec.
 
-    Raises: BadRequest: a file lies elsewhere, is no Parquet, or its partition tuple is not of its spec
+    Raises: BadRequest: a file is no Parquet, or its partition tuple is not of its spec
     """
     specs = {spec.spec_id: spec for spec in new.partition_specs}
     taken: list[TakenFile] = []
@@ -127,8 +136,6 @@ def take_files(change: FileChange, new: TableMetadata) -> list[TakenFile]:
             raise BadRequest(f"{where} is written for partition spec {spec_id}, which the table has not.")
         if len(spec.fields) != len(file.partition):
             raise BadRequest(f"{where} has {len(file.partition)} partition values, and its spec {len(spec.fields)} fields.")
-        if not file.file_path.startswith(f"{new.location}/"):
-            raise BadRequest(f"{where} does not lie in the table's location {new.location!r}; write files there.")
         taken.append(TakenFile(file, spec))
         check_file(taken[-1])
     return taken

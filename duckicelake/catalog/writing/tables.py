@@ -2,14 +2,14 @@
 
 import time
 from dataclasses import replace
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 
 from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
-from duckicelake.catalog.writing.places import check_free, check_location, get_place
+from duckicelake.catalog.writing.places import check_free, check_location, find_first_version, get_place
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
@@ -19,7 +19,7 @@ from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.transaction import committing
-from duckicelake.translate.locations import table_folder, table_location
+from duckicelake.translate.locations import Roots, table_folder, table_location
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake import tables as rows
 from duckicelake.translate.to_ducklake.tables import Place
@@ -30,29 +30,29 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable) -> Load
 
     Raises: NoSuchNamespace, AlreadyExists, BadRequest: DuckLake cannot hold what is asked for
     """
-    uuid = uuid4()
     if asked.stage_create:
         with reading(warehouse.lake) as conn:
             place = get_place(conn, ident)
             check_free(conn, ident, place)
-            new = _describe(conn, place, asked, str(uuid))
+            new = _describe(conn, place, asked, warehouse.roots)
         rows.create_table(0, place, new)
         return LoadedTable(None, encode_metadata(new), {}, -1, Position(-1, -1))
     with committing(warehouse.lake) as commit:
         place = get_place(commit.conn, ident)
         check_free(commit.conn, ident, place)
-        new = _describe(commit.conn, place, asked, str(uuid))
+        new = _describe(commit.conn, place, asked, warehouse.roots)
         ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
-        step = rows.create_table(ids.take_catalog_id(), place, new)
+        step = rows.create_table(ids.take_catalog_id(), place, new, find_first_version(commit.conn, new.location))
         apply(commit, to_lake_steps(commit.head, ids, [[step]]))
     return load_committed(warehouse, ident)
 
 
-def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, uuid: str) -> TableMetadata:
+def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, roots: Roots) -> TableMetadata:
     """Return the metadata of the table that is asked for."""
-    new = new_metadata(asked, NewIdentity(uuid, "", time.time_ns() // 1_000_000))
-    default = table_location(read_iceberg_path(conn), UUID(uuid), place.schema_name, place.table_name)
-    location = default if asked.location is None else check_location(conn, asked.location)
+    uuid = uuid4()
+    new = new_metadata(asked, NewIdentity(str(uuid), "", time.time_ns() // 1_000_000))
+    default = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
+    location = default if asked.location is None else check_location(conn, asked.location, roots)
     return replace(new, location=location)
 
 

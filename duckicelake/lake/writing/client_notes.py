@@ -38,7 +38,8 @@ SELECT n.lake_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary
 
 def read_aliases(conn: psycopg.Connection, table_id: int) -> list[SnapshotNote]:
     """Return the snapshots of the commit that changed a table last, when a client made it."""
-    tokens = format_tokens(table_id, TABLE_KINDS)
+    # a table that was dropped and came back has not changed
+    tokens = format_tokens(table_id, TABLE_KINDS - {"dropped_table"})
     return fetch_rows(conn, SnapshotNote, SELECT_ALIASES, table_id=table_id, tokens=tokens)
 
 

@@ -77,20 +77,6 @@ def has_view(conn: psycopg.Connection, schema_id: int, name: str) -> bool:
     return bool(row and row[0])
 
 
-SELECT_NEIGHBOUR = """
-SELECT location FROM iceberg_table
- WHERE table_id <> %(table_id)s
-   AND (starts_with(%(location)s || '/', location || '/') OR starts_with(location || '/', %(location)s || '/'))
- LIMIT 1
-"""
-
-
-def find_neighbour(conn: psycopg.Connection, table_id: int, location: str) -> str | None:
-    """Return the location of another table that lies in this one or holds it, dropped ones included."""
-    row = conn.execute(SELECT_NEIGHBOUR, {"table_id": table_id, "location": location}).fetchone()
-    return row[0] if row else None
-
-
 class FoundFile(NamedTuple):
     """A live data file, found by its path as DuckLake has it."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from duckicelake.lake.changes import Change
+from duckicelake.lake.writing.note_rows import NoteRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,14 @@ class DroppedTable:
     """A table that ends with everything that belongs to it."""
 
     table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RevivedTable:
+    """What ended with a table in the lake snapshot that dropped it, and lives again; its name is a `NewTable`."""
+
+    table_id: int
+    dropped_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,18 +261,19 @@ class NewInlinedTable:
 
 @dataclass(frozen=True, slots=True)
 class NewTableNote:
-    """`iceberg_table` of a table made by an Iceberg client."""
+    """`iceberg_table` of a table made by an Iceberg client. `metadata_version` is the last one that is taken at its location."""
 
     table_id: int
     location: str
     format_version: int
     last_column_id: int
     last_partition_id: int
+    metadata_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedTableNote:
-    """What a commit changes in `iceberg_table`; `sequence_base` None stays as it is."""
+    """What a commit changes in `iceberg_table`; `sequence_base` and `numbered_until` None stay as they are."""
 
     table_id: int
     location: str
@@ -271,6 +281,7 @@ class ChangedTableNote:
     last_column_id: int
     last_partition_id: int
     sequence_base: int | None
+    numbered_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +352,7 @@ NewRow = (
     | NewTable
     | EndedName
     | DroppedTable
+    | RevivedTable
     | NewColumn
     | EndedColumn
     | NewComment
@@ -366,6 +378,7 @@ NewRow = (
     | NewShape
     | NewSnapshotNote
     | NewFileNote
+    | NoteRow
 )
 
 

@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
-from duckicelake.lake.writing import rows
+from duckicelake.lake.writing import note_rows, rows
 
 INSERT_SCHEMAS = """
 INSERT INTO ducklake_schema (schema_id, schema_uuid, begin_snapshot, schema_name, path, path_is_relative)
@@ -83,6 +83,48 @@ UPDATE ducklake_partition_info SET end_snapshot = %(snapshot_id)s
 UPDATE_SORTINGS = """
 UPDATE ducklake_sort_info SET end_snapshot = %(snapshot_id)s
  WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
+"""
+
+UPDATE_REVIVED_COLUMNS = """
+UPDATE ducklake_column x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_COMMENTS = """
+UPDATE ducklake_column_tag x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_TAGS = """
+UPDATE ducklake_tag x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.object_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_FILES = """
+UPDATE ducklake_data_file x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_DELETES = """
+UPDATE ducklake_delete_file x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_PARTITIONINGS = """
+UPDATE ducklake_partition_info x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
+"""
+
+UPDATE_REVIVED_SORTINGS = """
+UPDATE ducklake_sort_info x SET end_snapshot = NULL
+  FROM unnest(%(table_id)s::bigint[], %(dropped_at)s::bigint[]) AS n(table_id, dropped_at)
+ WHERE x.table_id = n.table_id AND x.end_snapshot = n.dropped_at
 """
 
 INSERT_COLUMNS = """
@@ -182,20 +224,29 @@ SELECT n.delete_file_id, n.table_id, %(snapshot_id)s, n.data_file_id, n.path, fa
 INSERT_TABLE_NOTES = """
 INSERT INTO iceberg_table (table_id, location, format_version, sequence_base, metadata_version, lake_snapshot_id, change_id,
                            token, updated_ms, last_column_id, last_partition_id, is_native)
-SELECT n.table_id, n.location, n.format_version, 0, 0, -1, -1, '', 0, n.last_column_id, n.last_partition_id, true
+SELECT n.table_id, n.location, n.format_version, 0, n.metadata_version, -1, -1, '', 0, n.last_column_id, n.last_partition_id, true
   FROM unnest(%(table_id)s::bigint[], %(location)s::text[], %(format_version)s::integer[], %(last_column_id)s::integer[],
-              %(last_partition_id)s::integer[])
-       AS n(table_id, location, format_version, last_column_id, last_partition_id)
+              %(last_partition_id)s::integer[], %(metadata_version)s::bigint[])
+       AS n(table_id, location, format_version, last_column_id, last_partition_id, metadata_version)
 """
 
 UPDATE_TABLE_NOTES = """
 UPDATE iceberg_table t
    SET location = n.location, format_version = n.format_version, last_column_id = n.last_column_id,
-       last_partition_id = n.last_partition_id, sequence_base = coalesce(n.sequence_base, t.sequence_base)
+       last_partition_id = n.last_partition_id, sequence_base = coalesce(n.sequence_base, t.sequence_base),
+       numbered_until = coalesce(n.numbered_until, t.numbered_until)
   FROM unnest(%(table_id)s::bigint[], %(location)s::text[], %(format_version)s::integer[], %(last_column_id)s::integer[],
-              %(last_partition_id)s::integer[], %(sequence_base)s::bigint[])
-       AS n(table_id, location, format_version, last_column_id, last_partition_id, sequence_base)
+              %(last_partition_id)s::integer[], %(sequence_base)s::bigint[], %(numbered_until)s::bigint[])
+       AS n(table_id, location, format_version, last_column_id, last_partition_id, sequence_base, numbered_until)
  WHERE t.table_id = n.table_id
+"""
+
+INSERT_LEFT_LOCATIONS = """
+INSERT INTO iceberg_location (table_id, metadata_version, location)
+SELECT t.table_id, t.metadata_version, n.location
+  FROM unnest(%(table_id)s::bigint[], %(location)s::text[]) AS n(table_id, location) JOIN iceberg_table t ON t.table_id = n.table_id
+   -- a load that gives the table a version at this moment is waited for
+   FOR UPDATE OF t
 """
 
 INSERT_SCHEMA_NOTES = """
@@ -206,6 +257,18 @@ SELECT n.table_id, n.id, n.json FROM unnest(%(table_id)s::bigint[], %(id)s::inte
 INSERT_SPEC_NOTES = """
 INSERT INTO iceberg_spec (table_id, spec_id, json)
 SELECT n.table_id, n.id, n.json FROM unnest(%(table_id)s::bigint[], %(id)s::integer[], %(json)s::text[]) AS n(table_id, id, json)
+"""
+
+UPDATE_SCHEMA_NOTES = """
+UPDATE iceberg_schema s SET is_removed = n.is_removed
+  FROM unnest(%(table_id)s::bigint[], %(id)s::integer[], %(is_removed)s::boolean[]) AS n(table_id, id, is_removed)
+ WHERE s.table_id = n.table_id AND s.schema_id = n.id
+"""
+
+UPDATE_SPEC_NOTES = """
+UPDATE iceberg_spec s SET is_removed = n.is_removed
+  FROM unnest(%(table_id)s::bigint[], %(id)s::integer[], %(is_removed)s::boolean[]) AS n(table_id, id, is_removed)
+ WHERE s.table_id = n.table_id AND s.spec_id = n.id
 """
 
 INSERT_SORT_ORDER_NOTES = """
@@ -253,6 +316,15 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
         UPDATE_DELETES_OF_TABLES,
         UPDATE_SORTINGS,
     ),
+    rows.RevivedTable: (
+        UPDATE_REVIVED_COLUMNS,
+        UPDATE_REVIVED_COMMENTS,
+        UPDATE_REVIVED_TAGS,
+        UPDATE_REVIVED_FILES,
+        UPDATE_REVIVED_DELETES,
+        UPDATE_REVIVED_PARTITIONINGS,
+        UPDATE_REVIVED_SORTINGS,
+    ),
     rows.NewColumn: (INSERT_COLUMNS,),
     rows.EndedColumn: (UPDATE_COLUMNS,),
     rows.NewComment: (INSERT_COMMENTS,),
@@ -269,8 +341,11 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedDeleteFile: (UPDATE_DELETE_FILES,),
     rows.NewTableNote: (INSERT_TABLE_NOTES,),
     rows.ChangedTableNote: (UPDATE_TABLE_NOTES,),
+    note_rows.LeftLocation: (INSERT_LEFT_LOCATIONS,),
     rows.NewSchemaNote: (INSERT_SCHEMA_NOTES,),
     rows.NewSpecNote: (INSERT_SPEC_NOTES,),
+    note_rows.MarkedSchema: (UPDATE_SCHEMA_NOTES,),
+    note_rows.MarkedSpec: (UPDATE_SPEC_NOTES,),
     rows.NewSortOrderNote: (INSERT_SORT_ORDER_NOTES,),
     rows.NewShape: (INSERT_SHAPES,),
     rows.NewSnapshotNote: (INSERT_SNAPSHOT_NOTES,),

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 
 from duckicelake.catalog.tables import Ident
-from duckicelake.catalog.writing import commit, tables
+from duckicelake.catalog.writing import commit, registration, tables
 from duckicelake.catalog.writing.bases import Ask
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
@@ -14,7 +14,18 @@ from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
 from duckicelake.rest.params import Levels, Prefix, TableName, check_name
 from duckicelake.rest.ready import build_ready_answer
-from duckicelake.rest.requests import FLAG, OBJECT, OBJECTS, TEXT, TEXT_MAP, Body, check_identifier, decode_rename, describe_body
+from duckicelake.rest.requests import (
+    FLAG,
+    OBJECT,
+    OBJECTS,
+    TEXT,
+    TEXT_MAP,
+    Body,
+    check_identifier,
+    decode_register,
+    decode_rename,
+    describe_body,
+)
 from duckicelake.rest.routes.tables import build_response, encode_commit_result, encode_load_result
 from duckicelake.rest.served import Served
 
@@ -32,6 +43,7 @@ CREATE_BODY = describe_body(
         "properties": TEXT_MAP,
     },
 )
+REGISTER_BODY = describe_body(["name", "metadata-location"], {"name": TEXT, "metadata-location": TEXT, "overwrite": FLAG})
 COMMIT_BODY = describe_body(["requirements", "updates"], {"identifier": OBJECT, "requirements": OBJECTS, "updates": OBJECTS})
 
 
@@ -45,6 +57,7 @@ class TableChangeRoutes:
         """Return what this module serves."""
         return {
             "createTable": Served(self.create_table, responses=CREATED, body=CREATE_BODY),
+            "registerTable": Served(self.register_table, responses=CREATED, body=REGISTER_BODY),
             "updateTable": Served(self.update_table, responses=COMMITTED, body=COMMIT_BODY),
             "dropTable": Served(self.drop_table, status=204),
             "renameTable": Served(
@@ -60,6 +73,14 @@ class TableChangeRoutes:
         asked = parse_create_table(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "table"))
         made = tables.create_table(self._door.get_lake(prefix).warehouse, ident, asked)
+        return build_response(build_ready_answer(encode_load_result(made)), [])
+
+    def register_table(self, prefix: Prefix, levels: Levels, body: Body) -> Response:
+        """Bring a dropped table back by its newest metadata file."""
+        asked = decode_register(body)
+        if asked.overwrite:
+            raise BadRequest("Registering over a table is not taken yet; drop that first, and send overwrite=false.")
+        made = registration.register_table(self._door.get_lake(prefix).warehouse, Ident(levels, asked.name), asked.metadata_location)
         return build_response(build_ready_answer(encode_load_result(made)), [])
 
     def update_table(self, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:

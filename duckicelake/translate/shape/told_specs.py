@@ -62,6 +62,7 @@ def _is_whole(spec: PublishedSpec, schema: Schema) -> bool:
 
 def without_unused(found: Partitioning, is_used: bool) -> Partitioning:
     """Return a partitioning without the spec of unproven files, when it would be a new one and there is no such file."""
+    found = replace(found, is_unproven_used=is_used)
     fresh = {note.id for note in found.new_notes if note.json == "[]"}
     if is_used or found.unproven.spec_id not in fresh or found.default_spec_id == found.unproven.spec_id:
         return found

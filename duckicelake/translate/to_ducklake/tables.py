@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.lake.changes import Change, quote_names
 from duckicelake.lake.rows import ColumnRow, TableRow
@@ -25,6 +24,7 @@ from duckicelake.lake.writing.rows import (
     NewTable,
     NewTableNote,
     NewTag,
+    RevivedTable,
 )
 from duckicelake.translate.shape.sort_orders import format_note as format_order
 from duckicelake.translate.shape.told_schemas import format_note as format_schema
@@ -41,8 +41,6 @@ from duckicelake.translate.to_ducklake.columns import (
 from duckicelake.translate.to_ducklake.inlined import to_inlined_table
 from duckicelake.translate.to_ducklake.names import to_folder
 from duckicelake.translate.to_ducklake.namespaces import change_tags
-
-TABLE_FORMATS = (2, 3)
 
 
 @dataclass(slots=True)
@@ -83,12 +81,11 @@ class LiveTable:
     is_inlined: bool
 
 
-def create_table(table_id: int, place: Place, new: TableMetadata) -> TableStep:
-    """Return the step that makes a table; its data is not in it.
+def create_table(table_id: int, place: Place, new: TableMetadata, metadata_version: int = 0) -> TableStep:
+    """Return the step that makes a table; its data is not in it. `metadata_version` is the last one taken at its location.
 
     Raises: BadRequest: DuckLake cannot hold it
     """
-    check_format(new)
     uuid = UUID(new.table_uuid)
     folder = to_folder(f"{place.table_name}-{uuid}", uuid)
     step = TableStep(changes_catalog=True)
@@ -96,7 +93,7 @@ def create_table(table_id: int, place: Place, new: TableMetadata) -> TableStep:
     step.rows += [
         NewTable(table_id, uuid, place.schema_id, place.table_name, folder, True),
         NewSchemaVersion(table_id),
-        NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id),
+        NewTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, metadata_version),
         *create_columns(table_id, current_schema(new)),
         *(NewTag(table_id, key, value) for key, value in sorted(stored_properties(new.properties).items())),
         *new_shape_notes(table_id, None, new),
@@ -104,16 +101,22 @@ def create_table(table_id: int, place: Place, new: TableMetadata) -> TableStep:
     return step
 
 
-def check_format(new: TableMetadata) -> None:
-    """Raise BadRequest for a format version that cannot be kept."""
-    if new.format_version not in TABLE_FORMATS:
-        raise BadRequest(f"Tables of format version {new.format_version} are not taken yet; ask for version 2 or 3.")
-
-
 def drop_table(table_id: int) -> TableStep:
     """Return the step that ends a table."""
     step = TableStep(rows=[DroppedTable(table_id)], changes_catalog=True)
     step.tell("dropped_table", table_id)
+    return step
+
+
+def revive_table(table: TableRow, place: Place, folder: str, dropped_at: int) -> TableStep:
+    """Return the step that brings a dropped table back under a name; its files are where they were."""
+    rows: list[NewRow] = [
+        RevivedTable(table.table_id, dropped_at),
+        NewTable(table.table_id, table.table_uuid, place.schema_id, place.table_name, folder, False),
+        NewSchemaVersion(table.table_id),
+    ]
+    step = TableStep(rows=rows, changes_catalog=True)
+    step.tell("created_table", quote_names(place.schema_name, place.table_name))
     return step
 
 
@@ -148,7 +151,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
         base.last_partition_id,
         base.location,
     ):
-        notes.append(changed_note(live.table_id, new, None))
+        notes.append(changed_note(live.table_id, new))
     if shape and any(not isinstance(row, EndedSorting) for row in shape):
         rows.append(NewSchemaVersion(live.table_id))
     if live.is_inlined and any(isinstance(row, NewColumn | EndedColumn) for row in shape):
@@ -160,10 +163,12 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
         step.changes_catalog |= bool(rows)
 
 
-def changed_note(table_id: int, new: TableMetadata, sequence_base: int | None) -> ChangedTableNote:
+def changed_note(
+    table_id: int, new: TableMetadata, sequence_base: int | None = None, numbered_until: int | None = None
+) -> ChangedTableNote:
     """Return what a table's note becomes."""
-    check_format(new)
-    return ChangedTableNote(table_id, new.location, new.format_version, new.last_column_id, new.last_partition_id, sequence_base)
+    known = (new.location, new.format_version, new.last_column_id, new.last_partition_id)
+    return ChangedTableNote(table_id, *known, sequence_base, numbered_until)
 
 
 def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, widens: bool) -> list[NewRow]:

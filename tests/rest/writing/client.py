@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -54,25 +54,29 @@ class Client:
         """Send a commit."""
         return self.post(f"namespaces/main/tables/{name}", {"requirements": list(requirements), "updates": list(updates)})
 
-    def append(self, metadata: Any, snapshot_id: int, files: Sequence[DataFile], deletes: Sequence[DataFile] = ()) -> list[Any]:
-        """Write the manifests of files added to what is there and return its updates."""
-        added = self.add(metadata, snapshot_id, files, deletes)
+    def append(
+        self, metadata: Any, snapshot_id: int, files: Sequence[DataFile], deletes: Sequence[DataFile] = (), **shape: int
+    ) -> list[Any]:
+        """Write the manifests of files added to what is there and return its updates; `shape` as `make_header` takes it."""
+        added = self.add(metadata, snapshot_id, files, deletes, **shape)
         ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
         return [{"action": "add-snapshot", "snapshot": added}, ref]
 
     def add(
-        self, metadata: Any, snapshot_id: int, files: Sequence[DataFile], deletes: Sequence[DataFile] = (), parent: Any = None
+        self, metadata: Any, snapshot_id: int, files: Sequence[DataFile], deletes: Sequence[DataFile] = (), parent: Any = None, **shape: int
     ) -> dict[str, Any]:
         """Write the manifests of a snapshot that adds files to its parent, the current one unless told, and return it."""
         current = parent or next((s for s in metadata["snapshots"] if s["snapshot-id"] == metadata.get("current-snapshot-id")), None)
-        number = (current or {"sequence-number": 0})["sequence-number"] + 1
-        manifests = [self._write_manifest(metadata, (snapshot_id, number), 0, files)] if files else []
-        manifests += [self._write_manifest(metadata, (snapshot_id, number), 1, deletes)] if deletes else []
+        number = (metadata if parent is None else {}).get("last-sequence-number", (parent or {}).get("sequence-number", 0)) + 1
+        header = make_header(metadata, **shape)
+        added = snapshot_id, number
+        manifests = [self._write_manifest(metadata, added, header, files)] if files else []
+        manifests += [self._write_manifest(metadata, added, replace(header, content=1), deletes)] if deletes else []
         manifests += self._read_list(current) if current else []
         list_path = f"{metadata['location']}/metadata/snap-{uuid4()}.avro"
         parent_id = None if current is None else current["snapshot-id"]
-        header = ManifestListHeader(snapshot_id, parent_id, number, metadata["format-version"])
-        self.objects.put_new(list_path, encode_manifest_list(header, manifests))
+        written = ManifestListHeader(snapshot_id, parent_id, number, header.format_version)
+        self.objects.put_new(list_path, encode_manifest_list(written, manifests))
         snapshot = {
             "snapshot-id": snapshot_id,
             "sequence-number": number,
@@ -81,14 +85,11 @@ class Client:
             "summary": {"operation": "append", "mine": "yes"} | ({"operation": "delete", **count_deletes(deletes)} if deletes else {}),
             "schema-id": metadata["current-schema-id"],
         }
-        if metadata["format-version"] == FIRST_WITH_ROW_IDS:
+        if header.format_version == FIRST_WITH_ROW_IDS:
             snapshot |= {"first-row-id": metadata["next-row-id"], "added-rows": sum(file.record_count for file in files)}
         return snapshot | ({} if current is None else {"parent-snapshot-id": parent_id})
 
-    def _write_manifest(self, metadata: Any, added: tuple[int, int], content: int, files: Sequence[DataFile]) -> ManifestFile:
-        schema: Schema = parse_schema(metadata["schemas"][-1])
-        [spec] = [parse_spec(spec) for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"]]
-        header = ManifestHeader(schema, spec, metadata["format-version"], content)
+    def _write_manifest(self, metadata: Any, added: tuple[int, int], header: ManifestHeader, files: Sequence[DataFile]) -> ManifestFile:
         entries = [ManifestEntry(ADDED, added[0], None, None, file) for file in files]
         encoded = encode_manifest(header, entries)
         path = f"{metadata['location']}/metadata/{uuid4()}-m0.avro"
@@ -97,6 +98,14 @@ class Client:
 
     def _read_list(self, snapshot: Any) -> list[ManifestFile]:
         return decode_manifest_list(self.objects.read(snapshot["manifest-list"]))
+
+
+def make_header(metadata: Any, *, format_version: int | None = None, spec_id: int | None = None) -> ManifestHeader:
+    """What data manifests of a table say of it, of its own version and spec unless told."""
+    schema: Schema = parse_schema(metadata["schemas"][-1])
+    wanted = metadata["default-spec-id"] if spec_id is None else spec_id
+    [spec] = [parse_spec(spec) for spec in metadata["partition-specs"] if spec["spec-id"] == wanted]
+    return ManifestHeader(schema, spec, format_version or metadata["format-version"], 0)
 
 
 def count_deletes(files: Sequence[DataFile]) -> dict[str, str]:

@@ -1,0 +1,73 @@
+"""Where tables are and were: nobody else's files may come into a table's locations.
+
+Locations are compared in one spelling: `file:/a` is `file:///a`.
+"""
+
+from collections.abc import Sequence
+
+import psycopg
+
+SELECT_NEIGHBOUR = """
+SELECT n.location FROM (
+    SELECT t.table_id, t.location, regexp_replace(t.location, '^file:/+', 'file:///') AS plain FROM iceberg_table t
+    UNION ALL
+    SELECT l.table_id, l.location, regexp_replace(l.location, '^file:/+', 'file:///') FROM iceberg_location l
+) n
+ WHERE n.table_id <> %(table_id)s
+   AND (starts_with(%(location)s || '/', n.plain || '/') OR starts_with(n.plain || '/', %(location)s || '/'))
+   -- a table that is gone gives its place to another, though not to one above or below
+   AND (n.plain <> %(location)s
+        OR EXISTS (SELECT FROM ducklake_table d WHERE d.table_id = n.table_id AND d.end_snapshot IS NULL))
+ LIMIT 1
+"""
+
+
+def find_neighbour(conn: psycopg.Connection, table_id: int, location: str) -> str | None:
+    """Return the location of another table that lies in this one or holds it; a dropped table's, unless it is this one."""
+    row = conn.execute(SELECT_NEIGHBOUR, {"table_id": table_id, "location": location}).fetchone()
+    return row[0] if row else None
+
+
+SELECT_LAST_VERSION = """
+SELECT coalesce(max(n.metadata_version), 0) FROM (
+    SELECT t.location, t.metadata_version FROM iceberg_table t
+    UNION ALL
+    SELECT l.location, l.metadata_version FROM iceberg_location l
+) n
+ WHERE regexp_replace(n.location, '^file:/+', 'file:///') = %(location)s
+"""
+
+
+def find_last_version(conn: psycopg.Connection, location: str) -> int:
+    """Return the highest metadata version that any table has been given at a location, 0 when none was there."""
+    row = conn.execute(SELECT_LAST_VERSION, {"location": location}).fetchone()
+    return row[0] if row else 0
+
+
+SELECT_OWNER = """
+SELECT n.location FROM (
+    SELECT t.table_id, t.location FROM iceberg_table t
+    UNION ALL
+    SELECT l.table_id, l.location FROM iceberg_location l
+) n
+ WHERE n.table_id <> %(table_id)s
+   AND EXISTS (SELECT FROM unnest(%(uris)s::text[]) u
+                WHERE starts_with(u, regexp_replace(n.location, '^file:/+', 'file:///') || '/'))
+ LIMIT 1
+"""
+
+
+def find_owner(conn: psycopg.Connection, table_id: int, uris: Sequence[str]) -> str | None:
+    """Return the location of another table, dropped ones included, that holds one of these files."""
+    row = conn.execute(SELECT_OWNER, {"table_id": table_id, "uris": list(uris)}).fetchone()
+    return row[0] if row else None
+
+
+SELECT_EARLIER = """
+SELECT location FROM iceberg_location WHERE table_id = %(table_id)s ORDER BY metadata_version
+"""
+
+
+def list_earlier_locations(conn: psycopg.Connection, table_id: int) -> list[str]:
+    """Return where a table has been before, the first place first."""
+    return [row[0] for row in conn.execute(SELECT_EARLIER, {"table_id": table_id})]

@@ -1,0 +1,75 @@
+"""Schemas and partition specs that an Iceberg client removed: their ids stay taken, and they are shown no more.
+
+DuckLake's rows of the past still have them, so they come back into view when something that is shown needs them.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.schema import Schema
+from duckicelake.lake.rows import JsonNote, TableNotes
+from duckicelake.lake.writing.note_rows import MarkedSchema, MarkedSpec
+from duckicelake.lake.writing.rows import NewRow
+from duckicelake.translate.partitions import to_spec
+from duckicelake.translate.shape import told_schemas, told_specs
+
+
+def with_removed(metadata: TableMetadata, notes: TableNotes) -> TableMetadata:
+    """Return the metadata that a request is applied to: removed schemas and specs are in it, so that nothing gets their ids."""
+    known = {schema.schema_id for schema in metadata.schemas}, {spec.spec_id for spec in metadata.partition_specs}
+    schemas = tuple(told_schemas.parse_note(note) for note in _removed(notes.schemas) if note.id not in known[0])
+    told = (told_specs.parse_note(note) for note in _removed(notes.specs) if note.id not in known[1])
+    specs = tuple(to_spec(spec, Schema(0, ())) for spec in told if spec is not None)
+    if not schemas and not specs:
+        return metadata
+    return replace(
+        metadata,
+        schemas=tuple(sorted((*metadata.schemas, *schemas), key=lambda item: item.schema_id)),
+        partition_specs=tuple(sorted((*metadata.partition_specs, *specs), key=lambda item: item.spec_id)),
+    )
+
+
+def mark_removed(table_id: int, notes: TableNotes, base: TableMetadata, new: TableMetadata, used_specs: Collection[int]) -> list[NewRow]:
+    """Return the marks that a request leaves; `used_specs` are those of the files it adds. What it uses is removed no more.
+
+    Raises: BadRequest: a spec is DuckLake's own
+    """
+    rows: list[NewRow] = []
+    before = {note.id for note in _removed(notes.schemas)}
+    gone = {item.schema_id for item in base.schemas} - {item.schema_id for item in new.schemas}
+    after = (before | gone) - {new.current_schema_id}
+    rows += (MarkedSchema(table_id, schema_id, schema_id in after) for schema_id in sorted(before ^ after))
+    before = {note.id for note in _removed(notes.specs)}
+    gone = {item.spec_id for item in base.partition_specs} - {item.spec_id for item in new.partition_specs}
+    own = gone & {note.id for note in notes.specs if told_specs.parse_note(note) is None}
+    if own:
+        raise BadRequest(f"Cannot remove partition spec {min(own)}: DuckDB made it, and its partitioning stays in the lake's history.")
+    after = (before | gone) - {new.default_spec_id, *used_specs}
+    rows += (MarkedSpec(table_id, spec_id, spec_id in after) for spec_id in sorted(before ^ after))
+    return rows
+
+
+def check_unused(base: TableMetadata, new: TableMetadata, used: Collection[int]) -> None:
+    """Raise BadRequest when a spec goes that manifests of the remaining snapshots are written in."""
+    gone = {item.spec_id for item in base.partition_specs} - {item.spec_id for item in new.partition_specs}
+    if gone & set(used):
+        raise BadRequest(f"Cannot remove partition spec {min(gone & set(used))}: files of a snapshot have it; remove the snapshot first.")
+
+
+def shown_schemas(schemas: Iterable[Schema], notes: TableNotes, needed: Collection[int]) -> tuple[Schema, ...]:
+    """Return the schemas without those that were removed, unless they are needed."""
+    hidden = {note.id for note in _removed(notes.schemas)} - set(needed)
+    return tuple(schema for schema in schemas if schema.schema_id not in hidden)
+
+
+def shown_specs(specs: Iterable[PartitionSpec], notes: TableNotes, needed: Collection[int]) -> tuple[PartitionSpec, ...]:
+    """Return the specs without those that were removed, unless they are needed."""
+    hidden = {note.id for note in _removed(notes.specs)} - set(needed)
+    return tuple(spec for spec in specs if spec.spec_id not in hidden)
+
+
+def _removed(notes: Iterable[JsonNote]) -> list[JsonNote]:
+    return [note for note in notes if note.is_removed]

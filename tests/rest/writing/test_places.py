@@ -1,0 +1,152 @@
+"""Locations over REST: where tables and their files may be, may go, and what is left behind."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.rest.serving import Server, make_settings, serve
+from tests.rest.writing.client import Client, assert_main, data_file, open_client, read_rows
+from tests.support.lakes import FreshLake
+
+
+@pytest.fixture
+def client(server: Server, lake: FreshLake) -> Client:
+    """A client of a lake with the table main.t, whose server opens ICEBERG_PATH alone."""
+    client = open_client(server, lake)
+    assert client.create().status == 200
+    return client
+
+
+@pytest.fixture
+def opened(lake: FreshLake) -> Iterator[Client]:
+    """A client whose server opens the folder `other/` of the lake's bucket too."""
+    with serve(make_settings(lake, allowed_locations=(other_folder(lake),))) as server:
+        yield open_client(server, lake)
+
+
+def other_folder(lake: FreshLake) -> str:
+    """A folder beside DATA_PATH and ICEBERG_PATH."""
+    return lake.iceberg_path.removesuffix("/").rpartition("/")[0] + "/other"
+
+
+def move(location: str) -> list[Any]:
+    """The update that gives a table another location."""
+    return [{"action": "set-location", "location": location}]
+
+
+def metadata_files(client: Client, location: str) -> list[str]:
+    """The metadata files at a location, by name."""
+    found = (uri for uri, _ in client.objects.list_under(f"{location}/metadata"))
+    return sorted(uri.rpartition("/")[2] for uri in found if uri.endswith(".metadata.json"))
+
+
+def test_tables_and_files_may_lie_in_allowed_locations(opened: Client, lake: FreshLake) -> None:
+    """A table where it was asked for, and its data files anywhere below an allowed folder."""
+    asked = f"{other_folder(lake)}/a/b"
+    made = opened.create(location=f"{asked}/")
+    assert made.json["metadata"]["location"] == asked
+    assert made.json["metadata-location"] == f"{asked}/metadata/v1.metadata.json"
+    elsewhere = data_file(made.json["metadata"] | {"location": f"{other_folder(lake)}/shared"}, "x")
+    done = opened.commit(opened.append(made.json["metadata"], 9_000_000_001, [elsewhere]), [assert_main(None)])
+    assert done.status == 200
+    row = lake.psycopg().execute("SELECT path FROM ducklake_data_file").fetchone()
+    assert row == (elsewhere.file_path,)
+
+
+def test_allowed_locations_open_nothing_else(opened: Client, lake: FreshLake) -> None:
+    """Not DATA_PATH, not another table's location, not the folder itself, and no way out of it."""
+    other = other_folder(lake)
+    base = opened.create(location=f"{other}/t").json["metadata"]
+    opened.create("u", location=f"{other}/u")
+    rows = read_rows(lake)
+    for location in (other, f"{other}/u/x", f"{other}/../x", f"{other}/a//b", f"{other}2/x", f"{lake.data_path}x", "s3://elsewhere/x"):
+        assert opened.create("v", location=location).error == (400, "BadRequestException"), location
+    for folder in (f"{other}/u", f"{other}/../x", lake.data_path, "s3://elsewhere"):
+        stray = data_file(base | {"location": folder}, "x")
+        assert opened.commit(opened.append(base, 9_000_000_001, [stray])).error == (400, "BadRequestException"), folder
+    assert read_rows(lake) == rows
+
+
+def test_everywhere_takes_names_without_a_folder(lake: FreshLake) -> None:
+    """With `*` a client's words are kept as they are, and shown so."""
+    with serve(make_settings(lake, allowed_locations=("*",))) as server:
+        client = open_client(server, lake)
+        base = client.create().json["metadata"]
+        bare = replace(data_file(base, "x"), file_path="bare.parquet")
+        assert client.commit(client.append(base, 9_000_000_001, [bare])).status == 200
+        (path,) = lake.psycopg().execute("SELECT path FROM ducklake_data_file").fetchone() or ("",)
+        assert path == "bare.parquet"
+        assert client.load()["current-snapshot-id"] is not None
+
+
+def test_a_moved_table_keeps_history_files_and_log(opened: Client, lake: FreshLake) -> None:
+    """Its objects are published anew where it is now; the log names the older files where they are, and both stay."""
+    base = opened.create().json["metadata"]
+    opened.commit(opened.append(base, 9_000_000_001, [data_file(base, "a")]))
+    before = opened.load()
+    target = f"{other_folder(lake)}/moved"
+    after = opened.commit(move(target)).json["metadata"]
+    assert after["location"] == target
+    assert [item["snapshot-id"] for item in after["snapshots"]] == [before["current-snapshot-id"]]
+    assert after["snapshots"][0]["manifest-list"].startswith(f"{target}/metadata/")
+    assert [item["metadata-file"] for item in after["metadata-log"]] == [
+        f"{before['location']}/metadata/v{n}.metadata.json" for n in (1, 2)
+    ]
+    assert metadata_files(opened, before["location"]) == ["v1.metadata.json", "v2.metadata.json"]
+    assert metadata_files(opened, target) == ["v3.metadata.json"]
+    assert lake.psycopg().execute("SELECT path FROM ducklake_data_file").fetchall() == [(data_file(base, "a").file_path,)]
+    assert opened.create("u", location=before["location"]).error == (400, "BadRequestException")
+
+
+def test_a_moved_table_takes_what_was_written_before(opened: Client, lake: FreshLake) -> None:
+    """An append whose files were written at the old location lands, and another server shows the same metadata."""
+    base = opened.create().json["metadata"]
+    late = opened.append(base, 9_000_000_001, [data_file(base, "a")])
+    assert opened.commit(move(f"{other_folder(lake)}/moved")).status == 200
+    assert opened.commit(late, [assert_main(None)]).status == 200
+    with serve(make_settings(lake)) as other:
+        assert open_client(other, lake).load() == opened.load()
+
+
+def test_moving_and_appending_in_one_request(opened: Client, lake: FreshLake) -> None:
+    """A replace transaction with a location: its manifests lie at the new one."""
+    base = opened.create().json["metadata"]
+    target = base | {"location": f"{other_folder(lake)}/moved"}
+    done = opened.commit([*move(target["location"]), *opened.append(target, 9_000_000_001, [data_file(target, "a")])])
+    assert done.status == 200
+    assert done.json["metadata"]["location"] == target["location"]
+
+
+def test_the_location_of_a_dropped_table_may_be_taken_over(client: Client, lake: FreshLake) -> None:
+    """Metadata versions go on from the dropped table's, so nothing is written over; its name is free at once."""
+    location = f"{lake.iceberg_path}chosen"
+    first = client.create("u", location=location).json
+    assert client.server.ask("DELETE", "namespaces/main/tables/u").status == 204
+    second = client.create("u", location=location).json
+    assert (first["metadata-location"], second["metadata-location"]) == tuple(f"{location}/metadata/v{n}.metadata.json" for n in (1, 2))
+    assert second["metadata"]["metadata-log"] == []
+    assert client.objects.read(f"{location}/metadata/version-hint.text") == b"2"
+    assert client.create("v", location=f"{location}/below").error == (400, "BadRequestException")
+
+
+def test_a_late_create_hears_what_java_waits_for(client: Client, lake: FreshLake) -> None:
+    """409 about the table that is there, before a word about manifests written for one that is not."""
+    staged = client.create("u", **{"stage-create": True}).json["metadata"]
+    updates = client.append(staged, 9_000_000_001, [data_file(staged, "a")])
+    client.create("u")
+    rows = read_rows(lake)
+    refused = client.commit(updates, [{"type": "assert-create"}], "u")
+    assert refused.error == (409, "CommitFailedException")
+    assert refused.json["error"]["message"] == "Requirement failed: table already exists"
+    assert read_rows(lake) == rows
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_log_is_as_long_as_the_property_says(client: Client, most: int) -> None:
+    """`write.metadata.previous-versions-max` bounds the earlier files that the metadata names."""
+    for value in range(4):
+        client.commit([{"action": "set-properties", "updates": {"write.metadata.previous-versions-max": str(most), "k": str(value)}}])
+    names = [item["metadata-file"].rpartition("/")[2] for item in client.load()["metadata-log"]]
+    assert names == [f"v{n}.metadata.json" for n in range(5 - most, 5)]

@@ -1,0 +1,169 @@
+"""Registering over REST: dropped tables come back by their metadata file, whole or not at all."""
+
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.rest.serving import Answer, Server, make_settings, serve
+from tests.rest.writing.client import Client, data_file, open_client, read_rows
+from tests.support.lakes import FreshLake
+
+
+@pytest.fixture
+def client(server: Server, lake: FreshLake) -> Client:
+    """A client of a lake with the table main.t, which has rows of both sides, deleted ones too."""
+    client = open_client(server, lake)
+    base = client.create(properties={"k": "v"}).json["metadata"]
+    session = lake.duckdb()
+    session.execute("CALL lake.set_option('data_inlining_row_limit', 5)")
+    session.execute("INSERT INTO t SELECT range, 'x' FROM range(100)")
+    session.execute("INSERT INTO t VALUES (100, 'y'), (101, 'z')")
+    session.execute("DELETE FROM t WHERE id IN (7, 100)")
+    session.execute("COMMENT ON COLUMN t.name IS 'a name'")
+    assert base["table-uuid"] == client.load()["table-uuid"]
+    return client
+
+
+def register(client: Client, location: str, name: str = "t", namespace: str = "main", **more: Any) -> Answer:
+    """Register a metadata file."""
+    return client.post(f"namespaces/{namespace}/register", {"name": name, "metadata-location": location, **more})
+
+
+def drop(client: Client, name: str = "t") -> str:
+    """Drop a table and return its last metadata file."""
+    location = client.server.get(f"namespaces/main/tables/{name}").json["metadata-location"]
+    assert client.server.ask("DELETE", f"namespaces/main/tables/{name}").status == 204
+    return location
+
+
+def test_a_dropped_table_comes_back_as_it_was(client: Client, lake: FreshLake) -> None:
+    """Snapshots, ids, properties, docs, the metadata file itself; DuckDB reads its rows and writes on."""
+    before = client.load()
+    location = drop(client)
+    back = register(client, location)
+    assert (back.status, back.json["metadata-location"], back.json["metadata"]) == (200, location, before)
+    session = lake.duckdb()
+    assert session.execute("SELECT count(*), sum(id) FROM t").fetchone() == (100, 5044)
+    session.execute("INSERT INTO t VALUES (200, 'w')")
+    session.execute("DELETE FROM t WHERE id < 10")
+    assert session.execute("SELECT count(*) FROM t").fetchone() == (92,)
+    session.execute("CALL ducklake_flush_inlined_data('lake')")
+    assert session.execute("SELECT count(*) FROM t").fetchone() == (92,)
+    with serve(make_settings(lake)) as other:
+        assert open_client(other, lake).load() == client.load()
+
+
+def test_its_author_still_finds_the_last_snapshot(server: Server, lake: FreshLake) -> None:
+    """A commit, a drop and a registration: the alias of the commit is there, and a replay is known."""
+    client = open_client(server, lake)
+    base = client.create("u").json["metadata"]
+    updates = client.append(base, 9_000_000_001, [data_file(base, "a")])
+    before = client.commit(updates, name="u").json["metadata"]
+    assert register(client, drop(client, "u"), "u").json["metadata"] == before
+    assert client.commit(updates, name="u").json["metadata"] == before
+
+
+def test_time_travel_sees_the_gap(client: Client, lake: FreshLake) -> None:
+    """Between drop and registration there is no table, before and after there is; the name may be another."""
+    session = lake.duckdb()
+    head = find_head(lake)
+    location = drop(client)
+    session.execute("CREATE SCHEMA s")
+    session.execute("CREATE TABLE t AS SELECT 1 AS other")
+    assert register(client, location, "u", "s").status == 200
+    assert session.execute("SELECT count(*) FROM s.u").fetchone() == (100,)
+    assert session.execute(f"SELECT count(*) FROM t AT (VERSION => {head})").fetchone() == (100,)
+    with pytest.raises(duckdb.Error):
+        session.execute(f"FROM t AT (VERSION => {head + 1})")
+    assert session.execute("FROM t").fetchall() == [(1,)]
+
+
+def find_head(lake: FreshLake) -> int:
+    """The newest lake snapshot."""
+    row = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_what_duckdb_dropped_comes_back(client: Client, lake: FreshLake) -> None:
+    """A table that DuckDB made and dropped; with it what DuckDB did after the file was written."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE d (i INTEGER)")
+    session.execute("INSERT INTO d SELECT range FROM range(50)")
+    location = client.server.get("namespaces/main/tables/d").json["metadata-location"]
+    session.execute("DELETE FROM d WHERE i >= 40")
+    session.execute("DROP TABLE d")
+    assert register(client, location, "d").status == 200
+    assert lake.duckdb().execute("SELECT count(*) FROM d").fetchone() == (40,)
+    assert len(client.load("d")["snapshots"]) == 2
+
+
+def test_names_and_tables_that_are_there_are_kept(client: Client, lake: FreshLake) -> None:
+    """409 with Java's text, and nothing changes."""
+    here = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    client.create("u")
+    gone = drop(client, "u")
+    rows = read_rows(lake)
+    for location in (here, gone):
+        refused = register(client, location)
+        assert refused.error == (409, "AlreadyExistsException")
+        assert refused.json["error"]["message"] == "Table already exists: main.t"
+    assert register(client, here, "other").error == (409, "AlreadyExistsException")
+    assert register(client, gone, "v", "nowhere").error == (404, "NoSuchNamespaceException")
+    assert register(client, gone, "v", overwrite=True).error == (400, "BadRequestException")
+    assert register(client, gone, "v", overwrite="yes").error == (400, "BadRequestException")
+    assert read_rows(lake) == rows
+
+
+def test_what_cannot_come_back_whole_is_refused(client: Client, lake: FreshLake) -> None:
+    """An older file, a foreign one, a missing one: 400, and nothing changes."""
+    first = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    client.commit([{"action": "set-properties", "updates": {"k": "w"}}])
+    newest = drop(client)
+    rows = read_rows(lake)
+    for location in (
+        first,
+        f"{lake.iceberg_path}main/x/metadata/v1.metadata.json",
+        "s3://elsewhere/metadata/00000-x.metadata.json",
+        "",
+        "v1",
+    ):
+        assert register(client, location).error == (400, "BadRequestException"), location
+    client.objects.delete(newest)
+    assert register(client, newest).error == (400, "BadRequestException")
+    assert read_rows(lake) == rows
+
+
+def test_a_location_that_was_taken_over_stays_so(server: Server, lake: FreshLake) -> None:
+    """Until the newer table there is dropped too; then either may come back."""
+    client = open_client(server, lake)
+    location = f"{lake.iceberg_path}chosen"
+    client.create("u", location=location)
+    older = drop(client, "u")
+    client.create("u", location=location)
+    assert register(client, older, "v").error == (400, "BadRequestException")
+    newer = drop(client, "u")
+    assert register(client, newer, "v").status == 200
+    assert drop(client, "v") == newer
+    assert register(client, older, "v").status == 200
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param(["BEGIN", "DELETE FROM t WHERE id < 50", "DROP TABLE t", "COMMIT"], id="changed where it was dropped"),
+        pytest.param(
+            ["DROP TABLE t", "CREATE TABLE other (i INTEGER)", "CALL ducklake_expire_snapshots('lake', older_than => now())"], id="expired"
+        ),
+    ],
+)
+def test_what_ducklake_forgets_is_not_guessed(client: Client, lake: FreshLake, statements: list[str]) -> None:
+    """A table changed by the transaction that dropped it, or partly expired since."""
+    location = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    session = lake.duckdb()
+    for statement in statements:
+        session.execute(statement)
+    rows = read_rows(lake)
+    assert register(client, location).error == (400, "BadRequestException")
+    assert read_rows(lake) == rows
