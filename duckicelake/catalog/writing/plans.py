@@ -1,7 +1,7 @@
 """A request in rows, made under the lock: requirements, updates, files, and the notes that remember them."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from duckicelake.catalog.writing.bases import Ask, Base
@@ -12,10 +12,12 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.requirements import check_requirements
+from duckicelake.iceberg.snapshots import MAIN
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import read_iceberg_path, read_tags
 from duckicelake.lake.read_table import read_columns
 from duckicelake.lake.writing.lookups import find_client_snapshots, list_inlined_versions, read_comments
+from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import table_location
 from duckicelake.translate.to_ducklake.commits import (
@@ -26,13 +28,22 @@ from duckicelake.translate.to_ducklake.commits import (
     map_updates,
     number_snapshots,
 )
+from duckicelake.translate.to_ducklake.refs import change_refs, name_main
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
 
 FIRST_SEQUENCE_FORMAT = 2
 
 
-def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[TableStep]:
-    """Return what a request does to its table, a step for each lake snapshot; nothing when it changes nothing.
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What a request does to its table: a step for each lake snapshot, and notes that need none."""
+
+    steps: Sequence[TableStep]
+    notes: Sequence[NewRow] = ()
+
+
+def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePlan:
+    """Return what a request does to its table; nothing when it changes nothing.
 
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchNamespace, AlreadyExists
@@ -60,22 +71,24 @@ def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[i
         raise BadRequest(f"Cannot add snapshot {taken[0]}: the table has a snapshot of that id; choose another.")
 
 
-def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMetadata) -> list[TableStep]:
+def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMetadata) -> TablePlan:
     place = get_place(commit.conn, ask.ident)
     check_free(commit.conn, ask.ident, place)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
     default = table_location(read_iceberg_path(commit.conn), uuid, place.schema_name, place.table_name)
     location = check_location(commit.conn, new.location) if new.location else default
     new = replace(new, table_uuid=str(uuid), location=location)
+    if new.refs.keys() - {MAIN}:
+        raise BadRequest("A table cannot be made with branches or tags; send another commit for them.")
     table_id = ids.take_catalog_id()
     first = create_table(table_id, place, new)
     planned = Planned(table_id, None, new, list_added(ask.commit.updates))
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
-    return add_snapshots(FileWriter(commit, ids, planned), first, base)
+    return TablePlan(add_snapshots(FileWriter(commit, ids, planned), first, base), name_main(table_id, None, new))
 
 
-def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> list[TableStep]:
+def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> TablePlan:
     old, new, table_id = base.metadata, planned.new, planned.table_id
     assert old is not None
     if new.location != old.location:
@@ -85,13 +98,15 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> list
     live = LiveTable(
         table_id, read_columns(conn, table_id), read_comments(conn, table_id), tags, bool(list_inlined_versions(conn, table_id))
     )
-    note = read_notes(conn, table_id).table
+    noted = read_notes(conn, table_id)
+    note = noted.table
     first = TableStep()
     change_table(first, live, old, new, adds_data=any(change.added for change in base.changes))
     if note is not None and note.sequence_base and new.format_version > old.format_version and old.snapshots:
         raise BadRequest("A table whose snapshots are numbered from 1 cannot become version 3 yet; create it as version 3.")
     if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
+    notes = change_refs(table_id, old, new, noted.refs)
     if not first.changes and not planned.added:
-        return []
-    return add_snapshots(FileWriter(commit, ids, planned), first, base)
+        return TablePlan((), notes)
+    return TablePlan(add_snapshots(FileWriter(commit, ids, planned), first, base), notes)

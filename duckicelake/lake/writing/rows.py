@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from duckicelake.lake.changes import Change
+from duckicelake.lake.refs.rows import NewRefRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +367,7 @@ NewRow = (
     | NewShape
     | NewSnapshotNote
     | NewFileNote
+    | NewRefRow
 )
 
 

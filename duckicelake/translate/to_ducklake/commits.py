@@ -89,12 +89,6 @@ def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[
 
     Raises: BadRequest: by name
     """
-    refs = {name: ref for name, ref in new.refs.items() if name != MAIN}
-    if refs:
-        raise BadRequest(f"Tags and branches are not taken yet: {', '.join(sorted(refs))}; commit to {MAIN!r}.")
-    main = new.refs.get(MAIN)
-    if main is not None and (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep) != (None, None, None):
-        raise BadRequest("Retention of refs is not taken: DuckLake keeps and expires lake snapshots; leave it out.")
     wanted = added[-1] if added else None if base is None else base.current_snapshot_id
     if new.current_snapshot_id != wanted:
         raise BadRequest(
@@ -109,10 +103,9 @@ def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[
 
 def _check_kept(base: TableMetadata, new: TableMetadata) -> None:
     gone = {
-        "snapshots": {item.snapshot_id for item in base.snapshots} - {item.snapshot_id for item in new.snapshots},
         "schemas": {item.schema_id for item in base.schemas} - {item.schema_id for item in new.schemas},
         "partition specs": {item.spec_id for item in base.partition_specs} - {item.spec_id for item in new.partition_specs},
     }
     for what, ids in gone.items():
         if ids:
-            raise BadRequest(f"Removing {what} is not taken yet: {sorted(ids)}; DuckLake expires lake snapshots.")
+            raise BadRequest(f"Removing {what} is not taken yet: {sorted(ids)}.")

@@ -90,6 +90,16 @@ def data_file(metadata: Any, name: str, **more: Any) -> DataFile:
     return DataFile(file_path=f"{metadata['location']}/data/{name}.parquet", **known | more)
 
 
+def set_ref(name: str, snapshot_id: int, kind: str, **more: int) -> dict[str, Any]:
+    """The update that lets a branch or tag point there."""
+    return {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": snapshot_id, **more}
+
+
+def assert_ref(name: str, snapshot_id: int | None) -> dict[str, Any]:
+    """The requirement that a ref is there, or (None) is not there at all."""
+    return {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot_id}
+
+
 def assert_main(snapshot_id: int | None) -> dict[str, Any]:
     """The requirement that main is there."""
     return {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": snapshot_id}
