@@ -1,7 +1,7 @@
 """What a commit starts from: a table as it was published, and the client's manifests, all read before the lock."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -9,12 +9,13 @@ from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.deletes import DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.manifests import ManifestReader
-from duckicelake.catalog.writing.snapshots import FileChange, find_changes
+from duckicelake.catalog.writing.snapshots import FileChange, find_changes, find_move
 from duckicelake.errors import NoSuchTable
-from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create
 from duckicelake.iceberg.requests.updates import AssignUuid, SetLocation
+from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.rows import Position, TableRow
@@ -22,7 +23,7 @@ from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
-from duckicelake.translate.to_ducklake.commits import is_replay, list_added
+from duckicelake.translate.to_ducklake.commits import find_main_target, is_replay, list_added
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Ask:
 class Base:
     """A table as it was published at a position, without aliases; `table` is None when there is none of that name.
 
-    `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay.
+    `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. With `move` the last
+    of them gives main the files of that snapshot.
     """
 
     ident: Ident
@@ -46,6 +48,7 @@ class Base:
     position: Position
     changes: Sequence[FileChange] = ()
     deletes: Sequence[ReadyDeletes] = ()
+    move: Snapshot | None = None
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -75,14 +78,33 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     if table is not None:
         table, published = publish_table(warehouse, ask.ident)
         metadata, position = without_aliases(published.metadata), published.position
-    added = list_added(ask.commit.updates)
-    if not added:
-        return Base(ask.ident, table, metadata, position)
-    location = find_location(ask, metadata)
-    changes = find_changes(ManifestReader(warehouse.objects, location), metadata, added)
+    return _with_changes(warehouse, ask, Base(ask.ident, table, metadata, position))
+
+
+def _with_changes(warehouse: Warehouse, ask: Ask, base: Base) -> Base:
+    """Return the base with what the request does to files, the client's manifests read and delete files written."""
+    added, move = list_added(ask.commit.updates), _find_move(warehouse, ask, base)
+    if not added and move is None:
+        return base
+    location = find_location(ask, base.metadata)
+    reader = ManifestReader(warehouse.objects, location)
+    changes = find_changes(reader, base.metadata, added)
+    if move is not None and base.metadata is not None:
+        changes.append(find_move(reader, base.metadata, move))
     with reading(warehouse.lake) as conn:
-        deletes = DeleteWriter(conn, warehouse.objects, location, table).make_ready(changes)
-    return Base(ask.ident, table, metadata, position, changes, deletes)
+        deletes = DeleteWriter(conn, warehouse.objects, location, base.table).make_ready(changes)
+    return replace(base, changes=changes, deletes=deletes, move=move)
+
+
+def _find_move(warehouse: Warehouse, ask: Ask, base: Base) -> Snapshot | None:
+    """Return the snapshot that main is to go to, when it is there already and main is somewhere else."""
+    target = find_main_target(ask.commit.updates)
+    if target is None or base.table is None or base.metadata is None:
+        return None
+    with reading(warehouse.lake) as conn:
+        known = find_client_snapshots(conn, base.table.table_id, [target])
+    found = find_snapshot(base.metadata, target) or find_snapshot(base.metadata, known.get(target, target))
+    return None if found is None or found.snapshot_id == base.metadata.current_snapshot_id else found
 
 
 def find_location(ask: Ask, metadata: TableMetadata | None) -> str:

@@ -9,13 +9,23 @@ from duckicelake.catalog.writing.deletes import ReadyDeletes
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.snapshots import FileChange, take_files
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_next_row_id
+from duckicelake.lake.refs.rows import NewMove
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.lookups import find_files_by_path, list_inlined_versions
-from duckicelake.lake.writing.rows import EndedDataFile, EndedDeleteFile, EndedInlinedRows, NewDeleteFile, NewSnapshotNote
+from duckicelake.lake.writing.lookups import find_files_by_path, find_sources, list_inlined_versions
+from duckicelake.lake.writing.rows import (
+    EndedDataFile,
+    EndedDeleteFile,
+    EndedInlinedRows,
+    NewDeleteFile,
+    NewRow,
+    NewSnapshotNote,
+    ReturnedFile,
+)
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
@@ -44,7 +54,7 @@ class FileWriter:
     def add_files(self, step: TableStep, change: FileChange, next_row_id: int) -> int:
         """Add the rows of new files, and return the row id after theirs."""
         planned = self.planned
-        taken = take_files(change, planned.new)
+        taken = take_files(change, planned.new, self._return_files(step, change.returned))
         if not taken:
             return next_row_id
         first = FirstIds(self.ids.take_file_ids(len(taken)), next_row_id)
@@ -52,6 +62,20 @@ class FileWriter:
         for data_file_id, file in enumerate(taken, first.data_file_id):
             self.made.setdefault(file.file.file_path, []).append(data_file_id)
         return next_row_id + sum(file.file.record_count for file in taken)
+
+    def _return_files(self, step: TableStep, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        """Give files that were in the table before a row like their last one, and return those that have none."""
+        if not files:
+            return ()
+        row, table_id = self.planned.row, self.planned.table_id
+        folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
+        wanted = {path: file.file_path for file in files for path in list_paths(folder, file.file_path)}
+        sources = {wanted[path]: source for path, source in find_sources(self.commit.conn, table_id, wanted).items()}
+        known = [file.file_path for file in files if file.file_path in sources]
+        for data_file_id, uri in enumerate(known, self.ids.take_file_ids(len(known))):
+            step.rows.append(ReturnedFile(data_file_id, table_id, sources[uri]))
+            self.made.setdefault(uri, []).append(data_file_id)
+        return [file for file in files if file.file_path not in sources]
 
     def remove_files(self, step: TableStep, uris: Sequence[str]) -> None:
         """End the rows of files; a derived file stands for the inlined rows of one lake snapshot.
@@ -61,7 +85,7 @@ class FileWriter:
         if not uris:
             return
         step.tell("deleted_from_table", self.planned.table_id)
-        inlined = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.planned.new.location, uri)) is not None}
+        inlined = self._find_inlined(uris)
         self._end_inlined(step, sorted(set(inlined.values())))
         known = [uri for uri in uris if uri in self.made]
         step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]
@@ -82,6 +106,12 @@ class FileWriter:
             row = NewDeleteFile(0, table_id, data_file_id, delete.uri, "parquet", delete.count, delete.size_bytes)
             step.rows.append(replace(row, delete_file_id=self.ids.take_file_ids(1)))
         step.rows += ready.inlined
+
+    def _find_inlined(self, uris: Sequence[str]) -> dict[str, int]:
+        """Return the lake snapshots of the inlined rows that derived files stand for, unless DuckLake has the file itself."""
+        derived = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.planned.new.location, uri)) is not None}
+        real = {file.path for file in find_files_by_path(self.commit.conn, self.planned.table_id, derived)} if derived else set[str]()
+        return {uri: begin for uri, begin in derived.items() if uri not in real | self.made.keys()}
 
     def _end_inlined(self, step: TableStep, begins: Sequence[int]) -> None:
         if begins:
@@ -104,11 +134,14 @@ class FileWriter:
 def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[TableStep]:
     """Return a step for each snapshot, the first one's rows in the step that is there."""
     planned, commit = writer.planned, writer.commit
-    count = max(len(planned.added), 1)
+    count = max(len(base.changes), 1)
     steps = [first, *(TableStep() for _ in range(count - 1))]
+    notes: list[NewRow] = [to_note(planned, snapshot, commit.head.snapshot_id + count) for snapshot in planned.added]
+    if base.move is not None:
+        notes.append(NewMove(planned.table_id, base.move.snapshot_id))
     next_row_id = 0 if planned.row is None else read_next_row_id(commit.conn, planned.table_id)
-    for step, snapshot, change, ready in zip(steps, planned.added, base.changes, base.deletes, strict=False):
-        step.rows.append(to_note(planned, snapshot, commit.head.snapshot_id + count))
+    for step, note, change, ready in zip(steps, notes, base.changes, base.deletes, strict=False):
+        step.rows.append(note)
         step.tell("inserted_into_table", planned.table_id)
         writer.remove_files(step, change.removed)
         next_row_id = writer.add_files(step, change, next_row_id)

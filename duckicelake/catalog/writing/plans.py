@@ -28,7 +28,7 @@ from duckicelake.translate.to_ducklake.commits import (
     map_updates,
     number_snapshots,
 )
-from duckicelake.translate.to_ducklake.refs import change_refs, name_main
+from duckicelake.translate.to_ducklake.refs import change_refs, keep_main, name_main
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
 
 FIRST_SEQUENCE_FORMAT = 2
@@ -59,7 +59,7 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     last = base.metadata.last_sequence_number if base.metadata else 0
     next_row_id = base.metadata.next_row_id if base.metadata else 0
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
-    check_taken(base.metadata, new, list(fresh.values()))
+    check_taken(base.metadata, new, list(fresh.values()), base.move.snapshot_id if base.move else None)
     if base.table is None or base.metadata is None:
         return _plan_creation(commit, ask, base, ids, new)
     return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added))
@@ -107,6 +107,8 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> Tabl
     if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
     notes = change_refs(table_id, old, new, noted.refs)
-    if not first.changes and not planned.added:
+    if base.move is not None:
+        notes = [*keep_main(table_id, base.move, noted.refs), *notes]
+    if not first.changes and not planned.added and base.move is None:
         return TablePlan((), notes)
     return TablePlan(add_snapshots(FileWriter(commit, ids, planned), first, base), notes)

@@ -9,7 +9,8 @@ from duckicelake.iceberg.manifest import DATA, DELETED, POSITION_DELETES, DataFi
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.translate.to_ducklake.deletes import check_grown, unite
+from duckicelake.translate.shape.name_mapping import PROPERTY
+from duckicelake.translate.to_ducklake.deletes import has_returned, unite
 from duckicelake.translate.to_ducklake.files import TakenFile, check_file
 from duckicelake.translate.visibility import Longs
 
@@ -23,13 +24,17 @@ Manifests = Mapping[str, ManifestFile]
 class FileChange:
     """What one snapshot does: data files that come, paths of those that go, and the rows deleted of those that stay.
 
-    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes.
+    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes. `returned` come
+    too, and were in the table before: what it had gone back to, or files of which deleted rows come back. `is_trusted`: the
+    files are those of a snapshot that is there, not what a client says.
     """
 
     added: Sequence[DataFile]
     spec_ids: Mapping[str, int]
     removed: Sequence[str]
     deletes: Mapping[str, Longs]
+    returned: Sequence[DataFile] = ()
+    is_trusted: bool = False
 
 
 def find_changes(reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot]) -> list[FileChange]:
@@ -43,9 +48,15 @@ def find_changes(reader: ManifestReader, base: TableMetadata | None, added: Sequ
         if not snapshot.manifest_list:
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list; write one.")
         after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
-        changes.append(_compare(reader, before, after))
+        changes.append(_compare(reader, before, after, snapshot.snapshot_id))
         before = after
     return changes
+
+
+def find_move(reader: ManifestReader, base: TableMetadata, target: Snapshot) -> FileChange:
+    """Return what it takes to give main the files of another snapshot."""
+    after = {file.manifest_path: file for file in reader.read_list(target.manifest_list)}
+    return _compare(reader, _read_main(reader, base), after, None)
 
 
 def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
@@ -54,39 +65,62 @@ def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
     return {file.manifest_path: file for snapshot in found for file in reader.read_list(snapshot.manifest_list)}
 
 
-def _compare(reader: ManifestReader, before: Manifests, after: Manifests) -> FileChange:
+def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int | None) -> FileChange:
     fresh = [reader.read_manifest(after[path]) for path in after if path not in before]
     gone = [reader.read_manifest(before[path]) for path in before if path not in after]
     come, left = _live_files(fresh), _live_files(gone)
-    known = {file.file_path for _, file in left if file.content == DATA}
-    data = [(spec_id, file) for spec_id, file in come if file.content == DATA]
-    spec_ids = {file.file_path: spec_id for spec_id, file in data}
-    if len(spec_ids) < len(data):
+    known = {live.file.file_path for live in left if live.file.content == DATA}
+    data = {live.file.file_path: live for live in come if live.file.content == DATA}
+    if len(data) < sum(live.file.content == DATA for live in come):
         raise BadRequest("A snapshot lists one data file twice; list each once.")
-    removed = sorted(known - spec_ids.keys())
+    removed = known - data.keys()
     carried = [after[path] for path in after if path in before and after[path].content != DATA]
     old_deletes = _delete_files(left)
     deletes = _find_deletes(reader, _delete_files(come), old_deletes, carried)
-    for file in old_deletes.values():
-        for path, positions in reader.read_deletes(file).items():
-            if path in deletes and path not in removed:
-                check_grown(path, positions, deletes[path])
+    back = {
+        path
+        for file in old_deletes.values()
+        for path, positions in reader.read_deletes(file).items()
+        if path in deletes and path not in removed and has_returned(positions, deletes[path])
+    }
+    fresh_paths = data.keys() - known
+    if back - data.keys():
+        unchanged = (reader.read_manifest(after[path]) for path in after if path in before and after[path].content == DATA)
+        carried_on = {live.file.file_path: live for live in _live_files(unchanged) if live.file.file_path in back}
+        data |= carried_on
+        known |= carried_on.keys()
+    back &= known
+    own = {path for path in fresh_paths if data[path].snapshot_id in (None, snapshot_id) and snapshot_id is not None}
     return FileChange(
-        added=[file for _, file in data if file.file_path not in known],
-        spec_ids=spec_ids,
-        removed=removed,
+        added=[data[path].file for path in data if path in own],
+        spec_ids={path: live.spec_id for path, live in data.items()},
+        removed=sorted(removed | back),
         deletes={path: positions for path, positions in deletes.items() if path not in removed},
+        returned=[data[path].file for path in data if path in back or path in fresh_paths - own],
+        is_trusted=snapshot_id is None,
     )
 
 
-def _live_files(manifests: Iterable[OpenManifest]) -> list[tuple[int, DataFile]]:
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A file of a snapshot, the spec of its manifest, and the snapshot that added it."""
+
+    spec_id: int
+    file: DataFile
+    snapshot_id: int | None
+
+
+def _live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
     return [
-        (manifest.header.spec.spec_id, entry.data_file) for manifest in manifests for entry in manifest.entries if entry.status != DELETED
+        LiveFile(manifest.header.spec.spec_id, entry.data_file, entry.snapshot_id)
+        for manifest in manifests
+        for entry in manifest.entries
+        if entry.status != DELETED
     ]
 
 
-def _delete_files(files: Iterable[tuple[int, DataFile]]) -> dict[DeleteKey, DataFile]:
-    found = {(file.file_path, file.content_offset): file for _, file in files if file.content != DATA}
+def _delete_files(files: Iterable[LiveFile]) -> dict[DeleteKey, DataFile]:
+    found = {(live.file.file_path, live.file.content_offset): live.file for live in files if live.file.content != DATA}
     for file in found.values():
         if file.content != POSITION_DELETES:
             raise BadRequest(f"Equality deletes are not taken yet: {file.file_path!r}; delete by position, or rewrite the data files.")
@@ -106,7 +140,7 @@ def _find_deletes(
         return {}
     parts = {path: [found[path] for found in fresh if path in found] for path in touched}
     kept = [file for key, file in come.items() if key in left]
-    kept += [file for _, file in _live_files(reader.read_manifest(manifest) for manifest in carried)]
+    kept += [live.file for live in _live_files(reader.read_manifest(manifest) for manifest in carried)]
     for file in kept:
         if file.referenced_data_file is None or file.referenced_data_file in touched:
             for path, positions in reader.read_deletes(file).items():
@@ -115,14 +149,14 @@ def _find_deletes(
     return {path: unite(found) for path, found in parts.items()}
 
 
-def take_files(change: FileChange, new: TableMetadata) -> list[TakenFile]:
-    """Return the files that a snapshot adds, each with its spec.
+def take_files(change: FileChange, new: TableMetadata, adopted: Sequence[DataFile] = ()) -> list[TakenFile]:
+    """Return the files that a snapshot adds, each with its spec; `adopted` are those that DuckLake does not know any more.
 
     Raises: BadRequest: a file lies elsewhere, is no Parquet, or its partition tuple is not of its spec
     """
     specs = {spec.spec_id: spec for spec in new.partition_specs}
     taken: list[TakenFile] = []
-    for file in change.added:
+    for file in (*change.added, *adopted):
         where, spec_id = f"Data file {file.file_path!r}", change.spec_ids[file.file_path]
         spec = specs.get(spec_id)
         if spec is None:
@@ -130,6 +164,9 @@ def take_files(change: FileChange, new: TableMetadata) -> list[TakenFile]:
         if len(spec.fields) != len(file.partition):
             raise BadRequest(f"{where} has {len(file.partition)} partition values, and its spec {len(spec.fields)} fields.")
         if not file.file_path.startswith(f"{new.location}/"):
+            if change.is_trusted and PROPERTY not in new.properties:
+                taken.append(TakenFile(file, spec))
+                continue
             raise BadRequest(f"{where} does not lie in the table's location {new.location!r}; write files there.")
         taken.append(TakenFile(file, spec))
         check_file(taken[-1])

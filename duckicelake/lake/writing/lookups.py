@@ -112,6 +112,29 @@ def find_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[
     return [FoundFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
 
 
+SELECT_SOURCES = """
+SELECT DISTINCT ON (path) path, data_file_id FROM ducklake_data_file
+ WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[])
+ ORDER BY path, data_file_id DESC
+"""
+
+
+def find_sources(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> dict[str, int]:
+    """Return the newest data file, live or not, of each of these paths that a table has had."""
+    return dict(conn.execute(SELECT_SOURCES, {"table_id": table_id, "paths": list(paths)}).fetchall())
+
+
+SELECT_DATED = """
+SELECT DISTINCT path FROM ducklake_data_file
+ WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[]) AND partial_max IS NOT NULL
+"""
+
+
+def find_dated(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> set[str]:
+    """Return those of these paths of a table's files whose rows carry lake snapshots of their own."""
+    return {row[0] for row in conn.execute(SELECT_DATED, {"table_id": table_id, "paths": list(paths)})}
+
+
 SELECT_INLINED_BATCH = sql.SQL("""
 SELECT row_id, end_snapshot FROM {table} WHERE begin_snapshot = %(begin_snapshot)s ORDER BY row_id
 """)

@@ -34,6 +34,13 @@ def list_added(updates: Sequence[TableUpdate]) -> list[Snapshot]:
     return [update.snapshot for update in updates if isinstance(update, AddSnapshot)]
 
 
+def find_main_target(updates: Sequence[TableUpdate]) -> int | None:
+    """Return the snapshot that a request lets main point to in the end, unless the request adds it."""
+    targets = [update.ref.snapshot_id for update in updates if isinstance(update, SetSnapshotRef) and update.name == MAIN]
+    fresh = {snapshot.snapshot_id for snapshot in list_added(updates)}
+    return targets[-1] if targets and targets[-1] not in fresh else None
+
+
 def is_replay(updates: Sequence[TableUpdate], known: Mapping[int, int]) -> bool:
     """Tell whether a request has landed before: all snapshots that it adds are known."""
     added = list_added(updates)
@@ -84,16 +91,17 @@ def number_snapshots(updates: Sequence[TableUpdate], last_sequence_number: int, 
     return numbered
 
 
-def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[int]) -> None:
+def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[int], move: int | None) -> None:
     """Refuse what a commit says and DuckLake, or this catalog so far, cannot hold.
 
     Raises: BadRequest: by name
     """
-    wanted = added[-1] if added else None if base is None else base.current_snapshot_id
+    before = None if base is None else base.current_snapshot_id
+    wanted = added[-1] if added else before if move is None else move
     if new.current_snapshot_id != wanted:
         raise BadRequest(
-            f"A commit must leave {MAIN!r} on the last snapshot that it adds, or where it is: "
-            "rollbacks and staged snapshots are not taken yet."
+            f"A commit must leave {MAIN!r} on the last snapshot that it adds, or, without any, on one that there is: "
+            "staged snapshots are not taken yet."
         )
     if base is not None:
         _check_kept(base, new)

@@ -62,6 +62,12 @@ def _keep_named(table_id: int, base: TableMetadata, new: TableMetadata, noted: R
             yield EndedKept(table_id, note.snapshot_id)
 
 
+def keep_main(table_id: int, target: Snapshot, noted: RefNotes) -> list[NewRow]:
+    """Return what keeps the snapshot that main goes to, for as long as it is there."""
+    known = {note.snapshot_id for note in noted.kept}
+    return [NewChange(table_id, REFS), *([] if target.snapshot_id in known else [keep(table_id, target)])]
+
+
 def keep(table_id: int, snapshot: Snapshot) -> NewKept:
     """Return the note that keeps a snapshot of main as it is published now."""
     return NewKept(table_id, snapshot.snapshot_id, snapshot.snapshot_id, json.dumps(format_snapshot(snapshot), separators=(",", ":")), None)
