@@ -1,16 +1,17 @@
 """What a commit starts from: a table as it was published, and the client's manifests, all read before the lock."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import psycopg
 
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.beside import ReadySnapshot, make_ready
 from duckicelake.catalog.writing.deletes import DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.manifests import ManifestReader
 from duckicelake.catalog.writing.snapshots import FileChange, find_changes, find_move
-from duckicelake.errors import NoSuchTable
+from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create
@@ -23,7 +24,7 @@ from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
-from duckicelake.translate.to_ducklake.commits import find_main_target, is_replay, list_added
+from duckicelake.translate.to_ducklake.commits import find_main_target, is_replay, list_added, list_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Base:
     """A table as it was published at a position, without aliases; `table` is None when there is none of that name.
 
     `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. With `move` the last
-    of them gives main the files of that snapshot.
+    of them gives main the files of that snapshot. `beside` are the snapshots that are not for main, by their client's ids.
     """
 
     ident: Ident
@@ -49,6 +50,7 @@ class Base:
     changes: Sequence[FileChange] = ()
     deletes: Sequence[ReadyDeletes] = ()
     move: Snapshot | None = None
+    beside: Mapping[int, ReadySnapshot] = field(default_factory=dict[int, ReadySnapshot])
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -88,12 +90,35 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base) -> Base:
         return base
     location = find_location(ask, base.metadata)
     reader = ManifestReader(warehouse.objects, location)
-    changes = find_changes(reader, base.metadata, added)
+    beside = _make_beside(warehouse, ask, base, reader)
+    changes = find_changes(reader, base.metadata, added, beside)
     if move is not None and base.metadata is not None:
         changes.append(find_move(reader, base.metadata, move))
     with reading(warehouse.lake) as conn:
         deletes = DeleteWriter(conn, warehouse.objects, location, base.table).make_ready(changes)
-    return replace(base, changes=changes, deletes=deletes, move=move)
+    return replace(base, changes=changes, deletes=deletes, move=move, beside=beside)
+
+
+def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestReader) -> dict[int, ReadySnapshot]:
+    """Return the snapshots of a request that are not for main, each compared with its parent."""
+    beside, added = list_beside(ask.commit.updates), list_added(ask.commit.updates)
+    if not beside:
+        return {}
+    if base.table is None or base.metadata is None:
+        raise BadRequest("A table cannot be made with snapshots beside main; send another commit for them.")
+    with reading(warehouse.lake) as conn:
+        parents = [snapshot.parent_snapshot_id for snapshot in added if snapshot.parent_snapshot_id is not None]
+        known = find_client_snapshots(conn, base.table.table_id, parents)
+    lists = {snapshot.snapshot_id: snapshot.manifest_list for snapshot in (*base.metadata.snapshots, *added)}
+    lists |= {client_id: lists[ours] for client_id, ours in known.items() if ours in lists and client_id not in lists}
+    ready: dict[int, ReadySnapshot] = {}
+    for snapshot in added:
+        if snapshot.snapshot_id in beside:
+            parent = snapshot.parent_snapshot_id
+            if parent is not None and parent not in lists:
+                raise BadRequest(f"Snapshot {snapshot.snapshot_id} has the parent {parent}, which the table has not.")
+            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, None if parent is None else lists[parent])
+    return ready
 
 
 def _find_move(warehouse: Warehouse, ask: Ask, base: Base) -> Snapshot | None:

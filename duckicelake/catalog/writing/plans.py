@@ -59,7 +59,8 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     last = base.metadata.last_sequence_number if base.metadata else 0
     next_row_id = base.metadata.next_row_id if base.metadata else 0
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
-    check_taken(base.metadata, new, list(fresh.values()), base.move.snapshot_id if base.move else None)
+    main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in base.beside]
+    check_taken(base.metadata, new, main, base.move.snapshot_id if base.move else None)
     if base.table is None or base.metadata is None:
         return _plan_creation(commit, ask, base, ids, new)
     return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added))
@@ -100,15 +101,16 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned) -> Tabl
     )
     noted = read_notes(conn, table_id)
     note = noted.table
+    sequence_base = note.sequence_base if note else 0
     first = TableStep()
     change_table(first, live, old, new, adds_data=any(change.added for change in base.changes))
     if note is not None and note.sequence_base and new.format_version > old.format_version and old.snapshots:
         raise BadRequest("A table whose snapshots are numbered from 1 cannot become version 3 yet; create it as version 3.")
     if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
-    notes = change_refs(table_id, old, new, noted.refs)
-    if base.move is not None:
-        notes = [*keep_main(table_id, base.move, noted.refs), *notes]
-    if not first.changes and not planned.added and base.move is None:
-        return TablePlan((), notes)
-    return TablePlan(add_snapshots(FileWriter(commit, ids, planned), first, base), notes)
+        sequence_base = commit.head.snapshot_id
+    writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=noted.refs))
+    is_step = bool(first.changes or planned.added or base.move)
+    steps = add_snapshots(writer, first, base) if is_step else []
+    moved = [] if base.move is None else keep_main(table_id, base.move, noted.refs)
+    return TablePlan(steps, [*writer.notes, *moved, *change_refs(table_id, old, new, noted.refs, writer.bases)])

@@ -1,6 +1,6 @@
 """What the snapshots of a commit do to a table's files: their manifest lists, compared one after the other."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duckicelake.catalog.writing.manifests import DeleteKey, ManifestReader, OpenManifest
@@ -14,6 +14,7 @@ from duckicelake.translate.to_ducklake.deletes import has_returned, unite
 from duckicelake.translate.to_ducklake.files import TakenFile, check_file
 from duckicelake.translate.visibility import Longs
 
+FIRST_LINEAGE_FORMAT = 3
 DELETE_FORMATS = frozenset({"PARQUET", "PUFFIN"})
 
 Manifests = Mapping[str, ManifestFile]
@@ -37,14 +38,22 @@ class FileChange:
     is_trusted: bool = False
 
 
-def find_changes(reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot]) -> list[FileChange]:
-    """Return what each of a request's snapshots does, compared with the one before it.
+NOTHING = FileChange((), {}, (), {})
+
+
+def find_changes(
+    reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot], beside: Container[int] = ()
+) -> list[FileChange]:
+    """Return what each of a request's snapshots does, compared with the one before it; those beside main do nothing.
 
     Raises: BadRequest: a manifest or its list is missing or malformed, or holds what DuckLake cannot
     """
     before = _read_main(reader, base)
     changes: list[FileChange] = []
     for snapshot in added:
+        if snapshot.snapshot_id in beside:
+            changes.append(NOTHING)
+            continue
         if not snapshot.manifest_list:
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list; write one.")
         after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
@@ -63,6 +72,21 @@ def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
     current = None if base is None else base.current_snapshot_id
     found = [] if base is None else [snapshot for snapshot in base.snapshots if snapshot.snapshot_id == current]
     return {file.manifest_path: file for snapshot in found for file in reader.read_list(snapshot.manifest_list)}
+
+
+def find_added(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int) -> tuple[FileChange, list[str]]:
+    """Return the data files that a snapshot adds to its parent's, and the paths of others that it has and its parent has not.
+
+    Raises: BadRequest: it deletes by what cannot be taken later, either
+    """
+    come = _live_files(reader.read_manifest(after[path]) for path in after if path not in before)
+    left = _live_files(reader.read_manifest(before[path]) for path in before if path not in after)
+    _delete_files(come)
+    known = {live.file.file_path for live in left}
+    fresh = [live for live in come if live.file.content == DATA and live.file.file_path not in known]
+    own = [live for live in fresh if live.snapshot_id in (None, snapshot_id)]
+    change = FileChange([live.file for live in own], {live.file.file_path: live.spec_id for live in own}, (), {})
+    return change, [live.file.file_path for live in fresh if live.snapshot_id not in (None, snapshot_id)]
 
 
 def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int | None) -> FileChange:
@@ -156,6 +180,7 @@ def take_files(change: FileChange, new: TableMetadata, adopted: Sequence[DataFil
     """
     specs = {spec.spec_id: spec for spec in new.partition_specs}
     taken: list[TakenFile] = []
+    row_ids = {file.file_path: file.first_row_id for file in adopted if new.format_version >= FIRST_LINEAGE_FORMAT}
     for file in (*change.added, *adopted):
         where, spec_id = f"Data file {file.file_path!r}", change.spec_ids[file.file_path]
         spec = specs.get(spec_id)
@@ -165,9 +190,9 @@ def take_files(change: FileChange, new: TableMetadata, adopted: Sequence[DataFil
             raise BadRequest(f"{where} has {len(file.partition)} partition values, and its spec {len(spec.fields)} fields.")
         if not file.file_path.startswith(f"{new.location}/"):
             if change.is_trusted and PROPERTY not in new.properties:
-                taken.append(TakenFile(file, spec))
+                taken.append(TakenFile(file, spec, row_ids.get(file.file_path)))
                 continue
             raise BadRequest(f"{where} does not lie in the table's location {new.location!r}; write files there.")
-        taken.append(TakenFile(file, spec))
+        taken.append(TakenFile(file, spec, row_ids.get(file.file_path)))
         check_file(taken[-1])
     return taken

@@ -119,4 +119,21 @@ class NewChange:
     kind: str
 
 
-NewRefRow = NewRef | EndedRef | NewKept | EndedKept | NewKeptFile | NewMove | NewHidden | NewChange
+@dataclass(frozen=True, slots=True)
+class ReturnedFile:
+    """A file of the table that comes back: everything is as with the row it had, `source_id`."""
+
+    data_file_id: int
+    table_id: int
+    source_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRowIds:
+    """Row ids given out to rows that DuckLake does not have."""
+
+    table_id: int
+    count: int
+
+
+NewRefRow = ReturnedFile | TakenRowIds | NewRef | EndedRef | NewKept | EndedKept | NewKeptFile | NewMove | NewHidden | NewChange

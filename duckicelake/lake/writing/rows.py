@@ -157,15 +157,6 @@ class NewDataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnedFile:
-    """A file of the table that comes back: everything is as with the row it had, `source_id`."""
-
-    data_file_id: int
-    table_id: int
-    source_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class EndedDataFile:
     """A live data file that ends. Its delete file stays, as DuckDB leaves it: a later flush goes on from it."""
 
@@ -359,7 +350,6 @@ NewRow = (
     | EndedPartitioning
     | EndedSorting
     | NewDataFile
-    | ReturnedFile
     | EndedDataFile
     | NewColumnStats
     | AddedRows

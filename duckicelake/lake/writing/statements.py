@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
+from duckicelake.lake.refs import rows as ref_rows
 from duckicelake.lake.refs.statements import REF_STATEMENTS
 from duckicelake.lake.writing import rows
 
@@ -199,6 +200,12 @@ UPDATE ducklake_table_stats s
  WHERE s.table_id = n.table_id
 """
 
+UPDATE_NEXT_ROW_ID = """
+UPDATE ducklake_table_stats s SET next_row_id = s.next_row_id + n.count
+  FROM unnest(%(table_id)s::bigint[], %(count)s::bigint[]) AS n(table_id, count)
+ WHERE s.table_id = n.table_id
+"""
+
 DELETE_TABLE_COLUMN_STATS = """
 DELETE FROM ducklake_table_column_stats WHERE table_id = ANY(%(table_id)s::bigint[])
 """
@@ -294,7 +301,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedPartitioning: (UPDATE_PARTITIONINGS,),
     rows.EndedSorting: (UPDATE_SORTINGS,),
     rows.NewDataFile: (INSERT_DATA_FILES,),
-    rows.ReturnedFile: (
+    ref_rows.ReturnedFile: (
         INSERT_RETURNED_FILES,
         INSERT_RETURNED_STATS,
         INSERT_RETURNED_PARTITIONS,
@@ -304,6 +311,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedDataFile: (UPDATE_DATA_FILES,),
     rows.NewColumnStats: (INSERT_COLUMN_STATS,),
     rows.AddedRows: (INSERT_TABLE_STATS, UPDATE_TABLE_STATS),
+    ref_rows.TakenRowIds: (INSERT_TABLE_STATS, UPDATE_NEXT_ROW_ID),
     rows.ForgottenBounds: (DELETE_TABLE_COLUMN_STATS,),
     rows.NewDeleteFile: (INSERT_DELETE_FILES,),
     rows.EndedDeleteFile: (UPDATE_DELETE_FILES,),

@@ -41,6 +41,19 @@ def find_main_target(updates: Sequence[TableUpdate]) -> int | None:
     return targets[-1] if targets and targets[-1] not in fresh else None
 
 
+def list_beside(updates: Sequence[TableUpdate]) -> set[int]:
+    """Return the snapshots that a request adds beside main: those that it never lets main point to, nor to their children."""
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in list_added(updates)}
+    beside = set(parents)
+    for update in updates:
+        if isinstance(update, SetSnapshotRef) and update.name == MAIN:
+            snapshot_id: int | None = update.ref.snapshot_id
+            while snapshot_id in beside:
+                beside.discard(snapshot_id)
+                snapshot_id = parents[snapshot_id]
+    return beside
+
+
 def is_replay(updates: Sequence[TableUpdate], known: Mapping[int, int]) -> bool:
     """Tell whether a request has landed before: all snapshots that it adds are known."""
     added = list_added(updates)
@@ -99,10 +112,7 @@ def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[
     before = None if base is None else base.current_snapshot_id
     wanted = added[-1] if added else before if move is None else move
     if new.current_snapshot_id != wanted:
-        raise BadRequest(
-            f"A commit must leave {MAIN!r} on the last snapshot that it adds, or, without any, on one that there is: "
-            "staged snapshots are not taken yet."
-        )
+        raise BadRequest(f"A commit must leave {MAIN!r} on the last snapshot that it adds to it, or, without any, on one that there is.")
     if base is not None:
         _check_kept(base, new)
     if new.statistics or new.partition_statistics:

@@ -1,7 +1,7 @@
 """Branches and tags of a commit as notes, with the snapshots that they keep."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
@@ -12,18 +12,20 @@ from duckicelake.lake.writing.rows import NewRow
 REFS, HIDE = "refs", "hide"
 
 
-def change_refs(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes) -> list[NewRow]:
+def change_refs(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes, beside: Collection[int]) -> list[NewRow]:
     """Return the notes of refs that a commit makes, changes or removes, and of snapshots that it removes.
+
+    `beside` are the snapshots that it adds beside main.
 
     Raises: BadRequest: a ref names a snapshot that the commit itself gives to main
     """
     rows = [
         *name_main(table_id, base, new),
         *_change_names(table_id, base, new),
-        *_keep_named(table_id, base, new, noted),
+        *_keep_named(table_id, base, new, noted, beside),
         *_remove_snapshots(table_id, base, new, noted),
     ]
-    if rows:
+    if rows or beside:
         rows.append(NewChange(table_id, HIDE if any(isinstance(row, NewHidden) for row in rows) else REFS))
     return rows
 
@@ -48,17 +50,18 @@ def _retention(ref: SnapshotRef) -> tuple[int | None, int | None, int | None]:
     return ref.max_ref_age_ms, ref.max_snapshot_age_ms, ref.min_snapshots_to_keep
 
 
-def _keep_named(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes) -> Iterator[NewRow]:
+def _keep_named(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes, beside: Iterable[int]) -> Iterator[NewRow]:
     """Keep what refs name from now on, and give up what they no longer do."""
     named = {ref.snapshot_id for name, ref in new.refs.items() if name != MAIN}
     known = {note.snapshot_id for note in noted.kept}
-    for snapshot_id in sorted(named - known):
+    for snapshot_id in sorted(named - known - set(beside)):
         snapshot = find_snapshot(base, snapshot_id)
         if snapshot is None:
             raise BadRequest(f"A branch or tag cannot name a snapshot that the same commit gives to {MAIN!r}; send another commit for it.")
         yield keep(table_id, snapshot)
+    moved = {move.snapshot_id for move in noted.moves} & {new.current_snapshot_id}
     for note in noted.kept:
-        if not note.is_beside and note.snapshot_id not in {*named, new.current_snapshot_id}:
+        if not note.is_beside and note.snapshot_id not in named | moved:
             yield EndedKept(table_id, note.snapshot_id)
 
 
@@ -79,4 +82,6 @@ def _remove_snapshots(table_id: int, base: TableMetadata, new: TableMetadata, no
     gone: Sequence[int] = [snapshot.snapshot_id for snapshot in base.snapshots if snapshot.snapshot_id not in left]
     beside = {note.snapshot_id for note in noted.kept if note.is_beside}
     for snapshot_id in gone:
-        yield EndedKept(table_id, snapshot_id) if snapshot_id in beside else NewHidden(table_id, snapshot_id)
+        yield NewHidden(table_id, snapshot_id)
+        if snapshot_id in beside:
+            yield EndedKept(table_id, snapshot_id)
