@@ -195,7 +195,7 @@ BEGIN
         ), path AS (
             SELECT l.root, CASE WHEN $2 THEN l.root || $1 ELSE $1 END AS whole FROM lake l
         ), tails AS (
-            SELECT p.root, p.whole, ARRAY(SELECT right(p.whole, -n) FROM generate_series(0, length(p.whole)) n
+            SELECT p.root, p.whole, ARRAY(SELECT substr(p.whole, n + 1) FROM generate_series(0, length(p.whole)) n
                                            WHERE n = 0 OR substr(p.whole, n, 1) = ''/'') AS paths
               FROM path p
         ), found AS (

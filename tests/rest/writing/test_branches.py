@@ -118,6 +118,21 @@ def test_a_branch_survives_whatever_duckdb_removes(
     assert ids_at(table.refresh(), "dev") == expected
 
 
+def test_files_of_clients_are_kept_too(client: Client, catalog: RestCatalog, session: DuckDBPyConnection) -> None:
+    """A tag keeps what a client appended when DuckLake merges it with its own, and when it is deleted."""
+    table = catalog.load_table("main.t")
+    table.append(rows_of(table, 7001, 7002))
+    session.execute("INSERT INTO t VALUES (5000, 'y')")
+    head = client.load()["current-snapshot-id"]
+    client.commit([set_ref("v1", head, "tag")])
+    expire_everything(session)
+    session.execute("TRUNCATE t")
+    session.execute("INSERT INTO t VALUES (1, 'left')")
+    expire_everything(session)
+    assert ids_at(table.refresh(), "v1") == sorted([*BASE, 5000, 7001, 7002])
+    assert ids_at(table) == read_ids(session) == [1]
+
+
 def test_main_is_put_forward_to_a_branch(client: Client, catalog: RestCatalog, session: DuckDBPyConnection) -> None:
     """DuckDB gets the branch's rows in a new lake snapshot; clients see main on the branch's snapshot; both go on."""
     table = branch_off(catalog)
