@@ -90,7 +90,7 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
 
 def _goes_on(state: TableState, earlier: Folded) -> bool:
     """Tell whether nothing since the earlier load expired or rewrote what it has seen."""
-    if state.position.change_id != earlier.change_id:
+    if state.history_id != earlier.history_id:
         return False
     # an expired snapshot is shown for as long as it is the current one
     if state.snapshots and any(shown.snapshot_id < state.oldest.snapshot_id for shown in earlier.snapshots[:1]):
@@ -126,7 +126,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
     writer.deriver.outbox.ship()
     memory.folded = Folded(
         since=Since(state.position.lake_snapshot_id, state.next_file_id),
-        change_id=state.position.change_id,
+        history_id=state.history_id,
         oldest_row=reading.oldest_row,
         specs=reading.partitioning.specs,
         format_version=reading.schemas.format_version,

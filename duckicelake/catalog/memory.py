@@ -36,7 +36,7 @@ class Folded:
     """A history as far as it has been folded into manifests, to go on from when only newer snapshots follow."""
 
     since: Since
-    change_id: int
+    history_id: int
     oldest_row: int
     specs: tuple[PublishedSpec, ...]
     format_version: int

@@ -7,6 +7,7 @@ from itertools import count
 
 import psycopg
 
+from duckicelake.catalog.beside import publish_beside
 from duckicelake.catalog.fold import fold, read
 from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.warehouse import Warehouse
@@ -47,7 +48,8 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     orders = with_told_orders(orders, bool(state.sort_keys), reading.schemas.current, state.notes)
     partitioning = without_unused(reading.partitioning, folded.has_unproven)
     shape = Shape(reading.schemas, partitioning, orders, reading.mapping)
-    draft = with_aliases(to_metadata(state, note.location, shape, snapshots), tuple(folded.aliases.values()))
+    aliases = (*folded.aliases.values(), *publish_beside(conn, warehouse.objects, state, memory, note.location))
+    draft = with_aliases(to_metadata(state, note.location, shape, snapshots), aliases)
     token = digest_metadata(draft, memory.history)
     wanted = Numbering(state.position, token, note, *shape.new_notes())
     log = number_state(warehouse, state, wanted, find_updated_ms(state, draft))

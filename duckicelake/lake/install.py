@@ -39,6 +39,10 @@ SELECT_INSTALLED = """
 SELECT value FROM iceberg_setting WHERE key = 'installed'
 """
 
+DELETE_PINS = """
+DELETE FROM ducklake_delete_file WHERE data_file_id = 9223372036854775807
+"""
+
 RELATIVE = (
     "is relative: it depends on the folder each program was started in. Give it as seen from everywhere, with "
     "UPDATE ducklake_metadata SET value = '/absolute/path/' WHERE key = 'data_path' AND scope IS NULL, "
@@ -47,7 +51,7 @@ RELATIVE = (
 LOCK_TRIES, LOCK_PAUSE_S = 600, 0.05
 NEVER_IDLE = "Other transactions hold the lake's tables all the time; end the long ones, or try again when the lake is quieter."
 OURS: Sequence[tuple[LiteralString, str]] = (
-    ("TRIGGER", r"CREATE OR REPLACE TRIGGER (\w+)"),
+    ("TRIGGER", r"CREATE OR REPLACE TRIGGER (\w+)\s+\w+ \w+ ON (\w+)"),
     ("FUNCTION", r"CREATE OR REPLACE FUNCTION (\w+)"),
     ("INDEX", r"CREATE INDEX IF NOT EXISTS (\w+)"),
     ("TABLE", r"CREATE TABLE IF NOT EXISTS (\w+)"),
@@ -140,9 +144,10 @@ def uninstall(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_
 def _uninstall(conn: psycopg.Connection) -> None:
     script = _read_script().decode()
     for kind, pattern in OURS:
-        for name in re.findall(pattern, script):
-            on = sql.SQL(" ON ducklake_snapshot") if kind == "TRIGGER" else sql.SQL("")
-            conn.execute(sql.SQL("DROP {} IF EXISTS {}{}").format(sql.SQL(kind), sql.Identifier(name), on))
+        for match in re.finditer(pattern, script):
+            on = sql.SQL(" ON {}").format(sql.Identifier(match[2])) if kind == "TRIGGER" else sql.SQL("")
+            conn.execute(sql.SQL("DROP {} IF EXISTS {}{}").format(sql.SQL(kind), sql.Identifier(match[1]), on))
+    conn.execute(DELETE_PINS)
 
 
 def _read_script() -> bytes:

@@ -1,6 +1,8 @@
 -- The notes of DuckIceLake, inside the lake's own metadata schema, so that dump and copy carry them.
 -- Changes from v1: what Iceberg clients write needs more notes: columns of iceberg_table, and the tables iceberg_shape,
--- iceberg_location, iceberg_snapshot and iceberg_file. Every statement may run again at any time.
+-- iceberg_location, iceberg_snapshot and iceberg_file.
+-- Changes from v2: branches and tags: iceberg_ref, iceberg_kept, iceberg_kept_file, iceberg_move, iceberg_hidden, and the
+-- triggers that keep their files. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -97,6 +99,52 @@ CREATE TABLE IF NOT EXISTS iceberg_file (
     split_offsets text
 );
 
+-- Branches and tags. Without a snapshot id: main where DuckLake's head is, noted for what it retains.
+CREATE TABLE IF NOT EXISTS iceberg_ref (
+    table_id bigint NOT NULL,
+    name text NOT NULL,
+    snapshot_id bigint,
+    type text NOT NULL,
+    max_ref_age_ms bigint,
+    max_snapshot_age_ms bigint,
+    min_snapshots_to_keep integer,
+    PRIMARY KEY (table_id, name)
+);
+
+-- Snapshots that stay whatever DuckLake expires: those that refs named, as published then, and those beside main, which
+-- have a manifest list here. Files that were live at base_snapshot_id are kept for them.
+CREATE TABLE IF NOT EXISTS iceberg_kept (
+    table_id bigint NOT NULL,
+    snapshot_id bigint NOT NULL,
+    base_snapshot_id bigint NOT NULL,
+    json text NOT NULL,
+    manifest_list bytea,
+    PRIMARY KEY (table_id, snapshot_id)
+);
+
+-- Data files that clients added beside main.
+CREATE TABLE IF NOT EXISTS iceberg_kept_file (
+    table_id bigint NOT NULL,
+    path text NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS iceberg_ix_kept_file ON iceberg_kept_file USING hash (path);
+
+-- Lake snapshots that put main back, or forward, to rows that another snapshot has.
+CREATE TABLE IF NOT EXISTS iceberg_move (
+    table_id bigint NOT NULL,
+    lake_snapshot_id bigint NOT NULL,
+    snapshot_id bigint NOT NULL,
+    PRIMARY KEY (table_id, lake_snapshot_id)
+);
+
+-- Snapshots that clients removed, while DuckLake still has them.
+CREATE TABLE IF NOT EXISTS iceberg_hidden (
+    table_id bigint NOT NULL,
+    snapshot_id bigint NOT NULL,
+    PRIMARY KEY (table_id, snapshot_id)
+);
+
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
 CREATE TABLE IF NOT EXISTS iceberg_change (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -106,6 +154,9 @@ CREATE TABLE IF NOT EXISTS iceberg_change (
 );
 
 CREATE INDEX IF NOT EXISTS iceberg_ix_repair ON iceberg_change (id) WHERE kind = 'repair';
+CREATE INDEX IF NOT EXISTS iceberg_ix_change_all ON iceberg_change (id) WHERE table_id IS NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_change_table ON iceberg_change (table_id, id) WHERE table_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_change_hide ON iceberg_change (table_id, id) WHERE kind = 'hide';
 
 CREATE OR REPLACE FUNCTION iceberg_note_expiry() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
@@ -120,6 +171,73 @@ CREATE OR REPLACE TRIGGER iceberg_note_expiry
     AFTER DELETE ON ducklake_snapshot
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_note_expiry();
 
+-- A file that a kept snapshot needs loses its row: it gets one that belongs to no data file, so that DuckLake goes on
+-- knowing it. Commits of refs change the setting, which fails a transaction that began before and cannot see them.
+INSERT INTO iceberg_setting (key, value) VALUES ('refs', '0') ON CONFLICT (key) DO NOTHING;
+
+CREATE OR REPLACE FUNCTION iceberg_pin_files() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+    EXECUTE format('SELECT FROM %I.iceberg_setting WHERE key = ''refs'' FOR SHARE', TG_TABLE_SCHEMA);
+    EXECUTE format('
+        INSERT INTO %1$I.ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative,
+                                               format, delete_count, file_size_bytes)
+        SELECT g.data_file_id, g.table_id, 0, 9223372036854775807, g.path, g.path_is_relative, ''parquet'', 0, 0
+          FROM gone g
+         WHERE EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.table_id = g.table_id AND t.end_snapshot IS NULL)
+           AND EXISTS (SELECT FROM %1$I.iceberg_kept k
+                        WHERE k.table_id = g.table_id AND k.base_snapshot_id >= g.begin_snapshot
+                          AND (g.end_snapshot IS NULL OR k.base_snapshot_id < g.end_snapshot))', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_pin_files
+    AFTER DELETE ON ducklake_data_file REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_pin_files();
+
+-- One path may have several rows: it is not removed before the last of them.
+CREATE OR REPLACE FUNCTION iceberg_keep_file() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    is_named boolean;
+BEGIN
+    EXECUTE format('
+        WITH lake AS (
+            SELECT coalesce((SELECT m.value FROM %1$I.ducklake_metadata m WHERE m.key = ''data_path'' AND m.scope IS NULL), '''') AS root
+        ), path AS (
+            SELECT l.root, CASE WHEN $2 THEN l.root || $1 ELSE $1 END AS whole FROM lake l
+        ), tails AS (
+            SELECT p.root, p.whole, ARRAY(SELECT substr(p.whole, n + 1) FROM generate_series(0, length(p.whole)) n
+                                           WHERE n = 0 OR substr(p.whole, n, 1) = ''/'') AS paths
+              FROM path p
+        ), found AS (
+            SELECT f.table_id, f.path, coalesce(f.path_is_relative, true) AS is_relative
+              FROM tails x JOIN %1$I.ducklake_data_file f ON f.path = ANY(x.paths)
+             UNION ALL
+            SELECT f.table_id, f.path, coalesce(f.path_is_relative, true)
+              FROM tails x JOIN %1$I.ducklake_delete_file f ON f.path = ANY(x.paths)
+        )
+        SELECT EXISTS (SELECT FROM tails x, found f WHERE NOT f.is_relative AND f.path = x.whole)
+            OR EXISTS (SELECT FROM tails x, found f
+                         JOIN %1$I.ducklake_table t ON t.table_id = f.table_id
+                         JOIN %1$I.ducklake_schema s ON s.schema_id = t.schema_id
+                        WHERE f.is_relative
+                          AND x.whole = CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''''
+                                             WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '''')
+                                             ELSE x.root || coalesce(s.path, '''') END || coalesce(t.path, '''') || f.path)
+            OR EXISTS (SELECT FROM tails x JOIN %1$I.iceberg_kept_file k ON k.path = x.whole)
+            -- derived files are published for older snapshots too
+            OR EXISTS (SELECT FROM tails x WHERE x.whole ~ ''/data/inlined-[0-9]+-[0-9a-f]+\.parquet$'')', TG_TABLE_SCHEMA)
+       INTO is_named USING NEW.path, coalesce(NEW.path_is_relative, true);
+    RETURN CASE WHEN is_named THEN NULL ELSE NEW END;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_keep_file
+    BEFORE INSERT ON ducklake_files_scheduled_for_deletion
+    FOR EACH ROW EXECUTE FUNCTION iceberg_keep_file();
+
 -- DuckLake has primary keys only; every look-up of a table's rows would read them all.
 CREATE INDEX IF NOT EXISTS iceberg_ix_table ON ducklake_table (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snapshot);
@@ -130,11 +248,13 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_column ON ducklake_column (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_column_tag ON ducklake_column_tag (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_tag ON ducklake_tag (object_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file ON ducklake_data_file (table_id, begin_snapshot);
-CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_path ON ducklake_data_file USING hash (path) WHERE end_snapshot IS NULL;
+DROP INDEX IF EXISTS iceberg_ix_data_file_path;
+CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_name ON ducklake_data_file USING hash (path);
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_end ON ducklake_data_file (table_id, end_snapshot) WHERE end_snapshot IS NOT NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_data_file_partial ON ducklake_data_file (table_id) WHERE partial_max IS NOT NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_snapshot_file ON ducklake_snapshot (next_file_id, snapshot_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_delete_file ON ducklake_delete_file (table_id, delete_file_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_delete_file_name ON ducklake_delete_file USING hash (path);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_stats ON ducklake_file_column_stats (data_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_file_partition ON ducklake_file_partition_value (data_file_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_stats ON ducklake_table_stats (table_id);

@@ -7,6 +7,7 @@ import psycopg
 
 from duckicelake.errors import LakeMoved
 from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.refs.read import read_ref_notes
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, ShapeNote, TableNote, TableNotes
 
 METADATA_LOG_MAX = 100
@@ -60,6 +61,7 @@ def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
         sort_orders=fetch_rows(conn, JsonNote, SELECT_SORT_ORDER_NOTES, table_id=table_id),
         metadata_log=log[::-1],
         shapes=tuple(fetch_rows(conn, ShapeNote, SELECT_SHAPES, table_id=table_id)),
+        refs=read_ref_notes(conn, table_id),
     )
 
 

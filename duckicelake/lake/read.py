@@ -45,6 +45,8 @@ SELECT_IS_TOUCHED = """
 SELECT EXISTS (SELECT FROM ducklake_snapshot_changes c
                 WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s
                   AND c.snapshot_id > %(since)s)
+    OR (SELECT max(id) FROM iceberg_change WHERE table_id IS NULL) > %(change_id)s
+    OR (SELECT max(id) FROM iceberg_change WHERE table_id = %(table_id)s) > %(change_id)s
     OR EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = %(table_id)s AND t.begin_snapshot > %(since)s)
     -- what nobody tells may be anything
     OR (SELECT count(c.changes_made) FROM ducklake_snapshot_changes c
@@ -54,12 +56,12 @@ SELECT EXISTS (SELECT FROM ducklake_snapshot_changes c
 
 def is_touched(conn: psycopg.Connection, table_id: int, since: Position, until: Position) -> bool:
     """Tell whether anything between two positions may concern a table."""
-    if since.change_id != until.change_id or since.lake_snapshot_id > until.lake_snapshot_id:
+    if since.change_id > until.change_id or since.lake_snapshot_id > until.lake_snapshot_id:
         return True
-    span = {"since": since.lake_snapshot_id, "until": until.lake_snapshot_id}
+    span = {"since": since.lake_snapshot_id, "until": until.lake_snapshot_id, "change_id": since.change_id}
     tokens = format_tokens(table_id, TABLE_KINDS)
     row = conn.execute(SELECT_IS_TOUCHED, {"table_id": table_id, "tokens": tokens, **span}).fetchone()
-    return row is None or row[0]
+    return row is None or bool(row[0])
 
 
 SELECT_DATA_PATH = """

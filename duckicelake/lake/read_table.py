@@ -14,6 +14,8 @@ from duckicelake.lake.damage import check_state, check_table
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import fetch_rows, read_data_path, read_iceberg_path, read_tags
 from duckicelake.lake.read_values import with_too_large
+from duckicelake.lake.refs.read import read_history_id
+from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import (
     ColumnRow,
     ColumnTagRow,
@@ -60,7 +62,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
     inlined_deletes = read_inlined_deletes(conn, table_id, affected)
     check_table(table, spans, delete_files, inlined_tables)
     events = event_ids(spans, delete_files, inlined_tables, inlined_deletes)
-    head = fetch_rows(conn, HeadRow, SELECT_HEAD)[0]
+    head, notes = fetch_rows(conn, HeadRow, SELECT_HEAD)[0], read_notes(conn, table_id)
     state = TableState(
         position=Position(head.snapshot_id, head.change_id),
         next_file_id=head.next_file_id,
@@ -70,7 +72,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         iceberg_path=read_iceberg_path(conn),
         table=table,
         tags=read_tags(conn, table_id),
-        snapshots=read_snapshots(conn, table_id, since.lake_snapshot_id, events),
+        snapshots=_on_main(read_snapshots(conn, table_id, since.lake_snapshot_id, events), notes.refs),
         oldest=fetch_rows(conn, SnapshotRow, SELECT_OLDEST_SNAPSHOT)[0],
         columns=read_columns(conn, table_id),
         column_tags=fetch_rows(conn, ColumnTagRow, SELECT_COLUMN_TAGS, table_id=table_id),
@@ -83,13 +85,20 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         delete_files=delete_files,
         inlined_tables=inlined_tables,
         inlined_deletes=inlined_deletes,
-        notes=read_notes(conn, table_id),
+        notes=notes,
         snapshot_notes=read_snapshot_notes(conn, table_id, since.lake_snapshot_id),
         aliases=read_aliases(conn, table_id),
         changed_at=find_changed_at(conn, table_id, since.lake_snapshot_id),
+        history_id=read_history_id(conn, table_id),
     )
     check_state(state)
     return with_too_large(conn, state, since.next_file_id)
+
+
+def _on_main(snapshots: Sequence[SnapshotRow], refs: RefNotes) -> list[SnapshotRow]:
+    """Return the snapshots without those that clients removed, whose changes count for the next one, and those beside main."""
+    others = refs.hidden | {note.snapshot_id for note in refs.kept if note.is_beside}
+    return [row for row in snapshots if row.snapshot_id not in others]
 
 
 SELECT_HEAD = """
@@ -149,6 +158,8 @@ SELECT DISTINCT data_file_id
  -- a cumulative delete file takes the place of an older one and keeps its begin_snapshot
  WHERE table_id = %(table_id)s
    AND (delete_file_id >= %(next_file_id)s OR begin_snapshot > %(since)s OR end_snapshot > %(since)s)
+   -- no data file: a file that only a kept snapshot needs
+   AND data_file_id < 9223372036854775807
 """
 
 SELECT_AFFECTED_BY_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {} WHERE begin_snapshot > %(since)s")

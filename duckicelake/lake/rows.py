@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from duckicelake.lake.refs.rows import RefNotes
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
@@ -351,6 +353,7 @@ class TableNotes:
     sort_orders: Sequence[JsonNote]
     metadata_log: Sequence[MetadataLogRow]
     shapes: Sequence[ShapeNote] = ()
+    refs: RefNotes = RefNotes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +364,7 @@ class TableState:
     began or ended then, and everything that decides which rows of the files with changed deletes are visible.
     `aliases` are the snapshots of the table's newest change, when a client made it; `changed_at` is the time of the newest
     change after `since`.
+    `history_id` is the newest of our changes that may have changed the table's past.
     `too_large` are the uint32 columns with numbers in files that no signed 32 bits hold.
     """
 
@@ -390,3 +394,4 @@ class TableState:
     aliases: Sequence[SnapshotNote] = ()
     changed_at: datetime | None = None
     too_large: Sequence[int] = ()
+    history_id: int = 0

@@ -26,6 +26,10 @@ SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes
  ORDER BY snapshot_id
 """
 
+SELECT_NOTED_SINCE = """
+SELECT id, table_id FROM iceberg_change WHERE id > %(since)s AND id <= %(until)s
+"""
+
 SELECT_TABLES_SINCE = """
 SELECT table_id, begin_snapshot FROM ducklake_table
  -- created, renamed or moved: DuckDB's token for a rename names no id
@@ -46,6 +50,7 @@ class Watch:
         self._conn: psycopg.AsyncConnection | None = None
         self._seen: Position | None = None
         self._touched: dict[int, int] = {}
+        self._noted: dict[int, int] = {}
         self._all_touched_at = Position(-1, -1)
         self._waiting: asyncio.Future[Position] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -73,6 +78,7 @@ class Watch:
             position.lake_snapshot_id >= self._all_touched_at.lake_snapshot_id
             and position.change_id >= self._all_touched_at.change_id
             and self._touched.get(table_id, -1) <= position.lake_snapshot_id
+            and self._noted.get(table_id, -1) <= position.change_id
         )
 
     async def close(self) -> None:
@@ -134,9 +140,10 @@ class Watch:
 
     async def _learn(self, conn: psycopg.AsyncConnection, now: Position) -> None:
         seen = self._seen
-        if seen is None or now.change_id != seen.change_id or now.lake_snapshot_id < seen.lake_snapshot_id:
+        if seen is None or now.change_id < seen.change_id or now.lake_snapshot_id < seen.lake_snapshot_id:
             self._touch_all(now)
         else:
+            await self._learn_notes(conn, seen, now)
             span = {"since": seen.lake_snapshot_id, "until": now.lake_snapshot_id}
             changes = await (await conn.execute(SELECT_CHANGES_SINCE, span)).fetchall()
             tables = await (await conn.execute(SELECT_TABLES_SINCE, span)).fetchall()
@@ -146,6 +153,16 @@ class Watch:
                 self._touch_all(now)
         self._seen = now
 
+    async def _learn_notes(self, conn: psycopg.AsyncConnection, seen: Position, now: Position) -> None:
+        """Learn which tables changed without a lake snapshot; without a table it concerns them all."""
+        if now.change_id == seen.change_id:
+            return
+        noted = await (await conn.execute(SELECT_NOTED_SINCE, {"since": seen.change_id, "until": now.change_id})).fetchall()
+        if any(table_id is None for _, table_id in noted) or len(self._noted) > MAX_REMEMBERED:
+            self._touch_all(now)
+        else:
+            self._noted |= {table_id: max(id for id, other in noted if other == table_id) for _, table_id in noted}
+
     def _touch(self, changes: Iterable[tuple[int, str | None]], tables: Iterable[tuple[int, int]]) -> None:
         named = [(table_id, snapshot_id) for snapshot_id, text in changes for table_id in touched_tables(text)]
         for table_id, snapshot_id in (*named, *tables):
@@ -153,6 +170,7 @@ class Watch:
 
     def _touch_all(self, now: Position) -> None:
         self._touched.clear()
+        self._noted.clear()
         self._all_touched_at = now
 
     async def _connect(self) -> psycopg.AsyncConnection:

@@ -1,11 +1,11 @@
 """A table's state as Iceberg table metadata."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.properties import find_previous_versions_max
-from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef
+from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
 from duckicelake.translate.locations import metadata_uri
 from duckicelake.translate.partitions import Partitioning, to_spec
@@ -13,6 +13,7 @@ from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.shape.name_mapping import PROPERTY, NameMapping
 from duckicelake.translate.shape.removed import shown_schemas, shown_specs
 from duckicelake.translate.shape.sort_orders import SortOrders
+from duckicelake.translate.shape.told_refs import to_line
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 FIRST_PARTITION_FIELD_ID = 1000
@@ -54,16 +55,16 @@ class Shape:
 def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Sequence[Snapshot]) -> TableMetadata:
     """Return the metadata of a state without its version: no time of update, no log of older versions."""
     schemas, partitioning = shape.schemas, shape.partitioning
-    current = snapshots[-1] if snapshots else None
-    newest = current.snapshot_id if current else None
+    newest = snapshots[-1] if snapshots else None
+    line = to_line(snapshots, state.notes.refs)
     noted = state.notes.table
-    named = {schemas.current.schema_id, *(item.schema_id for item in snapshots if item.schema_id is not None)}
+    named = {schemas.current.schema_id, *(item.schema_id for item in (*snapshots, *line.snapshots) if item.schema_id is not None)}
     field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
     return TableMetadata(
         format_version=schemas.format_version,
         table_uuid=str(state.table.table_uuid),
         location=location,
-        last_sequence_number=current.sequence_number if current else 0,
+        last_sequence_number=max((snapshot.sequence_number for snapshot in (*line.snapshots, *snapshots[-1:])), default=0),
         last_updated_ms=0,
         last_column_id=schemas.last_column_id,
         schemas=shown_schemas(schemas.all(), state.notes, named),
@@ -73,18 +74,13 @@ def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Seque
         last_partition_id=max([FIRST_PARTITION_FIELD_ID - 1, noted.last_partition_id if noted else 0, *field_ids]),
         sort_orders=shape.sort_orders.orders,
         default_sort_order_id=shape.sort_orders.default.order_id,
-        properties=to_properties(state.tags, shape.mapping, newest, breaks_vectors=schemas.breaks_vectors),
-        current_snapshot_id=newest,
-        snapshots=tuple(snapshots),
-        snapshot_log=tuple((snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in snapshots),
-        refs=to_refs(current),
-        next_row_id=max(state.next_row_id, next_row_id(current)),
+        properties=to_properties(state.tags, shape.mapping, newest.snapshot_id if newest else None, breaks_vectors=schemas.breaks_vectors),
+        current_snapshot_id=line.current_snapshot_id,
+        snapshots=line.snapshots,
+        snapshot_log=line.log,
+        refs=line.refs,
+        next_row_id=max(state.next_row_id, next_row_id(newest)),
     )
-
-
-def to_refs(current: Snapshot | None) -> Mapping[str, SnapshotRef]:
-    """Return the refs: `main`, which is DuckLake's head, once there is a snapshot."""
-    return {} if current is None else {MAIN: SnapshotRef(current.snapshot_id, "branch")}
 
 
 def next_row_id(current: Snapshot | None) -> int:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from tests.support.lakes import FreshLake
@@ -57,6 +58,52 @@ def test_changes_appear_in_order_of_their_ids(lake: FreshLake) -> None:
     assert [row[0] for row in carol.execute(SELECT_CHANGES)] == [1]
     bob.commit()
     assert [row[0] for row in carol.execute(SELECT_CHANGES)] == [1, 2]
+
+
+INSERT_KEPT = """
+INSERT INTO iceberg_kept (table_id, snapshot_id, base_snapshot_id, json)
+SELECT table_id, 2, 2, '{}' FROM ducklake_table WHERE table_name = 't'
+"""
+
+
+def test_whoever_removes_files_knows_every_ref(lake: FreshLake) -> None:
+    """A transaction that began before a commit of refs, and would not see them, fails when it comes to remove a file's row."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")
+    alice, bob = lake.psycopg(autocommit=False), lake.psycopg()
+    alice.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    alice.execute("SELECT FROM ducklake_snapshot")
+    bob.execute("UPDATE iceberg_setting SET value = value WHERE key = 'refs'")
+    with pytest.raises(psycopg.errors.SerializationFailure, match="concurrent update"):
+        alice.execute("DELETE FROM ducklake_data_file")
+    alice.rollback()
+
+
+def test_a_file_is_removed_with_its_last_row(lake: FreshLake) -> None:
+    """A path that another row names, relative or whole, or that a client added beside main, is not scheduled."""
+    session, conn = lake.duckdb(), lake.psycopg()
+    session.execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")
+    (path,) = conn.execute("SELECT path FROM ducklake_data_file").fetchone() or ("",)
+    insert = "INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative) VALUES (7, %s, %s)"
+    conn.execute("INSERT INTO iceberg_kept_file VALUES (1, 's3://b/beside.parquet')")
+    conn.execute("INSERT INTO ducklake_delete_file (delete_file_id, path, path_is_relative) VALUES (8, 's3://b/whole.parquet', false)")
+    named = [(f"main/t/{path}", True), (f"{lake.data_path}main/t/{path}", False), ("s3://b/beside.parquet", False)]
+    named += [("s3://b/whole.parquet", False), ("s3://b/t/data/inlined-7-0aff.parquet", False)]
+    for known in (*named, (path, True), ("main/t/other.parquet", True)):
+        conn.execute(insert, known)
+    found = conn.execute("SELECT path FROM ducklake_files_scheduled_for_deletion ORDER BY 1").fetchall()
+    assert found == sorted([(path,), ("main/t/other.parquet",)])
+
+
+def test_the_rows_of_kept_files_stay_known_to_ducklake(lake: FreshLake) -> None:
+    """A file of a kept snapshot that loses its row gets one that no data file has, until its table is dropped."""
+    session, conn = lake.duckdb(), lake.psycopg()
+    session.execute("CREATE TABLE t (i INTEGER)")
+    session.execute("INSERT INTO t SELECT range FROM range(20)")
+    conn.execute(INSERT_KEPT)
+    session.execute("INSERT INTO t SELECT range FROM range(30)")
+    conn.execute("DELETE FROM ducklake_data_file")
+    assert conn.execute("SELECT data_file_id FROM ducklake_delete_file").fetchall() == [(2**63 - 1,)]
+    conn.execute("DELETE FROM ducklake_delete_file")
 
 
 def test_a_role_without_rights_on_our_notes_may_expire(lake: FreshLake, stack: SharedStack) -> None:

@@ -1,21 +1,23 @@
 """What a commit starts from: a table as it was published, and the client's manifests, all read before the lock."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import psycopg
 
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.beside import ReadySnapshot, make_ready
 from duckicelake.catalog.writing.deletes import DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.manifests import ManifestReader
 from duckicelake.catalog.writing.places import Grounds
-from duckicelake.catalog.writing.snapshots import FileChange, find_changes
+from duckicelake.catalog.writing.snapshots import FileChange, find_changes, find_move
 from duckicelake.errors import BadRequest, NoSuchTable
-from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create, check_requirements
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
+from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.rows import Position, TableRow
@@ -24,7 +26,14 @@ from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
-from duckicelake.translate.to_ducklake.commits import is_replay, list_added, list_client_ids, map_requirements
+from duckicelake.translate.to_ducklake.commits import (
+    find_main_target,
+    is_replay,
+    list_added,
+    list_beside,
+    list_client_ids,
+    map_requirements,
+)
 
 NO_GROUNDS = Grounds()
 
@@ -42,7 +51,8 @@ class Base:
     """A table as it was published at a position, without aliases; `table` is None when there is none of that name.
 
     `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. `used_specs` are
-    those of snapshots that stay, when the request removes specs.
+    those of snapshots that stay, when the request removes specs. With `move` the last of the changes gives main the files of
+    that snapshot. `beside` are the snapshots that are not for main, by their client's ids.
     """
 
     ident: Ident
@@ -53,6 +63,8 @@ class Base:
     deletes: Sequence[ReadyDeletes] = ()
     grounds: Grounds = NO_GROUNDS
     used_specs: frozenset[int] = frozenset()
+    move: Snapshot | None = None
+    beside: Mapping[int, ReadySnapshot] = field(default_factory=dict[int, ReadySnapshot])
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -85,21 +97,62 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
         metadata, position = without_aliases(published.metadata), published.position
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots))
-    added = list_added(ask.commit.updates)
     reader = ManifestReader(warehouse.objects, base.grounds)
-    base = replace(base, used_specs=_find_used_specs(reader, ask, metadata))
-    if not added:
+    return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
+
+
+def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestReader) -> Base:
+    """Return the base with what the request does to files, the client's manifests read and delete files written."""
+    added, move = list_added(ask.commit.updates), _find_move(warehouse, ask, base)
+    if not added and move is None:
         return base
-    schemas = [*(metadata.schemas if metadata else ()), *(update.schema for update in ask.commit.updates if isinstance(update, AddSchema))]
+    known = () if base.metadata is None else base.metadata.schemas
+    schemas = [*known, *(update.schema for update in ask.commit.updates if isinstance(update, AddSchema))]
     try:
-        changes = find_changes(reader, metadata, added, schemas)
+        beside = _make_beside(warehouse, ask, base, reader)
+        changes = find_changes(reader, base.metadata, added, schemas, beside)
     except BadRequest:
         # whoever was late wrote its manifests for a table that is no more
         _check_in_time(warehouse, ask, base)
         raise
+    if move is not None and base.metadata is not None:
+        changes.append(find_move(reader, base.metadata, move))
     with reading(warehouse.lake) as conn:
-        deletes = DeleteWriter(conn, warehouse.objects, base.grounds.locations, table).make_ready(changes)
-    return replace(base, changes=changes, deletes=deletes)
+        deletes = DeleteWriter(conn, warehouse.objects, base.grounds.locations, base.table).make_ready(changes)
+    return replace(base, changes=changes, deletes=deletes, move=move, beside=beside)
+
+
+def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestReader) -> dict[int, ReadySnapshot]:
+    """Return the snapshots of a request that are not for main, each compared with its parent."""
+    beside, added = list_beside(ask.commit.updates), list_added(ask.commit.updates)
+    if not beside:
+        return {}
+    if base.table is None or base.metadata is None:
+        raise BadRequest("A table cannot be made with snapshots beside main; send another commit for them.")
+    with reading(warehouse.lake) as conn:
+        parents = [snapshot.parent_snapshot_id for snapshot in added if snapshot.parent_snapshot_id is not None]
+        known = find_client_snapshots(conn, base.table.table_id, parents)
+    lists = {snapshot.snapshot_id: snapshot.manifest_list for snapshot in (*base.metadata.snapshots, *added)}
+    lists |= {client_id: lists[ours] for client_id, ours in known.items() if ours in lists and client_id not in lists}
+    ready: dict[int, ReadySnapshot] = {}
+    for snapshot in added:
+        if snapshot.snapshot_id in beside:
+            parent = snapshot.parent_snapshot_id
+            if parent is not None and parent not in lists:
+                raise BadRequest(f"Snapshot {snapshot.snapshot_id} has the parent {parent}, which the table has not.")
+            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, None if parent is None else lists[parent])
+    return ready
+
+
+def _find_move(warehouse: Warehouse, ask: Ask, base: Base) -> Snapshot | None:
+    """Return the snapshot that main is to go to, when it is there already and main is somewhere else."""
+    target = find_main_target(ask.commit.updates)
+    if target is None or base.table is None or base.metadata is None:
+        return None
+    with reading(warehouse.lake) as conn:
+        known = find_client_snapshots(conn, base.table.table_id, [target])
+    found = find_snapshot(base.metadata, target) or find_snapshot(base.metadata, known.get(target, target))
+    return None if found is None or found.snapshot_id == base.metadata.current_snapshot_id else found
 
 
 def _find_used_specs(reader: ManifestReader, ask: Ask, metadata: TableMetadata | None) -> frozenset[int]:

@@ -59,4 +59,5 @@ def _apply(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> None:
     ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
     now_ms = time.time_ns() // 1_000_000
     tables = [plan(commit, ask, base, ids, now_ms) for ask, base in zip(asks, bases, strict=True)]
-    apply(commit, to_lake_steps(commit.head, ids, [steps for steps in tables if steps]))
+    steps = to_lake_steps(commit.head, ids, [table.steps for table in tables if table.steps])
+    apply(commit, steps, [note for table in tables for note in table.notes])

@@ -11,12 +11,12 @@ from duckicelake.catalog.writing.snapshots import FileChange
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_inlined_deletes
 from duckicelake.lake.rows import InlinedDeleteRow, TableRow
-from duckicelake.lake.writing.lookups import find_delete_file, find_files_by_path, list_inlined_versions, read_inlined_batch
+from duckicelake.lake.writing.lookups import find_dated, find_delete_file, find_files_by_path, list_inlined_versions, read_inlined_batch
 from duckicelake.lake.writing.rows import EndedInlinedRows, FoldedDeletes
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import encode_dated_deletes, encode_position_deletes
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder, to_uri
-from duckicelake.translate.to_ducklake.deletes import check_positions, choose_rows, date_deletes
+from duckicelake.translate.to_ducklake.deletes import check_positions, choose_rows, date_deletes, unite
 from duckicelake.translate.visibility import DeletedRows, Longs
 
 
@@ -60,15 +60,28 @@ class DeleteWriter:
         counts: dict[str, int] = {}
         ready: list[ReadyDeletes] = []
         for change in changes:
-            counts |= {file.file_path: file.record_count for file in change.added}
-            ready.append(self._make_ready(change.deletes, counts))
+            counts |= {file.file_path: file.record_count for file in (*change.added, *change.returned)}
+            ready.append(self._make_ready({**self._list_dated(change), **change.deletes}, counts))
         return ready
+
+    def _list_dated(self, change: FileChange) -> Mapping[str, Longs]:
+        """Return no deleted rows for each file that comes back and whose rows carry lake snapshots of their own.
+
+        DuckLake merges no file that has a delete file; merged, its rows would be there at those lake snapshots again.
+        """
+        if not change.returned or self.table is None:
+            return {}
+        folder = table_folder(read_data_path(self.conn), self.table)
+        uris = {path: file.file_path for file in change.returned for path in list_paths(folder, file.file_path)}
+        dated = {uris[path] for path in find_dated(self.conn, self.table.table_id, uris)}
+        dated |= {file.file_path for file in change.returned if find_inlined_snapshot(self.locations, file.file_path) is not None}
+        return {uri: unite(()) for uri in sorted(dated)}
 
     def _make_ready(self, deletes: Mapping[str, Longs], counts: Mapping[str, int]) -> ReadyDeletes:
         files: list[ReadyDelete] = []
         inlined: list[EndedInlinedRows] = []
         for path, positions in deletes.items():
-            begin = find_inlined_snapshot(self.locations, path)
+            begin = self._find_inlined(path)
             if path in counts:
                 check_positions(path, positions, counts[path])
                 files.append(self._write(path, (), positions))
@@ -77,6 +90,13 @@ class DeleteWriter:
             elif self.table is not None:
                 files += self._mark_rows(self.table, path, positions)
         return ReadyDeletes(files, inlined)
+
+    def _find_inlined(self, path: str) -> int | None:
+        """Return the lake snapshot of the inlined rows that a derived file stands for, unless DuckLake has the file itself."""
+        begin = find_inlined_snapshot(self.locations, path)
+        if begin is None or self.table is None or find_files_by_path(self.conn, self.table.table_id, [path]):
+            return None
+        return begin
 
     def _end_rows(self, table_id: int, path: str, begin: int, positions: Longs) -> Iterable[EndedInlinedRows]:
         for version in list_inlined_versions(self.conn, table_id):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from duckicelake.catalog.writing.manifests import ManifestReader, Manifests, live_files
+from duckicelake.catalog.writing.manifests import LiveFile, ManifestReader, Manifests, live_files
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
@@ -32,22 +32,24 @@ class EqualityResolver:
     read_bytes: int = 0
     paths: frozenset[str] | None = None
 
-    def resolve(self, come: Iterable[tuple[int, DataFile]], before: Manifests) -> None:
+    def resolve(self, come: Iterable[LiveFile], before: Manifests) -> None:
         """Let the reader know each equality-delete file that comes by the positions it means in the data files before it.
 
         Raises: BadRequest: a file is missing or malformed, or finding the rows would cost more than is done in a request
         """
-        deletes = [(spec_id, file) for spec_id, file in come if file.content == EQUALITY_DELETES]
-        fresh = [(spec_id, file) for spec_id, file in deletes if (file.file_path, file.content_offset) not in self.reader.deletes]
-        candidates = self._list_data_files(before.values()) if fresh else []
-        for spec_id, file in fresh:
-            self.reader.deletes[file.file_path, file.content_offset] = self._resolve(spec_id, file, candidates)
+        deletes = [live for live in come if live.file.content == EQUALITY_DELETES]
+        fresh = {(live.file.file_path, live.file.content_offset): live for live in deletes}
+        unknown = {key: live for key, live in fresh.items() if key not in self.reader.deletes}
+        candidates = self._list_data_files(before.values()) if unknown else []
+        for key, live in unknown.items():
+            if live.file.file_format == "PARQUET":
+                self.reader.deletes[key] = self._resolve(live.spec_id, live.file, candidates)
 
-    def _list_data_files(self, manifests: Iterable[ManifestFile]) -> list[tuple[int, DataFile]]:
+    def _list_data_files(self, manifests: Iterable[ManifestFile]) -> list[LiveFile]:
         opened = (self.reader.read_manifest(manifest) for manifest in manifests if manifest.content == DATA)
-        return [(spec_id, file) for spec_id, file in live_files(opened) if file.content == DATA]
+        return [live for live in live_files(opened) if live.file.content == DATA]
 
-    def _resolve(self, spec_id: int, delete: DataFile, candidates: Iterable[tuple[int, DataFile]]) -> Mapping[str, Longs]:
+    def _resolve(self, spec_id: int, delete: DataFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
         path = delete.file_path
         if delete.record_count > MAX_KEYS:
             raise BadRequest(
@@ -62,7 +64,8 @@ class EqualityResolver:
             raise BadRequest(f"Cannot read equality-delete file {path!r}: {error.message}") from error
         wanted = [KeyValues(column, *keys.list_values(place)) for place, column in enumerate(found)]
         scope = Scope(spec_id, delete.partition)
-        chosen = [file for of, file in candidates if scope.covers(of, file) and all(one.may_be_in(file) for one in wanted)]
+        covered = (live.file for live in candidates if scope.covers(live.spec_id, live.file))
+        chosen = [file for file in covered if all(one.may_be_in(file) for one in wanted)]
         self._count(path, chosen)
         rows = {file.file_path: self._find_rows(file, keys) for file in chosen}
         return {where: positions for where, positions in rows.items() if len(positions)}
@@ -88,5 +91,5 @@ class EqualityResolver:
 
     def _published_paths(self) -> frozenset[str]:
         if self.paths is None:
-            self.paths = frozenset(file.file_path for _, file in self._list_data_files(self.published.values()))
+            self.paths = frozenset(live.file.file_path for live in self._list_data_files(self.published.values()))
         return self.paths

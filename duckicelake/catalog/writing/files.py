@@ -5,18 +5,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from duckicelake.catalog.writing.bases import Base
+from duckicelake.catalog.writing.beside import Numbers, ReadySnapshot, to_kept
 from duckicelake.catalog.writing.deletes import ReadyDeletes
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.places import Grounds, check_files
-from duckicelake.catalog.writing.snapshots import FileChange, take_files
+from duckicelake.catalog.writing.snapshots import FIRST_LINEAGE_FORMAT, FileChange, take_files
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_next_row_id
+from duckicelake.lake.refs.rows import NewKeptFile, NewMove, RefNotes, ReturnedFile, TakenRowIds
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.lookups import find_files_by_path, list_inlined_versions
-from duckicelake.lake.writing.rows import EndedDataFile, EndedDeleteFile, EndedInlinedRows, NewDeleteFile, NewSnapshotNote
+from duckicelake.lake.writing.lookups import find_files_by_path, find_sources, list_inlined_versions
+from duckicelake.lake.writing.rows import (
+    EndedDataFile,
+    EndedDeleteFile,
+    EndedInlinedRows,
+    NewDeleteFile,
+    NewRow,
+    NewSnapshotNote,
+)
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
@@ -25,29 +35,40 @@ from duckicelake.translate.to_ducklake.tables import TableStep
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A table's new metadata, with the snapshots that it adds as the client knows them; `row` is None for a new table."""
+    """A table's new metadata, with the snapshots that it adds as the client knows them; `row` is None for a new table.
+
+    `sequence_base` is taken from a lake snapshot id to give its sequence number.
+    """
 
     table_id: int
     row: TableRow | None
     new: TableMetadata
     added: Sequence[Snapshot]
+    sequence_base: int = 0
+    noted: RefNotes = RefNotes()
 
 
 @dataclass(slots=True)
 class FileWriter:
-    """Turns one table's file changes into rows. `made` are the ids of files that earlier snapshots of the commit add."""
+    """Turns one table's file changes into rows. `made` are the ids of files that earlier snapshots of the commit add.
+
+    `notes` are about its snapshots beside main, and `bases` the snapshots of main that these grew from.
+    """
 
     commit: Commit
     ids: Ids
     planned: Planned
     grounds: Grounds
     made: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    notes: list[NewRow] = field(default_factory=list[NewRow])
+    bases: dict[int, int] = field(default_factory=dict[int, int])
 
     def add_files(self, step: TableStep, change: FileChange, next_row_id: int) -> int:
         """Add the rows of new files, and return the row id after theirs."""
         planned = self.planned
-        taken = take_files(change, planned.new)
-        check_files(self.commit.conn, planned.table_id, self.grounds, [file.file.file_path for file in taken])
+        taken = take_files(change, planned.new, self._return_files(step, change.returned))
+        if not change.is_trusted:
+            check_files(self.commit.conn, planned.table_id, self.grounds, [file.file.file_path for file in taken])
         if not taken:
             return next_row_id
         first = FirstIds(self.ids.take_file_ids(len(taken)), next_row_id)
@@ -55,6 +76,49 @@ class FileWriter:
         for data_file_id, file in enumerate(taken, first.data_file_id):
             self.made.setdefault(file.file.file_path, []).append(data_file_id)
         return next_row_id + sum(file.file.record_count for file in taken)
+
+    def add_beside(self, step: TableStep, ready: ReadySnapshot, snapshot_id: int, next_row_id: int) -> int:
+        """Note a snapshot beside main, which takes a lake snapshot for its number, and return the row id after its rows."""
+        planned = self.planned
+        taken = take_files(ready.change, planned.new)
+        check_files(self.commit.conn, planned.table_id, self.grounds, [file.file.file_path for file in taken])
+        # a legacy word for a rewriting: DuckDB takes it for no conflict with anything
+        step.tell("compacted_table", planned.table_id)
+        made = find_snapshot(planned.new, snapshot_id)
+        parent = made.parent_snapshot_id if made else None
+        first_row_id = next_row_id if planned.new.format_version >= FIRST_LINEAGE_FORMAT else None
+        numbers = Numbers(snapshot_id, parent, self._find_base(parent), snapshot_id - planned.sequence_base, first_row_id)
+        told = {
+            "format-version": planned.new.format_version,
+            "schema-id": planned.new.current_schema_id,
+            "timestamp-ms": planned.new.last_updated_ms,
+        }
+        self.notes.append(to_kept(planned.table_id, planned.new.location, ready, numbers, told))
+        self.bases[snapshot_id] = numbers.base_snapshot_id
+        self.notes += [NewKeptFile(planned.table_id, path) for path in ready.paths]
+        if first_row_id is None or not ready.snapshot.added_rows:
+            return next_row_id
+        step.rows.append(TakenRowIds(planned.table_id, ready.snapshot.added_rows))
+        return next_row_id + ready.snapshot.added_rows
+
+    def _find_base(self, parent: int | None) -> int:
+        """Return the snapshot of main that a snapshot's parent is, or grew from; none has the id -1."""
+        known = {note.snapshot_id: note.base_snapshot_id for note in self.planned.noted.kept} | self.bases
+        return -1 if parent is None else known.get(parent, parent)
+
+    def _return_files(self, step: TableStep, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        """Give files that were in the table before a row like their last one, and return those that have none."""
+        if not files:
+            return ()
+        row, table_id = self.planned.row, self.planned.table_id
+        folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
+        wanted = {path: file.file_path for file in files for path in list_paths(folder, file.file_path)}
+        sources = {wanted[path]: source for path, source in find_sources(self.commit.conn, table_id, wanted).items()}
+        known = [file.file_path for file in files if file.file_path in sources]
+        for data_file_id, uri in enumerate(known, self.ids.take_file_ids(len(known))):
+            step.rows.append(ReturnedFile(data_file_id, table_id, sources[uri]))
+            self.made.setdefault(uri, []).append(data_file_id)
+        return [file for file in files if file.file_path not in sources]
 
     def remove_files(self, step: TableStep, uris: Sequence[str]) -> None:
         """End the rows of files; a derived file stands for the inlined rows of one lake snapshot.
@@ -64,7 +128,7 @@ class FileWriter:
         if not uris:
             return
         step.tell("deleted_from_table", self.planned.table_id)
-        inlined = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.grounds.locations, uri)) is not None}
+        inlined = self._find_inlined(uris)
         self._end_inlined(step, sorted(set(inlined.values())))
         known = [uri for uri in uris if uri in self.made]
         step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]
@@ -85,6 +149,12 @@ class FileWriter:
             row = NewDeleteFile(0, table_id, data_file_id, delete.uri, "parquet", delete.count, delete.size_bytes)
             step.rows.append(replace(row, delete_file_id=self.ids.take_file_ids(1)))
         step.rows += ready.inlined
+
+    def _find_inlined(self, uris: Sequence[str]) -> dict[str, int]:
+        """Return the lake snapshots of the inlined rows that derived files stand for, unless DuckLake has the file itself."""
+        derived = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.grounds.locations, uri)) is not None}
+        real = {file.path for file in find_files_by_path(self.commit.conn, self.planned.table_id, derived)} if derived else set[str]()
+        return {uri: begin for uri, begin in derived.items() if uri not in real | self.made.keys()}
 
     def _end_inlined(self, step: TableStep, begins: Sequence[int]) -> None:
         if begins:
@@ -107,11 +177,18 @@ class FileWriter:
 def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[TableStep]:
     """Return a step for each snapshot, the first one's rows in the step that is there."""
     planned, commit = writer.planned, writer.commit
-    count = max(len(planned.added), 1)
+    count = max(len(base.changes), 1)
     steps = [first, *(TableStep() for _ in range(count - 1))]
+    notes: list[NewRow] = [to_note(planned, snapshot, commit.head.snapshot_id + count) for snapshot in planned.added]
+    if base.move is not None:
+        notes.append(NewMove(planned.table_id, base.move.snapshot_id))
     next_row_id = 0 if planned.row is None else read_next_row_id(commit.conn, planned.table_id)
-    for step, snapshot, change, ready in zip(steps, planned.added, base.changes, base.deletes, strict=False):
-        step.rows.append(to_note(planned, snapshot, commit.head.snapshot_id + count))
+    for number, (step, note, change, ready) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
+        step.rows.append(note)
+        beside = base.beside.get(planned.added[number - 1].snapshot_id) if number <= len(planned.added) else None
+        if beside is not None:
+            next_row_id = writer.add_beside(step, beside, commit.head.snapshot_id + number, next_row_id)
+            continue
         step.tell("inserted_into_table", planned.table_id)
         writer.remove_files(step, change.removed)
         next_row_id = writer.add_files(step, change, next_row_id)

@@ -1,5 +1,6 @@
 """Ids of rows that a commit makes, given out from the head's counters."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duckicelake.lake.writing.rows import LakeHead, LakeStep
@@ -24,7 +25,7 @@ class Ids:
         return self.next_file_id - count
 
 
-def to_lake_steps(head: LakeHead, ids: Ids, tables: list[list[TableStep]]) -> list[LakeStep]:
+def to_lake_steps(head: LakeHead, ids: Ids, tables: Sequence[Sequence[TableStep]]) -> list[LakeStep]:
     """Return the lake snapshots of a commit: the first steps of all tables make the first one, and so on.
 
     DuckDB keeps statistics by `next_file_id`, so every step raises it.

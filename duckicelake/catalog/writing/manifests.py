@@ -33,10 +33,22 @@ class OpenManifest:
     entries: Sequence[ManifestEntry]
 
 
-def live_files(manifests: Iterable[OpenManifest]) -> list[tuple[int, DataFile]]:
-    """Return the files that manifests do not remove, each with the id of its spec."""
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A file of a snapshot, the spec of its manifest, and the snapshot that added it."""
+
+    spec_id: int
+    file: DataFile
+    snapshot_id: int | None
+
+
+def live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
+    """Return the files that manifests do not remove."""
     return [
-        (manifest.header.spec.spec_id, entry.data_file) for manifest in manifests for entry in manifest.entries if entry.status != DELETED
+        LiveFile(manifest.header.spec.spec_id, entry.data_file, entry.snapshot_id)
+        for manifest in manifests
+        for entry in manifest.entries
+        if entry.status != DELETED
     ]
 
 

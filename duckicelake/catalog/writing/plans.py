@@ -1,7 +1,7 @@
 """A request in rows, made under the lock: requirements, updates, files, and the notes that remember them."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from duckicelake.catalog.writing.bases import Ask, Base, require
@@ -12,6 +12,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
+from duckicelake.iceberg.snapshots import MAIN
 from duckicelake.lake.notes import read_notes
 from duckicelake.lake.read import read_iceberg_path, read_tags
 from duckicelake.lake.read_table import read_columns
@@ -28,13 +29,22 @@ from duckicelake.translate.to_ducklake.commits import (
     map_updates,
     number_snapshots,
 )
+from duckicelake.translate.to_ducklake.refs import change_refs, keep_main, name_main
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
 
 FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
 
 
-def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[TableStep]:
-    """Return what a request does to its table, a step for each lake snapshot; nothing when it changes nothing.
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What a request does to its table: a step for each lake snapshot, and notes that need none."""
+
+    steps: Sequence[TableStep]
+    notes: Sequence[NewRow] = ()
+
+
+def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePlan:
+    """Return what a request does to its table; nothing when it changes nothing.
 
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchNamespace, AlreadyExists
@@ -51,8 +61,9 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> list[Ta
     last = base.metadata.last_sequence_number if base.metadata else 0
     next_row_id = base.metadata.next_row_id if base.metadata else 0
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
-    check_taken(base.metadata, new, list(fresh.values()))
-    for change in base.changes:
+    main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in base.beside]
+    check_taken(base.metadata, new, main, base.move.snapshot_id if base.move else None)
+    for change in (*base.changes, *(ready.change for ready in base.beside.values())):
         check_added_once(change.fresh)
         for manifest in change.fresh:
             check_manifest(manifest, new)
@@ -68,22 +79,25 @@ def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[i
         raise BadRequest(f"Cannot add snapshot {taken[0]}: the table has a snapshot of that id; choose another.")
 
 
-def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMetadata) -> list[TableStep]:
+def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMetadata) -> TablePlan:
     place = get_place(commit.conn, ask.ident)
     check_free(commit.conn, ask.ident, place)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
     default = table_location(read_iceberg_path(commit.conn), uuid, place.schema_name, place.table_name)
     location = check_location(commit.conn, new.location, base.grounds.roots) if new.location else default
     new = replace(new, table_uuid=str(uuid), location=location)
+    if new.refs.keys() - {MAIN}:
+        raise BadRequest("A table cannot be made with branches or tags; send another commit for them.")
     table_id = ids.take_catalog_id()
     first = create_table(table_id, place, new, find_first_version(commit.conn, location))
     planned = Planned(table_id, None, new, list_added(ask.commit.updates))
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
-    return add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
+    steps = add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
+    return TablePlan(steps, name_main(table_id, None, new))
 
 
-def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, notes: TableNotes) -> list[TableStep]:
+def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, notes: TableNotes) -> TablePlan:
     old, new, table_id = base.metadata, planned.new, planned.table_id
     assert old is not None
     conn = commit.conn
@@ -95,6 +109,7 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, notes: 
         table_id, read_columns(conn, table_id), read_comments(conn, table_id), tags, bool(list_inlined_versions(conn, table_id))
     )
     note = notes.table
+    sequence_base = note.sequence_base if note else 0
     first = TableStep()
     if new.location != old.location:
         first.rows.append(LeftLocation(table_id, old.location))
@@ -103,13 +118,16 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, notes: 
         _renumber(first, changed_note(table_id, new, numbered_until=commit.head.snapshot_id))
     if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:
         _renumber(first, changed_note(table_id, new, commit.head.snapshot_id))
+        sequence_base = commit.head.snapshot_id
     marks = mark_removed(table_id, notes, old, new, {spec_id for change in base.changes for spec_id in change.spec_ids.values()})
     if marks:
         first.rows += marks
         first.tell("altered_table", table_id)
-    if not first.changes and not planned.added:
-        return []
-    return add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
+    writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.grounds)
+    is_step = bool(first.changes or planned.added or base.move)
+    steps = add_snapshots(writer, first, base) if is_step else []
+    moved = [] if base.move is None else keep_main(table_id, base.move, notes.refs)
+    return TablePlan(steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])
 
 
 def _renumber(step: TableStep, note: ChangedTableNote) -> None:

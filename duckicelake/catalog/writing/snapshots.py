@@ -1,10 +1,10 @@
 """What the snapshots of a commit do to a table's files: their manifest lists, compared one after the other."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.catalog.writing.equality import EqualityResolver
-from duckicelake.catalog.writing.manifests import DeleteKey, ManifestReader, Manifests, live_files
+from duckicelake.catalog.writing.manifests import DeleteKey, LiveFile, ManifestReader, Manifests, live_files
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DATA, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
@@ -13,10 +13,11 @@ from duckicelake.iceberg.requests.manifests import ReadManifest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mapping
-from duckicelake.translate.to_ducklake.deletes import check_grown, unite
+from duckicelake.translate.to_ducklake.deletes import has_returned, unite
 from duckicelake.translate.to_ducklake.files import TakenFile, check_file
 from duckicelake.translate.visibility import Longs
 
+FIRST_LINEAGE_FORMAT = 3
 DELETE_FORMATS, EQUALITY_FORMATS = frozenset({"PARQUET", "PUFFIN"}), frozenset({"PARQUET"})
 
 
@@ -24,21 +25,27 @@ DELETE_FORMATS, EQUALITY_FORMATS = frozenset({"PARQUET", "PUFFIN"}), frozenset({
 class FileChange:
     """What one snapshot does: data files that come, paths of those that go, and the rows deleted of those that stay.
 
-    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes. `fresh` are the
-    manifests that its author wrote for it.
+    `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes. `returned` come
+    too, and were in the table before: what it had gone back to, or files of which deleted rows come back. `is_trusted`: the
+    files are those of a snapshot that is there, not what a client says. `fresh` are the manifests that the client wrote.
     """
 
     added: Sequence[DataFile]
     spec_ids: Mapping[str, int]
     removed: Sequence[str]
     deletes: Mapping[str, Longs]
+    returned: Sequence[DataFile] = ()
+    is_trusted: bool = False
     fresh: Sequence[ReadManifest] = ()
 
 
+NOTHING = FileChange((), {}, (), {})
+
+
 def find_changes(
-    reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot], schemas: Sequence[Schema]
+    reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot], schemas: Sequence[Schema], beside: Container[int] = ()
 ) -> list[FileChange]:
-    """Return what each of a request's snapshots does, compared with the one before it.
+    """Return what each of a request's snapshots does, compared with the one before it; those beside main do nothing.
 
     `schemas` are those that the table has, oldest first, and those that the request adds.
     Raises: BadRequest: a manifest or its list is missing or malformed, or holds what DuckLake cannot
@@ -48,18 +55,32 @@ def find_changes(
     resolver = EqualityResolver(reader, schemas, names, before)
     changes: list[FileChange] = []
     for snapshot in added:
+        if snapshot.snapshot_id in beside:
+            changes.append(NOTHING)
+            continue
         if not snapshot.manifest_list:
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list; write one.")
         after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
-        fresh = [
-            ReadManifest(file, manifest.header, manifest.entries)
-            for path, file in after.items()
-            if path not in before and file.added_snapshot_id == snapshot.snapshot_id
-            for manifest in [reader.read_manifest(file)]
-        ]
-        changes.append(replace(_compare(reader, resolver, before, after), fresh=fresh))
+        resolver.resolve(live_files(reader.read_manifest(after[path]) for path in after if path not in before), before)
+        change = _compare(reader, before, after, snapshot.snapshot_id)
+        changes.append(replace(change, fresh=_list_fresh(reader, before, after, snapshot.snapshot_id)))
         before = after
     return changes
+
+
+def find_move(reader: ManifestReader, base: TableMetadata, target: Snapshot) -> FileChange:
+    """Return what it takes to give main the files of another snapshot."""
+    after = {file.manifest_path: file for file in reader.read_list(target.manifest_list)}
+    return _compare(reader, _read_main(reader, base), after, None)
+
+
+def _list_fresh(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int) -> list[ReadManifest]:
+    return [
+        ReadManifest(file, manifest.header, manifest.entries)
+        for path, file in after.items()
+        if path not in before and file.added_snapshot_id == snapshot_id
+        for manifest in [reader.read_manifest(file)]
+    ]
 
 
 def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
@@ -68,34 +89,61 @@ def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
     return {file.manifest_path: file for snapshot in found for file in reader.read_list(snapshot.manifest_list)}
 
 
-def _compare(reader: ManifestReader, resolver: EqualityResolver, before: Manifests, after: Manifests) -> FileChange:
+def find_added(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int) -> tuple[FileChange, list[str]]:
+    """Return the data files that a snapshot adds to its parent's, and the paths of others that it has and its parent has not.
+
+    Raises: BadRequest: it deletes by what cannot be taken later, either
+    """
+    come = live_files(reader.read_manifest(after[path]) for path in after if path not in before)
+    left = live_files(reader.read_manifest(before[path]) for path in before if path not in after)
+    if any(file.content not in (DATA, POSITION_DELETES) for file in _delete_files(come).values()):
+        raise BadRequest("Equality deletes are taken on main only; delete by position, or rewrite the data files.")
+    known = {live.file.file_path for live in left}
+    fresh = [live for live in come if live.file.content == DATA and live.file.file_path not in known]
+    own = [live for live in fresh if live.snapshot_id in (None, snapshot_id)]
+    spec_ids = {live.file.file_path: live.spec_id for live in own}
+    change = FileChange([live.file for live in own], spec_ids, (), {}, fresh=_list_fresh(reader, before, after, snapshot_id))
+    return change, [live.file.file_path for live in fresh if live.snapshot_id not in (None, snapshot_id)]
+
+
+def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int | None) -> FileChange:
     fresh = [reader.read_manifest(after[path]) for path in after if path not in before]
     gone = [reader.read_manifest(before[path]) for path in before if path not in after]
     come, left = live_files(fresh), live_files(gone)
-    known = {file.file_path for _, file in left if file.content == DATA}
-    data = [(spec_id, file) for spec_id, file in come if file.content == DATA]
-    spec_ids = {file.file_path: spec_id for spec_id, file in data}
-    if len(spec_ids) < len(data):
+    known = {live.file.file_path for live in left if live.file.content == DATA}
+    data = {live.file.file_path: live for live in come if live.file.content == DATA}
+    if len(data) < sum(live.file.content == DATA for live in come):
         raise BadRequest("A snapshot lists one data file twice; list each once.")
-    removed = sorted(known - spec_ids.keys())
+    removed = known - data.keys()
     carried = [after[path] for path in after if path in before and after[path].content != DATA]
-    resolver.resolve(come, before)
     old_deletes = _delete_files(left)
     deletes = _find_deletes(reader, _delete_files(come), old_deletes, carried)
-    for file in old_deletes.values():
-        for path, positions in reader.read_deletes(file).items():
-            if path in deletes and path not in removed:
-                check_grown(path, positions, deletes[path])
+    back = {
+        path
+        for file in old_deletes.values()
+        for path, positions in reader.read_deletes(file).items()
+        if path in deletes and path not in removed and has_returned(positions, deletes[path])
+    }
+    fresh_paths = data.keys() - known
+    if back - data.keys():
+        unchanged = (reader.read_manifest(after[path]) for path in after if path in before and after[path].content == DATA)
+        carried_on = {live.file.file_path: live for live in live_files(unchanged) if live.file.file_path in back}
+        data |= carried_on
+        known |= carried_on.keys()
+    back &= known
+    own = {path for path in fresh_paths if data[path].snapshot_id in (None, snapshot_id) and snapshot_id is not None}
     return FileChange(
-        added=[file for _, file in data if file.file_path not in known],
-        spec_ids=spec_ids,
-        removed=removed,
+        added=[data[path].file for path in data if path in own],
+        spec_ids={path: live.spec_id for path, live in data.items()},
+        removed=sorted(removed | back),
         deletes={path: positions for path, positions in deletes.items() if path not in removed},
+        returned=[data[path].file for path in data if path in back or path in fresh_paths - own],
+        is_trusted=snapshot_id is None,
     )
 
 
-def _delete_files(files: Iterable[tuple[int, DataFile]]) -> dict[DeleteKey, DataFile]:
-    found = {(file.file_path, file.content_offset): file for _, file in files if file.content != DATA}
+def _delete_files(files: Iterable[LiveFile]) -> dict[DeleteKey, DataFile]:
+    found = {(live.file.file_path, live.file.content_offset): live.file for live in files if live.file.content != DATA}
     for file in found.values():
         if file.file_format not in (DELETE_FORMATS if file.content == POSITION_DELETES else EQUALITY_FORMATS):
             raise BadRequest(f"Delete file {file.file_path!r} has the format {file.file_format}; write Parquet, or Puffin in version 3.")
@@ -113,7 +161,7 @@ def _find_deletes(
         return {}
     parts = {path: [found[path] for found in fresh if path in found] for path in touched}
     kept = [file for key, file in come.items() if key in left]
-    kept += [file for _, file in live_files(reader.read_manifest(manifest) for manifest in carried)]
+    kept += [live.file for live in live_files(reader.read_manifest(manifest) for manifest in carried)]
     for file in kept:
         if file.referenced_data_file is None or file.referenced_data_file in touched:
             for path, positions in reader.read_deletes(file).items():
@@ -122,20 +170,24 @@ def _find_deletes(
     return {path: unite(found) for path, found in parts.items()}
 
 
-def take_files(change: FileChange, new: TableMetadata) -> list[TakenFile]:
-    """Return the files that a snapshot adds, each with its spec.
+def take_files(change: FileChange, new: TableMetadata, adopted: Sequence[DataFile] = ()) -> list[TakenFile]:
+    """Return the files that a snapshot adds, each with its spec; `adopted` are those that DuckLake does not know any more.
 
     Raises: BadRequest: a file is no Parquet, or its partition tuple is not of its spec
     """
     specs = {spec.spec_id: spec for spec in new.partition_specs}
     taken: list[TakenFile] = []
-    for file in change.added:
+    row_ids = {file.file_path: file.first_row_id for file in adopted if new.format_version >= FIRST_LINEAGE_FORMAT}
+    for file in (*change.added, *adopted):
         where, spec_id = f"Data file {file.file_path!r}", change.spec_ids[file.file_path]
         spec = specs.get(spec_id)
         if spec is None:
             raise BadRequest(f"{where} is written for partition spec {spec_id}, which the table has not.")
         if len(spec.fields) != len(file.partition):
             raise BadRequest(f"{where} has {len(file.partition)} partition values, and its spec {len(spec.fields)} fields.")
-        taken.append(TakenFile(file, spec))
-        check_file(taken[-1])
+        taken.append(TakenFile(file, spec, row_ids.get(file.file_path)))
+        if not change.is_trusted:
+            check_file(taken[-1])
+        elif PROPERTY in new.properties and not file.file_path.startswith(f"{new.location}/"):
+            raise BadRequest(f"{where} cannot come back: DuckLake has forgotten how its columns are named. Copy its rows.")
     return taken

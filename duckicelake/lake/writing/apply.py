@@ -74,19 +74,24 @@ VALUES (%(table_id)s, %(table_name)s, %(schema_version)s)
 """
 
 
-def apply(commit: Commit, steps: Sequence[LakeStep]) -> int:
-    """Write the steps as the next lake snapshots, one each, and return the id of the last."""
+def apply(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = ()) -> int:
+    """Write the steps as the next lake snapshots, one each, then what makes none, and return the id of the last."""
     snapshot_id, schema_version = commit.head.snapshot_id, commit.head.schema_version
     for step in steps:
         snapshot_id += 1
         schema_version += step.changes_catalog
         made = {"snapshot_id": snapshot_id, "schema_version": schema_version}
-        for kind, group in groupby(step.rows, key=type):
-            _write(commit.conn, kind, list(group), made)
+        _write_all(commit.conn, step.rows, made)
         counters = {"next_catalog_id": step.next_catalog_id, "next_file_id": step.next_file_id}
         commit.conn.execute(INSERT_SNAPSHOT, made | counters)
         commit.conn.execute(INSERT_CHANGES, {"snapshot_id": snapshot_id, "changes_made": format_changes(step.changes)})
+    _write_all(commit.conn, notes, {"snapshot_id": snapshot_id, "schema_version": schema_version})
     return snapshot_id
+
+
+def _write_all(conn: psycopg.Connection, rows: Sequence[NewRow], made: dict[str, int]) -> None:
+    for kind, group in groupby(rows, key=type):
+        _write(conn, kind, list(group), made)
 
 
 def _write(conn: psycopg.Connection, kind: type[NewRow], rows: Sequence[NewRow], made: dict[str, int]) -> None:

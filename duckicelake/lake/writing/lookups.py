@@ -31,7 +31,8 @@ SELECT EXISTS (SELECT FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_chang
                        OR string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s))
     OR NOT EXISTS (SELECT FROM ducklake_table
                     WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND begin_snapshot <= %(lake_snapshot_id)s)
-    OR (SELECT coalesce(max(id), 0) FROM iceberg_change) <> %(change_id)s
+    OR (SELECT max(id) FROM iceberg_change WHERE table_id IS NULL) > %(change_id)s
+    OR (SELECT max(id) FROM iceberg_change WHERE table_id = %(table_id)s) > %(change_id)s
 """
 
 
@@ -95,6 +96,29 @@ SELECT data_file_id, path, record_count FROM ducklake_data_file
 def find_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> list[FoundFile]:
     """Return the live data files of a table with one of these paths."""
     return [FoundFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
+
+
+SELECT_SOURCES = """
+SELECT DISTINCT ON (path) path, data_file_id FROM ducklake_data_file
+ WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[])
+ ORDER BY path, data_file_id DESC
+"""
+
+
+def find_sources(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> dict[str, int]:
+    """Return the newest data file, live or not, of each of these paths that a table has had."""
+    return dict(conn.execute(SELECT_SOURCES, {"table_id": table_id, "paths": list(paths)}).fetchall())
+
+
+SELECT_DATED = """
+SELECT DISTINCT path FROM ducklake_data_file
+ WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[]) AND partial_max IS NOT NULL
+"""
+
+
+def find_dated(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> set[str]:
+    """Return those of these paths of a table's files whose rows carry lake snapshots of their own."""
+    return {row[0] for row in conn.execute(SELECT_DATED, {"table_id": table_id, "paths": list(paths)})}
 
 
 SELECT_INLINED_BATCH = sql.SQL("""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from duckicelake.lake.changes import Change
+from duckicelake.lake.refs.rows import NewRefRow
 from duckicelake.lake.writing.note_rows import NoteRow
 
 
@@ -379,6 +380,7 @@ NewRow = (
     | NewSnapshotNote
     | NewFileNote
     | NoteRow
+    | NewRefRow
 )
 
 

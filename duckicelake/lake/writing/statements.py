@@ -6,6 +6,9 @@
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
+from duckicelake.lake.refs import rows as ref_rows
+from duckicelake.lake.refs.returned import RETURN_FILES
+from duckicelake.lake.refs.statements import REF_STATEMENTS
 from duckicelake.lake.writing import note_rows, rows
 
 INSERT_SCHEMAS = """
@@ -208,6 +211,12 @@ UPDATE ducklake_table_stats s
  WHERE s.table_id = n.table_id
 """
 
+UPDATE_NEXT_ROW_ID = """
+UPDATE ducklake_table_stats s SET next_row_id = s.next_row_id + n.count
+  FROM unnest(%(table_id)s::bigint[], %(count)s::bigint[]) AS n(table_id, count)
+ WHERE s.table_id = n.table_id
+"""
+
 DELETE_TABLE_COLUMN_STATS = """
 DELETE FROM ducklake_table_column_stats WHERE table_id = ANY(%(table_id)s::bigint[])
 """
@@ -333,9 +342,11 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedPartitioning: (UPDATE_PARTITIONINGS,),
     rows.EndedSorting: (UPDATE_SORTINGS,),
     rows.NewDataFile: (INSERT_DATA_FILES,),
+    ref_rows.ReturnedFile: (*RETURN_FILES, DELETE_TABLE_COLUMN_STATS),
     rows.EndedDataFile: (UPDATE_DATA_FILES,),
     rows.NewColumnStats: (INSERT_COLUMN_STATS,),
     rows.AddedRows: (INSERT_TABLE_STATS, UPDATE_TABLE_STATS),
+    ref_rows.TakenRowIds: (INSERT_TABLE_STATS, UPDATE_NEXT_ROW_ID),
     rows.ForgottenBounds: (DELETE_TABLE_COLUMN_STATS,),
     rows.NewDeleteFile: (INSERT_DELETE_FILES,),
     rows.EndedDeleteFile: (UPDATE_DELETE_FILES,),
@@ -350,5 +361,6 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewShape: (INSERT_SHAPES,),
     rows.NewSnapshotNote: (INSERT_SNAPSHOT_NOTES,),
     rows.NewFileNote: (INSERT_FILE_NOTES,),
+    **REF_STATEMENTS,
 }
 """What each kind of row runs, in order; ended inlined rows lie in tables of their own, see `apply`."""

@@ -34,6 +34,26 @@ def list_added(updates: Sequence[TableUpdate]) -> list[Snapshot]:
     return [update.snapshot for update in updates if isinstance(update, AddSnapshot)]
 
 
+def find_main_target(updates: Sequence[TableUpdate]) -> int | None:
+    """Return the snapshot that a request lets main point to in the end, unless the request adds it."""
+    targets = [update.ref.snapshot_id for update in updates if isinstance(update, SetSnapshotRef) and update.name == MAIN]
+    fresh = {snapshot.snapshot_id for snapshot in list_added(updates)}
+    return targets[-1] if targets and targets[-1] not in fresh else None
+
+
+def list_beside(updates: Sequence[TableUpdate]) -> set[int]:
+    """Return the snapshots that a request adds beside main: those that it never lets main point to, nor to their children."""
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in list_added(updates)}
+    beside = set(parents)
+    for update in updates:
+        if isinstance(update, SetSnapshotRef) and update.name == MAIN:
+            snapshot_id: int | None = update.ref.snapshot_id
+            while snapshot_id in beside:
+                beside.discard(snapshot_id)
+                snapshot_id = parents[snapshot_id]
+    return beside
+
+
 def is_replay(updates: Sequence[TableUpdate], known: Mapping[int, int]) -> bool:
     """Tell whether a request has landed before: all snapshots that it adds are known."""
     added = list_added(updates)
@@ -84,30 +104,14 @@ def number_snapshots(updates: Sequence[TableUpdate], last_sequence_number: int, 
     return numbered
 
 
-def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[int]) -> None:
+def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[int], move: int | None) -> None:
     """Refuse what a commit says and DuckLake, or this catalog so far, cannot hold.
 
     Raises: BadRequest: by name
     """
-    refs = {name: ref for name, ref in new.refs.items() if name != MAIN}
-    if refs:
-        raise BadRequest(f"Tags and branches are not taken yet: {', '.join(sorted(refs))}; commit to {MAIN!r}.")
-    main = new.refs.get(MAIN)
-    if main is not None and (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep) != (None, None, None):
-        raise BadRequest("Retention of refs is not taken: DuckLake keeps and expires lake snapshots; leave it out.")
-    wanted = added[-1] if added else None if base is None else base.current_snapshot_id
+    before = None if base is None else base.current_snapshot_id
+    wanted = added[-1] if added else before if move is None else move
     if new.current_snapshot_id != wanted:
-        raise BadRequest(
-            f"A commit must leave {MAIN!r} on the last snapshot that it adds, or where it is: "
-            "rollbacks and staged snapshots are not taken yet."
-        )
-    if base is not None:
-        _check_kept(base, new)
+        raise BadRequest(f"A commit must leave {MAIN!r} on the last snapshot that it adds to it, or, without any, on one that there is.")
     if new.statistics or new.partition_statistics:
         raise BadRequest("Statistics files are not taken yet.")
-
-
-def _check_kept(base: TableMetadata, new: TableMetadata) -> None:
-    ids = {item.snapshot_id for item in base.snapshots} - {item.snapshot_id for item in new.snapshots}
-    if ids:
-        raise BadRequest(f"Removing snapshots is not taken yet: {sorted(ids)}; DuckLake expires lake snapshots.")

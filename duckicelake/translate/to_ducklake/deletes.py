@@ -22,10 +22,9 @@ def check_positions(path: str, positions: Longs, record_count: int) -> None:
         raise BadRequest(f"A delete file names row {positions[-1]} of {path!r}, which has {record_count} rows.")
 
 
-def check_grown(path: str, before: Longs, after: Longs) -> None:
-    """Raise BadRequest when rows that were deleted would come back: DuckLake's history has no word for it."""
-    if len(np.setdiff1d(before, after)):
-        raise BadRequest(f"The commit brings deleted rows of {path!r} back, which is not taken yet; refresh and delete again.")
+def has_returned(before: Longs, after: Longs) -> bool:
+    """Tell whether a row that was deleted before is not any more."""
+    return len(np.setdiff1d(before, after)) > 0
 
 
 @dataclass(frozen=True, slots=True)

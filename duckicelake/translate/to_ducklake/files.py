@@ -23,10 +23,14 @@ PARQUET = "PARQUET"
 
 @dataclass(frozen=True, slots=True)
 class TakenFile:
-    """A data file that a client added, and the spec its partition tuple belongs to."""
+    """A data file that a client added, and the spec its partition tuple belongs to.
+
+    `first_row_id`: its rows have ids already.
+    """
 
     file: DataFile
     spec: PartitionSpec
+    first_row_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: 
     starts: list[int] = []
     next_row_id = first.row_id
     for taken in files:
-        starts.append(next_row_id)
+        starts.append(next_row_id if taken.first_row_id is None else taken.first_row_id)
         next_row_id += taken.file.record_count
     types = list(leaf_fields(schema))
     size = sum(taken.file.file_size_in_bytes for taken in files)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import numpy as np
 
+from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import Position, SnapshotRow, TableNote, TableNotes, TableRow, TableState
 from duckicelake.translate.visibility import FOREVER, TrackedFile, Visibility
 
@@ -42,7 +43,7 @@ def make_state(snapshots: Sequence[SnapshotRow], **given: object) -> TableState:
 def make_notes(table: TableNote | None) -> TableNotes:
     """Notes that hold no more than a table's numbers."""
     empty: dict[str, Any] = {item.name: [] for item in fields(TableNotes)}
-    return TableNotes(**empty | {"table": table})
+    return TableNotes(**empty | {"table": table, "refs": RefNotes()})
 
 
 def visibility(born: Mapping[int, int], died: Mapping[int, int]) -> Visibility:

@@ -7,7 +7,7 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow
-from duckicelake.translate.to_ducklake.deletes import check_grown, check_positions, choose_rows, date_deletes, unite
+from duckicelake.translate.to_ducklake.deletes import check_positions, choose_rows, date_deletes, has_returned, unite
 from duckicelake.translate.visibility import DeletedRows, Longs
 
 
@@ -35,11 +35,10 @@ def test_positions_lie_in_their_file(positions: Longs) -> None:
     check_positions("f", longs(0, 9), 10)
 
 
-def test_rows_never_come_back() -> None:
-    """DuckLake's history could not tell it."""
-    check_grown("f", longs(1), longs(1, 2))
-    with pytest.raises(BadRequest, match="back"):
-        check_grown("f", longs(1, 2), longs(2, 3))
+def test_rows_that_come_back_are_seen() -> None:
+    """DuckLake can only say it with a file anew."""
+    assert not has_returned(longs(1), longs(1, 2))
+    assert has_returned(longs(1, 2), longs(2, 3))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""Snapshots beside main: writes to branches, and staged ones. Their manifests are copied, because clients remove their own.
+
+The copies lie under the table's location and are all there is of them: DuckLake knows nothing of these snapshots.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from duckicelake.catalog.outbox import format_digest
+from duckicelake.catalog.writing.manifests import ManifestReader, OpenManifest
+from duckicelake.catalog.writing.snapshots import FileChange, find_added
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, encode_manifest
+from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, encode_manifest_list
+from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
+from duckicelake.lake.refs.rows import NewKept
+from duckicelake.translate.locations import manifest_list_uri, manifest_uri
+from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
+
+
+@dataclass(frozen=True, slots=True)
+class ReadySnapshot:
+    """A snapshot beside main with its manifests copied, as its client numbered them.
+
+    `change` holds its own data files, and `paths` are those of all files that its parent has not.
+    """
+
+    snapshot: Snapshot
+    files: Sequence[ManifestFile]
+    change: FileChange
+    paths: Sequence[str]
+
+
+def make_ready(reader: ManifestReader, snapshot: Snapshot, parent_list: str | None) -> ReadySnapshot:
+    """Copy the manifests that a snapshot has and its parent has not.
+
+    Raises: BadRequest: they cannot be taken, or name files that are nowhere in the table
+    """
+    before = {} if parent_list is None else {file.manifest_path: file for file in reader.read_list(parent_list)}
+    after = reader.read_list(snapshot.manifest_list)
+    fresh = [file for file in after if file.manifest_path not in before]
+    change, others = find_added(reader, before, {file.manifest_path: file for file in after}, snapshot.snapshot_id)
+    for path in others:
+        if not reader.grounds.is_own(path):
+            raise BadRequest(
+                f"Snapshot {snapshot.snapshot_id} lists {path!r}, which its parent has not; add files by snapshots of their own."
+            )
+    copies = {file.manifest_path: _copy(reader, file, snapshot.snapshot_id) for file in fresh}
+    files = [copies.get(file.manifest_path, file) for file in after]
+    return ReadySnapshot(snapshot, files, change, sorted({*others, *(file.file_path for file in change.added)}))
+
+
+def _copy(reader: ManifestReader, file: ManifestFile, snapshot_id: int) -> ManifestFile:
+    manifest: OpenManifest = reader.read_manifest(file)
+    content = encode_manifest(manifest.header, [_without_own(entry, file, snapshot_id) for entry in manifest.entries])
+    uri = manifest_uri(reader.grounds.locations[-1], format_digest(content))
+    reader.objects.put_new(uri, content)
+    return replace(file, manifest_path=uri, manifest_length=len(content))
+
+
+def _without_own(entry: ManifestEntry, file: ManifestFile, snapshot_id: int) -> ManifestEntry:
+    """Return an entry that inherits from the list whatever the snapshot itself says: its id is going to be another."""
+    if entry.snapshot_id != snapshot_id or file.added_snapshot_id != snapshot_id:
+        return entry
+    if entry.status != ADDED:
+        return replace(entry, snapshot_id=None)
+    data_file: DataFile = entry.data_file
+    inherits = file.first_row_id is not None
+    return ManifestEntry(ADDED, None, None, None, replace(data_file, first_row_id=None) if inherits else data_file)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What the lake calls a snapshot, and everything in it. `base_snapshot_id` is the snapshot of main that it grew from."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    base_snapshot_id: int
+    sequence_number: int
+    first_row_id: int | None
+
+
+def to_kept(table_id: int, location: str, ready: ReadySnapshot, numbers: Numbers, told: Mapping[str, int]) -> NewKept:
+    """Return the note of a snapshot beside main; `told` holds its format version, schema id and time."""
+    snapshot = ready.snapshot
+    listed = [_renumber(file, snapshot, numbers) for file in ready.files]
+    version, first_row_id = told["format-version"], numbers.first_row_id
+    header = ManifestListHeader(numbers.snapshot_id, numbers.parent_snapshot_id, numbers.sequence_number, version, first_row_id)
+    content = encode_manifest_list(header, listed)
+    made = replace(
+        snapshot,
+        snapshot_id=numbers.snapshot_id,
+        parent_snapshot_id=numbers.parent_snapshot_id,
+        sequence_number=numbers.sequence_number,
+        timestamp_ms=told["timestamp-ms"],
+        manifest_list=manifest_list_uri(location, numbers.snapshot_id, format_digest(content)),
+        summary={**snapshot.summary, SNAPSHOT_ID_PROPERTY: str(numbers.snapshot_id)},
+        schema_id=told["schema-id"] if snapshot.schema_id is None else snapshot.schema_id,
+        first_row_id=first_row_id,
+        added_rows=None if first_row_id is None else snapshot.added_rows,
+    )
+    text = json.dumps(format_snapshot(made), separators=(",", ":"), ensure_ascii=False)
+    return NewKept(table_id, numbers.snapshot_id, numbers.base_snapshot_id, text, content)
+
+
+def _renumber(file: ManifestFile, snapshot: Snapshot, numbers: Numbers) -> ManifestFile:
+    if file.added_snapshot_id != snapshot.snapshot_id:
+        return file
+    is_new = file.min_sequence_number >= file.sequence_number
+    first_row_id = file.first_row_id
+    if first_row_id is not None and numbers.first_row_id is not None:
+        first_row_id += numbers.first_row_id - (snapshot.first_row_id or 0)
+    return replace(
+        file,
+        added_snapshot_id=numbers.snapshot_id,
+        sequence_number=numbers.sequence_number,
+        min_sequence_number=numbers.sequence_number if is_new else file.min_sequence_number,
+        first_row_id=first_row_id,
+    )

@@ -1,0 +1,139 @@
+"""Notes about branches, tags and the snapshots they keep as frozen rows: as they are read, and as commits write them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RefNote:
+    """`iceberg_ref`: a branch or tag; main without a snapshot id is where DuckLake's head is."""
+
+    name: str
+    snapshot_id: int | None
+    type: str
+    max_ref_age_ms: int | None
+    max_snapshot_age_ms: int | None
+    min_snapshots_to_keep: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNote:
+    """`iceberg_kept`: a snapshot as JSON. `is_beside`: it was made beside main, and is there for nobody but Iceberg clients.
+
+    Files that were live at `base_snapshot_id` are kept for it.
+    """
+
+    snapshot_id: int
+    base_snapshot_id: int
+    json: str
+    is_beside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MoveNote:
+    """`iceberg_move`: a lake snapshot that gave main the rows of another snapshot, which clients see in its place."""
+
+    lake_snapshot_id: int
+    snapshot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefNotes:
+    """Everything noted about one table's refs. `hidden` are snapshots that clients removed."""
+
+    refs: Sequence[RefNote] = ()
+    kept: Sequence[KeptNote] = ()
+    moves: Sequence[MoveNote] = ()
+    hidden: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class NewRef:
+    """A branch or tag made, or changed."""
+
+    table_id: int
+    name: str
+    target_id: int | None
+    type: str
+    max_ref_age_ms: int | None
+    max_snapshot_age_ms: int | None
+    min_snapshots_to_keep: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRef:
+    """A branch or tag that goes."""
+
+    table_id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewKept:
+    """A snapshot to keep; `manifest_list` of those made beside main."""
+
+    table_id: int
+    target_id: int
+    base_snapshot_id: int
+    json: str
+    manifest_list: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedKept:
+    """A snapshot that need not be kept any more; with the last one made beside main go the files added there."""
+
+    table_id: int
+    target_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewKeptFile:
+    """A data file that a client added beside main, by its full path as DuckLake would write it."""
+
+    table_id: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewMove:
+    """The step gives main the rows of that snapshot."""
+
+    table_id: int
+    target_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewHidden:
+    """A snapshot that a client removed."""
+
+    table_id: int
+    target_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewChange:
+    """`iceberg_change`: something about a table changed that makes no lake snapshot. `kind`: 'refs', or 'hide' for its history."""
+
+    table_id: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedFile:
+    """A file of the table that comes back: everything is as with the row it had, `source_id`."""
+
+    data_file_id: int
+    table_id: int
+    source_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRowIds:
+    """Row ids given out to rows that DuckLake does not have."""
+
+    table_id: int
+    count: int
+
+
+NewRefRow = ReturnedFile | TakenRowIds | NewRef | EndedRef | NewKept | EndedKept | NewKeptFile | NewMove | NewHidden | NewChange

@@ -1,0 +1,87 @@
+"""Branches and tags of a commit as notes, with the snapshots that they keep."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
+from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, format_snapshot
+from duckicelake.lake.refs.rows import EndedKept, EndedRef, NewChange, NewHidden, NewKept, NewRef, RefNotes
+from duckicelake.lake.writing.rows import NewRow
+
+REFS, HIDE = "refs", "hide"
+
+
+def change_refs(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes, beside: Collection[int]) -> list[NewRow]:
+    """Return the notes of refs that a commit makes, changes or removes, and of snapshots that it removes.
+
+    `beside` are the snapshots that it adds beside main.
+
+    Raises: BadRequest: a ref names a snapshot that the commit itself gives to main
+    """
+    rows = [
+        *name_main(table_id, base, new),
+        *_change_names(table_id, base, new),
+        *_keep_named(table_id, base, new, noted, beside),
+        *_remove_snapshots(table_id, base, new, noted),
+    ]
+    if rows or beside:
+        rows.append(NewChange(table_id, HIDE if any(isinstance(row, NewHidden) for row in rows) else REFS))
+    return rows
+
+
+def name_main(table_id: int, base: TableMetadata | None, new: TableMetadata) -> list[NewRow]:
+    """Return the note of what main retains, when that changes; it is where DuckLake's head is."""
+    before = None if base is None else base.refs.get(MAIN)
+    after = new.refs.get(MAIN)
+    old = (None, None, None) if before is None else _retention(before)
+    return [] if after is None or _retention(after) == old else [NewRef(table_id, MAIN, None, after.type, *_retention(after))]
+
+
+def _change_names(table_id: int, base: TableMetadata, new: TableMetadata) -> Iterator[NewRow]:
+    for name in sorted(base.refs.keys() - new.refs.keys() - {MAIN}):
+        yield EndedRef(table_id, name)
+    for name, ref in new.refs.items():
+        if name != MAIN and ref != base.refs.get(name):
+            yield NewRef(table_id, name, ref.snapshot_id, ref.type, *_retention(ref))
+
+
+def _retention(ref: SnapshotRef) -> tuple[int | None, int | None, int | None]:
+    return ref.max_ref_age_ms, ref.max_snapshot_age_ms, ref.min_snapshots_to_keep
+
+
+def _keep_named(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes, beside: Iterable[int]) -> Iterator[NewRow]:
+    """Keep what refs name from now on, and give up what they no longer do."""
+    named = {ref.snapshot_id for name, ref in new.refs.items() if name != MAIN}
+    known = {note.snapshot_id for note in noted.kept}
+    for snapshot_id in sorted(named - known - set(beside)):
+        snapshot = find_snapshot(base, snapshot_id)
+        if snapshot is None:
+            raise BadRequest(f"A branch or tag cannot name a snapshot that the same commit gives to {MAIN!r}; send another commit for it.")
+        yield keep(table_id, snapshot)
+    moved = {move.snapshot_id for move in noted.moves} & {new.current_snapshot_id}
+    for note in noted.kept:
+        if not note.is_beside and note.snapshot_id not in named | moved:
+            yield EndedKept(table_id, note.snapshot_id)
+
+
+def keep_main(table_id: int, target: Snapshot, noted: RefNotes) -> list[NewRow]:
+    """Return what keeps the snapshot that main goes to, for as long as it is there."""
+    known = {note.snapshot_id for note in noted.kept}
+    return [NewChange(table_id, REFS), *([] if target.snapshot_id in known else [keep(table_id, target)])]
+
+
+def keep(table_id: int, snapshot: Snapshot) -> NewKept:
+    """Return the note that keeps a snapshot of main as it is published now."""
+    return NewKept(table_id, snapshot.snapshot_id, snapshot.snapshot_id, json.dumps(format_snapshot(snapshot), separators=(",", ":")), None)
+
+
+def _remove_snapshots(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes) -> Iterator[NewRow]:
+    """Hide main's snapshots that a client removes; those beside main go for good."""
+    left = {snapshot.snapshot_id for snapshot in new.snapshots}
+    gone: Sequence[int] = [snapshot.snapshot_id for snapshot in base.snapshots if snapshot.snapshot_id not in left]
+    beside = {note.snapshot_id for note in noted.kept if note.is_beside}
+    for snapshot_id in gone:
+        yield NewHidden(table_id, snapshot_id)
+        if snapshot_id in beside:
+            yield EndedKept(table_id, snapshot_id)
