@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from duckicelake.lake.changes import Change
+from duckicelake.lake.views.rows import DroppedView, EndedView, NewView, ViewNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +367,10 @@ NewRow = (
     | NewShape
     | NewSnapshotNote
     | NewFileNote
+    | NewView
+    | EndedView
+    | DroppedView
+    | ViewNote
 )
 
 

@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
+from duckicelake.lake.views.statements import VIEW_STATEMENTS
 from duckicelake.lake.writing import rows
 
 INSERT_SCHEMAS = """
@@ -275,5 +276,6 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewShape: (INSERT_SHAPES,),
     rows.NewSnapshotNote: (INSERT_SNAPSHOT_NOTES,),
     rows.NewFileNote: (INSERT_FILE_NOTES,),
+    **VIEW_STATEMENTS,
 }
 """What each kind of row runs, in order; ended inlined rows lie in tables of their own, see `apply`."""
