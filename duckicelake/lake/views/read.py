@@ -19,7 +19,8 @@ def read_view_names(conn: psycopg.Connection, schema_id: int) -> list[str]:
 
 
 SELECT_VIEW = """
-SELECT v.view_id, v.view_uuid, v.schema_id, s.schema_name, v.view_name, v.sql, coalesce(v.column_aliases, '') AS column_aliases,
+SELECT v.view_id, coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) AS view_uuid, v.schema_id, s.schema_name, v.view_name,
+       coalesce(v.sql, '') AS sql, coalesce(v.column_aliases, '') AS column_aliases,
        (SELECT b.snapshot_time FROM ducklake_snapshot b WHERE b.snapshot_id = v.begin_snapshot) AS begun_at,
        (SELECT h.snapshot_time FROM ducklake_snapshot h ORDER BY h.snapshot_id DESC LIMIT 1) AS head_at,
        (SELECT t.value FROM ducklake_tag t

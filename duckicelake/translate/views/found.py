@@ -20,8 +20,10 @@ from duckicelake.iceberg.views.view_metadata import (
 )
 from duckicelake.lake.views.rows import LiveView, ViewNote
 from duckicelake.translate.namespaces import to_levels
-from duckicelake.translate.views.held import DUCKDB, HeldView
+from duckicelake.translate.views.held import HeldView
 from duckicelake.translate.views.names import as_query
+from duckicelake.translate.views.spark import DUCKDB, SPARK, find_spark_text
+from duckicelake.translate.views.stand_ins import format_for_spark
 
 COMMENT = "comment"
 SUMMARY: Mapping[str, str] = {"engine-name": "duckdb"}
@@ -47,14 +49,16 @@ def with_comment(view: ViewMetadata, comment: str | None) -> ViewMetadata:
     return replace(view, properties=others if comment is None else {**others, COMMENT: comment})
 
 
-def find_version(live: LiveView) -> ViewVersion:
-    """Return what DuckDB says that a view is."""
+def find_version(live: LiveView, schema: Schema) -> ViewVersion:
+    """Return what DuckDB says that a view is. Spark takes any dialect for its own, so it gets a text that is."""
+    text = as_query(live.sql)
+    spark = find_spark_text(text) or format_for_spark(schema)
     return ViewVersion(
         version_id=1,
         schema_id=LAST_ADDED,
         timestamp_ms=find_time_ms(live),
         summary=SUMMARY,
-        representations=(SqlRepresentation(as_query(live.sql), DUCKDB),),
+        representations=(SqlRepresentation(text, DUCKDB), SqlRepresentation(spark, SPARK)),
         default_namespace=to_levels(live.schema_name),
     )
 
@@ -62,12 +66,12 @@ def find_version(live: LiveView) -> ViewVersion:
 def new_found_view(live: LiveView, schema: Schema, location: str) -> ViewMetadata:
     """Return the metadata of a view that no Iceberg client has ever seen."""
     identity = NewIdentity(str(live.view_uuid), location, find_time_ms(live))
-    return new_view(CreateView(live.view_name, schema, find_version(live)), identity)
+    return new_view(CreateView(live.view_name, schema, find_version(live, schema)), identity)
 
 
 def follow_found_view(base: ViewMetadata, live: LiveView, schema: Schema) -> ViewMetadata:
     """Return the view with DuckDB's definition as its current version; other dialects are no longer current."""
-    known, found = current_version(base), find_version(live)
+    known, found = current_version(base), find_version(live, schema)
     known_schema = next(item for item in base.schemas if item.schema_id == known.schema_id)
     is_same = (known.representations, known.default_namespace) == (found.representations, found.default_namespace)
     if is_same and same_schema(known_schema, schema):

@@ -7,10 +7,10 @@ from duckicelake.iceberg.views.view_metadata import ViewMetadata, ViewVersion, c
 from duckicelake.translate.to_ducklake.names import fold_name
 from duckicelake.translate.views.names import Names, find_whole
 from duckicelake.translate.views.parser import Parser
-from duckicelake.translate.views.spark import find_translation
-from duckicelake.translate.views.types import format_sql_type, quote
+from duckicelake.translate.views.spark import DUCKDB, SPARK, find_translation
+from duckicelake.translate.views.stand_ins import format_for_duckdb
+from duckicelake.translate.views.types import quote
 
-DUCKDB, SPARK = "duckdb", "spark"
 SPARK_COLUMNS = "spark.query-column-names"
 
 
@@ -32,7 +32,8 @@ def hold_view(parser: Parser, view: ViewMetadata, catalog_name: str) -> HeldView
     text = _find_duckdb_text(version, _find_spark_columns(view, schema))
     whole = None if text is None else find_whole(parser, text, names)
     if whole is None or not _has_distinct_names(schema):
-        return HeldView(format_stand_in(version, schema), "", is_readable=False)
+        dialects = [item.dialect for item in version.representations]
+        return HeldView(format_for_duckdb(dialects, schema), "", is_readable=False)
     return HeldView(whole, ",".join(quote(item.name) for item in schema.fields))
 
 
@@ -51,13 +52,3 @@ def _find_spark_columns(view: ViewMetadata, schema: Schema) -> tuple[str, ...] |
 
 def _has_distinct_names(schema: Schema) -> bool:
     return len({fold_name(item.name) for item in schema.fields}) == len(schema.fields)
-
-
-def format_stand_in(version: ViewVersion, schema: Schema) -> str:
-    """Return a query with the view's columns that fails, saying why, whatever is selected from it."""
-    dialects = ", ".join(item.dialect for item in version.representations)
-    told = f"This view has no SQL that DuckDB can read as it is meant; its dialects: {dialects}. Query it with an engine of those."
-    reason = told.replace("'", "''").replace("{", "(").replace("\0", "")
-    columns = [f"CAST(NULL AS {format_sql_type(item.type)}) AS {quote(item.name)}" for item in schema.fields]
-    listed = ", ".join(columns) or "NULL AS nothing"
-    return " ".join(("SELECT", listed, f"FROM (SELECT error('{reason}') AS reason) AS stand_in WHERE (reason IS NULL)"))

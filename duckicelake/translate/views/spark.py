@@ -1,4 +1,4 @@
-"""The part of Spark's SQL that means the same in DuckDB: a closed list of what a query may be made of.
+"""The part of SQL that means the same in Spark and in DuckDB: a closed list of what a query may be made of.
 
 What is left out on purpose: division and subtraction (other types of results), casts and functions (other corner cases),
 LIKE and backslashes (other escapes), USING and NATURAL (another order of columns), LIMIT (another order of rows).
@@ -13,6 +13,7 @@ from sqlglot.expressions.core import Expr
 
 from duckicelake.translate.views.parser import MAX_SQL
 
+DUCKDB, SPARK = "duckdb", "spark"
 BINARY = frozenset({"this", "expression"})
 ONE = frozenset({"this"})
 LISTED = frozenset({"expressions"})
@@ -81,9 +82,7 @@ def find_translation(sql: str, output_names: tuple[str, ...] | None) -> str | No
     `output_names` are the columns that Spark takes from the query; without them a query with `*` means what the tables
     happen to have, and is not translated.
     """
-    if len(sql) > MAX_SQL or "\\" in sql or "/*+" in sql:
-        return None
-    tree = _find_tree(sql)
+    tree = _find_tree(sql, SPARK)
     if tree is None or not all(_is_exact(node) for node in tree.walk()):
         return None
     has_star = any(not isinstance(node.parent, exp.Count) for node in tree.find_all(exp.Star))
@@ -92,20 +91,48 @@ def find_translation(sql: str, output_names: tuple[str, ...] | None) -> str | No
     if has_star and output_names is not None:
         wanted = [exp.column(exp.to_identifier(name, quoted=True)) for name in output_names]
         tree = exp.select(*wanted).from_(tree.subquery("query"))
-    try:
-        return tree.sql(dialect="duckdb", comments=False, unsupported_level=ErrorLevel.RAISE)
-    except (SqlglotError, RecursionError):
+    return _find_text(tree, DUCKDB)
+
+
+def find_spark_text(sql: str) -> str | None:
+    """Return a DuckDB query, as DuckDB writes it down, in Spark's dialect when both mean the same, else None."""
+    tree = _find_tree(sql, DUCKDB)
+    if tree is None:
         return None
+    try:
+        plain = tree.transform(_as_plain)
+    except RecursionError:
+        return None
+    return _find_text(plain, SPARK) if all(_is_exact(node) for node in plain.walk()) else None
 
 
-def _find_tree(sql: str) -> exp.Select | exp.Union | None:
+def _as_plain(node: Expr) -> Expr:
+    """Undo what DuckDB makes of plain words when it writes a query down."""
+    if isinstance(node, exp.Anonymous) and node.name.lower() == "count_star" and not node.expressions:
+        return exp.Count(this=exp.Star(), big_int=True)
+    if isinstance(node, exp.Cast) and node.to.is_type("boolean") and isinstance(node.this, exp.Literal) and node.name in ("t", "f"):
+        return exp.Boolean(this=node.name == "t")
+    return node
+
+
+def _find_tree(sql: str, dialect: str) -> exp.Select | exp.Union | None:
+    if len(sql) > MAX_SQL or "\\" in sql or "/*+" in sql:
+        return None
+    # it tells whoever listens what it cannot parse, with the text
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
-        statements = parse(sql, read="spark", error_level=ErrorLevel.RAISE)
+        statements = parse(sql, read=dialect, error_level=ErrorLevel.RAISE)
     except (SqlglotError, RecursionError, ValueError):
         return None
     only = statements[0] if len(statements) == 1 else None
     return only if isinstance(only, exp.Select | exp.Union) else None
+
+
+def _find_text(tree: Expr, dialect: str) -> str | None:
+    try:
+        return tree.sql(dialect=dialect, comments=False, unsupported_level=ErrorLevel.RAISE)
+    except (SqlglotError, RecursionError):
+        return None
 
 
 def _is_exact(node: Expr) -> bool:

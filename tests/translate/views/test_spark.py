@@ -3,7 +3,7 @@
 import duckdb
 import pytest
 
-from duckicelake.translate.views.spark import find_translation
+from duckicelake.translate.views.spark import find_spark_text, find_translation
 
 ROWS = [(1, "x", 1.5), (2, "y", None), (None, None, 2.5), (1, "x", 3.5)]
 
@@ -74,3 +74,38 @@ def test_a_star_means_the_columns_that_spark_noted() -> None:
     assert find_translation("SELECT t.* FROM t", None) is None
     assert find_translation("SELECT count(*) FROM t", None) == "SELECT COUNT(*) FROM t"
     assert find_translation("SELECT * FROM t", ("b", 'q"')) == 'SELECT "b", "q""" FROM (SELECT * FROM t) AS query'
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        pytest.param('SELECT id, "name" FROM ns.t', "SELECT id, `name` FROM ns.t", id="names-in-quotes"),
+        pytest.param("SELECT count_star() AS n FROM t", "SELECT COUNT(*) AS n FROM t", id="count"),
+        pytest.param("SELECT CAST('t' AS BOOLEAN) AS yes", "SELECT TRUE AS yes", id="true"),
+        pytest.param("SELECT * FROM t ORDER BY a", "SELECT * FROM t ORDER BY a NULLS LAST", id="order"),
+        pytest.param("SELECT (a IS NOT DISTINCT FROM 1) FROM t", "SELECT (a IS NOT DISTINCT FROM 1) FROM t", id="null-safe"),
+    ],
+)
+def test_a_plain_query_of_duckdb_has_a_text_for_spark(sql: str, text: str) -> None:
+    """Spark would take double quotes for those of strings, and nulls for the smallest values."""
+    assert find_spark_text(sql) == text
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT log(a) FROM t",
+        "SELECT (a ^ 2) FROM t",
+        "SELECT 'a\\n'",
+        "SELECT DISTINCT ON (a) a FROM t",
+        "SELECT a FROM t WHERE (a = ANY(SELECT b FROM t))",
+        "SELECT a FROM t GROUP BY ALL",
+        "SELECT CAST('x' AS BOOLEAN)",
+        "FROM",
+        "SELECT " + "CASE WHEN (a) THEN " * 2_000 + "1" + " END" * 2_000,
+    ],
+    ids=lambda sql: sql[:40],
+)
+def test_what_may_differ_in_spark_has_none(sql: str) -> None:
+    """The same list in the other direction."""
+    assert find_spark_text(sql) is None
