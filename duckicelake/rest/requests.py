@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, find_list, find_text_map, get_list, get_text, is_text
+from duckicelake.iceberg.encoding.json_reader import as_object, find_list, find_text_map, get_list, is_text
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
 from duckicelake.rest.params import check_name
 
@@ -86,21 +86,6 @@ def decode_rename(body: bytes) -> RenameTable:
     """Return what a body asks for. Raises BadRequest when it is malformed."""
     node = as_object(decode_json(body), "request to rename")
     return RenameTable(*(check_identifier(parse_identifier(node.get(key), key)) for key in ("source", "destination")))
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterView:
-    """A view to be made of a metadata file."""
-
-    name: str
-    metadata_location: str
-
-
-def decode_register_view(body: bytes) -> RegisterView:
-    """Return what a body asks for. Raises BadRequest when it is malformed."""
-    what = "request to register a view"
-    node = as_object(decode_json(body), what)
-    return RegisterView(check_name(get_text(node, "name", what), "view"), get_text(node, "metadata-location", what))
 
 
 def check_identifier(identifier: Identifier) -> Identifier:

@@ -61,3 +61,7 @@ class DroppedView:
     """A view that ends with its comment and its note."""
 
     view_id: int
+
+
+ViewRow = NewView | EndedView | DroppedView | ViewNote
+"""What a commit writes of views."""

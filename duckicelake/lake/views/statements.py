@@ -38,7 +38,7 @@ ON CONFLICT (view_id) DO UPDATE
        metadata = excluded.metadata, sql = excluded.sql, column_aliases = excluded.column_aliases, is_told = excluded.is_told
 """
 
-VIEW_STATEMENTS: Mapping[type[rows.NewView | rows.EndedView | rows.DroppedView | rows.ViewNote], Sequence[LiteralString]] = {
+VIEW_STATEMENTS: Mapping[type[rows.ViewRow], Sequence[LiteralString]] = {
     rows.NewView: (INSERT_VIEWS,),
     rows.EndedView: (UPDATE_VIEWS,),
     rows.DroppedView: (UPDATE_VIEWS, UPDATE_TAGS_OF_VIEWS, DELETE_VIEW_NOTES),

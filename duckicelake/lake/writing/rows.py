@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from duckicelake.lake.changes import Change
-from duckicelake.lake.views.rows import DroppedView, EndedView, NewView, ViewNote
+from duckicelake.lake.views.rows import ViewRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,10 +367,7 @@ NewRow = (
     | NewShape
     | NewSnapshotNote
     | NewFileNote
-    | NewView
-    | EndedView
-    | DroppedView
-    | ViewNote
+    | ViewRow
 )
 
 

@@ -6,14 +6,16 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import changes
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
 from duckicelake.rest.door import Door
 from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
-from duckicelake.rest.requests import OBJECT, OBJECTS, TEXT, TEXT_MAP, Body, decode_register_view, decode_rename, describe_body
+from duckicelake.rest.requests import OBJECT, OBJECTS, TEXT, TEXT_MAP, Body, decode_rename, describe_body
 from duckicelake.rest.routes.table_changes import to_ident
 from duckicelake.rest.routes.views import LOADED, build_view_response
 from duckicelake.rest.served import Served
 
+REGISTER = "request to register a view"
 CREATE_BODY = describe_body(
     ["name", "schema", "view-version", "properties"],
     {"name": TEXT, "location": TEXT, "schema": OBJECT, "view-version": OBJECT, "properties": TEXT_MAP},
@@ -47,9 +49,10 @@ class ViewChangeRoutes:
 
     def register_view(self, prefix: Prefix, levels: Levels, body: Body) -> Response:
         """Register a view by its metadata file."""
-        asked = decode_register_view(body)
-        ident = Ident(levels, asked.name)
-        return build_view_response(changes.register_view(self._door.get_lake(prefix).warehouse, ident, asked.metadata_location))
+        node = as_object(decode_json(body), REGISTER)
+        ident = Ident(levels, check_name(get_text(node, "name", REGISTER), "view"))
+        location = get_text(node, "metadata-location", REGISTER)
+        return build_view_response(changes.register_view(self._door.get_lake(prefix).warehouse, ident, location))
 
     def replace_view(self, prefix: Prefix, levels: Levels, name: ViewName, body: Body) -> Response:
         """Commit updates to a view."""
