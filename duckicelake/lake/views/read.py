@@ -48,7 +48,8 @@ WITH RECURSIVE earlier(view_id, begin_snapshot, schema_id, view_name, step) AS (
     UNION
     -- DuckDB replaces a view by ending it and beginning another of its name, at one lake snapshot
     SELECT o.view_id, o.begin_snapshot, o.schema_id, o.view_name, e.step + 1
-      FROM earlier e JOIN ducklake_view o ON o.end_snapshot = e.begin_snapshot AND o.schema_id = e.schema_id
+      FROM earlier e JOIN ducklake_view o ON o.end_snapshot = e.begin_snapshot AND o.begin_snapshot < e.begin_snapshot
+       AND o.schema_id = e.schema_id
        AND lower(o.view_name COLLATE "C") = lower(e.view_name COLLATE "C")
 )
 SELECT n.view_id, n.metadata_version, n.metadata_location, n.metadata, n.sql, n.column_aliases, n.is_told

@@ -53,12 +53,15 @@ def test_pyiceberg_makes_and_registers_views(served: Served, catalog: RestCatalo
     loaded = catalog.load_view("main.v")
     assert loaded.metadata == made.metadata
     assert loaded.metadata.properties == {"k": "v"}
+    location = served.server.get("namespaces/main/views/v").json["metadata-location"]
     lake.execute("ALTER VIEW v RENAME TO w")
     assert catalog.load_view("main.w").metadata == made.metadata
     catalog.drop_view("main.w")
     assert not catalog.view_exists("main.w")
     with pytest.raises(NoSuchViewError):
         catalog.load_view("main.w")
+    assert catalog.register_view("main.again", location).metadata == made.metadata
+    catalog.drop_view("main.again")
     assert lake.execute("SHOW TABLES").fetchall() == [("t",)]
 
 
