@@ -45,6 +45,10 @@ class BadRequest(CatalogError):
     """The request is malformed, unknown or contradictory."""
 
 
+class IllegalArgument(BadRequest):
+    """The request contradicts itself in a way that Java's client knows by a type of its own."""
+
+
 class Unprocessable(CatalogError):
     """The request is well formed and asks for two opposite things."""
 

@@ -1,6 +1,6 @@
 -- The notes of DuckIceLake, inside the lake's own metadata schema, so that dump and copy carry them.
 -- Changes from v1: what Iceberg clients write needs more notes: columns of iceberg_table, and the tables iceberg_shape,
--- iceberg_location, iceberg_snapshot and iceberg_file.
+-- iceberg_location, iceberg_snapshot, iceberg_file and iceberg_view.
 -- Changes from v2: branches and tags: iceberg_ref, iceberg_kept, iceberg_kept_file, iceberg_move, iceberg_hidden, and the
 -- triggers that keep their files. Every statement may run again at any time.
 
@@ -145,6 +145,18 @@ CREATE TABLE IF NOT EXISTS iceberg_hidden (
     PRIMARY KEY (table_id, snapshot_id)
 );
 
+-- What Iceberg says of a live DuckLake view, and the text that DuckLake had for it then. `is_told`: the current version is
+-- an Iceberg client's; else it was found in DuckLake.
+CREATE TABLE IF NOT EXISTS iceberg_view (
+    view_id bigint PRIMARY KEY,
+    metadata_version integer NOT NULL,
+    metadata_location text NOT NULL,
+    metadata text NOT NULL,
+    sql text NOT NULL,
+    column_aliases text NOT NULL,
+    is_told boolean NOT NULL
+);
+
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
 CREATE TABLE IF NOT EXISTS iceberg_change (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -244,6 +256,8 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snaps
 -- a hash, because a name may be longer than a key of any other index; "C", because DuckDB folds ASCII letters only
 DROP INDEX IF EXISTS iceberg_ix_table_live;
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_folded ON ducklake_table USING hash (lower(table_name COLLATE "C")) WHERE end_snapshot IS NULL;
+CREATE INDEX IF NOT EXISTS iceberg_ix_view ON ducklake_view (view_id);
+CREATE INDEX IF NOT EXISTS iceberg_ix_view_end ON ducklake_view (end_snapshot);
 CREATE INDEX IF NOT EXISTS iceberg_ix_column ON ducklake_column (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_column_tag ON ducklake_column_tag (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_tag ON ducklake_tag (object_id);

@@ -41,6 +41,7 @@ class TableIdentifier(TypedDict):
 ListTablesResponse = TypedDict("ListTablesResponse", {"identifiers": list[TableIdentifier], "next-page-token": str | None})
 LoadTableResult = TypedDict("LoadTableResult", {"metadata-location": str, "metadata": dict[str, Any], "config": dict[str, str]})
 
+LoadViewResult = TypedDict("LoadViewResult", {"metadata-location": str, "metadata": dict[str, Any], "config": dict[str, str]})
 CommitTableResponse = TypedDict("CommitTableResponse", {"metadata-location": str, "metadata": dict[str, Any]})
 
 

@@ -19,6 +19,7 @@ from duckicelake.errors import (
     CommitStateUnknown,
     Damaged,
     Forbidden,
+    IllegalArgument,
     LakeBusy,
     LakeMoved,
     NamespaceNotEmpty,
@@ -37,6 +38,7 @@ from duckicelake.errors import (
 
 ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
     BadRequest: (400, "BadRequestException"),
+    IllegalArgument: (400, "IllegalArgumentException"),
     NotAuthorized: (401, "NotAuthorizedException"),
     Forbidden: (403, "NotAuthorizedException"),
     NoSuchWarehouse: (404, "NoSuchWarehouseException"),
@@ -58,7 +60,7 @@ ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
     LakeMoved: (503, "SlowDownException"),
     TableVanished: (503, "SlowDownException"),
 }
-"""`NotFoundException` is not in the specification; Java's client tells it from a missing table by this word.
+"""`NotFoundException` and `IllegalArgumentException` are not in the specification; Java's client knows them by these words.
 
 406 is the specification's status for `UnsupportedOperationException`; 501 is kept for operations that are not there at all.
 """

@@ -70,6 +70,11 @@ async def read_table_name(table: Annotated[str, Path(description="The table's na
     return check_name(decode_segment(table, "table"), "table")
 
 
+async def read_view_name(view: Annotated[str, Path(description="The view's name.")]) -> str:
+    """Return the path's view."""
+    return check_name(decode_segment(view, "view"), "view")
+
+
 async def check_query(request: Request) -> None:
     """Refuse a query string that is not UTF-8; Starlette would put replacement characters into names.
 
@@ -128,6 +133,7 @@ def cut_page(rows: Iterable[Row], name: Callable[[Row], tuple[str, ...]], page: 
 Prefix = Annotated[str, Path(description="The warehouse's prefix, as the configuration gives it.")]
 Levels = Annotated[tuple[str, ...], Depends(read_levels)]
 TableName = Annotated[str, Depends(read_table_name)]
+ViewName = Annotated[str, Depends(read_view_name)]
 PageParam = Annotated[Page, Depends(read_page)]
 Shape = Literal["all", "refs"]
 """Which snapshots a table's metadata shows: all of them, or those that refs name."""

@@ -14,6 +14,8 @@ from duckicelake.rest.routes.namespace_changes import NamespaceChangeRoutes
 from duckicelake.rest.routes.namespaces import NamespaceRoutes
 from duckicelake.rest.routes.table_changes import TableChangeRoutes
 from duckicelake.rest.routes.tables import TableRoutes
+from duckicelake.rest.routes.view_changes import ViewChangeRoutes
+from duckicelake.rest.routes.views import ViewRoutes
 from duckicelake.rest.served import Served
 
 ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
@@ -25,6 +27,7 @@ ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
     routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door), TableChangeRoutes(door))
+    routes += (ViewRoutes(door), ViewChangeRoutes(door))
     served = {name: found for module in routes for name, found in module.operations().items()}
     served |= ConfigRoutes(door, list_endpoints(served)).operations()
     for operation in OPERATIONS:

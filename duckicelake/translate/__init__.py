@@ -2,5 +2,5 @@
 
 types (columns → schema) · values (texts → Iceberg values) · partitions · locations (paths → URIs) · history (rows →
 what each snapshot changed) · manifests (changes → manifests) · files (rows → data files) · shape (sort orders, name mapping) ·
-to_iceberg (all → metadata).
+views (SQL, parsed only) · to_iceberg (all → metadata).
 """

@@ -41,8 +41,9 @@ SPECIFIED_TYPES = {
 }
 """Every type that rest-catalog-open-api.yaml names (7f879b11)."""
 
-KNOWN_TO_JAVA_ONLY = {"NotFoundException"}
-"""ErrorHandlers.java tells a missing object from a missing table by it; the specification has no word for that."""
+KNOWN_TO_JAVA_ONLY = {"NotFoundException", "IllegalArgumentException"}
+"""ErrorHandlers.java tells a missing object from a missing table, and an argument that can never be right from a body that is
+malformed, by them; the specification has no words for that."""
 
 ALL_ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CatalogError)]
 

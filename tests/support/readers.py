@@ -137,6 +137,9 @@ class Served:
 
     def spark(self, spark: Spark) -> SparkReader:
         """The shared Spark session, with this catalog added."""
+        return SparkReader(spark, spark.add(self.rest_catalog()))
+
+    def rest_catalog(self) -> RestCatalog:
+        """The catalog in Spark's words."""
         store = self.lake.store
-        catalog = RestCatalog(self.server.uri, WAREHOUSE, store.endpoint, store.region, store.access_key_id, store.secret_access_key)
-        return SparkReader(spark, spark.add(catalog))
+        return RestCatalog(self.server.uri, WAREHOUSE, store.endpoint, store.region, store.access_key_id, store.secret_access_key)

@@ -54,6 +54,14 @@ def check_free(conn: psycopg.Connection, ident: Ident, place: Place) -> None:
         raise AlreadyExists(f"View with same name already exists: {ident}")
 
 
+def check_target_free(conn: psycopg.Connection, source: Ident, target: Ident, place: Place) -> None:
+    """Raise AlreadyExists when a table cannot get a name because a table or view has it, in any case."""
+    if find_table(conn, to_schema_name(target.namespace), target.name) is not None:
+        raise AlreadyExists(f"Cannot rename {source} to {target}. Table already exists")
+    if has_view(conn, place.schema_id, target.name):
+        raise AlreadyExists(f"Cannot rename {source} to {target}. View already exists")
+
+
 def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_id: int = NO_TABLE) -> str:
     """Return a location as it is kept, without its trailing slash. That of a dropped table may be taken over.
 

@@ -9,7 +9,7 @@ import psycopg
 from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
-from duckicelake.catalog.writing.places import check_free, check_location, find_first_version, get_place
+from duckicelake.catalog.writing.places import check_free, check_location, check_target_free, find_first_version, get_place
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
@@ -88,7 +88,7 @@ def rename_table(warehouse: Warehouse, source: Ident, target: Ident) -> None:
         place = get_place(commit.conn, target)
         found = find_table(commit.conn, to_schema_name(target.namespace), target.name)
         if found is None or found.table_id != table.table_id or str(source) == str(target):
-            check_free(commit.conn, target, place)
+            check_target_free(commit.conn, source, target, place)
         stays = place.schema_name == table.schema_name
         folder = table.path if stays else table_folder(read_data_path(commit.conn), table)
         ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, IllegalArgument
 from duckicelake.iceberg.encoding.json_reader import (
     LONG_MAX,
     as_list,
@@ -84,6 +84,9 @@ def located(path: str) -> Generator[None, None, None]:
     """Put the place in the body before the message of any BadRequest raised within."""
     try:
         yield
+    except IllegalArgument:
+        # Java's client shows the text as it is
+        raise
     except BadRequest as error:
         raise BadRequest(f"{path}: {error.message}") from error
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from json import dumps
 
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, IllegalArgument
 from duckicelake.iceberg.encoding.json_reader import (
     as_object,
     find_text,
@@ -162,7 +162,7 @@ def _check_dialects(version: ViewVersion, what: str) -> None:
         raise BadRequest(f"Invalid {what}: it has no query; send at least one SQL representation")
     for i, dialect in enumerate(dialects):
         if dialect in dialects[:i]:
-            raise BadRequest(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
+            raise IllegalArgument(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
 
 
 def _check_view(view: ViewMetadata) -> None:

@@ -68,7 +68,8 @@ def read_comments(conn: psycopg.Connection, table_id: int) -> dict[int, str]:
 
 SELECT_VIEW = """
 SELECT EXISTS (SELECT FROM ducklake_view
-                WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL AND lower(view_name) = lower(%(name)s))
+                WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL
+                  AND lower(view_name COLLATE "C") = lower(%(name)s COLLATE "C"))
 """
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from duckicelake.lake.changes import Change
 from duckicelake.lake.refs.rows import NewRefRow
+from duckicelake.lake.views.rows import ViewRow
 from duckicelake.lake.writing.note_rows import NoteRow
 
 
@@ -381,6 +382,7 @@ NewRow = (
     | NewFileNote
     | NoteRow
     | NewRefRow
+    | ViewRow
 )
 
 

@@ -1,0 +1,156 @@
+"""Views: list, exists, load. Every load reads the lake anew, so it shows what DuckDB did a moment ago."""
+
+import gzip
+from dataclasses import dataclass
+
+import psycopg
+
+from duckicelake.catalog.namespaces import find_schema, get_parent
+from duckicelake.catalog.tables import Ident
+from duckicelake.catalog.views.columns import read_schema
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import CatalogError, CommitStateUnknown, LakeMoved, NoSuchView
+from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.lake.connect import reading, writing
+from duckicelake.lake.read import read_iceberg_path
+from duckicelake.lake.views.read import find_view, find_view_note, note_found_view, read_view_names
+from duckicelake.lake.views.rows import LiveView, ViewNote
+from duckicelake.translate.locations import table_location
+from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
+from duckicelake.translate.views.found import (
+    build_note,
+    follow_found_view,
+    is_as_told,
+    new_found_view,
+    parse_note,
+    with_comment,
+)
+from duckicelake.translate.views.held import HeldView
+
+LOAD_TRIES = 5
+ZIPPED = ".gz.metadata.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedView:
+    """What a load answers. `metadata` is encoded JSON."""
+
+    metadata_location: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FoundView:
+    """A view in DuckLake with its metadata, and the note on which that builds: its own, or of a view that it replaced."""
+
+    live: LiveView
+    base: ViewNote | None
+    view: ViewMetadata
+
+    @property
+    def is_noted(self) -> bool:
+        """The note says exactly this."""
+        return self.base is not None and self.base.view_id == self.live.view_id and parse_note(self.base) == self.view
+
+    @property
+    def is_told(self) -> bool:
+        """The current version is an Iceberg client's."""
+        return self.base is not None and is_as_told(self.live, self.base)
+
+
+def list_views(warehouse: Warehouse, levels: Levels) -> list[Ident]:
+    """Return the views of a namespace in order of name.
+
+    Raises: NoSuchNamespace: it does not exist
+    """
+    with reading(warehouse.lake) as conn:
+        schema = find_schema(conn, levels)
+        if schema is None:
+            get_parent(conn, levels)
+            return []
+        stored = to_levels(schema.schema_name)
+        return [Ident(stored, name) for name in read_view_names(conn, schema.schema_id)]
+
+
+def check_view_exists(warehouse: Warehouse, ident: Ident) -> None:
+    """Raise NoSuchView when it does not exist."""
+    with reading(warehouse.lake) as conn:
+        get_view(conn, ident)
+
+
+def get_view(conn: psycopg.Connection, ident: Ident) -> LiveView:
+    """Return the live view of that name, in any case.
+
+    Raises: NoSuchView: there is none, or no such namespace
+    """
+    view = find_view(conn, to_schema_name(ident.namespace), ident.name)
+    if view is None:
+        raise NoSuchView(f"View does not exist: {ident}")
+    return view
+
+
+def load_view(warehouse: Warehouse, ident: Ident) -> LoadedView:
+    """Return a view's metadata; its file is written when it is not there yet.
+
+    Raises: NoSuchView: it does not exist
+    """
+    return _publish(warehouse, find_out(warehouse, ident))
+
+
+def load_committed(warehouse: Warehouse, ident: Ident) -> LoadedView:
+    """Return a view after its commit.
+
+    Raises: CommitStateUnknown: it cannot be published now, but it is there
+    """
+    try:
+        return load_view(warehouse, ident)
+    except CatalogError as error:
+        raise CommitStateUnknown(f"The commit to {ident} is done, but its metadata cannot be shown now: {error.message}") from error
+
+
+def find_out(warehouse: Warehouse, ident: Ident) -> ViewNote:
+    """Return what is noted of a view; what DuckDB changed since the last time is noted now.
+
+    Raises: NoSuchView: it does not exist. LakeMoved: others change it again and again
+    """
+    for _ in range(LOAD_TRIES):
+        with reading(warehouse.lake) as conn:
+            found = read_view(conn, ident)
+        live, base = found.live, found.base
+        if base is not None and found.is_noted:
+            return base
+        note = build_note(live.view_id, base, found.view, HeldView(live.sql, live.column_aliases), found.is_told)
+        with writing(warehouse.lake) as conn:
+            is_done = note_found_view(conn, base, note)
+        if is_done:
+            return note
+    raise LakeMoved(f"The view {ident} was changed again and again while it was being read; try again.")
+
+
+def read_view(conn: psycopg.Connection, ident: Ident) -> FoundView:
+    """Return a view as it is now: as it was told, unless DuckDB has made something else of it.
+
+    Raises: NoSuchView: it does not exist
+    """
+    live = get_view(conn, ident)
+    base = find_view_note(conn, live.view_id)
+    return FoundView(live, base, _follow(conn, live, base))
+
+
+def _follow(conn: psycopg.Connection, live: LiveView, base: ViewNote | None) -> ViewMetadata:
+    """Return a view's metadata: as it was told, unless DuckDB has made something else of it."""
+    if base is not None and is_as_told(live, base):
+        return with_comment(parse_note(base), live.comment)
+    schema = read_schema(conn, live)
+    if base is not None:
+        return with_comment(follow_found_view(parse_note(base), live, schema), live.comment)
+    location = table_location(read_iceberg_path(conn), live.view_uuid, live.schema_name, live.view_name)
+    return with_comment(new_found_view(live, schema, location), live.comment)
+
+
+def _publish(warehouse: Warehouse, note: ViewNote) -> LoadedView:
+    """Write a view's metadata file unless it is there; its bytes follow from the note alone."""
+    content, uri = note.metadata.encode(), note.metadata_location
+    if not warehouse.objects.exists(uri):
+        warehouse.objects.put_new(uri, gzip.compress(content, mtime=0) if uri.endswith(ZIPPED) else content)
+    return LoadedView(uri, content)

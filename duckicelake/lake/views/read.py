@@ -1,0 +1,114 @@
+"""Live views and their notes."""
+
+import psycopg
+
+from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import ColumnRow
+from duckicelake.lake.views.rows import LiveView, ViewNote
+
+SELECT_VIEW_NAMES = """
+SELECT view_name FROM ducklake_view
+ WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL AND view_name <> ''
+ ORDER BY view_name
+"""
+
+
+def read_view_names(conn: psycopg.Connection, schema_id: int) -> list[str]:
+    """Return the names of a schema's live views, in order."""
+    return [row[0] for row in conn.execute(SELECT_VIEW_NAMES, {"schema_id": schema_id})]
+
+
+SELECT_VIEW = """
+SELECT v.view_id, coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) AS view_uuid, v.schema_id, s.schema_name, v.view_name,
+       coalesce(v.sql, '') AS sql, coalesce(v.column_aliases, '') AS column_aliases,
+       (SELECT b.snapshot_time FROM ducklake_snapshot b WHERE b.snapshot_id = v.begin_snapshot) AS begun_at,
+       (SELECT h.snapshot_time FROM ducklake_snapshot h ORDER BY h.snapshot_id DESC LIMIT 1) AS head_at,
+       (SELECT t.value FROM ducklake_tag t
+         WHERE t.object_id = v.view_id AND t.key = 'comment' AND t.end_snapshot IS NULL LIMIT 1) AS comment
+  FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
+ -- DuckDB folds the case of names, ASCII letters only; an exact spelling wins over a folded one
+ WHERE v.end_snapshot IS NULL
+   AND lower(v.view_name COLLATE "C") = lower(%(view_name)s COLLATE "C")
+   AND lower(s.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+ ORDER BY v.view_name = %(view_name)s DESC, s.schema_name = %(schema_name)s DESC, v.view_id
+ LIMIT 1
+"""
+
+
+def find_view(conn: psycopg.Connection, schema_name: str, view_name: str) -> LiveView | None:
+    """Return the live view of that name, in any case, or None."""
+    rows = fetch_rows(conn, LiveView, SELECT_VIEW, schema_name=schema_name, view_name=view_name)
+    return rows[0] if rows else None
+
+
+SELECT_VIEW_NOTE = """
+WITH RECURSIVE earlier(view_id, begin_snapshot, schema_id, view_name, step) AS (
+    SELECT view_id, begin_snapshot, schema_id, view_name, 0
+      FROM ducklake_view WHERE view_id = %(view_id)s AND end_snapshot IS NULL
+    UNION
+    -- DuckDB replaces a view by ending it and beginning another of its name, at one lake snapshot
+    SELECT o.view_id, o.begin_snapshot, o.schema_id, o.view_name, e.step + 1
+      FROM earlier e JOIN ducklake_view o ON o.end_snapshot = e.begin_snapshot AND o.begin_snapshot < e.begin_snapshot
+       AND o.schema_id = e.schema_id
+       AND lower(o.view_name COLLATE "C") = lower(e.view_name COLLATE "C")
+)
+SELECT n.view_id, n.metadata_version, n.metadata_location, n.metadata, n.sql, n.column_aliases, n.is_told
+  FROM earlier e JOIN iceberg_view n ON n.view_id = e.view_id
+ WHERE e.step = 0 OR NOT EXISTS (SELECT FROM ducklake_view l WHERE l.view_id = e.view_id AND l.end_snapshot IS NULL)
+ ORDER BY e.step
+ LIMIT 1
+"""
+
+
+def find_view_note(conn: psycopg.Connection, view_id: int) -> ViewNote | None:
+    """Return what was noted of a live view, or else of the one that it replaced, or None."""
+    rows = fetch_rows(conn, ViewNote, SELECT_VIEW_NOTE, view_id=view_id)
+    return rows[0] if rows else None
+
+
+SELECT_NAMED_COLUMNS = """
+SELECT c.column_id, c.begin_snapshot, c.end_snapshot, c.column_order, c.column_name, c.column_type, c.initial_default,
+       c.default_value, c.default_value_type, coalesce(c.nulls_allowed, true) AS nulls_allowed, c.parent_column
+  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+  JOIN ducklake_column c ON c.table_id = t.table_id AND c.end_snapshot IS NULL
+ WHERE t.end_snapshot IS NULL
+   AND lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
+   AND lower(s.schema_name COLLATE "C") = lower(%(schema_name)s COLLATE "C")
+ ORDER BY c.column_order, c.column_id
+"""
+
+
+def read_named_columns(conn: psycopg.Connection, schema_name: str, table_name: str) -> list[ColumnRow]:
+    """Return the live columns of the table of that name, in any case; none when there is no such table."""
+    return fetch_rows(conn, ColumnRow, SELECT_NAMED_COLUMNS, schema_name=schema_name, table_name=table_name)
+
+
+INSERT_FIRST_NOTE = """
+INSERT INTO iceberg_view (view_id, metadata_version, metadata_location, metadata, sql, column_aliases, is_told)
+VALUES (%(view_id)s, %(metadata_version)s, %(metadata_location)s, %(metadata)s, %(sql)s, %(column_aliases)s, %(is_told)s)
+ON CONFLICT (view_id) DO NOTHING
+"""
+
+UPDATE_NOTE = """
+UPDATE iceberg_view
+   SET view_id = %(view_id)s, metadata_version = %(metadata_version)s, metadata_location = %(metadata_location)s,
+       metadata = %(metadata)s, sql = %(sql)s, column_aliases = %(column_aliases)s, is_told = %(is_told)s
+ -- whoever read an older state writes nothing
+ WHERE view_id = %(base_view_id)s AND metadata_version = %(base_version)s
+"""
+
+
+def note_found_view(conn: psycopg.Connection, base: ViewNote | None, note: ViewNote) -> bool:
+    """Write down what was found in DuckLake on top of the note it was compared with; False when that has changed meanwhile."""
+    known = {
+        "view_id": note.view_id,
+        "metadata_version": note.metadata_version,
+        "metadata_location": note.metadata_location,
+        "metadata": note.metadata,
+        "sql": note.sql,
+        "column_aliases": note.column_aliases,
+        "is_told": note.is_told,
+    }
+    if base is None:
+        return conn.execute(INSERT_FIRST_NOTE, known).rowcount == 1
+    return conn.execute(UPDATE_NOTE, known | {"base_view_id": base.view_id, "base_version": base.metadata_version}).rowcount == 1

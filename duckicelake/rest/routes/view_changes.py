@@ -1,0 +1,74 @@
+"""Views: made, registered, changed, renamed, dropped."""
+
+from fastapi import Response
+
+from duckicelake.catalog.tables import Ident
+from duckicelake.catalog.views import changes
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.encoding.json_reader import as_object, get_text
+from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
+from duckicelake.rest.door import Door
+from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
+from duckicelake.rest.requests import OBJECT, OBJECTS, TEXT, TEXT_MAP, Body, decode_rename, describe_body
+from duckicelake.rest.routes.table_changes import to_ident
+from duckicelake.rest.routes.views import LOADED, build_view_response
+from duckicelake.rest.served import Served
+
+REGISTER = "request to register a view"
+CREATE_BODY = describe_body(
+    ["name", "schema", "view-version", "properties"],
+    {"name": TEXT, "location": TEXT, "schema": OBJECT, "view-version": OBJECT, "properties": TEXT_MAP},
+)
+REGISTER_BODY = describe_body(["name", "metadata-location"], {"name": TEXT, "metadata-location": TEXT})
+COMMIT_BODY = describe_body(["updates"], {"identifier": OBJECT, "requirements": OBJECTS, "updates": OBJECTS})
+RENAME_BODY = describe_body(["source", "destination"], {"source": OBJECT, "destination": OBJECT})
+
+
+class ViewChangeRoutes:
+    """Answers the operations that change views."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def operations(self) -> dict[str, Served]:
+        """Return what this module serves."""
+        return {
+            "createView": Served(self.create_view, responses=LOADED, body=CREATE_BODY),
+            "registerView": Served(self.register_view, responses=LOADED, body=REGISTER_BODY),
+            "replaceView": Served(self.replace_view, responses=LOADED, body=COMMIT_BODY),
+            "dropView": Served(self.drop_view, status=204),
+            "renameView": Served(self.rename_view, status=204, body=RENAME_BODY),
+        }
+
+    def create_view(self, prefix: Prefix, levels: Levels, body: Body) -> Response:
+        """Create a view in a namespace."""
+        asked = parse_create_view(decode_json(body))
+        ident = Ident(levels, check_name(asked.name, "view"))
+        return build_view_response(changes.create_view(self._door.get_lake(prefix).warehouse, ident, asked))
+
+    def register_view(self, prefix: Prefix, levels: Levels, body: Body) -> Response:
+        """Register a view by its metadata file."""
+        node = as_object(decode_json(body), REGISTER)
+        ident = Ident(levels, check_name(get_text(node, "name", REGISTER), "view"))
+        location = get_text(node, "metadata-location", REGISTER)
+        return build_view_response(changes.register_view(self._door.get_lake(prefix).warehouse, ident, location))
+
+    def replace_view(self, prefix: Prefix, levels: Levels, name: ViewName, body: Body) -> Response:
+        """Commit updates to a view."""
+        asked = parse_commit_view(decode_json(body))
+        ident = Ident(levels, name)
+        if asked.identifier is not None and to_ident(asked.identifier) != ident:
+            raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
+        return build_view_response(changes.replace_view(self._door.get_lake(prefix).warehouse, ident, asked))
+
+    def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName) -> Response:
+        """Drop a view from the catalog."""
+        changes.drop_view(self._door.get_lake(prefix).warehouse, Ident(levels, name))
+        return Response(status_code=204)
+
+    def rename_view(self, prefix: Prefix, body: Body) -> Response:
+        """Rename a view, within its namespace or into another."""
+        asked = decode_rename(body)
+        changes.rename_view(self._door.get_lake(prefix).warehouse, to_ident(asked.source), to_ident(asked.destination))
+        return Response(status_code=204)

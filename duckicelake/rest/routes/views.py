@@ -1,0 +1,53 @@
+"""Views: listed, loaded, looked for."""
+
+import json
+from typing import Any
+
+from fastapi import Response
+
+from duckicelake.catalog.tables import Ident
+from duckicelake.catalog.views import loading
+from duckicelake.catalog.views.loading import LoadedView
+from duckicelake.rest.bodies import ListTablesResponse, LoadViewResult
+from duckicelake.rest.door import Door
+from duckicelake.rest.params import Levels, PageParam, Prefix, ViewName, cut_page
+from duckicelake.rest.served import Served
+
+LOADED: dict[int | str, dict[str, Any]] = {200: {"model": LoadViewResult, "description": "The view's metadata."}}
+
+
+class ViewRoutes:
+    """Answers the operations on views."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def operations(self) -> dict[str, Served]:
+        """Return what this module serves."""
+        return {
+            "listViews": Served(self.list_views),
+            "loadView": Served(self.load_view, responses=LOADED),
+            "viewExists": Served(self.check_view, status=204),
+        }
+
+    def list_views(self, prefix: Prefix, levels: Levels, page: PageParam) -> ListTablesResponse:
+        """List the views of a namespace."""
+        found = loading.list_views(self._door.get_lake(prefix).warehouse, levels)
+        cut, token = cut_page(found, lambda ident: (*ident.namespace, ident.name), page)
+        return {"identifiers": [{"namespace": list(ident.namespace), "name": ident.name} for ident in cut], "next-page-token": token}
+
+    def load_view(self, prefix: Prefix, levels: Levels, name: ViewName) -> Response:
+        """Load a view's metadata."""
+        return build_view_response(loading.load_view(self._door.get_lake(prefix).warehouse, Ident(levels, name)))
+
+    def check_view(self, prefix: Prefix, levels: Levels, name: ViewName) -> Response:
+        """Check that a view exists."""
+        loading.check_view_exists(self._door.get_lake(prefix).warehouse, Ident(levels, name))
+        return Response(status_code=204)
+
+
+def build_view_response(loaded: LoadedView) -> Response:
+    """Return the answer that shows a view; its metadata is JSON already."""
+    location = json.dumps(loaded.metadata_location, ensure_ascii=False).encode()
+    body = b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, loaded.metadata)
+    return Response(body, media_type="application/json")

@@ -1,0 +1,65 @@
+"""Views as DuckLake's rows: made, changed, renamed, dropped."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.lake.changes import Change, quote_names
+from duckicelake.lake.views.rows import DroppedView, EndedView, LiveView, NewView, ViewNote
+from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewRow, NewTag
+from duckicelake.translate.to_ducklake.tables import Place
+from duckicelake.translate.views.found import COMMENT
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedView:
+    """A view as it is to be. `note` names the DuckLake view it belongs to, unless a new one is made."""
+
+    uuid: UUID
+    view: ViewMetadata
+    note: ViewNote
+
+
+def create_view(head: LakeHead, place: Place, planned: PlannedView) -> LakeStep:
+    """Return the step that makes a view."""
+    rows = _new_rows(head.next_catalog_id, place, planned)
+    created = Change("created_view", quote_names(place.schema_name, place.table_name))
+    return LakeStep((created,), tuple(rows), True, head.next_catalog_id + 1, head.next_file_id)
+
+
+def replace_view(head: LakeHead, live: LiveView, planned: PlannedView) -> LakeStep:
+    """Return the step that puts a new DuckLake view in the place of an old one, as DuckDB does it."""
+    place = Place(live.schema_id, live.schema_name, live.view_name)
+    rows = [DroppedView(live.view_id), *_new_rows(head.next_catalog_id, place, planned)]
+    dropped = Change("dropped_view", str(live.view_id))
+    created = Change("created_view", quote_names(live.schema_name, live.view_name))
+    return LakeStep((dropped, created), tuple(rows), True, head.next_catalog_id + 1, head.next_file_id)
+
+
+def _new_rows(view_id: int, place: Place, planned: PlannedView) -> Sequence[NewRow]:
+    note = planned.note
+    row = NewView(view_id, planned.uuid, place.schema_id, place.table_name, note.sql, note.column_aliases)
+    comment = planned.view.properties.get(COMMENT)
+    tags = [] if comment is None else [NewTag(view_id, COMMENT, comment)]
+    return [row, *tags, replace(note, view_id=view_id)]
+
+
+def rename_view(head: LakeHead, live: LiveView, place: Place, sql: str) -> LakeStep:
+    """Return the step that gives a view another name: for DuckDB it stays the same view."""
+    row = NewView(live.view_id, live.view_uuid, place.schema_id, place.table_name, sql, live.column_aliases)
+    created = Change("created_view", quote_names(place.schema_name, place.table_name))
+    altered = Change("altered_view", str(live.view_id))
+    return LakeStep((created, altered), (EndedView(live.view_id), row), True, head.next_catalog_id, head.next_file_id)
+
+
+def drop_view(head: LakeHead, live: LiveView) -> LakeStep:
+    """Return the step that drops a view."""
+    dropped = Change("dropped_view", str(live.view_id))
+    return LakeStep((dropped,), (DroppedView(live.view_id),), True, head.next_catalog_id, head.next_file_id)
+
+
+def comment_view(head: LakeHead, live: LiveView, rows: Sequence[NewRow]) -> LakeStep:
+    """Return the step that changes a view's comment."""
+    altered = Change("altered_view", str(live.view_id))
+    return LakeStep((altered,), tuple(rows), True, head.next_catalog_id, head.next_file_id)

@@ -1,0 +1,203 @@
+"""What a DuckDB view's text says of its columns, without binding or running it: names always, types where they are plain.
+
+A column that is taken from a table, a constant, a cast, a comparison and a count have the type that their text says; what
+any other expression gives only DuckDB's binder knows.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from duckicelake.iceberg.types import IcebergType, PrimitiveType
+from duckicelake.translate.shape.leaf_types import find_primitive
+from duckicelake.translate.to_ducklake.names import fold_name
+from duckicelake.translate.views.parser import Tree
+
+DUCKLAKE_NAMES: Mapping[str, str] = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INTEGER": "int32",
+    "BIGINT": "int64",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "VARCHAR": "varchar",
+    "BLOB": "blob",
+    "DATE": "date",
+    "TIME": "time",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMP WITH TIME ZONE": "timestamptz",
+    "UUID": "uuid",
+}
+"""DuckLake's words for DuckDB's types without parameters."""
+
+BOOLEANS = ("COMPARE_", "CONJUNCTION_", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "OPERATOR_NOT")
+MAX_COLUMNS = 10_000
+SET_OPERATIONS = frozenset({"UNION", "EXCEPT", "INTERSECT"})
+COUNTS = frozenset({"count", "count_star"})
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a query; its type is None when the text does not tell it."""
+
+    name: str
+    type: IcebergType | None
+
+
+Columns = Sequence[Column]
+Relations = Mapping[tuple[str, str], Columns]
+"""Columns of tables and views by (schema, name), both folded."""
+
+
+class _Unknown(Exception):
+    """The text does not tell which columns there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What names mean inside a query."""
+
+    relations: Relations
+    default_schema: str
+    format_expression: Callable[[Tree], str]
+    ctes: Mapping[str, Columns]
+
+
+def find_columns(tree: Tree, scope: Scope) -> Columns | None:
+    """Return the columns of a query in order, or None when its text does not tell them."""
+    try:
+        return _read_query(tree["statements"][0]["node"], scope)
+    except (_Unknown, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _read_query(node: Tree, scope: Scope) -> Columns:
+    scope = _with_ctes(node, scope)
+    if node["type"] == "SELECT_NODE":
+        sources = _read_source(node["from_table"], scope)
+        found = [column for item in node["select_list"] for column in _read_item(item, sources, scope)]
+        if len(found) > MAX_COLUMNS:
+            raise _Unknown
+        return found
+    if node["type"] == "SET_OPERATION_NODE" and node["setop_type"] in SET_OPERATIONS:
+        parts = node.get("children") or [node["left"], node["right"]]
+        first, *rest = (_read_query(part, scope) for part in parts)
+        for other in rest:
+            if len(other) != len(first):
+                raise _Unknown
+            first = [a if a.type == b.type else replace(a, type=None) for a, b in zip(first, other, strict=True)]
+        return first
+    raise _Unknown
+
+
+def _with_ctes(node: Tree, scope: Scope) -> Scope:
+    for entry in node["cte_map"]["map"]:
+        found = _rename(_read_query(entry["value"]["query"]["node"], scope), entry["value"]["aliases"])
+        scope = replace(scope, ctes={**scope.ctes, fold_name(entry["key"]): found})
+    return scope
+
+
+Source = tuple[str, Columns]
+"""A name in FROM and its columns."""
+
+
+def _read_source(node: Tree, scope: Scope) -> list[Source]:
+    kind, alias = node["type"], node["alias"]
+    if kind == "EMPTY":
+        return []
+    if kind == "BASE_TABLE":
+        found = _find_relation(node, scope)
+        return [(alias or node["table_name"], _rename(found, node["column_name_alias"]))]
+    if kind == "SUBQUERY":
+        return [(alias, _rename(_read_query(node["subquery"]["node"], scope), node["column_name_alias"]))]
+    if kind == "JOIN" and node["ref_type"] in ("REGULAR", "CROSS") and node["join_type"] in ("INNER", "LEFT", "RIGHT", "OUTER"):
+        if node["using_columns"]:
+            raise _Unknown
+        return [*_read_source(node["left"], scope), *_read_source(node["right"], scope)]
+    raise _Unknown
+
+
+def _find_relation(node: Tree, scope: Scope) -> Columns:
+    name = fold_name(node["table_name"])
+    if not node["schema_name"] and not node["catalog_name"] and name in scope.ctes:
+        return scope.ctes[name]
+    return scope.relations[fold_name(node["schema_name"] or scope.default_schema), name]
+
+
+def _rename(columns: Columns, names: Sequence[str]) -> Columns:
+    if len(names) > len(columns):
+        raise _Unknown
+    return [replace(column, name=name) for column, name in zip(columns, names, strict=False)] + list(columns[len(names) :])
+
+
+def _read_item(item: Tree, sources: Sequence[Source], scope: Scope) -> Iterable[Column]:
+    if item["class"] == "STAR":
+        return _read_star(item, sources)
+    if item["class"] == "COLUMN_REF":
+        found = _find_column(item["column_names"], sources)
+        return [Column(item["alias"] or item["column_names"][-1], found)]
+    return [Column(item["alias"] or scope.format_expression(item), _find_type(item, sources))]
+
+
+def _read_star(item: Tree, sources: Sequence[Source]) -> list[Column]:
+    changes = ("replace_list", "rename_list", "qualified_exclude_list", "expr")
+    if item["columns"] or any(item.get(key) for key in changes):
+        raise _Unknown
+    relation = fold_name(item["relation_name"])
+    taken = [columns for name, columns in sources if not relation or fold_name(name) == relation]
+    excluded = {fold_name(name) for name in item["exclude_list"]}
+    return [column for columns in taken for column in columns if fold_name(column.name) not in excluded]
+
+
+def _find_column(path: Sequence[str], sources: Sequence[Source]) -> IcebergType | None:
+    """Return the type of a plain column; a part of a struct, or a name that two tables have, is left to DuckDB."""
+    *table, name = (fold_name(part) for part in path)
+    if len(table) > 1:
+        return None
+    found = [c.type for alias, columns in sources if table in ([], [fold_name(alias)]) for c in columns if fold_name(c.name) == name]
+    return found[0] if len(found) == 1 else None
+
+
+def _find_type(item: Tree, sources: Sequence[Source]) -> IcebergType | None:
+    kind = item["type"]
+    if item["class"] == "COLUMN_REF":
+        return _find_column(item["column_names"], sources)
+    if item["class"] == "CONSTANT" and not item["value"]["is_null"]:
+        return _find_named_type(item["value"]["type"])
+    if item["class"] == "CAST" and not item["try_cast"]:
+        return _find_named_type(item["cast_type"])
+    if item["class"] == "FUNCTION" and item["function_name"] in COUNTS:
+        return PrimitiveType("long")
+    return PrimitiveType("boolean") if kind.startswith(BOOLEANS) else None
+
+
+def _find_named_type(told: Tree) -> IcebergType | None:
+    kind, info = told["id"], cast("Tree", told.get("type_info") or {})
+    if kind == "DECIMAL" and "width" in info:
+        return find_primitive(f"decimal({info['width']},{info['scale']})")
+    return find_primitive(DUCKLAKE_NAMES.get(kind, "")) if not info else None
+
+
+ALIAS = re.compile(r'"((?:[^"]|"")*)"')
+
+
+def name_columns(found: Columns | None, column_aliases: str) -> Columns:
+    """Return a view's columns under the names that DuckDB shows: its own list first, no name twice.
+
+    Shape:  `column_aliases` is `"a","b"`, in DuckLake's words
+    """
+    aliases = [name.replace('""', '"') for name in ALIAS.findall(column_aliases)]
+    if found is None or len(found) < len(aliases):
+        found = [Column(name, None) for name in aliases]
+    named: list[Column] = []
+    taken: set[str] = set()
+    for column in _rename(found, aliases):
+        name, number = column.name, 0
+        while fold_name(name) in taken:
+            number += 1
+            name = f"{column.name}_{number}"
+        taken.add(fold_name(name))
+        named.append(replace(column, name=name))
+    return named

@@ -1,0 +1,118 @@
+"""Whose tables a query means: names made whole for DuckLake, and names as Iceberg clients may read them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from duckicelake.errors import BadRequest
+from duckicelake.translate.namespaces import Levels, to_schema_name
+from duckicelake.translate.to_ducklake.names import fold_name
+from duckicelake.translate.views.parser import Parser, Tree
+
+CATALOG = "{DUCKLAKE_CATALOG}"
+"""What DuckLake writes in the place of the name under which a session has attached it."""
+
+QUOTED_CATALOG = f'"{CATALOG}".'
+HARMLESS_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
+"""Table functions that reach nothing outside the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What names mean in a query: `default_namespace` is that of a name alone, `own_catalog` the word for this lake.
+
+    `is_own`: names without a catalog are of this lake.
+    """
+
+    default_namespace: Levels
+    own_catalog: str
+    is_own: bool = True
+
+
+class _Foreign(Exception):
+    """The query reads something that is no table or view of this lake."""
+
+
+def find_whole(parser: Parser, sql: str, names: Names) -> str | None:
+    """Return a query in DuckDB's dialect with every table under its whole name, None when it reads anything else."""
+    if CATALOG in sql:
+        return None
+    tree = parser.find_query(sql)
+    if tree is None:
+        return None
+    try:
+        for table in list_tables(tree):
+            _complete(table, names)
+    except (_Foreign, BadRequest, RecursionError):
+        return None
+    text = parser.find_text(tree)
+    return None if text is None else text.replace(QUOTED_CATALOG, f"{CATALOG}.")
+
+
+def _complete(table: Tree, names: Names) -> None:
+    catalog, schema = table["catalog_name"], table["schema_name"]
+    if catalog:
+        is_own = fold_name(catalog) == fold_name(names.own_catalog)
+    else:
+        is_own = names.is_own
+    if not is_own or table["at_clause"] is not None:
+        raise _Foreign
+    table["catalog_name"] = CATALOG
+    table["schema_name"] = schema or to_schema_name(names.default_namespace)
+
+
+def list_tables(tree: Tree) -> list[Tree]:
+    """Return the nodes of all tables and views that a query reads, without those that it defines itself.
+
+    Raises: _Foreign: it reads something else
+    """
+    return [table for statement in tree["statements"] for table in _walk(statement["node"], frozenset())]
+
+
+def _walk(node: object, defined: frozenset[str]) -> Iterator[Tree]:
+    if isinstance(node, list):
+        for item in cast("list[object]", node):
+            yield from _walk(item, defined)
+    elif isinstance(node, dict):
+        yield from _walk_node(cast("dict[str, Any]", node), defined)
+
+
+def _walk_node(node: Tree, defined: frozenset[str]) -> Iterator[Tree]:
+    kind = node.get("type")
+    if kind == "BASE_TABLE" and "table_name" in node:
+        is_defined = not node["schema_name"] and not node["catalog_name"] and fold_name(node["table_name"]) in defined
+        if not is_defined:
+            yield node
+        return
+    _check(kind, node)
+    ctes = cast("Tree", node.get("cte_map") or {"map": []})
+    for entry in ctes["map"]:
+        yield from _walk(entry["value"], defined)
+        defined |= {fold_name(entry["key"])}
+    if kind == "RECURSIVE_CTE_NODE":
+        yield from _walk(node["left"], defined)
+        yield from _walk(node["right"], defined | {fold_name(node["cte_name"])})
+        return
+    for key, value in node.items():
+        if key != "cte_map":
+            yield from _walk(value, defined)
+
+
+def _check(kind: object, node: Tree) -> None:
+    if kind in ("SHOW_REF", "VALUE_PARAMETER", "PIVOT"):
+        raise _Foreign
+    if kind == "TABLE_FUNCTION" and "function" in node and node["function"].get("function_name") not in HARMLESS_FUNCTIONS:
+        raise _Foreign
+
+
+def list_names(tree: Tree, default_schema: str) -> set[tuple[str, str]]:
+    """Return (schema, name) of the tables and views that a DuckLake view may read; nothing when it reads anything else."""
+    try:
+        return {(table["schema_name"] or default_schema, table["table_name"]) for table in list_tables(tree)}
+    except (_Foreign, RecursionError):
+        return set()
+
+
+def as_query(sql: str) -> str:
+    """Return a DuckLake view's text as everybody may read it: names without a catalog are of the view's own."""
+    return sql.replace(f"{CATALOG}.", "")

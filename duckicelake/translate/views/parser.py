@@ -1,0 +1,60 @@
+"""DuckDB's own parser, text to tree and back. Nothing is bound or run, and the connection that parses can reach nothing."""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import duckdb
+
+MAX_SQL = 65_536
+"""Characters of a view's text that are looked into."""
+
+CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "lock_configuration": "true",
+    "memory_limit": "256MB",
+    "threads": "1",
+}
+
+Tree = dict[str, Any]
+"""A node of a query as DuckDB writes it in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """DuckDB, asked for nothing but its parser. For one thread."""
+
+    _conn: duckdb.DuckDBPyConnection
+
+    def find_query(self, sql: str) -> Tree | None:
+        """Return the tree of a text that is exactly one query, None for any other text."""
+        if len(sql) > MAX_SQL or "\0" in sql:
+            return None
+        try:
+            tree = cast("Tree", json.loads(self._ask("SELECT json_serialize_sql(?)", sql)))
+        except (duckdb.Error, RecursionError, ValueError):
+            return None
+        return tree if not tree["error"] and len(tree["statements"]) == 1 else None
+
+    def find_text(self, tree: Tree) -> str | None:
+        """Return a tree as DuckDB itself would write it down, None when it cannot."""
+        try:
+            return self._ask("SELECT json_deserialize_sql(?::JSON)", json.dumps(tree))
+        except (duckdb.Error, RecursionError, ValueError):
+            return None
+
+    def _ask(self, question: str, text: str) -> str:
+        row = self._conn.execute(question, [text]).fetchone()
+        assert row is not None
+        return str(row[0])
+
+
+@contextmanager
+def open_parser() -> Generator[Parser]:
+    """A parser, closed at the end."""
+    with duckdb.connect(":memory:", config=CONFIG) as conn:
+        yield Parser(conn)
