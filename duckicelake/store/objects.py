@@ -101,6 +101,11 @@ class Objects:
         place, key = self._find(uri)
         return place.find_size(key) is not None
 
+    def find_local_path(self, uri: str) -> str | None:
+        """Where the object lies on the local disk; None when it does not."""
+        address = parse_uri(uri)
+        return None if address.bucket else address.key
+
     def size(self, uri: str) -> int:
         """The object's size in bytes."""
         place, key = self._find(uri)
