@@ -125,6 +125,10 @@ class Objects:
         place, key = self._find(uri)
         place.delete(key)
 
+    def delete_many(self, uris: Iterable[str]) -> None:
+        """Remove objects side by side; those that are missing are fine."""
+        _side_by_side(self.delete, uris)
+
     def check(self, uri: str) -> None:
         """Raise ServiceUnavailable, within about three seconds, unless the URI's bucket answers us."""
         self._place(parse_uri(uri).bucket).check()
