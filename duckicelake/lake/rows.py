@@ -341,7 +341,7 @@ class JsonNote:
 
 @dataclass(frozen=True, slots=True)
 class TableNotes:
-    """Everything noted about one table; `table` is None until its first publication."""
+    """Everything noted about one table; `table` is None until its first publication. `statistics` are kind and JSON of each."""
 
     table: TableNote | None
     schemas: Sequence[JsonNote]
@@ -349,6 +349,7 @@ class TableNotes:
     sort_orders: Sequence[JsonNote]
     metadata_log: Sequence[MetadataLogRow]
     shapes: Sequence[ShapeNote] = ()
+    statistics: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
