@@ -23,6 +23,7 @@ from duckicelake.translate.schemas import V2, V3
 from duckicelake.translate.shape.sort_orders import to_sort_orders, with_told_orders
 from duckicelake.translate.shape.told_snapshots import with_aliases
 from duckicelake.translate.shape.told_specs import without_unused
+from duckicelake.translate.shape.told_statistics import with_statistics
 from duckicelake.translate.to_iceberg import Shape, to_metadata, with_version
 
 HINT_TRIES = 5
@@ -49,7 +50,8 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     partitioning = without_unused(reading.partitioning, folded.has_unproven)
     shape = Shape(reading.schemas, partitioning, orders, reading.mapping)
     aliases = (*folded.aliases.values(), *publish_beside(conn, warehouse.objects, state, memory, note.location))
-    draft = with_aliases(to_metadata(state, note.location, shape, snapshots), aliases)
+    draft = with_statistics(to_metadata(state, note.location, shape, snapshots), state.notes)
+    draft = with_aliases(draft, aliases)
     token = digest_metadata(draft, memory.history)
     wanted = Numbering(state.position, token, note, *shape.new_notes())
     log = number_state(warehouse, state, wanted, find_updated_ms(state, draft))

@@ -35,7 +35,7 @@ class Ident:
 class LoadedTable:
     """What a load answers. `metadata` is encoded JSON; `position` is how much of the lake it shows.
 
-    `metadata_location` is None for a table that is only staged.
+    `metadata_location` is None for a table that is only staged. `local_file` is that file where it lies on the local disk.
     """
 
     metadata_location: str | None
@@ -43,6 +43,7 @@ class LoadedTable:
     config: dict[str, str]
     table_id: int
     position: Position
+    local_file: str | None = None
 
 
 def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:
@@ -69,11 +70,16 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
     """Return a table's metadata, published when its state was not yet; `refs` leaves out snapshots no ref names.
 
     Raises: NoSuchTable: it does not exist. Unsupported: something in it is not published, by name and remedy.
-    NotFound: an object that DuckLake names is missing
+    NotFound: an object that DuckLake names is missing, or the metadata file was deleted from a local disk
     """
     table, published = publish_table(warehouse, ident)
+    location = published.metadata_location
+    local_file = warehouse.objects.find_local_path(location)
+    if local_file is not None and not warehouse.objects.exists(location):
+        # Java's words
+        raise NotFound(f"Failed to open input stream for file: {location} (`duckicelake check --repair` writes it again)")
     encoded = published.encoded if snapshots == "all" else encode_metadata(only_refs(published.metadata))
-    return LoadedTable(published.metadata_location, encoded, {}, table.table_id, published.position)
+    return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file)
 
 
 def publish_table(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:

@@ -89,6 +89,15 @@ CREATE TABLE IF NOT EXISTS iceberg_snapshot (
     UNIQUE (table_id, client_snapshot_id)
 );
 
+-- Statistics files of snapshots, of the whole table or of its partitions, as their authors described them.
+CREATE TABLE IF NOT EXISTS iceberg_statistics (
+    table_id bigint NOT NULL,
+    kind text NOT NULL,
+    snapshot_id bigint NOT NULL,
+    json text NOT NULL,
+    PRIMARY KEY (table_id, kind, snapshot_id)
+);
+
 -- What DuckLake has no column for in the data files of Iceberg clients.
 CREATE TABLE IF NOT EXISTS iceberg_file (
     data_file_id bigint PRIMARY KEY,

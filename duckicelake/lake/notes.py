@@ -49,6 +49,10 @@ SELECT_SHAPES = """
 SELECT lake_snapshot_id, schema_id, spec_id, order_id FROM iceberg_shape WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id
 """
 
+SELECT_STATISTICS = """
+SELECT kind, json FROM iceberg_statistics WHERE table_id = %(table_id)s ORDER BY snapshot_id, kind
+"""
+
 
 def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
     """Return what has been noted about a table; the log oldest first, the current version last."""
@@ -62,6 +66,7 @@ def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
         metadata_log=log[::-1],
         shapes=tuple(fetch_rows(conn, ShapeNote, SELECT_SHAPES, table_id=table_id)),
         refs=read_ref_notes(conn, table_id),
+        statistics=[(row[0], row[1]) for row in conn.execute(SELECT_STATISTICS, {"table_id": table_id})],
     )
 
 

@@ -345,7 +345,7 @@ class JsonNote:
 
 @dataclass(frozen=True, slots=True)
 class TableNotes:
-    """Everything noted about one table; `table` is None until its first publication."""
+    """Everything noted about one table; `table` is None until its first publication. `statistics` are kind and JSON of each."""
 
     table: TableNote | None
     schemas: Sequence[JsonNote]
@@ -354,6 +354,7 @@ class TableNotes:
     metadata_log: Sequence[MetadataLogRow]
     shapes: Sequence[ShapeNote] = ()
     refs: RefNotes = RefNotes()
+    statistics: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ TABLE_PATH_PARTS = 7
 
 @dataclass(frozen=True, slots=True)
 class ReadyTable:
-    """A table's ready answer, with the state of the lake that it shows."""
+    """A table's ready answer, with the state of the lake that it shows. `local_file`: the answer holds while that is there."""
 
     prefix: str
     table_id: int
     position: Position
     answer: ReadyAnswer
+    local_file: str | None = None
 
 
 class TableCache:

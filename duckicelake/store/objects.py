@@ -101,6 +101,11 @@ class Objects:
         place, key = self._find(uri)
         return place.find_size(key) is not None
 
+    def find_local_path(self, uri: str) -> str | None:
+        """Where the object lies on the local disk; None when it does not."""
+        address = parse_uri(uri)
+        return None if address.bucket else address.key
+
     def size(self, uri: str) -> int:
         """The object's size in bytes."""
         place, key = self._find(uri)
@@ -119,6 +124,10 @@ class Objects:
         """Remove the object; one that is missing is fine."""
         place, key = self._find(uri)
         place.delete(key)
+
+    def delete_many(self, uris: Iterable[str]) -> None:
+        """Remove objects side by side; those that are missing are fine."""
+        _side_by_side(self.delete, uris)
 
     def check(self, uri: str) -> None:
         """Raise ServiceUnavailable, within about three seconds, unless the URI's bucket answers us."""

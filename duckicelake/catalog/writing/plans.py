@@ -23,6 +23,7 @@ from duckicelake.lake.writing.rows import ChangedTableNote, NewRow
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import table_location
 from duckicelake.translate.shape.removed import check_unused, mark_removed, with_removed
+from duckicelake.translate.shape.told_statistics import change_statistics
 from duckicelake.translate.to_ducklake.commits import (
     check_taken,
     list_added,
@@ -90,6 +91,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
         raise BadRequest("A table cannot be made with branches or tags; send another commit for them.")
     table_id = ids.take_catalog_id()
     first = create_table(table_id, place, new, find_first_version(commit.conn, location))
+    first.rows += change_statistics(table_id, None, new, base.grounds.holds)
     planned = Planned(table_id, None, new, list_added(ask.commit.updates))
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
@@ -120,6 +122,7 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, notes: 
         _renumber(first, changed_note(table_id, new, commit.head.snapshot_id))
         sequence_base = commit.head.snapshot_id
     marks = mark_removed(table_id, notes, old, new, {spec_id for change in base.changes for spec_id in change.spec_ids.values()})
+    marks += change_statistics(table_id, old, new, base.grounds.holds)
     if marks:
         first.rows += marks
         first.tell("altered_table", table_id)

@@ -10,6 +10,7 @@ from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.places import check_free, check_location, check_target_free, find_first_version, get_place
+from duckicelake.catalog.writing.purging import list_belongings, purge
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
@@ -67,15 +68,23 @@ def load_committed(warehouse: Warehouse, ident: Ident) -> LoadedTable:
         raise CommitStateUnknown(f"The commit to {ident} is done, but its metadata cannot be shown now: {error.message}") from error
 
 
-def drop_table(warehouse: Warehouse, ident: Ident) -> None:
-    """Drop a table. Its files stay, for DuckLake's time travel, until DuckLake expires the lake snapshots that name them.
+def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False) -> None:
+    """Drop a table; `purged`: with what only Iceberg readers need of it.
 
+    Its data stays, for DuckLake's time travel, until DuckLake expires the lake snapshots that name it.
     Raises: NoSuchTable: it does not exist
     """
+    belongings = None
+    if purged:
+        with reading(warehouse.lake) as conn:
+            table = get_table(conn, ident)
+        belongings = list_belongings(warehouse, table)
     with committing(warehouse.lake) as commit:
         table = get_table(commit.conn, ident)
         ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
         apply(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
+    if belongings is not None and belongings.table.table_id == table.table_id:
+        purge(warehouse, belongings)
 
 
 def rename_table(warehouse: Warehouse, source: Ident, target: Ident) -> None:

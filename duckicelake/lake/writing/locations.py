@@ -71,3 +71,15 @@ SELECT location FROM iceberg_location WHERE table_id = %(table_id)s ORDER BY met
 def list_earlier_locations(conn: psycopg.Connection, table_id: int) -> list[str]:
     """Return where a table has been before, the first place first."""
     return [row[0] for row in conn.execute(SELECT_EARLIER, {"table_id": table_id})]
+
+
+SELECT_NAMED_PATHS = """
+SELECT path, coalesce(path_is_relative, true) FROM ducklake_data_file WHERE table_id = %(table_id)s OR NOT path_is_relative
+UNION
+SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file WHERE table_id = %(table_id)s OR NOT path_is_relative
+"""
+
+
+def list_named_paths(conn: psycopg.Connection, table_id: int) -> list[tuple[str, bool]]:
+    """Return the paths of a table's files, live or not, and all full paths that any table names; whether each is relative."""
+    return [(row[0], row[1]) for row in conn.execute(SELECT_NAMED_PATHS, {"table_id": table_id})]

@@ -29,4 +29,23 @@ class MarkedSpec:
     is_removed: bool
 
 
-NoteRow = LeftLocation | MarkedSchema | MarkedSpec
+@dataclass(frozen=True, slots=True)
+class NewStatistics:
+    """`iceberg_statistics`: a file of one snapshot, in place of the one it had. `kind` is `table` or `partition`."""
+
+    table_id: int
+    kind: str
+    snapshot_id: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedStatistics:
+    """An `iceberg_statistics` that goes."""
+
+    table_id: int
+    kind: str
+    snapshot_id: int
+
+
+NoteRow = LeftLocation | MarkedSchema | MarkedSpec | NewStatistics | RemovedStatistics

@@ -269,6 +269,20 @@ INSERT INTO iceberg_spec (table_id, spec_id, json)
 SELECT n.table_id, n.id, n.json FROM unnest(%(table_id)s::bigint[], %(id)s::integer[], %(json)s::text[]) AS n(table_id, id, json)
 """
 
+UPSERT_STATISTICS = """
+INSERT INTO iceberg_statistics (table_id, kind, snapshot_id, json)
+SELECT n.table_id, n.kind, n.snapshot_id, n.json
+  FROM unnest(%(table_id)s::bigint[], %(kind)s::text[], %(snapshot_id)s::bigint[], %(json)s::text[])
+       AS n(table_id, kind, snapshot_id, json)
+ON CONFLICT (table_id, kind, snapshot_id) DO UPDATE SET json = excluded.json
+"""
+
+DELETE_STATISTICS = """
+DELETE FROM iceberg_statistics s
+ USING unnest(%(table_id)s::bigint[], %(kind)s::text[], %(snapshot_id)s::bigint[]) AS n(table_id, kind, snapshot_id)
+ WHERE s.table_id = n.table_id AND s.kind = n.kind AND s.snapshot_id = n.snapshot_id
+"""
+
 UPDATE_SCHEMA_NOTES = """
 UPDATE iceberg_schema s SET is_removed = n.is_removed
   FROM unnest(%(table_id)s::bigint[], %(id)s::integer[], %(is_removed)s::boolean[]) AS n(table_id, id, is_removed)
@@ -356,6 +370,8 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     note_rows.LeftLocation: (INSERT_LEFT_LOCATIONS,),
     rows.NewSchemaNote: (INSERT_SCHEMA_NOTES,),
     rows.NewSpecNote: (INSERT_SPEC_NOTES,),
+    note_rows.NewStatistics: (UPSERT_STATISTICS,),
+    note_rows.RemovedStatistics: (DELETE_STATISTICS,),
     note_rows.MarkedSchema: (UPDATE_SCHEMA_NOTES,),
     note_rows.MarkedSpec: (UPDATE_SPEC_NOTES,),
     rows.NewSortOrderNote: (INSERT_SORT_ORDER_NOTES,),

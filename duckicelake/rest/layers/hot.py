@@ -5,6 +5,7 @@ shows every commit acknowledged before the request arrived.
 """
 
 import asyncio
+import os
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -55,7 +56,8 @@ class HotLane:
             self._door.metrics.count_load("miss")
             return None
         await lake.watch.position()
-        if lake.watch.is_current(entry.table_id, entry.position):
+        is_there = entry.local_file is None or os.path.exists(entry.local_file)
+        if is_there and lake.watch.is_current(entry.table_id, entry.position):
             self._door.metrics.count_load("hit")
             return entry
         self._door.metrics.count_load("stale")

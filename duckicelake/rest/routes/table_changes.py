@@ -100,7 +100,7 @@ class TableChangeRoutes:
         purge: Annotated[bool, Query(alias="purgeRequested", description="The client wants the files gone too.")] = False,
     ) -> Response:
         """Drop a table from the catalog."""
-        tables.drop_table(self._door.get_lake(prefix).warehouse, Ident(levels, name))
+        tables.drop_table(self._door.get_lake(prefix).warehouse, Ident(levels, name), purged=purge)
         return Response(status_code=204)
 
     def rename_table(self, prefix: Prefix, body: Body) -> Response:

@@ -57,7 +57,7 @@ class TableRoutes:
         answer = build_ready_answer(encode_load_result(loaded))
         key = find_table_key(request.scope)
         if key is not None:
-            self._door.cache.put(key, ReadyTable(lake.prefix, loaded.table_id, loaded.position, answer))
+            self._door.cache.put(key, ReadyTable(lake.prefix, loaded.table_id, loaded.position, answer, loaded.local_file))
         return build_response(answer, request.scope["headers"])
 
     def check_table(self, prefix: Prefix, levels: Levels, name: TableName) -> Response:

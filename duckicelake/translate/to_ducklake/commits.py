@@ -6,8 +6,18 @@ from dataclasses import replace
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.requirements import AssertRefSnapshotId, Requirement
-from duckicelake.iceberg.requests.updates import AddSnapshot, RemoveSnapshots, SetSnapshotRef, TableUpdate
+from duckicelake.iceberg.requests.updates import (
+    AddSnapshot,
+    RemovePartitionStatistics,
+    RemoveSnapshots,
+    RemoveStatistics,
+    SetPartitionStatistics,
+    SetSnapshotRef,
+    SetStatistics,
+    TableUpdate,
+)
 from duckicelake.iceberg.snapshots import MAIN, Snapshot
+from duckicelake.translate.shape.told_statistics import map_statistics
 
 
 def list_client_ids(requirements: Sequence[Requirement], updates: Sequence[TableUpdate]) -> set[int]:
@@ -24,6 +34,12 @@ def list_client_ids(requirements: Sequence[Requirement], updates: Sequence[Table
                 ids.add(ref.snapshot_id)
             case RemoveSnapshots(snapshot_ids):
                 ids |= set(snapshot_ids)
+            case SetStatistics(file):
+                ids |= {file.snapshot_id, *(blob.snapshot_id for blob in file.blob_metadata)}
+            case SetPartitionStatistics(file):
+                ids.add(file.snapshot_id)
+            case RemoveStatistics(snapshot_id) | RemovePartitionStatistics(snapshot_id):
+                ids.add(snapshot_id)
             case _:
                 pass
     return ids
@@ -85,6 +101,12 @@ def _map_update(update: TableUpdate, to_ours: Callable[[int], int]) -> TableUpda
             return replace(update, ref=replace(ref, snapshot_id=to_ours(ref.snapshot_id)))
         case RemoveSnapshots(snapshot_ids):
             return RemoveSnapshots(tuple(to_ours(snapshot_id) for snapshot_id in snapshot_ids))
+        case SetStatistics(file):
+            return SetStatistics(map_statistics(file, to_ours))
+        case SetPartitionStatistics(file):
+            return SetPartitionStatistics(replace(file, snapshot_id=to_ours(file.snapshot_id)))
+        case RemoveStatistics(snapshot_id) | RemovePartitionStatistics(snapshot_id):
+            return replace(update, snapshot_id=to_ours(snapshot_id))
         case _:
             return update
 
@@ -113,5 +135,3 @@ def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[
     wanted = added[-1] if added else before if move is None else move
     if new.current_snapshot_id != wanted:
         raise BadRequest(f"A commit must leave {MAIN!r} on the last snapshot that it adds to it, or, without any, on one that there is.")
-    if new.statistics or new.partition_statistics:
-        raise BadRequest("Statistics files are not taken yet.")

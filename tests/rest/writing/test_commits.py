@@ -142,7 +142,7 @@ def change(name: str, updates: list[Any], requirements: list[Any] | None = None)
 REFUSED = [
     pytest.param([{"action": "set-location", "location": "s3://elsewhere/x"}], id="a location elsewhere"),
     pytest.param([{"action": "set-statistics", "statistics": {"snapshot-id": 1, "statistics-path": "p", "file-size-in-bytes": 1,
-        "file-footer-size-in-bytes": 1, "blob-metadata": []}}], id="statistics"),
+        "file-footer-size-in-bytes": 1, "blob-metadata": []}}], id="statistics of an unknown snapshot"),
     pytest.param([{"action": "upgrade-format-version", "format-version": 1}], id="downgrade"),
     pytest.param([{"action": "upgrade-format-version", "format-version": 4}], id="version of the future"),
     pytest.param([{"action": "set-current-schema", "schema-id": 7}], id="unknown schema"),
