@@ -6,7 +6,7 @@ from dataclasses import replace
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.requirements import AssertRefSnapshotId, Requirement
-from duckicelake.iceberg.requests.updates import AddSnapshot, RemoveSnapshots, SetSnapshotRef, TableUpdate
+from duckicelake.iceberg.requests.updates import AddSnapshot, SetSnapshotRef, TableUpdate
 from duckicelake.iceberg.snapshots import MAIN, Snapshot
 
 
@@ -22,8 +22,6 @@ def list_client_ids(requirements: Sequence[Requirement], updates: Sequence[Table
                 ids |= {snapshot.snapshot_id, snapshot.parent_snapshot_id or snapshot.snapshot_id}
             case SetSnapshotRef(_, ref):
                 ids.add(ref.snapshot_id)
-            case RemoveSnapshots(snapshot_ids):
-                ids |= set(snapshot_ids)
             case _:
                 pass
     return ids
@@ -83,9 +81,8 @@ def _map_update(update: TableUpdate, to_ours: Callable[[int], int]) -> TableUpda
             return AddSnapshot(replace(mapped, snapshot_id=to_ours(snapshot.snapshot_id)))
         case SetSnapshotRef(_, ref):
             return replace(update, ref=replace(ref, snapshot_id=to_ours(ref.snapshot_id)))
-        case RemoveSnapshots(snapshot_ids):
-            return RemoveSnapshots(tuple(to_ours(snapshot_id) for snapshot_id in snapshot_ids))
         case _:
+            # a snapshot's other id may be removed: that is no change
             return update
 
 

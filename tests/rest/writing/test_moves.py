@@ -103,12 +103,21 @@ def test_both_sides_go_on_after_it(client: Client, catalog: RestCatalog, lake: F
     assert read_iceberg(catalog.load_table("main.t")) == expected
 
 
+FLUSHED = (
+    "INSERT INTO t VALUES (1, 'a')",
+    "INSERT INTO t VALUES (2, 'b')",
+    "CALL ducklake_flush_inlined_data('lake')",
+    "INSERT INTO t VALUES (3, 'inlined')",
+    "TRUNCATE t",
+    "INSERT INTO t SELECT range, 'd' FROM range(200, 220)",
+)
+
+
 def test_files_that_come_back_stay_out_of_the_past(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
     """Rows of flushed and of derived files carry lake snapshots of their own: merged with others they are not there again."""
     session = lake.duckdb()
     rows: dict[int, list[Any]] = {}
-    for statement in ("INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')", "CALL ducklake_flush_inlined_data('lake')",
-                      "INSERT INTO t VALUES (3, 'inlined')", "TRUNCATE t", "INSERT INTO t SELECT range, 'd' FROM range(200, 220)"):  # fmt: skip
+    for statement in FLUSHED:
         session.execute(statement)
         rows[find_head(session)] = read_table(session)
     target = list(rows)[3]
