@@ -213,7 +213,8 @@ BEGIN
                           AND x.whole = CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''''
                                              WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '''')
                                              ELSE x.root || coalesce(s.path, '''') END || coalesce(t.path, '''') || f.path)
-            OR EXISTS (SELECT FROM tails x JOIN %1$I.iceberg_kept_file k ON k.path = x.whole)
+            OR EXISTS (SELECT FROM tails x JOIN %1$I.iceberg_kept_file k ON k.path = x.whole
+                         JOIN %1$I.ducklake_table t ON t.table_id = k.table_id AND t.end_snapshot IS NULL)
             -- derived files are published for older snapshots too
             OR EXISTS (SELECT FROM tails x WHERE x.whole ~ ''/data/inlined-[0-9]+-[0-9a-f]+\.parquet$'')', TG_TABLE_SCHEMA)
        INTO is_named USING NEW.path, coalesce(NEW.path_is_relative, true);
