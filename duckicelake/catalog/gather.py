@@ -137,5 +137,5 @@ def _read_embedded(objects: Objects, folder: str, row: PartialFileRow, memory: T
     found = memory.embedded.get(row.data_file_id)
     if found is None:
         uri = file_uri(folder, row.path, row.path_is_relative)
-        found = memory.embedded[row.data_file_id] = read_embedded(objects.open(uri, row.file_size_bytes))
+        found = memory.embedded[row.data_file_id] = read_embedded(objects.open(uri, row.file_size_bytes), row.partial_max)
     return found

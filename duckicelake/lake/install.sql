@@ -227,10 +227,12 @@ BEGIN
         WITH lake AS (
             SELECT coalesce((SELECT m.value FROM %1$I.ducklake_metadata m WHERE m.key = ''data_path'' AND m.scope IS NULL), '''') AS root
         ), path AS (
-            SELECT l.root, CASE WHEN $2 THEN l.root || $1 ELSE $1 END AS whole FROM lake l
+            -- clients call a local file by its URI, DuckLake by its path
+            SELECT l.root, regexp_replace(CASE WHEN $2 THEN l.root || $1 ELSE $1 END, ''^file://'', '''') AS whole FROM lake l
         ), tails AS (
-            SELECT p.root, p.whole, ARRAY(SELECT substr(p.whole, n + 1) FROM generate_series(0, length(p.whole)) n
-                                           WHERE n = 0 OR substr(p.whole, n, 1) = ''/'') AS paths
+            SELECT p.root, p.whole, ''file://'' || p.whole AS uri,
+                   ARRAY(SELECT substr(p.whole, n + 1) FROM generate_series(0, length(p.whole)) n
+                          WHERE n = 0 OR substr(p.whole, n, 1) = ''/'') || (''file://'' || p.whole) AS paths
               FROM path p
         ), found AS (
             SELECT f.table_id, f.path, coalesce(f.path_is_relative, true) AS is_relative
@@ -239,7 +241,7 @@ BEGIN
             SELECT f.table_id, f.path, coalesce(f.path_is_relative, true)
               FROM tails x JOIN %1$I.ducklake_delete_file f ON f.path = ANY(x.paths)
         )
-        SELECT EXISTS (SELECT FROM tails x, found f WHERE NOT f.is_relative AND f.path = x.whole)
+        SELECT EXISTS (SELECT FROM tails x, found f WHERE NOT f.is_relative AND f.path IN (x.whole, x.uri))
             OR EXISTS (SELECT FROM tails x, found f
                          JOIN %1$I.ducklake_table t ON t.table_id = f.table_id
                          JOIN %1$I.ducklake_schema s ON s.schema_id = t.schema_id
@@ -247,7 +249,8 @@ BEGIN
                           AND x.whole = CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''''
                                              WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '''')
                                              ELSE x.root || coalesce(s.path, '''') END || coalesce(t.path, '''') || f.path)
-            OR EXISTS (SELECT FROM tails x JOIN %1$I.iceberg_kept_file k ON k.path = x.whole)
+            OR EXISTS (SELECT FROM tails x JOIN %1$I.iceberg_kept_file k ON k.path IN (x.whole, x.uri)
+                         JOIN %1$I.ducklake_table t ON t.table_id = k.table_id AND t.end_snapshot IS NULL)
             -- derived files are published for older snapshots too
             OR EXISTS (SELECT FROM tails x WHERE x.whole ~ ''/data/inlined-[0-9]+-[0-9a-f]+\.parquet$'')', TG_TABLE_SCHEMA)
        INTO is_named USING NEW.path, coalesce(NEW.path_is_relative, true);

@@ -135,7 +135,7 @@ def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_id
 
 SELECT_PARTIAL_FILES = """
 SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
-       f.record_count, f.file_size_bytes, f.row_id_start, s.snapshot_id AS written_at, c.changes_made
+       f.record_count, f.file_size_bytes, f.row_id_start, s.snapshot_id AS written_at, c.changes_made, f.partial_max
   FROM ducklake_data_file f
   -- a lake snapshot names the next file id after its own files
   LEFT JOIN LATERAL (SELECT w.snapshot_id FROM ducklake_snapshot w WHERE w.next_file_id > f.data_file_id

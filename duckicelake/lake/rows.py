@@ -187,6 +187,7 @@ class PartialFileRow:
     row_id_start: int | None
     written_at: int | None
     changes_made: str | None
+    partial_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,10 @@ class Embedded:
         return np.arange(first, first + len(self.snapshot_ids), dtype=np.int64)
 
 
-def read_embedded(source: BinaryIO) -> Embedded:
+def read_embedded(source: BinaryIO, newest: int | None = None) -> Embedded:
     """Read the lake snapshot and the row id of each row; only these columns and the footer are fetched from `source`.
 
+    Rows of Iceberg clients may have none: DuckDB shows them from the file's `newest` lake snapshot on.
     Raises: Unsupported — the file embeds no lake snapshots
     """
     with telling("data file"):
@@ -51,9 +52,13 @@ def read_embedded(source: BinaryIO) -> Embedded:
         if SNAPSHOT_COLUMN not in names:
             raise Unsupported(f"A data file said to span snapshots has no column {SNAPSHOT_COLUMN}.")
         table = file.read(columns=[name for name in (SNAPSHOT_COLUMN, ROW_ID_COLUMN) if name in names], use_threads=False)
-        row_ids = read_longs(table.column(ROW_ID_COLUMN)) if ROW_ID_COLUMN in names else None
+        is_numbered = ROW_ID_COLUMN in names and not table.column(ROW_ID_COLUMN).null_count
+        row_ids = read_longs(table.column(ROW_ID_COLUMN)) if is_numbered else None
+        snapshot_ids: AnyArray = table.column(SNAPSHOT_COLUMN)
+        if newest is not None and snapshot_ids.null_count:
+            snapshot_ids = snapshot_ids.fill_null(newest)
         field_ids, _ = find_columns(file.schema_arrow)
-        return Embedded(read_longs(table.column(SNAPSHOT_COLUMN)), row_ids, frozenset(i for i in field_ids.values() if i is not None))
+        return Embedded(read_longs(snapshot_ids), row_ids, frozenset(i for i in field_ids.values() if i is not None))
 
 
 def can_restore(columns: Sequence[InlinedColumn], embedded: Embedded) -> bool:

@@ -87,7 +87,8 @@ def test_a_file_is_removed_with_its_last_row(lake: FreshLake) -> None:
     conn.execute("INSERT INTO iceberg_kept_file VALUES (1, 's3://b/beside.parquet')")
     conn.execute("INSERT INTO ducklake_delete_file (delete_file_id, path, path_is_relative) VALUES (8, 's3://b/whole.parquet', false)")
     named = [(f"main/t/{path}", True), (f"{lake.data_path}main/t/{path}", False), ("s3://b/beside.parquet", False)]
-    named += [("s3://b/whole.parquet", False), ("s3://b/t/data/inlined-7-0aff.parquet", False)]
+    conn.execute("INSERT INTO ducklake_delete_file (delete_file_id, path, path_is_relative) VALUES (9, '/x/local.parquet', false)")
+    named += [("file:///x/local.parquet", False), ("s3://b/whole.parquet", False), ("s3://b/t/data/inlined-7-0aff.parquet", False)]
     for known in (*named, (path, True), ("main/t/other.parquet", True)):
         conn.execute(insert, known)
     found = conn.execute("SELECT path FROM ducklake_files_scheduled_for_deletion ORDER BY 1").fetchall()

@@ -62,6 +62,15 @@ def test_merged_files_tell_their_snapshots(table: InlinedTable, objects: Objects
     assert found.find_row_ids(None) is None
 
 
+def test_rows_without_numbers_are_of_the_newest_lake_snapshot() -> None:
+    """Iceberg clients leave lineage columns empty where rows inherit; what DuckDB merged of that, it shows from the newest on."""
+    sink = io.BytesIO()
+    columns = {"_ducklake_internal_row_id": [4, None], "_ducklake_internal_snapshot_id": [None, 5]}
+    pq.write_table(pa.table(columns, schema=pa.schema([(name, pa.int64()) for name in columns])), sink)
+    found = read_embedded(sink, 9)
+    assert (found.snapshot_ids.tolist(), found.row_ids) == ([9, 5], None)
+
+
 def test_only_the_columns_asked_for_are_fetched(tmp_path: Path) -> None:
     """A wide data file is not read for two columns of it."""
     path = tmp_path / "wide.parquet"

@@ -7,11 +7,11 @@ import psycopg
 
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.beside import ReadySnapshot, make_ready
-from duckicelake.catalog.writing.deletes import DeleteWriter, ReadyDeletes
-from duckicelake.catalog.writing.manifests import ManifestReader
 from duckicelake.catalog.writing.places import Grounds
-from duckicelake.catalog.writing.snapshots import FileChange, find_changes, find_move
+from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
+from duckicelake.catalog.writing.ready.deletes import DeleteWriter, ReadyDeletes
+from duckicelake.catalog.writing.ready.manifests import ManifestReader
+from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_move
 from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from duckicelake.catalog.writing.bases import Base
-from duckicelake.catalog.writing.beside import Numbers, ReadySnapshot, to_kept
-from duckicelake.catalog.writing.deletes import ReadyDeletes
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.places import Grounds, check_files
-from duckicelake.catalog.writing.snapshots import FIRST_LINEAGE_FORMAT, FileChange, take_files
+from duckicelake.catalog.writing.ready.beside import Numbers, ReadySnapshot, to_kept
+from duckicelake.catalog.writing.ready.deletes import ReadyDeletes
+from duckicelake.catalog.writing.ready.snapshots import FIRST_LINEAGE_FORMAT, FileChange, take_files
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot

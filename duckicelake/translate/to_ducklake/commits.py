@@ -9,7 +9,6 @@ from duckicelake.iceberg.requests.requirements import AssertRefSnapshotId, Requi
 from duckicelake.iceberg.requests.updates import (
     AddSnapshot,
     RemovePartitionStatistics,
-    RemoveSnapshots,
     RemoveStatistics,
     SetPartitionStatistics,
     SetSnapshotRef,
@@ -32,8 +31,6 @@ def list_client_ids(requirements: Sequence[Requirement], updates: Sequence[Table
                 ids |= {snapshot.snapshot_id, snapshot.parent_snapshot_id or snapshot.snapshot_id}
             case SetSnapshotRef(_, ref):
                 ids.add(ref.snapshot_id)
-            case RemoveSnapshots(snapshot_ids):
-                ids |= set(snapshot_ids)
             case SetStatistics(file):
                 ids |= {file.snapshot_id, *(blob.snapshot_id for blob in file.blob_metadata)}
             case SetPartitionStatistics(file):
@@ -99,8 +96,6 @@ def _map_update(update: TableUpdate, to_ours: Callable[[int], int]) -> TableUpda
             return AddSnapshot(replace(mapped, snapshot_id=to_ours(snapshot.snapshot_id)))
         case SetSnapshotRef(_, ref):
             return replace(update, ref=replace(ref, snapshot_id=to_ours(ref.snapshot_id)))
-        case RemoveSnapshots(snapshot_ids):
-            return RemoveSnapshots(tuple(to_ours(snapshot_id) for snapshot_id in snapshot_ids))
         case SetStatistics(file):
             return SetStatistics(map_statistics(file, to_ours))
         case SetPartitionStatistics(file):
@@ -108,6 +103,7 @@ def _map_update(update: TableUpdate, to_ours: Callable[[int], int]) -> TableUpda
         case RemoveStatistics(snapshot_id) | RemovePartitionStatistics(snapshot_id):
             return replace(update, snapshot_id=to_ours(snapshot_id))
         case _:
+            # a snapshot's other id may be removed: that is no change
             return update
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.rest.writing.maintenance import expire_everything
+from tests.rest.writing.refs.maintenance import expire_everything
 from tests.support.readers import Served
 from tests.support.spark import Spark
 

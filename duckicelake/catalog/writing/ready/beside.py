@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.catalog.outbox import format_digest
-from duckicelake.catalog.writing.manifests import ManifestReader, OpenManifest
-from duckicelake.catalog.writing.snapshots import FileChange, find_added
+from duckicelake.catalog.writing.ready.manifests import ManifestReader, OpenManifest
+from duckicelake.catalog.writing.ready.snapshots import FileChange, find_added
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, encode_manifest_list

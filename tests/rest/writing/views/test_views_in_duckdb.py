@@ -7,7 +7,20 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 from tests.rest.serving import Server, make_settings, serve
-from tests.rest.writing.views import COLUMNS, VIEWS, commit, count_snapshots, create, ident, load, names, post, replace_text, texts, version
+from tests.rest.writing.views.requests import (
+    COLUMNS,
+    VIEWS,
+    commit,
+    count_snapshots,
+    create,
+    ident,
+    load,
+    names,
+    post,
+    replace_text,
+    texts,
+    version,
+)
 from tests.support.lakes import FreshLake
 
 

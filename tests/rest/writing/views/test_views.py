@@ -7,7 +7,7 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 from tests.rest.serving import Server
-from tests.rest.writing.views import (
+from tests.rest.writing.views.requests import (
     COLUMNS,
     VIEWS,
     commit,

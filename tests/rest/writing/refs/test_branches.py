@@ -1,5 +1,6 @@
 """Snapshots beside main: writes to branches and staged ones, which DuckDB never sees until main takes them over."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,21 +13,26 @@ from pyiceberg.table import Table
 
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, assert_ref, data_file, open_client, read_rows, set_ref
-from tests.rest.writing.maintenance import expire_everything, ids_at
-from tests.support.lakes import FreshLake
+from tests.rest.writing.refs.maintenance import expire_everything, ids_at
+from tests.support.lakes import FreshLake, make_lake
 from tests.support.readers import Served
+from tests.support.shared_stack import SharedStack
 
 
 @pytest.fixture
 def client(server: Server, lake: FreshLake) -> Client:
     """A client of a lake with the table main.t, which DuckDB gave some rows."""
     client = open_client(server, lake)
+    fill(client, lake.duckdb())
+    return client
+
+
+def fill(client: Client, session: DuckDBPyConnection) -> None:
+    """Make the table, and have DuckDB give it the rows BASE."""
     assert client.create().status == 200
-    session = lake.duckdb()
     session.execute("INSERT INTO t SELECT range, 'x' FROM range(0, 50)")
     session.execute("INSERT INTO t VALUES (900, 'inlined'), (901, 'inlined')")
     session.execute("DELETE FROM t WHERE id BETWEEN 20 AND 44")
-    return client
 
 
 BASE = [*range(20), *range(45, 50), 900, 901]
@@ -131,6 +137,28 @@ def test_files_of_clients_are_kept_too(client: Client, catalog: RestCatalog, ses
     expire_everything(session)
     assert ids_at(table.refresh(), "v1") == sorted([*BASE, 5000, 7001, 7002])
     assert ids_at(table) == read_ids(session) == [1]
+
+
+def test_local_files_are_kept_under_either_name(stack: SharedStack, tmp_path: Path) -> None:
+    """DuckLake calls a file by its path, a client by its URI, and main went back and forth between both."""
+    with make_lake(stack, str(tmp_path)) as lake, serve(make_settings(lake)) as server:
+        client, session = open_client(server, lake), lake.duckdb()
+        fill(client, session)
+        catalog = Served(lake, server).pyiceberg().catalog
+        table = branch_off(catalog)
+        table.append(rows_of(table, 7001), branch="dev")
+        table.refresh().append(rows_of(table, 8000))
+        client.commit([set_ref("v1", client.load()["current-snapshot-id"], "tag")])
+        session.execute("TRUNCATE t")
+        expire_everything(session)
+        for name, row in (("dev", 7001), ("v1", 8000), ("dev", 7001)):
+            assert client.commit([set_ref("main", client.load()["refs"][name]["snapshot-id"], "branch")]).status == 200
+            expire_everything(session)
+            assert ids_at(table.refresh()) == read_ids(session) == sorted([*BASE, row])
+        session.execute("TRUNCATE t")
+        expire_everything(session)
+        assert ids_at(table.refresh(), "dev") == sorted([*BASE, 7001])
+        assert ids_at(table, "v1") == sorted([*BASE, 8000])
 
 
 def test_main_is_put_forward_to_a_branch(client: Client, catalog: RestCatalog, session: DuckDBPyConnection) -> None:

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, open_client, read_rows, set_ref
-from tests.rest.writing.maintenance import expire_everything, ids_at
+from tests.rest.writing.refs.maintenance import expire_everything, ids_at
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 
@@ -101,6 +101,32 @@ def test_both_sides_go_on_after_it(client: Client, catalog: RestCatalog, lake: F
     session.execute("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)")
     assert read_table(session) == expected
     assert read_iceberg(catalog.load_table("main.t")) == expected
+
+
+FLUSHED = (
+    "INSERT INTO t VALUES (1, 'a')",
+    "INSERT INTO t VALUES (2, 'b')",
+    "CALL ducklake_flush_inlined_data('lake')",
+    "INSERT INTO t VALUES (3, 'inlined')",
+    "TRUNCATE t",
+    "INSERT INTO t SELECT range, 'd' FROM range(200, 220)",
+)
+
+
+def test_files_that_come_back_stay_out_of_the_past(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
+    """Rows of flushed and of derived files carry lake snapshots of their own: merged with others they are not there again."""
+    session = lake.duckdb()
+    rows: dict[int, list[Any]] = {}
+    for statement in FLUSHED:
+        session.execute(statement)
+        rows[find_head(session)] = read_table(session)
+    target = list(rows)[3]
+    assert client.commit([set_ref("main", target, "branch")]).status == 200
+    for start in (300, 400):
+        session.execute(f"INSERT INTO t SELECT range, 'e' FROM range({start}, {start + 20})")
+        rows[find_head(session)] = read_table(session)
+    session.execute("CALL ducklake_merge_adjacent_files('lake')")
+    check_history(catalog, session, {key: known for key, known in rows.items() if key != list(rows)[2]})
 
 
 @pytest.mark.parametrize("flushes", [pytest.param(True, id="flushed"), pytest.param(False, id="inlined")])

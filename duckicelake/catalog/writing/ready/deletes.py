@@ -7,7 +7,7 @@ from uuid import uuid4
 import psycopg
 
 from duckicelake.catalog.gather import decode_deletes
-from duckicelake.catalog.writing.snapshots import FileChange
+from duckicelake.catalog.writing.ready.snapshots import FileChange
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.read_table import read_inlined_deletes
 from duckicelake.lake.rows import InlinedDeleteRow, TableRow

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from duckicelake.catalog.writing.manifests import LiveFile, ManifestReader, Manifests, live_files
+from duckicelake.catalog.writing.ready.manifests import LiveFile, ManifestReader, Manifests, live_files
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile

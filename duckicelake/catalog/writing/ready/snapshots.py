@@ -3,8 +3,8 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from duckicelake.catalog.writing.equality import EqualityResolver
-from duckicelake.catalog.writing.manifests import DeleteKey, LiveFile, ManifestReader, Manifests, live_files
+from duckicelake.catalog.writing.ready.equality import EqualityResolver
+from duckicelake.catalog.writing.ready.manifests import DeleteKey, LiveFile, ManifestReader, Manifests, live_files
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DATA, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
