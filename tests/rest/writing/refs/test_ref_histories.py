@@ -10,12 +10,12 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
-from tests.rest.writing.test_branches import rows_of
-from tests.rest.writing.test_moves import read_iceberg, read_table
 
 from tests.rest.serving import Server, make_settings, serve
 from tests.rest.writing.client import Client, open_client, set_ref
 from tests.rest.writing.refs.maintenance import EVERYTHING, expire_everything
+from tests.rest.writing.refs.test_branches import rows_of
+from tests.rest.writing.refs.test_moves import read_iceberg, read_table
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 
