@@ -5,8 +5,9 @@ from typing import Annotated, Any
 from fastapi import Query, Response
 
 from duckicelake.catalog.tables import Ident
-from duckicelake.catalog.writing import commit, registration, tables
+from duckicelake.catalog.writing import commit, tables
 from duckicelake.catalog.writing.bases import Ask
+from duckicelake.catalog.writing.lifecycle import registration
 from duckicelake.catalog.writing.once import run_once
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import BadRequest
