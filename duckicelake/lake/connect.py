@@ -5,6 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -60,13 +61,22 @@ class LakeConnection(psycopg.Connection):
 
 
 @dataclass(frozen=True, slots=True)
+class RequestKey:
+    """What tells a client's request from all others; the fingerprint is of what it asks."""
+
+    key: UUID
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lake:
-    """One DuckLake catalog: a Postgres schema reached through a pool of connections."""
+    """One DuckLake catalog: a Postgres schema reached through a pool of connections; `request` is what it is used for."""
 
     name: str
     metadata_schema: str
     dsn: str = field(repr=False)
     pool: ConnectionPool[LakeConnection]
+    request: RequestKey | None = None
 
 
 def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, timeout_s: float = math.inf) -> Lake:

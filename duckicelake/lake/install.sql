@@ -165,6 +165,16 @@ CREATE TABLE IF NOT EXISTS iceberg_view (
     column_aliases text NOT NULL,
     is_told boolean NOT NULL
 );
+-- Requests that clients may send again, by their keys: what became of each.
+CREATE TABLE IF NOT EXISTS iceberg_idempotency (
+    key uuid PRIMARY KEY,
+    fingerprint text NOT NULL,
+    refusal text,
+    message text,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE INDEX IF NOT EXISTS iceberg_ix_idempotency ON iceberg_idempotency (created_at);
 
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
 CREATE TABLE IF NOT EXISTS iceberg_change (

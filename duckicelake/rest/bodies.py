@@ -4,14 +4,11 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-
-class CatalogConfig(TypedDict):
-    """What a client needs to know before anything else."""
-
-    defaults: dict[str, str]
-    overrides: dict[str, str]
-    endpoints: list[str]
-
+CatalogConfig = TypedDict(
+    "CatalogConfig",
+    {"defaults": dict[str, str], "overrides": dict[str, str], "endpoints": list[str], "idempotency-key-lifetime": str},
+)
+"""What a client needs to know before anything else."""
 
 ListNamespacesResponse = TypedDict("ListNamespacesResponse", {"namespaces": list[list[str]], "next-page-token": str | None})
 

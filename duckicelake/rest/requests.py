@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Annotated, Any
+from uuid import UUID
 
-from fastapi import Depends, Request
+from fastapi import Depends, Header, Request
 
+from duckicelake.catalog.writing.once import RequestKey
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, find_list, find_text_map, get_list, get_text, is_text
@@ -26,6 +29,24 @@ async def read_body(request: Request) -> bytes:
 
 
 Body = Annotated[bytes, Depends(read_body)]
+
+
+async def read_key(
+    request: Request,
+    key: Annotated[str | None, Header(alias="Idempotency-Key", description="A UUID: the request may be repeated.")] = None,
+) -> RequestKey | None:
+    """Return the request's key with the fingerprint of all it says, or None when it has no key."""
+    if key is None:
+        return None
+    try:
+        uuid = UUID(key)
+    except ValueError as error:
+        raise BadRequest("The header Idempotency-Key is no UUID.") from error
+    said = (request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body())
+    return RequestKey(uuid, sha256(b"\0".join(said)).hexdigest())
+
+
+Key = Annotated[RequestKey | None, Depends(read_key)]
 
 
 def describe_body(required: Sequence[str], properties: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import psycopg
 from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
+from duckicelake.catalog.writing.lifecycle.purging import list_belongings, purge
 from duckicelake.catalog.writing.places import check_free, check_location, check_target_free, find_first_version, get_place
-from duckicelake.catalog.writing.purging import list_belongings, purge
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable

@@ -9,6 +9,7 @@ import psycopg
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
 from duckicelake.lake.connect import BEGIN_WRITING, LIMIT_WAITS, Lake, mapped_errors
 from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.writing.idempotency import claim
 from duckicelake.lake.writing.rows import LakeHead
 
 LOCK_LAKE = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
@@ -34,7 +35,7 @@ def committing(lake: Lake) -> Generator[Commit]:
 
     DuckDB's readers are not held up; its committers wait and then commit after us.
     Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
-    lost in COMMIT
+    lost in COMMIT. Repeated: the request that the lake is used for has landed
     """
     with mapped_errors(lake.name), lake.pool.connection() as conn:
         conn.execute(BEGIN_WRITING)
@@ -42,6 +43,8 @@ def committing(lake: Lake) -> Generator[Commit]:
             with _told_apart():
                 conn.execute(LIMIT_WAITS)
                 conn.execute(LOCK_LAKE)
+                if lake.request is not None:
+                    claim(conn, lake.request)
                 head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
                 yield Commit(conn, head)
         except BaseException:

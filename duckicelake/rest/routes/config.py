@@ -12,6 +12,8 @@ from duckicelake.rest.door import Door
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
 from duckicelake.rest.served import Served
 
+KEY_LIFETIME = "PT30M"
+
 
 class ConfigRoutes:
     """Tells clients their prefix, the client settings and what works here."""
@@ -34,6 +36,7 @@ class ConfigRoutes:
             "defaults": dict(lake.warehouse.client_properties),
             "overrides": {"prefix": quote(name, safe=""), "namespace-separator": ADVERTISED_SEPARATOR},
             "endpoints": list(self._endpoints),
+            "idempotency-key-lifetime": KEY_LIFETIME,
         }
 
     def _find_only_name(self) -> str:

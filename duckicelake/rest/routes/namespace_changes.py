@@ -2,7 +2,9 @@
 
 from fastapi import Response
 
+from duckicelake.catalog.namespaces import load_namespace
 from duckicelake.catalog.writing import namespaces
+from duckicelake.catalog.writing.once import run_once
 from duckicelake.rest.bodies import GetNamespaceResponse, UpdatePropertiesResponse
 from duckicelake.rest.door import Door
 from duckicelake.rest.params import Levels, Prefix
@@ -10,6 +12,7 @@ from duckicelake.rest.requests import (
     TEXT_MAP,
     TEXTS,
     Body,
+    Key,
     decode_create_namespace,
     decode_update_properties,
     describe_body,
@@ -33,20 +36,30 @@ class NamespaceChangeRoutes:
             "updateProperties": Served(self.update_properties, body=describe_body([], {"removals": TEXTS, "updates": TEXT_MAP})),
         }
 
-    def create_namespace(self, prefix: Prefix, body: Body) -> GetNamespaceResponse:
+    def create_namespace(self, prefix: Prefix, body: Body, key: Key) -> GetNamespaceResponse:
         """Create a namespace, with an optional set of properties."""
         asked = decode_create_namespace(body)
-        made = namespaces.create_namespace(self._door.get_lake(prefix).warehouse, asked.levels, asked.properties)
+        made = run_once(
+            self._door.get_lake(prefix).warehouse,
+            key,
+            lambda w: namespaces.create_namespace(w, asked.levels, asked.properties),
+            lambda w: load_namespace(w, asked.levels),
+        )
         return {"namespace": list(made.levels), "properties": made.properties}
 
-    def drop_namespace(self, prefix: Prefix, levels: Levels) -> Response:
+    def drop_namespace(self, prefix: Prefix, levels: Levels, key: Key) -> Response:
         """Drop a namespace, which must be empty."""
-        namespaces.drop_namespace(self._door.get_lake(prefix).warehouse, levels)
+        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: namespaces.drop_namespace(w, levels), lambda _: None)
         return Response(status_code=204)
 
-    def update_properties(self, prefix: Prefix, levels: Levels, body: Body) -> UpdatePropertiesResponse:
+    def update_properties(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> UpdatePropertiesResponse:
         """Set and remove properties of a namespace."""
         asked = decode_update_properties(body)
         warehouse = self._door.get_lake(prefix).warehouse
-        done = namespaces.update_properties(warehouse, levels, asked.removals, asked.updates)
+        done = run_once(
+            warehouse,
+            key,
+            lambda w: namespaces.update_properties(w, levels, asked.removals, asked.updates),
+            lambda _: namespaces.ChangedProperties(sorted(asked.updates), list(asked.removals), []),
+        )
         return {"updated": list(done.updated), "removed": list(done.removed), "missing": list(done.missing)}

@@ -2,11 +2,14 @@
 
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response
+from fastapi import Query, Response
 
 from duckicelake.catalog.tables import Ident
-from duckicelake.catalog.writing import commit, registration, tables
+from duckicelake.catalog.writing import commit, tables
 from duckicelake.catalog.writing.bases import Ask
+from duckicelake.catalog.writing.lifecycle import registration
+from duckicelake.catalog.writing.once import run_once
+from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
@@ -21,6 +24,7 @@ from duckicelake.rest.requests import (
     TEXT,
     TEXT_MAP,
     Body,
+    Key,
     check_identifier,
     decode_register,
     decode_rename,
@@ -68,28 +72,33 @@ class TableChangeRoutes:
             ),
         }
 
-    def create_table(self, request: Request, prefix: Prefix, levels: Levels, body: Body) -> Response:
+    def create_table(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
         """Create a table in a namespace, or stage it for a commit that creates it."""
         asked = parse_create_table(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "table"))
-        made = tables.create_table(self._door.get_lake(prefix).warehouse, ident, asked)
+        warehouse = self._door.get_lake(prefix).warehouse
+        made = run_once(warehouse, key, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
         return build_response(build_ready_answer(encode_load_result(made)), [])
 
-    def register_table(self, prefix: Prefix, levels: Levels, body: Body) -> Response:
+    def register_table(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
         """Bring a dropped table back by its newest metadata file."""
         asked = decode_register(body)
         if asked.overwrite:
             raise BadRequest("Registering over a table is not taken yet; drop that first, and send overwrite=false.")
-        made = registration.register_table(self._door.get_lake(prefix).warehouse, Ident(levels, asked.name), asked.metadata_location)
+        warehouse, ident = self._door.get_lake(prefix).warehouse, Ident(levels, asked.name)
+        made = run_once(
+            warehouse, key, lambda w: registration.register_table(w, ident, asked.metadata_location), lambda w: load_committed(w, ident)
+        )
         return build_response(build_ready_answer(encode_load_result(made)), [])
 
-    def update_table(self, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
+    def update_table(self, prefix: Prefix, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
         """Commit updates to a table."""
         asked = parse_commit_table(decode_json(body))
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
-        done = commit.commit_table(self._door.get_lake(prefix).warehouse, ident, asked)
+        warehouse = self._door.get_lake(prefix).warehouse
+        done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w: load_committed(w, ident))
         return build_response(build_ready_answer(encode_commit_result(done)), [])
 
     def drop_table(
@@ -97,25 +106,28 @@ class TableChangeRoutes:
         prefix: Prefix,
         levels: Levels,
         name: TableName,
+        key: Key,
         purge: Annotated[bool, Query(alias="purgeRequested", description="The client wants the files gone too.")] = False,
     ) -> Response:
         """Drop a table from the catalog."""
-        tables.drop_table(self._door.get_lake(prefix).warehouse, Ident(levels, name), purged=purge)
+        warehouse = self._door.get_lake(prefix).warehouse
+        run_once(warehouse, key, lambda w: tables.drop_table(w, Ident(levels, name), purged=purge), lambda _: None)
         return Response(status_code=204)
 
-    def rename_table(self, prefix: Prefix, body: Body) -> Response:
+    def rename_table(self, prefix: Prefix, body: Body, key: Key) -> Response:
         """Rename a table, within its namespace or into another."""
         asked = decode_rename(body)
-        tables.rename_table(self._door.get_lake(prefix).warehouse, to_ident(asked.source), to_ident(asked.destination))
+        source, target = to_ident(asked.source), to_ident(asked.destination)
+        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: tables.rename_table(w, source, target), lambda _: None)
         return Response(status_code=204)
 
-    def commit_transaction(self, prefix: Prefix, body: Body) -> Response:
+    def commit_transaction(self, prefix: Prefix, body: Body, key: Key) -> Response:
         """Commit updates to several tables, all or none."""
         asks: list[Ask] = []
         for asked in parse_transaction(decode_json(body)):
             assert asked.identifier is not None
             asks.append(Ask(to_ident(check_identifier(asked.identifier)), asked))
-        commit.commit_tables(self._door.get_lake(prefix).warehouse, asks)
+        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: commit.commit_tables(w, asks), lambda _: None)
         return Response(status_code=204)
 
 

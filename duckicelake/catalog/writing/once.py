@@ -1,0 +1,56 @@
+"""Requests with a key: done once, however often they are sent; each copy is answered alike."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import (
+    AlreadyExists,
+    BadRequest,
+    CatalogError,
+    CommitFailed,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+    Unprocessable,
+)
+from duckicelake.lake.connect import RequestKey, reading, writing
+from duckicelake.lake.writing.idempotency import Outcome, Repeated, find_outcome, note_refusal
+
+Answer = TypeVar("Answer")
+
+FINAL = (AlreadyExists, BadRequest, CommitFailed, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable, NoSuchView, Unprocessable)
+REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FINAL}
+
+
+def run_once(
+    warehouse: Warehouse, request: RequestKey | None, act: Callable[[Warehouse], Answer], repeat: Callable[[Warehouse], Answer]
+) -> Answer:
+    """Return what `act` does, or what `repeat` shows of it when a request with this key has landed before.
+
+    Raises: Unprocessable: the key was another request's. What `act` raises, now or when the key came first
+    """
+    if request is None:
+        return act(warehouse)
+    with reading(warehouse.lake) as conn:
+        found = find_outcome(conn, request)
+    if found is not None:
+        return _repeat(found, request, lambda: repeat(warehouse))
+    try:
+        return act(replace(warehouse, lake=replace(warehouse.lake, request=request)))
+    except Repeated:
+        return run_once(warehouse, request, act, repeat)
+    except FINAL as error:
+        with writing(warehouse.lake) as conn:
+            note_refusal(conn, request, type(error).__name__, error.message)
+        raise
+
+
+def _repeat(found: Outcome, request: RequestKey, repeat: Callable[[], Answer]) -> Answer:
+    if found.fingerprint != request.fingerprint:
+        raise Unprocessable(f"The Idempotency-Key {request.key} was used for another request; send a new one.")
+    if found.refusal is not None:
+        raise REFUSALS[found.refusal](found.message or "")
+    return repeat()

@@ -1,0 +1,62 @@
+"""Keys of requests that clients may send again: what became of each, for as long as clients are told, and a little longer."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import psycopg
+
+from duckicelake.lake.connect import RequestKey
+from duckicelake.lake.read import fetch_rows
+
+
+class Repeated(Exception):
+    """Under the lock it shows that a request with this key has landed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request: it landed, or (`refusal`, an error's name) why it did not."""
+
+    key: UUID
+    fingerprint: str
+    refusal: str | None
+    message: str | None
+
+
+SELECT_OUTCOME = """
+SELECT key, fingerprint, refusal, message FROM iceberg_idempotency WHERE key = %(key)s
+"""
+
+
+def find_outcome(conn: psycopg.Connection, request: RequestKey) -> Outcome | None:
+    """Return what became of the request with this key, or None when nobody knows of one."""
+    found = fetch_rows(conn, Outcome, SELECT_OUTCOME, key=request.key)
+    return found[0] if found else None
+
+
+DELETE_OLD = """
+DELETE FROM iceberg_idempotency WHERE created_at < clock_timestamp() - interval '1 hour'
+"""
+
+INSERT_OUTCOME = """
+INSERT INTO iceberg_idempotency (key, fingerprint, refusal, message)
+VALUES (%(key)s, %(fingerprint)s, %(refusal)s, %(message)s)
+ON CONFLICT (key) DO NOTHING
+"""
+
+
+def claim(conn: psycopg.Connection, request: RequestKey) -> None:
+    """Let the key become known with the transaction that does what is asked.
+
+    Raises: Repeated: another transaction did, or refused to
+    """
+    conn.execute(DELETE_OLD)
+    known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": None, "message": None}
+    if conn.execute(INSERT_OUTCOME, known).rowcount == 0:
+        raise Repeated
+
+
+def note_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str, message: str) -> None:
+    """Remember why a request was refused, unless its key is known already."""
+    known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal, "message": message}
+    conn.execute(INSERT_OUTCOME, known)

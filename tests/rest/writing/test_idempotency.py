@@ -1,0 +1,120 @@
+"""Requests with an Idempotency-Key: done once, answered alike, by any server."""
+
+import json
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.rest.serving import Answer, Server, make_settings, serve
+from tests.rest.writing.client import COLUMNS, Client, open_client, read_rows
+from tests.support.lakes import FreshLake
+
+SET = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
+RENAME = {"source": {"namespace": ["main"], "name": "t"}, "destination": {"namespace": ["main"], "name": "u"}}
+
+
+@pytest.fixture
+def client(server: Server, lake: FreshLake) -> Client:
+    """A client of a lake with the table main.t and the namespace n."""
+    client = open_client(server, lake)
+    assert client.create().status == 200
+    assert client.post("namespaces", {"namespace": ["n"]}).status == 200
+    return client
+
+
+def ask(server: Server, method: str, path: str, body: Any, key: str) -> Answer:
+    """Send a request with a key."""
+    headers = {"content-type": "application/json", "idempotency-key": key}
+    return server.ask(method, path, headers, None if body is None else json.dumps(body).encode())
+
+
+WRITES = [
+    pytest.param("POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, id="create table"),
+    pytest.param("POST", "namespaces/main/tables/t", SET, id="commit"),
+    pytest.param("POST", "tables/rename", RENAME, id="rename"),
+    pytest.param("POST", "transactions/commit", {"table-changes": [SET | {"identifier": RENAME["source"]}]}, id="transaction"),
+    pytest.param("DELETE", "namespaces/main/tables/t", None, id="drop table"),
+    pytest.param("DELETE", "namespaces/main/tables/t?purgeRequested=true", None, id="purge"),
+    pytest.param("POST", "namespaces", {"namespace": ["new"], "properties": {"a": "b"}}, id="create namespace"),
+    pytest.param("POST", "namespaces/n/properties", {"updates": {"a": "b"}, "removals": []}, id="properties"),
+    pytest.param("DELETE", "namespaces/n", None, id="drop namespace"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+def test_a_copy_changes_nothing(client: Client, lake: FreshLake, method: str, path: str, body: Any) -> None:
+    """It gets the answer of the first; so it does from another server."""
+    key = str(uuid4())
+    first = ask(client.server, method, path, body, key)
+    assert first.status in (200, 204)
+    rows = read_rows(lake)
+    again = ask(client.server, method, path, body, key)
+    assert (again.status, again.body) == (first.status, first.body)
+    with serve(make_settings(lake)) as other:
+        again = ask(other, method, path, body, key)
+    assert (again.status, again.body) == (first.status, first.body)
+    assert read_rows(lake) == rows
+
+
+def test_a_registration_is_repeated(client: Client) -> None:
+    """It answers with the table."""
+    body = {"name": "t", "metadata-location": client.server.get("namespaces/main/tables/t").json["metadata-location"]}
+    client.server.ask("DELETE", "namespaces/main/tables/t")
+    key = str(uuid4())
+    first = ask(client.server, "POST", "namespaces/main/register", body, key)
+    assert first.status == 200
+    assert ask(client.server, "POST", "namespaces/main/register", body, key).body == first.body
+
+
+def test_a_refusal_is_final(client: Client, lake: FreshLake) -> None:
+    """The copy is refused alike, though it could be done by now; a new key may do it."""
+    key, create = str(uuid4()), {"name": "t", "schema": COLUMNS}
+    first = ask(client.server, "POST", "namespaces/main/tables", create, key)
+    assert first.error == (409, "AlreadyExistsException")
+    client.server.ask("DELETE", "namespaces/main/tables/t")
+    rows = read_rows(lake)
+    assert ask(client.server, "POST", "namespaces/main/tables", create, key).body == first.body
+    assert read_rows(lake) == rows
+    assert ask(client.server, "POST", "namespaces/main/tables", create, str(uuid4())).status == 200
+
+
+def test_a_key_is_of_one_request(client: Client, lake: FreshLake) -> None:
+    """Another request with it is refused, and so is a key that is none; nothing changes."""
+    key = str(uuid4())
+    assert ask(client.server, "POST", "namespaces/main/tables/t", SET, key).status == 200
+    rows = read_rows(lake)
+    assert ask(client.server, "DELETE", "namespaces/main/tables/t", None, key).error == (422, "UnprocessableEntityException")
+    assert ask(client.server, "DELETE", "namespaces/main/tables/t", None, "mine").error == (400, "BadRequestException")
+    assert read_rows(lake) == rows
+
+
+def test_copies_at_the_same_moment_are_one(client: Client, lake: FreshLake) -> None:
+    """Of eight copies one does it, and all hear so."""
+    key, answers = str(uuid4()), list[Answer]()
+    before = count_snapshots(lake)
+
+    def send() -> None:
+        answers.append(ask(client.server, "POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, key))
+
+    threads = [Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answer.status for answer in answers] == [200] * 8
+    assert len({answer.json["metadata"]["table-uuid"] for answer in answers}) == 1
+    assert count_snapshots(lake) == before + 1
+
+
+def count_snapshots(lake: FreshLake) -> int:
+    """How many lake snapshots there are."""
+    row = lake.psycopg().execute("SELECT count(*) FROM ducklake_snapshot").fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_clients_are_told(client: Client) -> None:
+    """How long a key is known; it is known for twice that."""
+    assert client.server.get("/v1/config").json["idempotency-key-lifetime"] == "PT30M"
