@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from duckdb import DuckDBPyConnection
+from duckdb import DuckDBPyConnection, TransactionException
 
 from tests.differential.generator.model import Lake, Moment, Table, appended_rows, changed_rows, only_appended
 from tests.differential.generator.steps import History
@@ -12,6 +12,15 @@ from tests.differential.generator.steps import History
 READ_HEAD = "SELECT id FROM ducklake_current_snapshot('lake')"
 READ_CHANGES = "SELECT snapshot_id, changes FROM ducklake_snapshots('lake') ORDER BY snapshot_id"
 READ_TABLE_ID = "SELECT table_id FROM ducklake_table_info('lake') WHERE table_uuid = ?"
+METADATA = "__ducklake_metadata_lake.lake"
+READ_DOUBLED = f"""
+SELECT DISTINCT s.schema_name, t.table_name
+  FROM {METADATA}.ducklake_delete_file a
+  JOIN {METADATA}.ducklake_delete_file b ON a.data_file_id = b.data_file_id AND a.delete_file_id < b.delete_file_id
+  JOIN {METADATA}.ducklake_table t ON t.table_id = a.table_id
+  JOIN {METADATA}.ducklake_schema s ON s.schema_id = t.schema_id
+ WHERE (a.end_snapshot IS NULL OR b.begin_snapshot < a.end_snapshot) AND (b.end_snapshot IS NULL OR a.begin_snapshot < b.end_snapshot)
+"""
 NOT_OF_ROWS = {"tables_altered", "tables_dropped", "tables_created"}
 
 
@@ -25,12 +34,26 @@ def replay(conn: DuckDBPyConnection, history: History, outside: str) -> Iterator
     before = read_head(conn)
     for step, statements, lake in history.run():
         for statement in statements:
-            conn.execute(statement)
+            _execute(conn, statement, is_maintenance=step.is_maintenance)
         head = read_head(conn)
         assert head <= before + 1 or step.is_maintenance, f"one step made lake snapshots {before + 1} to {head}"
         for lake_snapshot_id in range(before + 1, head + 1):
             yield Moment(lake_snapshot_id, lake, step.touched, step.inserted, step.is_maintenance)
         before = head
+
+
+def _execute(conn: DuckDBPyConnection, statement: str, *, is_maintenance: bool) -> None:
+    """Run a statement; DuckDB 1.5.5 cannot rewrite some tables with a renamed column, and leaves them as they are."""
+    try:
+        conn.execute(statement)
+    except TransactionException as error:
+        if not is_maintenance or "inlined-data aggregates" not in str(error):
+            raise
+
+
+def find_doubled(conn: DuckDBPyConnection) -> set[tuple[str, str]]:
+    """The tables, by every name they had, with files that DuckDB reads twice at old snapshots: they have two delete files then."""
+    return set(conn.execute(READ_DOUBLED).fetchall())
 
 
 def read_head(conn: DuckDBPyConnection) -> int:

@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from tests.differential.replay import find_doubled
 from tests.support.readers import Ident, Served
 from tests.support.spark import Spark, SparkRefused
 
@@ -86,6 +87,35 @@ def test_altered_and_renamed_in_one_transaction_breaks_the_lake_for_duckdb(serve
     with pytest.raises(duckdb.CatalogException, match="already exists"):
         conn.execute("FROM other")
     assert served.pyiceberg().read(("main", "other"))["id"].to_pylist() == [1]
+
+
+def test_not_null_is_not_set_on_a_table_touched_in_the_transaction(served: Served) -> None:
+    """DuckDB looks at statistics that the transaction has not written yet."""
+    conn = run(served, "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)", "BEGIN", "ALTER TABLE t ADD COLUMN x INTEGER")
+    with pytest.raises(duckdb.CatalogException, match="transaction-local"):
+        conn.execute("ALTER TABLE t ALTER COLUMN id SET NOT NULL")
+
+
+def test_a_file_with_deletes_of_both_kinds_is_read_twice_once_it_was_rewritten(served: Served) -> None:
+    """The flush gives it a second delete file for the time before; what the catalog publishes keeps its rows."""
+    outside = served.lake.data_path.replace("/data/", "/outside/") + "nine.parquet"
+    conn = run(
+        served,
+        "CREATE TABLE t (id INTEGER)",
+        f"COPY (SELECT i::INTEGER AS id FROM range(9) r(i)) TO '{outside}'",
+        "BEGIN",
+        f"CALL ducklake_add_data_files('lake', 't', '{outside}')",
+        "DELETE FROM t WHERE id = 3",
+        "COMMIT",
+        "DELETE FROM t WHERE id < 5",
+        "CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0)",
+    )
+    count = "SELECT count(*) FROM (FROM t AT (VERSION => 3))"
+    assert conn.execute(count).fetchone() == (4,)
+    conn.execute("CALL ducklake_flush_inlined_data('lake')")
+    assert conn.execute(count).fetchone() == (13,)
+    assert find_doubled(conn) == {("main", "t")}
+    assert served.pyiceberg().read(("main", "t"), 3)["id"].to_pylist() == [5, 6, 7, 8]
 
 
 def test_a_column_that_an_added_file_lacks_is_deleted_as_if_not_null(served: Served) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from tests.differential.generator.definitions import CreateNamespace, RenameTable
+from tests.differential.generator.definitions import CreateNamespace, RenameTable, SetRequired
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.names import NAMESPACES
 from tests.differential.generator.kinds import SCALARS
@@ -76,9 +76,19 @@ def _draw_transaction(draw: Draw, lake: Lake) -> list[Step]:
 
 
 def _breaks_duckdb(before: list[Operation], operation: Operation) -> bool:
-    """A table altered and then renamed in one transaction gets its columns twice in DuckDB 1.5.5, which then reads no table."""
-    altered = {getattr(other, "table_id", None) for other in before if not isinstance(other, RowOperation)}
-    return isinstance(operation, RenameTable) and operation.table_id in altered
+    """What DuckDB 1.5.5 cannot do in one transaction.
+
+    A table altered and then renamed gets its columns twice, and no table can be read any more. One renamed and then altered
+    takes no inlined rows. NOT NULL is only set on a table that the transaction has not touched.
+    """
+    same = [other for other in before if getattr(other, "table_id", None) == getattr(operation, "table_id", None)]
+    match operation:
+        case RenameTable():
+            return any(not isinstance(other, RowOperation) for other in same)
+        case SetRequired(required=True):
+            return bool(same)
+        case _:
+            return not isinstance(operation, RowOperation) and any(isinstance(other, RenameTable) for other in same)
 
 
 def _draw_operation(draw: Draw, lake: Lake, makers: tuple[Maker, ...]) -> Operation | None:
