@@ -66,7 +66,7 @@ def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
         metadata_log=log[::-1],
         shapes=tuple(fetch_rows(conn, ShapeNote, SELECT_SHAPES, table_id=table_id)),
         refs=read_ref_notes(conn, table_id),
-        statistics=[(row[0], row[1]) for row in conn.execute(SELECT_STATISTICS, {"table_id": table_id})],
+        statistics=tuple((row[0], row[1]) for row in conn.execute(SELECT_STATISTICS, {"table_id": table_id})),
     )
 
 
