@@ -1,5 +1,6 @@
 """A catalog to read from: one that runs already, or one with a lake of its own for as long as the demo takes."""
 
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
 
-from duckicelake.backends.home import Home, open_home
+from duckicelake.backends.home import Home, open_home, read_json
 from duckicelake.backends.ports import is_free
 from duckicelake.commands.embedded import join_home
 from duckicelake.commands.facts import Facts, find_facts
@@ -48,21 +49,23 @@ def start_server() -> Generator[tuple[Facts, Home]]:
     """
     with tempfile.TemporaryDirectory(prefix="duckicelake-demo-") as folder:
         home, log_path = Path(folder) / "home", Path(folder) / "server.log"
-        port = next(port for port in PORTS if is_free(port))
+        port = secrets.choice([port for port in PORTS if is_free(port)])
         with log_path.open("wb") as log:
             command = [sys.executable, "-m", "duckicelake.cli", "serve", "--home", str(home), "--port", str(port)]
             server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            _wait_ready(server, f"http://127.0.0.1:{port}", log_path)
+            _wait_ready(server, Home(home), log_path)
             yield find_server(home, None)
         finally:
             _stop(server)
 
 
-def _wait_ready(server: subprocess.Popen[bytes], uri: str, log_path: Path) -> None:
+def _wait_ready(server: subprocess.Popen[bytes], home: Home, log_path: Path) -> None:
+    """Wait for what the server itself says: somebody else may answer at its port."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.poll() is None:
-        if _is_ready(uri):
+        said = read_json(home.server_path)
+        if said is not None and _is_ready(said["catalog_uri"]):
             return
         time.sleep(0.1)
     raise ServerFailed(f"The demo's server did not start:\n{log_path.read_text()}")

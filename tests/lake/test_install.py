@@ -101,8 +101,9 @@ def test_a_lake_is_adopted_while_duckdb_writes(lake: FreshLake, tmp_path: Path) 
 
     def write(number: int) -> None:
         session = bare.duckdb()
-        # whichever writer is slower loses the race for the next snapshot again and again
+        # whichever writer is slower loses the race for the next snapshot again and again, and waits longer each time
         session.execute("SET ducklake_max_retry_count = 1000")
+        session.execute("SET ducklake_retry_backoff = 1")
         session.execute(f"CREATE TABLE t{number} (i INTEGER)")
         while not stopping.is_set():
             session.execute(f"INSERT INTO t{number} SELECT range FROM range(20)")

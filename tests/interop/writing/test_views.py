@@ -1,6 +1,7 @@
 """Stock clients make and read views over REST, DuckDB in the same lake."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import duckdb
 import pyarrow as pa
@@ -79,7 +80,8 @@ def test_pyiceberg_loads_what_duckdb_made(served: Served, catalog: RestCatalog) 
 
 @pytest.fixture
 def run(served: Served, spark: Spark) -> Callable[[str], pa.Table]:
-    """Spark with the catalog under the warehouse's name, and the table `ns.t`; stays in `lake.ns`."""
+    """Spark with the catalog under the warehouse's name, and the table `ns.t`; a session of its own stays in `lake.ns`."""
+    spark = replace(spark, session=spark.session.newSession())
     add_catalog(spark.session, WAREHOUSE, served.rest_catalog())
     served.lake.duckdb().execute("CREATE SCHEMA ns")
     served.lake.duckdb().execute("CREATE TABLE ns.t AS SELECT range AS id, 'n' || range AS name, range / 2 AS score FROM range(10)")
