@@ -115,6 +115,26 @@ def test_rows_with_one_row_id_are_lost(served: Served) -> None:
     assert sorted(published(served, "id")) == list(range(20))
 
 
+def test_rows_merged_into_those_just_added_have_their_row_ids(served: Served) -> None:
+    """MERGE gives out the transaction's row ids from the start again; after that an UPDATE is fine, and the next loses a row."""
+    merge = "MERGE INTO t USING (VALUES (1), (2)) s(i) ON id = s.i"
+    conn = run(
+        served,
+        "CREATE TABLE t (id INTEGER, x INTEGER)",
+        *(
+            "BEGIN",
+            "INSERT INTO t VALUES (1, 0)",
+            f"{merge} WHEN MATCHED THEN UPDATE SET x = 1 WHEN NOT MATCHED THEN INSERT VALUES (s.i, 0)",
+        ),
+        "UPDATE t SET x = 2",
+    )
+    assert conn.execute("SELECT count(*), count(DISTINCT rowid) FROM t").fetchone() == (2, 1)
+    conn.execute("UPDATE t SET x = 3")
+    conn.execute("COMMIT")
+    assert conn.execute("SELECT count(*) FROM (FROM t)").fetchone() == (1,)
+    assert published(served, "x") == [3]
+
+
 @pytest.mark.parametrize("change", ["RENAME COLUMN x TO", "ADD COLUMN"])
 @pytest.mark.parametrize("name", ["l" * 64, "ü" * 32])
 def test_rows_inlined_before_a_column_gets_a_long_name_cannot_be_committed(served: Served, change: str, name: str) -> None:

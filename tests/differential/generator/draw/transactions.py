@@ -28,16 +28,24 @@ def breaks_duckdb(steps: Iterable[Step], before: Sequence[Operation], operation:
         case RenameColumn(name=name):
             return _is_long(name) and _may_inline(same)
         case Delete() | Update() | Merge():
-            return _adds(same) and _updates(same) and any(_leaves_provisional_ids(step, operation.table_id) for step in steps)
+            return _has_ids_twice(steps, same, operation.table_id) and _updates(same)
         case _:
             return False
 
 
-def _leaves_provisional_ids(step: Step, table_id: int) -> bool:
-    """Rows added and updated in one transaction may keep the row ids they had in it, which those of the next have too.
+def _has_ids_twice(steps: Iterable[Step], same: Sequence[Operation], table_id: int) -> bool:
+    """Two rows may have one row id, provisional in this transaction: once both are in its hands, a DELETE of one takes both.
 
-    Of two rows with one id that a transaction has at hand, its next DELETE or UPDATE loses one.
+    MERGE gives such ids out anew, and so does a transaction after one that left some behind.
     """
+    merged = any(
+        isinstance(operation, Merge) and operation.inserts_unmatched and _adds(same[:place]) for place, operation in enumerate(same)
+    )
+    return merged or (_adds(same) and any(_leaves_provisional_ids(step, table_id) for step in steps))
+
+
+def _leaves_provisional_ids(step: Step, table_id: int) -> bool:
+    """Rows added and updated in one transaction may keep the row ids they had in it."""
     same = [other for other in step.operations if isinstance(other, RowOperation) and other.table_id == table_id]
     return any(_updates([operation]) and _adds(same[:place]) for place, operation in enumerate(same))
 
