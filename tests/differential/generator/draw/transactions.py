@@ -36,12 +36,11 @@ def breaks_duckdb(steps: Iterable[Step], before: Sequence[Operation], operation:
 def _has_ids_twice(steps: Iterable[Step], same: Sequence[Operation], table_id: int) -> bool:
     """Two rows may have one row id, provisional in this transaction: once both are in its hands, a DELETE of one takes both.
 
-    MERGE gives such ids out anew, and so does a transaction after one that left some behind.
+    MERGE gives such ids out beside those of other additions, and so does a transaction after one that left some behind.
     """
-    merged = any(
-        isinstance(operation, Merge) and operation.inserts_unmatched and _adds(same[:place]) for place, operation in enumerate(same)
-    )
-    return merged or (_adds(same) and any(_leaves_provisional_ids(step, table_id) for step in steps))
+    adding = [operation for operation in same if _adds([operation])]
+    merged = len(adding) > 1 and any(isinstance(operation, Merge) for operation in adding)
+    return merged or (bool(adding) and any(_leaves_provisional_ids(step, table_id) for step in steps))
 
 
 def _leaves_provisional_ids(step: Step, table_id: int) -> bool:
@@ -59,7 +58,9 @@ def _may_inline(operations: Iterable[Operation]) -> bool:
 
 
 def _adds(operations: Iterable[Operation]) -> bool:
-    return any(isinstance(operation, OnlyAdding | Merge) for operation in operations)
+    return any(
+        isinstance(operation, OnlyAdding) or (isinstance(operation, Merge) and operation.inserts_unmatched) for operation in operations
+    )
 
 
 def _updates(operations: Iterable[Operation]) -> bool:
