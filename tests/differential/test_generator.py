@@ -145,7 +145,7 @@ def test_histories_reach_every_operation() -> None:
     seen: set[str] = set()
 
     @seed(1)
-    @history_settings(300)
+    @history_settings(600)
     @given(histories(wide=True))
     def collect(history: History) -> None:
         seen.update(type(operation).__name__ for step in history.steps for operation in step.operations)
