@@ -43,7 +43,7 @@ def replay(conn: DuckDBPyConnection, history: History, outside: str) -> Iterator
 
 
 def _execute(conn: DuckDBPyConnection, statement: str, *, is_maintenance: bool) -> None:
-    """Run a statement; DuckDB 1.5.5 cannot rewrite some tables with a renamed column, and leaves them as they are."""
+    """Run a statement; DuckDB 1.5.5 cannot rewrite tables with a column that older inlined rows lack, and leaves them as they are."""
     try:
         conn.execute(statement)
     except TransactionException as error:

@@ -96,6 +96,75 @@ def test_not_null_is_not_set_on_a_table_touched_in_the_transaction(served: Serve
         conn.execute("ALTER TABLE t ALTER COLUMN id SET NOT NULL")
 
 
+def test_rows_with_one_row_id_are_lost(served: Served) -> None:
+    """Rows added and updated in one transaction keep the row ids they had in it; the next one gives them out again.
+
+    With two such rows at hand, its DELETE takes both. The lake has lost the other one, and so have its readers.
+    """
+    added = "INSERT INTO t VALUES ({}, 0)"
+    conn = run(served, "CREATE TABLE t AS SELECT i::INTEGER AS id, 0 AS x FROM range(20) r(i)")
+    for statement in ("BEGIN", added.format(100), "UPDATE t SET x = 1", "COMMIT"):
+        conn.execute(statement)
+    assert conn.execute("SELECT rowid FROM t WHERE id = 100").fetchone() == (10**18,)
+    for statement in ("BEGIN", added.format(200), "UPDATE t SET x = 2 WHERE id = 100"):
+        conn.execute(statement)
+    assert conn.execute("SELECT count(*) FROM t").fetchone() == (22,)
+    conn.execute("DELETE FROM t WHERE id = 200")
+    conn.execute("COMMIT")
+    assert conn.execute("SELECT id FROM t WHERE id >= 100").fetchall() == []
+    assert sorted(published(served, "id")) == list(range(20))
+
+
+def test_rows_merged_into_those_just_added_have_their_row_ids(served: Served) -> None:
+    """MERGE gives out the transaction's row ids from the start again; after that an UPDATE is fine, and the next loses a row."""
+    merge = "MERGE INTO t USING (VALUES (1), (2)) s(i) ON id = s.i"
+    conn = run(
+        served,
+        "CREATE TABLE t (id INTEGER, x INTEGER)",
+        *(
+            "BEGIN",
+            "INSERT INTO t VALUES (1, 0)",
+            f"{merge} WHEN MATCHED THEN UPDATE SET x = 1 WHEN NOT MATCHED THEN INSERT VALUES (s.i, 0)",
+        ),
+        "UPDATE t SET x = 2",
+    )
+    assert conn.execute("SELECT count(*), count(DISTINCT rowid) FROM t").fetchone() == (2, 1)
+    conn.execute("UPDATE t SET x = 3")
+    conn.execute("COMMIT")
+    assert conn.execute("SELECT count(*) FROM (FROM t)").fetchone() == (1,)
+    assert published(served, "x") == [3]
+
+
+@pytest.mark.parametrize("change", ["RENAME COLUMN x TO", "ADD COLUMN"])
+@pytest.mark.parametrize("name", ["l" * 64, "ü" * 32])
+def test_rows_inlined_before_a_column_gets_a_long_name_cannot_be_committed(served: Served, change: str, name: str) -> None:
+    """From 64 bytes on DuckDB makes no table for inlined rows, but writes into it; with 63 all is well."""
+    conn = run(served, "CREATE TABLE t (id INTEGER, x INTEGER)")
+    alter = f"ALTER TABLE t {change} {{}}{' INTEGER' if change == 'ADD COLUMN' else ''}"
+    for statement in ("BEGIN", "INSERT INTO t VALUES (1, 1)", alter.format(name)):
+        conn.execute(statement)
+    with pytest.raises(duckdb.TransactionException, match="ducklake_inlined_data_"):
+        conn.execute("COMMIT")
+    for statement in ("BEGIN", "INSERT INTO t VALUES (2, 2)", alter.format("l" * 63), "COMMIT"):
+        conn.execute(statement)
+    assert published(served, "id") == [2]
+
+
+@pytest.mark.parametrize("change", ["RENAME COLUMN id TO name", "ADD COLUMN name INTEGER"])
+def test_files_are_not_rewritten_when_older_inlined_rows_lack_a_column(served: Served, change: str) -> None:
+    """DuckDB asks every table of inlined rows for all columns of today; nothing is changed by it."""
+    conn = run(
+        served,
+        "CREATE TABLE t AS SELECT i::INTEGER AS id, i::INTEGER AS x FROM range(20) r(i)",
+        "INSERT INTO t VALUES (100, 100)",
+        "DELETE FROM t WHERE x = 3",
+        f"ALTER TABLE t {change}",
+    )
+    with pytest.raises(duckdb.TransactionException, match="inlined-data aggregates"):
+        conn.execute("CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0)")
+    assert sorted(published(served, "x")) == [0, 1, 2, *range(4, 20), 100]
+
+
 def test_a_file_with_deletes_of_both_kinds_is_read_twice_once_it_was_rewritten(served: Served) -> None:
     """The flush gives it a second delete file for the time before; what the catalog publishes keeps its rows."""
     outside = served.lake.data_path.replace("/data/", "/outside/") + "nine.parquet"

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from tests.differential.generator.definitions import CreateNamespace, RenameTable, SetRequired
+from tests.differential.generator.definitions import CreateNamespace
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.names import NAMESPACES
+from tests.differential.generator.draw.transactions import breaks_duckdb
 from tests.differential.generator.kinds import SCALARS
 from tests.differential.generator.maintenance import (
     Checkpoint,
@@ -18,7 +19,7 @@ from tests.differential.generator.maintenance import (
     RewriteFiles,
 )
 from tests.differential.generator.model import Lake
-from tests.differential.generator.steps import History, Operation, RowOperation, Step
+from tests.differential.generator.steps import History, Operation, Step
 
 Draw = st.DrawFn
 Maker = Callable[[Draw, Lake], Operation | None]
@@ -46,11 +47,11 @@ def histories(draw: Draw, *, types: tuple[str, ...] = SCALARS, wide: bool | None
         take([Step((CreateNamespace(draw(st.sampled_from(NAMESPACES))),))])
     take(tables.draw_new_table(draw, lake))
     for _ in range(draw(st.integers(5, 13))):
-        take(_draw_steps(draw, lake, wide))
+        take(_draw_steps(draw, lake, steps, wide))
     return History(draw(st.sampled_from(_TIME_ZONES)), tuple(steps))
 
 
-def _draw_steps(draw: Draw, lake: Lake, wide: bool) -> list[Step]:
+def _draw_steps(draw: Draw, lake: Lake, before: list[Step], wide: bool) -> list[Step]:
     shape = draw(st.integers(0, 19))
     if not lake.tables or (shape == 14 and len(lake.tables) < _MOST_TABLES):
         return tables.draw_new_table(draw, lake)
@@ -59,36 +60,20 @@ def _draw_steps(draw: Draw, lake: Lake, wide: bool) -> list[Step]:
     if wide and shape >= 16:
         return [Step((_draw_maintenance(draw, lake),))]
     if shape >= 11:
-        return _draw_transaction(draw, lake)
+        return _draw_transaction(draw, lake, before)
     operation = _draw_operation(draw, lake, (*_ROWS, *_ROWS, *_ROWS, *_DEFINITIONS, *_ALONE))
     return [] if operation is None else [Step((operation,))]
 
 
-def _draw_transaction(draw: Draw, lake: Lake) -> list[Step]:
+def _draw_transaction(draw: Draw, lake: Lake, before: list[Step]) -> list[Step]:
     operations: list[Operation] = []
     makers = (*_ROWS, *_DEFINITIONS) if draw(st.integers(0, 2)) == 0 else _ROWS
     for _ in range(draw(st.integers(2, 4))):
         operation = _draw_operation(draw, lake, makers)
-        if operation is not None and not _breaks_duckdb(operations, operation):
+        if operation is not None and not breaks_duckdb(before, operations, operation):
             operations.append(operation)
             lake = operation.apply(lake)
     return [Step(tuple(operations))] if operations else []
-
-
-def _breaks_duckdb(before: list[Operation], operation: Operation) -> bool:
-    """What DuckDB 1.5.5 cannot do in one transaction.
-
-    A table altered and then renamed gets its columns twice, and no table can be read any more. One renamed and then altered
-    takes no inlined rows. NOT NULL is only set on a table that the transaction has not touched.
-    """
-    same = [other for other in before if getattr(other, "table_id", None) == getattr(operation, "table_id", None)]
-    match operation:
-        case RenameTable():
-            return any(not isinstance(other, RowOperation) for other in same)
-        case SetRequired(required=True):
-            return bool(same)
-        case _:
-            return not isinstance(operation, RowOperation) and any(isinstance(other, RenameTable) for other in same)
 
 
 def _draw_operation(draw: Draw, lake: Lake, makers: tuple[Maker, ...]) -> Operation | None:
