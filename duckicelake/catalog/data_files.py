@@ -18,7 +18,7 @@ from duckicelake.translate.files import LeafTypes, check_hive_columns, check_rea
 from duckicelake.translate.locations import file_uri
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
-from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, check_mapped_file
+from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, breaks_vectors, check_mapped_file
 from duckicelake.translate.shape.told_files import with_told
 from duckicelake.translate.shape.told_specs import find_partition as find_told_partition
 from duckicelake.translate.visibility import FileKey
@@ -46,6 +46,7 @@ class DataFiles:
     spec_ids: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
     has_unproven: bool = False
+    breaks_vectors: bool = False
 
     def place(self, keys: Iterable[FileKey]) -> None:
         """Find out the specs of many files at once, before they are asked for one by one."""
@@ -170,6 +171,7 @@ class DataFiles:
         check_hive_columns(row, self.mapping.hive_columns.get(row.mapping_id, frozenset()), spec)
         columns = FileColumns(*read_columns(self.objects.open(uri, row.file_size_bytes)))
         check_mapped_file(row.path, row.mapping_id, columns, self.mapping)
+        self.breaks_vectors |= breaks_vectors(columns, self.mapping.by_mapping.get(row.mapping_id, {}), self.mapping.types)
         self.memory.checked_files.add(row.data_file_id)
 
 

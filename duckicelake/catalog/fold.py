@@ -139,6 +139,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         visibility=_still_live(writer.visibility, shelves),
         aliases=_still_aliased(writer, state),
         has_unproven=writer.files.has_unproven,
+        breaks_vectors=writer.files.breaks_vectors,
     )
     return snapshots
 
@@ -158,7 +159,7 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
     aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
     writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased)
     if earlier is not None:
-        files.has_unproven = earlier.has_unproven
+        files.has_unproven, files.breaks_vectors = earlier.has_unproven, earlier.breaks_vectors
         writer.visibility = {**earlier.visibility, **reading.sources.visibility}
         writer.totals, writer.written, writer.aliases = earlier.totals, dict(earlier.written), dict(earlier.aliases)
     return writer

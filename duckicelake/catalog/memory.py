@@ -49,6 +49,7 @@ class Folded:
     visibility: Mapping[FileKey, Visibility]
     aliases: Mapping[int, Snapshot]
     has_unproven: bool
+    breaks_vectors: bool
 
 
 @dataclass(frozen=True, slots=True)

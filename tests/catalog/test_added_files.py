@@ -1,12 +1,13 @@
 """Files that `ducklake_add_data_files` took in: read by name, since they carry no field ids."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.warehouse import Memories, Warehouse
 from duckicelake.errors import Unsupported
 from tests.catalog.reading import load, open_static
 from tests.support.lakes import FreshLake
@@ -146,3 +147,31 @@ def test_a_file_of_another_type_is_refused(lake: FreshLake, warehouse: Warehouse
     conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
     with pytest.raises(Unsupported, match="in the column 'v'"):
         load(warehouse)
+
+
+@pytest.mark.parametrize(
+    ("column_type", "stored", "is_vectorized"),
+    [
+        ("BIGINT", "INTEGER", False),
+        ("BIGINT", "UTINYINT", False),
+        ("BIGINT", "BIGINT", True),
+        ("INTEGER", "SMALLINT", True),
+        ("TIMESTAMP", "TIMESTAMP_MS", False),
+        ("TIMESTAMP", "TIMESTAMP", True),
+    ],
+)
+def test_a_file_that_breaks_vectors_turns_them_off(
+    lake: FreshLake, warehouse: Warehouse, column_type: str, stored: str, is_vectorized: bool
+) -> None:
+    """Spark's vectorised reader is turned off by what the file's footer says, also when a server starts anew."""
+    conn = lake.duckdb()
+    path = outside(lake, "narrow.parquet")
+    value = "TIMESTAMP '2020-01-02 03:04:05'" if "TIMESTAMP" in column_type else "7"
+    conn.execute(f"CREATE TABLE t (s STRUCT(v {column_type}))")
+    conn.execute(f"COPY (SELECT {{'v': {value}::{stored}}} AS s) TO '{path}'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
+    first = load(warehouse)
+    conn.execute(f"INSERT INTO t SELECT {{'v': {value}::{column_type}}}")
+    later = load(warehouse)
+    for loaded in (first, later, load(replace(warehouse, memories=Memories()))):
+        assert ("read.parquet.vectorization.enabled" not in json.loads(loaded.metadata)["properties"]) is is_vectorized

@@ -80,6 +80,15 @@ def test_added_column_can_not_become_required(served: Served) -> None:
         conn.execute("ALTER TABLE t ALTER COLUMN x SET NOT NULL")
 
 
+def test_rows_older_than_a_sort_column_are_not_flushed(served: Served) -> None:
+    """DuckDB looks for the column in the older inlined rows; they stay where they are, and are published."""
+    create = ("CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (2), (1)")
+    conn = run(served, *create, "ALTER TABLE t ADD COLUMN x INTEGER", "ALTER TABLE t SET SORTED BY (x)")
+    with pytest.raises(duckdb.InvalidInputException, match='Referenced column "x" not found'):
+        conn.execute("CALL ducklake_flush_inlined_data('lake')").fetchall()
+    assert sorted(published(served, "id")) == [1, 2]
+
+
 def test_altered_and_renamed_in_one_transaction_breaks_the_lake_for_duckdb(served: Served) -> None:
     """DuckDB writes such a table's columns twice and reads no table any more; the catalog serves the others."""
     create = ("CREATE TABLE t (id INTEGER)", "CREATE TABLE other AS SELECT 1 AS id")
@@ -298,6 +307,26 @@ def test_spark_cannot_read_widened_numbers_by_vectors(served: Served, spark: Spa
     frames = spark.session.read.option("vectorization-enabled", "true")
     with pytest.raises(SparkRefused, match="ClassCastException"):
         spark.collect(frames.table, f"{reader.catalog}.main.t")
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize(
+    ("column_type", "stored"),
+    [
+        ("BIGINT", "(i % 2)::INTEGER"),
+        ("TIMESTAMP", "(TIMESTAMP '2000-02-29' + INTERVAL (i % 2) DAY)::TIMESTAMP_MS"),
+    ],
+)
+def test_spark_is_kept_off_vectors_by_added_files(served: Served, spark: Spark, column_type: str, stored: str) -> None:
+    """A file that was added may hold fewer bits or milliseconds: its footer tells, and the table's properties keep Spark off vectors."""
+    path = served.lake.data_path.replace("/data/", "/outside/") + "narrow.parquet"
+    conn = run(served, f"CREATE TABLE t (x {column_type})", f"COPY (SELECT {stored} AS x FROM range(40) r(i)) TO '{path}'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
+    reader = served.spark(spark)
+    truth = sorted(served.duckdb_iceberg().read(T)["x"].to_pylist())
+    assert sorted(reader.read(T)["x"].to_pylist()) == truth
+    assert sorted(served.pyiceberg().read(T)["x"].to_pylist()) == truth
 
 
 @pytest.mark.spark

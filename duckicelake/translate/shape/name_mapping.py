@@ -5,6 +5,7 @@ table are merged, and a file is published only when the merged one reads it exac
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from duckicelake.lake.rows import ColumnRow, NameMappingRow
 from duckicelake.translate.shape.leaf_types import reads_as_stored
 
 PROPERTY = "schema.name-mapping.default"
+
+NARROW_INT = re.compile("u?int(8|16|32)")
 
 NamePath = tuple[str, ...]
 """Names from the root column down; a list's element is `element`, a map's are `key` and `value`."""
@@ -154,3 +157,16 @@ def check_mapped_file(path: str, mapping_id: int, columns: FileColumns, mapping:
                 f"DuckLake type {' or '.join(sorted(types))}; Iceberg readers would not show what DuckDB does. "
                 "Copy the table with CREATE TABLE … AS SELECT."
             )
+
+
+def breaks_vectors(columns: FileColumns, paths: Mapping[NamePath, int], types: Mapping[int, frozenset[str]]) -> bool:
+    """Tell whether Spark's vectorised reader (Iceberg 1.11) fails over a file or shows other values than stand in it.
+
+    It takes milliseconds in a dictionary for microseconds, and cannot read 32 bits where the column has 64.
+    `paths` are the columns DuckLake maps by name, `types` all DuckLake types of each by field id.
+    """
+    for path, kind in columns.kinds.items():
+        column = types.get(paths.get(path, -1), frozenset())
+        if column and (kind.startswith("timestamp[ms") or ("int64" in column and NARROW_INT.fullmatch(kind))):
+            return True
+    return False

@@ -132,7 +132,7 @@ class AddColumn:
         next_id = table.next_column_id + count_ids(self.column.kind)
         # DuckLake keeps no statistics of an added column, so it can never become NOT NULL.
         grown = replace(table, columns=(*table.columns, self.column), next_column_id=next_id, seen_null=table.seen_null | {added})
-        return lake.with_table(grown)
+        return lake.with_table(replace(grown, younger=table.younger | {added}) if table.has_had_rows else grown)
 
 
 @dataclass(frozen=True, slots=True)

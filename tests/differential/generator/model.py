@@ -55,6 +55,8 @@ class Table:
     has_had_rows: bool = False
     # Columns that some added file lacks: DuckDB 1.5.5 takes them for NOT NULL when it deletes by that.
     lacking: frozenset[int] = frozenset()
+    # Columns that came after rows: DuckDB 1.5.5 cannot flush such rows once the table is sorted by the column.
+    younger: frozenset[int] = frozenset()
     # What the names of added files mean, by path in lower case.
     file_names: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 

@@ -139,11 +139,11 @@ def draw_partitioning(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_sorting(draw: Draw, lake: Lake) -> Operation | None:
-    """SET or RESET SORTED BY."""
+    """SET or RESET SORTED BY, by columns that are as old as the rows."""
     table = draw_table(draw, lake)
     if table.sorting and draw(st.booleans()):
         return SetSorting(table.table_id, ())
-    columns = [column for column in table.columns if isinstance(column.kind, Scalar)]
+    columns = [column for column in table.columns if isinstance(column.kind, Scalar) and column.column_id not in table.younger]
     chosen = draw(st.lists(st.sampled_from(columns), min_size=1, max_size=2, unique_by=lambda column: column.column_id))
     keys = tuple(SortKey(column.column_id, draw(st.booleans()), draw(st.booleans())) for column in chosen)
     return SetSorting(table.table_id, keys)
