@@ -83,6 +83,8 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     shape = (schemas.format_version, schemas.hidden, mapping.format())
     if earlier is not None and shape != (earlier.format_version, earlier.hidden, earlier.name_mapping):
         return None
+    if earlier is not None and schemas.list_ids(earlier.since.lake_snapshot_id) != earlier.schema_ids:
+        return None
     if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _rewrites_past(sources, earlier)):
         return None
     return Reading(state, sources, schemas, partitioning, mapping, oldest_row, earlier)
@@ -131,6 +133,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         specs=reading.partitioning.specs,
         format_version=reading.schemas.format_version,
         hidden=reading.schemas.hidden,
+        schema_ids=reading.schemas.list_ids(state.position.lake_snapshot_id),
         name_mapping=reading.mapping.format(),
         shelves=shelves,
         written=_still_carried(writer.written, shelves),

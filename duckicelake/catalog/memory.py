@@ -1,7 +1,7 @@
 """What is remembered of one table between two loads. Everything here can be derived again."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from threading import Lock
@@ -41,6 +41,7 @@ class Folded:
     specs: tuple[PublishedSpec, ...]
     format_version: int
     hidden: frozenset[int]
+    schema_ids: Sequence[int]
     name_mapping: str | None
     shelves: Shelves
     written: Mapping[tuple[int, int], ManifestFile]

@@ -47,6 +47,10 @@ class Schemas:
         index = bisect_right(self.timeline, lake_snapshot_id, key=lambda item: item[0])
         return self.timeline[max(index - 1, 0)][1]
 
+    def list_ids(self, lake_snapshot_id: int) -> list[int]:
+        """Return the ids of the schemas up to a lake snapshot, in their order."""
+        return [schema.schema_id for since, schema in self.timeline if since <= lake_snapshot_id]
+
     @property
     def current(self) -> Schema:
         """The schema at the lake's head."""

@@ -100,6 +100,19 @@ def test_an_added_file_shows_the_defaults_of_columns_it_lacks(lake: FreshLake, w
     assert rows(table.scan().to_arrow())[0] == repr({"id": 0, "label": "none", "rank": None})
 
 
+def test_a_file_that_lacks_a_default_changes_the_schemas_of_the_past(lake: FreshLake, warehouse: Warehouse) -> None:
+    """A default counts from the first file without its column, so older snapshots get a schema that says it."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t (id INTEGER, x INTEGER DEFAULT 7, seen TIMESTAMP_NS)")
+    for name, columns in (("a", "i::INT AS id, 1 AS x"), ("b", "i::INT AS id"), ("c", "i::INT AS id, 2 AS x")):
+        conn.execute(f"COPY (SELECT {columns} FROM range(20) r(i)) TO '{outside(lake, f'{name}.parquet')}'")
+        conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, f'{name}.parquet')}', allow_missing => true)")
+        metadata = json.loads(load(warehouse).metadata)
+        known = {schema["schema-id"] for schema in metadata["schemas"]}
+        assert {snapshot["schema-id"] for snapshot in metadata["snapshots"]} <= known
+    assert sorted(set(open_static(lake, load(warehouse)).scan().to_arrow()["x"].to_pylist())) == [1, 2, 7]
+
+
 def test_an_added_file_may_lack_a_column_of_large_numbers(lake: FreshLake, warehouse: Warehouse) -> None:
     """A uint32 column that came in the same transaction as a file without it holds no number that is too large."""
     conn = lake.duckdb()

@@ -1,13 +1,15 @@
 """A history played into a real lake, and what the model says each lake snapshot must show."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
 from uuid import UUID
 
 from duckdb import DuckDBPyConnection, TransactionException
 
 from tests.differential.generator.model import Lake, Moment, Table, appended_rows, changed_rows, only_appended
-from tests.differential.generator.steps import History
+from tests.differential.generator.steps import History, Step
 
 READ_HEAD = "SELECT id FROM ducklake_current_snapshot('lake')"
 READ_CHANGES = "SELECT snapshot_id, changes FROM ducklake_snapshots('lake') ORDER BY snapshot_id"
@@ -24,22 +26,36 @@ SELECT DISTINCT s.schema_name, t.table_name
 NOT_OF_ROWS = {"tables_altered", "tables_dropped", "tables_created"}
 
 
-def replay(conn: DuckDBPyConnection, history: History, outside: str) -> Iterator[Moment]:
-    """Play a history, giving after each step that made a lake snapshot the lake that it left.
+class Client(Protocol):
+    """Who commits a step over REST."""
 
-    `outside` is a folder for files that the lake takes in, ending in a slash.
+    def commit(self, step: Step, lake: Lake) -> None:
+        """Commit the step to a lake that is as it says."""
+        ...
+
+
+def replay(conn: DuckDBPyConnection, history: History, outside: str, client: Client | None = None) -> Iterator[Moment]:
+    """Play a history, giving for each lake snapshot the lake that it left.
+
+    `outside` is a folder for files that the lake takes in, ending in a slash; `client` commits the steps of Iceberg clients.
     """
     conn.execute(f"SET TimeZone = '{history.time_zone}'")
     conn.execute(f"SET VARIABLE outside = '{outside}'")
-    before = read_head(conn)
+    before, last = read_head(conn), Lake()
     for step, statements, lake in history.run():
-        for statement in statements:
-            _execute(conn, statement, is_maintenance=step.is_maintenance)
+        if step.by is not None:
+            assert client is not None
+            client.commit(step, last)
+        else:
+            for statement in statements:
+                _execute(conn, statement, is_maintenance=step.is_maintenance)
         head = read_head(conn)
-        assert head <= before + 1 or step.is_maintenance, f"one step made lake snapshots {before + 1} to {head}"
+        is_one = not step.is_maintenance and step.by is None
+        assert head <= before + 1 or not is_one, f"one step made lake snapshots {before + 1} to {head}"
         for lake_snapshot_id in range(before + 1, head + 1):
-            yield Moment(lake_snapshot_id, lake, step.touched, step.inserted, step.is_maintenance)
-        before = head
+            is_known = step.is_maintenance or lake_snapshot_id == head
+            yield Moment(lake_snapshot_id, lake, step.touched, step.inserted, step.is_maintenance, is_known)
+        before, last = head, lake
 
 
 def _execute(conn: DuckDBPyConnection, statement: str, *, is_maintenance: bool) -> None:
@@ -135,6 +151,17 @@ class Past:
         found = self.find_table(table_id, lake_snapshot_id)
         assert found is not None, f"table {table_id} did not exist at lake snapshot {lake_snapshot_id}"
         return found
+
+    def find_blind(self, table_id: int) -> int:
+        """The last lake snapshot of the last commit to a table that made some whose rows the model does not know; 0: none."""
+        pairs = pairwise(self.all_moments)
+        found = (after.lake_snapshot_id for before, after in pairs if not before.is_known and table_id in after.touched)
+        return max(found, default=0)
+
+    def list_known(self, snapshot_ids: Iterable[int]) -> list[int]:
+        """Those of them whose rows the model knows."""
+        unknown = {moment.lake_snapshot_id for moment in self.all_moments if not moment.is_known}
+        return [snapshot_id for snapshot_id in snapshot_ids if snapshot_id not in unknown]
 
     def list_changes(self, table_id: int) -> list[Change]:
         """What each lake snapshot, expired or not, did to the table; those left out that cannot have touched its rows."""

@@ -16,12 +16,12 @@ from tests.support.readers import Served
 from tests.support.spark import Spark
 
 
-def run_block(block: Block, sessions: Sessions, spark: Spark | None) -> None:
+def run_block(block: Block, sessions: Sessions, spark: Spark | None, *, has_clients: bool = False) -> None:
     """Prove a block of histories; a failing one shrinks, and is printed as the SQL that replays it."""
 
     @seed(block.seed)
-    @history_settings(block.count, shrink=True)
-    @given(histories(types=SCALARS if spark is None else SPARK_SCALARS))
+    @history_settings(block.count, shrink=False)
+    @given(histories(types=SCALARS if spark is None else SPARK_SCALARS, has_clients=has_clients))
     def every_reader_agrees(history: History) -> None:
         with make_lake(sessions.stack) as lake, serve(make_settings(lake)) as server:
             prove(Served(lake, server), history, sessions, spark)
@@ -32,6 +32,11 @@ def run_block(block: Block, sessions: Sessions, spark: Spark | None) -> None:
 def test_every_reader_agrees_at_every_snapshot(block: Block, sessions: Sessions) -> None:
     """PyIceberg, DuckDB's iceberg extension, DuckDB itself and the model show the same rows, now and at all times."""
     run_block(block, sessions, None)
+
+
+def test_every_reader_agrees_when_pyiceberg_writes_too(block: Block, sessions: Sessions) -> None:
+    """The same, while PyIceberg makes, changes, fills, empties and drops tables between DuckDB's steps."""
+    run_block(block, sessions, None, has_clients=True)
 
 
 @pytest.mark.spark

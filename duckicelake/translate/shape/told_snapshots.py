@@ -7,30 +7,26 @@ from dataclasses import replace
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import SnapshotNote
-from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 ALIAS_PROPERTY = "ducklake.alias-of"
 OPERATION = "operation"
-ADDED_EQUALITY_DELETES = "added-equality-deletes"
-COUNTS = ("added-", "removed-", "total-")
+COUNTS = ("added-", "removed-", "total-", "deleted-data-files", "deleted-records")
 
 
 def with_told_summary(derived: Mapping[str, str], note: SnapshotNote | None) -> Mapping[str, str]:
-    """Return a snapshot's summary: the client's own words, if a client made it, and the id DuckLake knows it by.
+    """Return a snapshot's summary: the client's own words, if a client made it, our counts, and the id DuckLake knows it by.
 
-    Readers of increments take an `append` at its word, so it stays one only while the rows say nothing else:
-    maintenance may have put its rows into files with others.
+    A client does not know what its commit became: equality deletes are positions now, delete files went with their data
+    file, and maintenance may have put its rows into files with others. Readers of increments take an `append` at its
+    word, so it stays one only while the rows say nothing else.
     """
     if note is None:
         return derived
     told: dict[str, str] = json.loads(note.summary)
     if told.get(OPERATION) == "append" and derived[OPERATION] in ("overwrite", "delete"):
         return derived
-    if told.get(ADDED_EQUALITY_DELETES, "0") != "0":
-        # they have become positions
-        kept = {key: text for key, text in told.items() if not key.startswith(COUNTS) or key in derived}
-        return kept | {key: text for key, text in derived.items() if key != OPERATION}
-    return told | {SNAPSHOT_ID_PROPERTY: derived[SNAPSHOT_ID_PROPERTY]}
+    kept = {key: text for key, text in told.items() if not key.startswith(COUNTS)}
+    return kept | {key: text for key, text in derived.items() if key != OPERATION}
 
 
 def to_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str) -> Snapshot:

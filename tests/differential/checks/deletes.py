@@ -11,7 +11,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
-from tests.differential.checks.manifests import read_bytes
+from tests.differential.checks.manifests import list_snapshots, read_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Targets:
 
 def list_targets(table: IcebergTable, data_files: Mapping[str, DataFile]) -> Targets:
     """The targets of all deletes in all of a table's snapshots."""
-    manifests = (manifest for snapshot in table.snapshots() for manifest in snapshot.manifests(table.io))
+    manifests = (manifest for snapshot in list_snapshots(table) for manifest in snapshot.manifests(table.io))
     paths = {manifest.manifest_path for manifest in manifests if manifest.content == ManifestContent.DELETES}
     vectors: dict[str, tuple[str, int, int]] = {}
     for path in paths:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
+from tests.differential.clients.draw import CLIENT_SCALARS, draw_client_steps
 from tests.differential.generator.definitions import CreateNamespace
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.names import NAMESPACES
@@ -24,17 +25,18 @@ from tests.differential.generator.steps import History, Operation, Step
 Draw = st.DrawFn
 Maker = Callable[[Draw, Lake], Operation | None]
 
-_MOST_TABLES = 4
 _TIME_ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
 
 
 @st.composite
-def histories(draw: Draw, *, types: tuple[str, ...] = SCALARS, wide: bool | None = None) -> History:
+def histories(draw: Draw, *, types: tuple[str, ...] = SCALARS, wide: bool | None = None, has_clients: bool = False) -> History:
     """Histories of some six to fourteen steps, over columns of these types and nested ones made of them.
 
-    `wide` adds maintenance of files and snapshots; None: to half of them.
+    `wide` adds maintenance of files and snapshots; None: to half of them. `has_clients`: PyIceberg writes every other step.
     """
-    lake, steps = Lake(column_types=types), list[Step]()
+    if has_clients:
+        types = tuple(name for name in types if name in CLIENT_SCALARS)
+    lake, steps = Lake(column_types=types, has_clients=has_clients), list[Step]()
     wide = draw(st.booleans()) if wide is None else wide
 
     def take(drawn: list[Step]) -> None:
@@ -47,13 +49,16 @@ def histories(draw: Draw, *, types: tuple[str, ...] = SCALARS, wide: bool | None
         take([Step((CreateNamespace(draw(st.sampled_from(NAMESPACES))),))])
     take(tables.draw_new_table(draw, lake))
     for _ in range(draw(st.integers(5, 13))):
-        take(_draw_steps(draw, lake, steps, wide))
+        if has_clients and lake.tables and draw(st.booleans()):
+            take(draw_client_steps(draw, lake))
+        else:
+            take(_draw_steps(draw, lake, steps, wide))
     return History(draw(st.sampled_from(_TIME_ZONES)), tuple(steps))
 
 
 def _draw_steps(draw: Draw, lake: Lake, before: list[Step], wide: bool) -> list[Step]:
     shape = draw(st.integers(0, 19))
-    if not lake.tables or (shape == 14 and len(lake.tables) < _MOST_TABLES):
+    if not lake.tables or (shape == 14 and len(lake.tables) < tables.MOST_TABLES):
         return tables.draw_new_table(draw, lake)
     if shape == 15:
         return tables.draw_replacement(draw, lake)

@@ -90,10 +90,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Every table at one moment, and the counters that name new ones; `column_types` is what new columns may be."""
+    """Every table at one moment, and the counters that name new ones; `column_types` is what new columns may be.
+
+    With `has_clients` it keeps to what PyIceberg 0.12 can write: no defaults, for which tables need format version 3, and no
+    `infinity`.
+    """
 
     tables: Mapping[int, Table] = field(default_factory=dict)
     column_types: tuple[str, ...] = SCALARS
+    has_clients: bool = False
     namespaces: tuple[str, ...] = ("main",)
     next_table_id: int = 1
     next_version: int = 1
@@ -122,7 +127,8 @@ class Lake:
 class Moment:
     """The lake as one lake snapshot left it, and the tables whose rows the step was about.
 
-    `inserted` are those of them that it did nothing to but INSERT.
+    `inserted` are those of them that it did nothing to but INSERT. A commit may make more lake snapshots than one; those
+    but the last are not `is_known`: clients delete whole files first.
     """
 
     lake_snapshot_id: int
@@ -130,6 +136,7 @@ class Moment:
     touched: frozenset[int] = frozenset()
     inserted: frozenset[int] = frozenset()
     is_maintenance: bool = False
+    is_known: bool = True
 
 
 def changed_rows(before: Table | None, after: Table | None) -> bool:

@@ -106,19 +106,32 @@ def _walk(path: Path, kind: Kind) -> Iterator[tuple[Path, Struct]]:
 
 def format_path(table: Table, path: Path) -> str:
     """The path in SQL, under the names of now."""
-    names, parts = list[str](), table.columns
-    kind: Kind = Struct(parts)
+    return ".".join(quote(name) if isinstance(step, int) else name for step, name in zip(path, walk_names(table, path), strict=True))
+
+
+def walk_names(table: Table, path: Path) -> Iterator[str]:
+    """The names of now along a path; `element` and `value` stand for themselves."""
+    return (name for name, _ in walk_path(table, path))
+
+
+def find_field(table: Table, path: Path, field_id: int) -> Kind:
+    """The type of a field of the struct at a path."""
+    *_, (_, kind) = walk_path(table, (*path, field_id))
+    return kind
+
+
+def walk_path(table: Table, path: Path) -> Iterator[tuple[str, Kind]]:
+    """Name and type of each step of a path."""
+    kind: Kind = Struct(table.columns)
     for step in path:
         if isinstance(step, int):
             assert isinstance(kind, Struct)
             part = next(part for part in kind.fields if part.column_id == step)
-            names.append(quote(part.name))
-            kind = part.kind
+            name, kind = part.name, part.kind
         else:
-            names.append(step)
             assert isinstance(kind, Listing | Mapping)
-            kind = kind.element if isinstance(kind, Listing) else kind.value
-    return ".".join(names)
+            name, kind = step, kind.element if isinstance(kind, Listing) else kind.value
+        yield name, kind
 
 
 def _without(fields: tuple[Column, ...], field_id: int) -> tuple[Column, ...]:

@@ -76,7 +76,7 @@ def draw_field(rng: Random, table: Table, place: tuple[Path, Struct], types: Seq
     if not names:
         return None
     in_root_struct = isinstance(table.column(int(path[0])).kind, Struct)
-    leaves = _INLINED_STRUCT_LEAVES if in_root_struct and table.inlined_rows > 0 else [name for name in types if name != "uuid"]
+    leaves = _list_leaves(types, inlined=in_root_struct and table.inlined_rows > 0)
     kind = _draw_part(rng, table.next_column_id, leaves, _DEEPEST)
     default = draw_default(rng, kind)
     return Column(table.next_column_id, rng.choice(names), kind, initial=default, default=default)
@@ -86,9 +86,12 @@ def _draw_kind(rng: Random, column_id: int, types: Sequence[str], *, inlined: bo
     if rng.random() >= _NESTED_SHARE:
         return Scalar(rng.choice(types))
     shape = rng.choice((Struct, Listing, Mapping))
-    # PyArrow builds no array of uuids inside a list or map, so PyIceberg cannot show them.
-    leaves = _INLINED_STRUCT_LEAVES if inlined and shape is Struct else [name for name in types if name != "uuid"]
-    return _draw_nested(rng, shape, column_id, leaves, _DEEPEST)
+    return _draw_nested(rng, shape, column_id, _list_leaves(types, inlined=inlined and shape is Struct), _DEEPEST)
+
+
+def _list_leaves(types: Sequence[str], *, inlined: bool) -> list[str]:
+    """Types of parts. PyArrow builds no array of uuids inside a list or map, so PyIceberg cannot show them."""
+    return [name for name in types if name != "uuid" and (not inlined or name in _INLINED_STRUCT_LEAVES)]
 
 
 def _draw_nested(rng: Random, shape: type, column_id: int, leaves: Sequence[str], depth: int) -> Kind:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from tests.differential.clients.operations import Overwrite
 from tests.differential.generator.added_files import AddFile
 from tests.differential.generator.definitions import (
     AddColumn,
@@ -47,22 +48,25 @@ OfFields = AddField | DropField | RenameField | PromoteField
 OfLayout = SetInlining | SetDeletionVectors | SetPartitioning | SetSorting
 Maintenance = FlushInlined | MergeAdjacent | RewriteFiles | ExpireSnapshots | Checkpoint | ForgetEverything | CleanUp
 OnlyAdding = Insert | AddFile | CreateTableAs
-RowOperation = OnlyAdding | Delete | Truncate | Update | Merge
+RowOperation = OnlyAdding | Delete | Truncate | Update | Merge | Overwrite
 Operation = RowOperation | OfTables | OfColumns | OfFields | OfLayout | Maintenance
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Operations that are committed together."""
+    """Operations that are committed together, `by` an Iceberg client or by DuckDB."""
 
     operations: tuple[Operation, ...]
+    by: str | None = None
 
     def run(self, lake: Lake) -> tuple[list[str], Lake]:
-        """The SQL statements of this step, and the lake after it."""
+        """The SQL statements of this step, and the lake after it; of a client's step, what DuckDB would do to the same end."""
         statements: list[str] = []
         for operation in self.operations:
             statements.append(operation.sql(lake))
             lake = operation.apply(lake)
+        if self.by is not None:
+            return [f"/* {self.by} */ {statement}" for statement in statements], lake
         return (statements if len(statements) == 1 else ["BEGIN", *statements, "COMMIT"]), lake
 
     @property
@@ -84,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class History:
-    """Steps in order, by a DuckDB session in one time zone."""
+    """Steps in order, by a DuckDB session in one time zone and by Iceberg clients."""
 
     time_zone: str
     steps: tuple[Step, ...]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.differential.generator import schemas
 from tests.differential.generator.definitions import AddColumn, DropColumn, PromoteColumn, RenameColumn, SetDefault, SetRequired
 from tests.differential.generator.draw.names import free_fields, free_names
-from tests.differential.generator.draw.tables import Draw, draw_rng, draw_table
+from tests.differential.generator.draw.tables import Draw, draw_rng, draw_table, without_default
 from tests.differential.generator.kinds import PARTIAL, PROMOTIONS, Scalar, Struct, has_leaf, is_nested
 from tests.differential.generator.model import Lake, Table
 from tests.differential.generator.nested import AddField, DropField, Path, PromoteField, RenameField, list_structs
@@ -15,8 +15,8 @@ from tests.differential.generator.steps import Operation
 def draw_add_column(draw: Draw, lake: Lake) -> Operation | None:
     """ADD COLUMN, with a default or without."""
     table = draw_table(draw, lake)
-    column = schemas.draw_column(draw_rng(draw), lake.column_types, table)
-    return None if column is None else AddColumn(table.table_id, column)
+    column = schemas.draw_column(draw_rng(draw, lake), lake.column_types, table)
+    return None if column is None else AddColumn(table.table_id, without_default(column) if lake.has_clients else column)
 
 
 def draw_drop_column(draw: Draw, lake: Lake) -> Operation | None:
@@ -59,12 +59,14 @@ def draw_required(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_set_default(draw: Draw, lake: Lake) -> Operation | None:
-    """SET or DROP DEFAULT."""
+    """SET or DROP DEFAULT, where there are any."""
+    if lake.has_clients:
+        return None
     table = draw_table(draw, lake)
     column = draw(st.sampled_from(table.columns[1:] or table.columns))
     if column.default is not None and draw(st.booleans()):
         return SetDefault(table.table_id, column.column_id, None)
-    value = schemas.draw_default(draw_rng(draw), column.kind, share=1.0)
+    value = schemas.draw_default(draw_rng(draw, lake), column.kind, share=1.0)
     return None if value is None else SetDefault(table.table_id, column.column_id, value)
 
 
@@ -74,8 +76,8 @@ def draw_add_field(draw: Draw, lake: Lake) -> Operation | None:
     if found is None:
         return None
     table, path, struct = found
-    field = schemas.draw_field(draw_rng(draw), table, (path, struct), lake.column_types)
-    return None if field is None else AddField(table.table_id, path, field)
+    field = schemas.draw_field(draw_rng(draw, lake), table, (path, struct), lake.column_types)
+    return None if field is None else AddField(table.table_id, path, without_default(field) if lake.has_clients else field)
 
 
 def draw_drop_field(draw: Draw, lake: Lake) -> Operation | None:

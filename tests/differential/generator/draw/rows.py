@@ -23,7 +23,7 @@ def draw_insert(draw: Draw, lake: Lake) -> Operation:
     if draw(st.integers(0, 3)) == 0:
         optional = [column.column_id for column in table.columns[1:] if column.default is not None or not column.required]
         left_out = frozenset(draw(st.lists(st.sampled_from(optional), max_size=3))) if optional else left_out
-    return Insert(table.table_id, schemas.draw_rows(table, count, draw_rng(draw)), left_out)
+    return Insert(table.table_id, schemas.draw_rows(table, count, draw_rng(draw, lake)), left_out)
 
 
 def draw_predicate(draw: Draw, table: Table) -> Predicate:
@@ -55,7 +55,7 @@ def draw_update(draw: Draw, lake: Lake) -> Operation | None:
     targets = table.columns[1:]
     if not targets:
         return None
-    rng = draw_rng(draw)
+    rng = draw_rng(draw, lake)
     chosen = draw(st.lists(st.sampled_from(targets), min_size=1, max_size=2, unique_by=lambda column: column.column_id))
     cells = tuple((column.column_id, schemas.draw_cell(table, column, rng)) for column in chosen)
     return Update(table.table_id, draw_predicate(draw, table), cells)
@@ -67,7 +67,7 @@ def draw_merge(draw: Draw, lake: Lake) -> Operation | None:
     keys = sorted({row.values[key_column(table).column_id] for row in table.rows})
     matched = draw(st.lists(st.sampled_from(keys), max_size=8, unique=True)) if keys else []
     new = [schemas.next_key(table) + step for step in range(draw(st.integers(0, 14)))]
-    source = schemas.make_rows(table, [*matched, *new], draw_rng(draw))
+    source = schemas.make_rows(table, [*matched, *new], draw_rng(draw, lake))
     updates = tuple(column.column_id for column in table.columns[1:] if draw(st.booleans()))
     deletes = draw(st.booleans())
     inserts = draw(st.booleans()) or not (deletes or updates)
@@ -85,7 +85,7 @@ def draw_added_file(draw: Draw, lake: Lake) -> Operation | None:
     if not names_agree(table, left_out) or not all(can_be_added(column.kind) for column in list_in_file(table, left_out)):
         return None
     folder = {key.column_id: draw(st.sampled_from(_HIVE_VALUES[key.kind.name])) for key in keys if isinstance(key.kind, Scalar)}
-    rows = schemas.draw_rows(table, draw(st.integers(1, 20)), draw_rng(draw))
+    rows = schemas.draw_rows(table, draw(st.integers(1, 20)), draw_rng(draw, lake))
     placed = tuple(_with_cells(row, folder) for row in rows)
     return AddFile(table.table_id, placed, left_out, draw(st.booleans()))
 

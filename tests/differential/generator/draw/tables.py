@@ -21,9 +21,11 @@ from tests.differential.generator.layout import SetDeletionVectors, SetInlining,
 from tests.differential.generator.model import DEFAULT_INLINED_ROWS, Lake, SortKey, Table
 from tests.differential.generator.operations import Insert
 from tests.differential.generator.steps import Operation, Step
+from tests.differential.generator.values import SayableRandom
 
 Draw = st.DrawFn
 
+MOST_TABLES = 4
 _COMMENTS = ("plain", "it's a comment", "ü", None)
 
 
@@ -32,9 +34,10 @@ def draw_table(draw: Draw, lake: Lake) -> Table:
     return draw(st.sampled_from([lake.tables[key] for key in sorted(lake.tables)]))
 
 
-def draw_rng(draw: Draw) -> Random:
+def draw_rng(draw: Draw, lake: Lake) -> Random:
     """A source of chance. One small number stands for all cells: it shrinks well, and rows stay cheap to draw."""
-    return Random(draw(st.integers(0, 2**16)))
+    start = draw(st.integers(0, 2**16))
+    return SayableRandom(start) if lake.has_clients else Random(start)
 
 
 def draw_namespace(draw: Draw, lake: Lake) -> Operation | None:
@@ -76,19 +79,25 @@ def draw_replacement(draw: Draw, lake: Lake) -> list[Step]:
     operations: list[Operation] = [leaving, create]
     made = create.apply(leaving.apply(lake)).tables[lake.next_table_id]
     if draw(st.booleans()):
-        operations.append(Insert(made.table_id, schemas.draw_rows(made, draw(st.integers(1, 20)), draw_rng(draw))))
+        operations.append(Insert(made.table_id, schemas.draw_rows(made, draw(st.integers(1, 20)), draw_rng(draw, lake))))
     return [Step(tuple(operations))] if draw(st.booleans()) else [Step((operation,)) for operation in operations]
 
 
 def _draw_columns(draw: Draw, lake: Lake, *, inlined: bool) -> tuple[Column, ...]:
-    return schemas.draw_columns(draw_rng(draw), draw(st.integers(1, 7)), lake.column_types, inlined=inlined)
+    columns = schemas.draw_columns(draw_rng(draw, lake), draw(st.integers(1, 7)), lake.column_types, inlined=inlined)
+    return tuple(map(without_default, columns)) if lake.has_clients else columns
+
+
+def without_default(column: Column) -> Column:
+    """The same column, of which older rows show NULL, and which an INSERT that leaves it out fills with that."""
+    return replace(column, initial=None, default=None)
 
 
 def _draw_create(draw: Draw, lake: Lake, ident: tuple[str, str], columns: tuple[Column, ...]) -> CreateTable | CreateTableAs:
     if draw(st.integers(0, 2)) > 0:
         return CreateTable(*ident, columns)
-    columns = tuple(replace(column, required=False, initial=None, default=None) for column in columns)
-    rows = schemas.draw_rows(Table(lake.next_table_id, *ident, columns), draw(st.integers(1, 25)), draw_rng(draw))
+    columns = tuple(replace(without_default(column), required=False) for column in columns)
+    rows = schemas.draw_rows(Table(lake.next_table_id, *ident, columns), draw(st.integers(1, 25)), draw_rng(draw, lake))
     return CreateTableAs(lake.next_table_id, *ident, columns, rows)
 
 

@@ -1,0 +1,152 @@
+"""PyIceberg as a second writer: a step of a history, committed over REST."""
+
+from dataclasses import dataclass
+from typing import assert_never
+from warnings import catch_warnings, simplefilter
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In, IsNull, NotNull
+from pyiceberg.table import Transaction
+
+from tests.differential.clients.operations import Overwrite
+from tests.differential.clients.values import to_arrow, to_iceberg_type, to_schema
+from tests.differential.generator import predicates
+from tests.differential.generator.definitions import (
+    AddColumn,
+    CreateNamespace,
+    CreateTable,
+    DropColumn,
+    DropTable,
+    PromoteColumn,
+    RenameColumn,
+    RenameTable,
+    SetComment,
+    SetRequired,
+)
+from tests.differential.generator.kinds import Scalar
+from tests.differential.generator.model import Lake, Table
+from tests.differential.generator.nested import AddField, DropField, Path, PromoteField, RenameField, walk_names
+from tests.differential.generator.operations import Cells, Delete, Insert
+from tests.differential.generator.steps import Operation, Step
+
+OfNames = CreateNamespace | CreateTable | DropTable | RenameTable
+OfRows = Insert | Delete | Overwrite
+OfColumns = AddColumn | DropColumn | RenameColumn | PromoteColumn | SetRequired | SetComment
+OfFields = AddField | DropField | RenameField | PromoteField
+
+
+@dataclass(frozen=True, slots=True)
+class PyIcebergWriter:
+    """A catalog that commits what a model's operation says."""
+
+    catalog: Catalog
+
+    def commit(self, step: Step, lake: Lake) -> None:
+        """Commit a step to the lake it starts from; several operations are one transaction on one table."""
+        first = step.operations[0]
+        if isinstance(first, OfNames):
+            self._define(first, lake)
+            return
+        with catch_warnings():
+            # PyIceberg says so when a delete finds no row.
+            simplefilter("ignore", UserWarning)
+            with self.catalog.load_table(lake.tables[first.table_id].ident).transaction() as transaction:
+                for operation in step.operations:
+                    _add(transaction, operation, lake)
+                    lake = operation.apply(lake)
+
+    def _define(self, operation: OfNames, lake: Lake) -> None:
+        match operation:
+            case CreateNamespace(name):
+                self.catalog.create_namespace((name,))
+            case CreateTable(namespace, name, columns):
+                self.catalog.create_table((namespace, name), to_schema(columns))
+            case DropTable(table_id):
+                self.catalog.drop_table(lake.tables[table_id].ident)
+            case RenameTable(table_id, name):
+                table = lake.tables[table_id]
+                self.catalog.rename_table(table.ident, (table.namespace, name))
+            case _:
+                assert_never(operation)
+
+
+def _add(transaction: Transaction, operation: Operation, lake: Lake) -> None:
+    if isinstance(operation, OfRows):
+        _add_rows(transaction, operation, lake.tables[operation.table_id])
+    elif isinstance(operation, OfColumns):
+        _change_columns(transaction, operation, lake.tables[operation.table_id])
+    elif isinstance(operation, OfFields):
+        _change_fields(transaction, operation, lake.tables[operation.table_id])
+    else:
+        raise AssertionError(f"PyIceberg has no word for {operation}")
+
+
+def _add_rows(transaction: Transaction, operation: OfRows, table: Table) -> None:
+    match operation:
+        case Insert(_, rows):
+            transaction.append(_to_arrow(transaction, table, rows))
+        case Delete(_, predicate):
+            transaction.delete(to_filter(predicate, table))
+        case Overwrite(_, predicate, rows):
+            transaction.overwrite(_to_arrow(transaction, table, rows), to_filter(predicate, table))
+        case _:
+            assert_never(operation)
+
+
+def _to_arrow(transaction: Transaction, table: Table, rows: tuple[Cells, ...]):
+    return to_arrow(table.columns, (dict(row) for row in rows), transaction.table_metadata.schema())
+
+
+def to_filter(predicate: predicates.Predicate, table: Table) -> BooleanExpression:
+    """The predicate in Iceberg's words, which has none for every n-th key."""
+    match predicate:
+        case predicates.Everything():
+            return AlwaysTrue()
+        case predicates.KeyIn(keys):
+            return In(predicates.key_column(table).name, keys)
+        case predicates.IsNull(column_id, negated):
+            name = table.column(column_id).name
+            return NotNull(name) if negated else IsNull(name)
+        case predicates.KeyModulo():
+            raise AssertionError("Iceberg has no modulo")
+        case _:
+            assert_never(predicate)
+
+
+def _change_columns(transaction: Transaction, operation: OfColumns, table: Table) -> None:
+    with transaction.update_schema() as update:
+        match operation:
+            case AddColumn(_, column):
+                update.add_column((column.name,), to_iceberg_type(column.kind))
+            case DropColumn(_, column_id):
+                update.delete_column((table.column(column_id).name,))
+            case RenameColumn(_, column_id, name):
+                update.rename_column((table.column(column_id).name,), name)
+            case PromoteColumn(_, column_id, type_name):
+                update.update_column((table.column(column_id).name,), to_iceberg_type(Scalar(type_name)))
+            case SetRequired(_, column_id):
+                update.make_column_optional((table.column(column_id).name,))
+            case SetComment(_, column_id, comment):
+                assert column_id is not None
+                update.update_column((table.column(column_id).name,), doc=comment)
+            case _:
+                assert_never(operation)
+
+
+def _change_fields(transaction: Transaction, operation: OfFields, table: Table) -> None:
+    with transaction.update_schema() as update:
+        match operation:
+            case AddField(_, path, field):
+                update.add_column((*_name_path(table, path), field.name), to_iceberg_type(field.kind))
+            case DropField(_, path, field_id):
+                update.delete_column(_name_path(table, (*path, field_id)))
+            case RenameField(_, path, field_id, name):
+                update.rename_column(_name_path(table, (*path, field_id)), name)
+            case PromoteField(_, path, field_id, type_name):
+                update.update_column(_name_path(table, (*path, field_id)), to_iceberg_type(Scalar(type_name)))
+            case _:
+                assert_never(operation)
+
+
+def _name_path(table: Table, path: Path) -> tuple[str, ...]:
+    return tuple(walk_names(table, path))
