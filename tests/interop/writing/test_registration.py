@@ -230,3 +230,29 @@ def test_the_past_stays_when_ducklake_forgets_it(world: World) -> None:
     for snapshot in there.snapshots():
         old = in_order(there.scan(snapshot_id=snapshot.snapshot_id).to_arrow())
         assert in_order(table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()) == old
+
+
+def test_refs_move_over_the_past(world: World) -> None:
+    """Main goes back to a snapshot from before the registration and on from there; branches grow from such snapshots."""
+    there = world.there.create_table("ns.t", SCHEMA)
+    there.append(rows(1, 2))
+    there.append(rows(3))
+    there.delete(EqualTo("id", 1))
+    first, second, third = (snapshot.snapshot_id for snapshot in there.snapshots())
+    table = world.register(there)
+    table.manage_snapshots().create_branch(first, "b").commit()
+    table.append(rows(4), branch="b")
+    assert sorted(table.scan().use_ref("b").to_arrow()["id"].to_pylist()) == [1, 2, 4]
+    assert [row["id"] for row in both(world, table)] == [2, 3]
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    assert [row["id"] for row in both(world, table)] == [1, 2]
+    assert table.metadata.current_snapshot_id == first
+    table.append(rows(5))
+    assert [row["id"] for row in both(world, table)] == [1, 2, 5]
+    table.manage_snapshots().set_current_snapshot(third).commit()
+    assert [row["id"] for row in both(world, table)] == [2, 3]
+    world.duck.execute("DELETE FROM lake.ns.t WHERE id = 2")
+    assert [row["id"] for row in both(world, table)] == [3]
+    table.maintenance.expire_snapshots().by_id(second).commit()
+    assert second not in {snapshot.snapshot_id for snapshot in table.refresh().snapshots()}
+    assert [row["id"] for row in both(world, table)] == [3]
