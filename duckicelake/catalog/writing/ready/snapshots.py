@@ -77,7 +77,7 @@ def find_move(reader: ManifestReader, base: TableMetadata, target: Snapshot) -> 
     after = {file.manifest_path: file for file in reader.read_list(target.manifest_list)}
     come = live_files(reader.read_manifest(after[path]) for path in after if path not in before and after[path].content != DATA)
     if any(live.file.content == EQUALITY_DELETES for live in come):
-        raise BadRequest(f"Snapshot {target.snapshot_id} deletes rows by equality, so it cannot become main again; read it, or copy its rows.")
+        raise BadRequest(f"Snapshot {target.snapshot_id} deletes rows by equality, so it cannot become main again.")
     return _compare(reader, before, after, None)
 
 
