@@ -126,6 +126,7 @@ def test_evolved_schemas_and_specs_come_along(world: World) -> None:
         change.add_column("extra", LongType())
         change.update_column("id", LongType())
         change.add_column(("place", "y"), StringType())
+        change.add_column("gone", LongType())
     with there.update_spec() as spec:
         spec.add_field("id", BucketTransform(4), "id_bucket")
     there.append(evolved(there, 3, 4))
@@ -135,6 +136,7 @@ def test_evolved_schemas_and_specs_come_along(world: World) -> None:
     there.append(evolved(there, 5))
     with there.update_schema() as change:
         change.delete_column("extra")
+        change.delete_column("gone")
         change.move_first("title")
     table = world.register(there)
     assert table.schemas() == there.schemas()
@@ -158,7 +160,7 @@ def test_evolved_schemas_and_specs_come_along(world: World) -> None:
 def evolved(table: Table, *ids: int) -> pa.Table:
     """Rows of the table as it is once its columns have changed."""
     place = [{"x": i, "y": str(i), "tags": []} for i in ids]
-    data = {"id": list(ids), "title": [f"n{i}" for i in ids], "extra": [10 * i for i in ids], "place": place}
+    data = {"id": list(ids), "title": [f"n{i}" for i in ids], "extra": [10 * i for i in ids], "gone": list(ids), "place": place}
     columns = {field.name: data[field.name] for field in table.schema().fields}
     return pa.table(columns, schema=table.schema().as_arrow())
 

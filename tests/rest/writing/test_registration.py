@@ -264,3 +264,22 @@ def test_an_unregistered_table_may_come_back_at_once(client: Client, lake: Fresh
     session.execute("DROP TABLE t")
     make_everything_expire(session)
     assert [uri for uri, _ in client.objects.list_under(lake.data_path) if "/t/" in uri or "/t-" in uri] == []
+
+
+def test_files_that_older_snapshots_alone_have_stay(client: Client, lake: FreshLake) -> None:
+    """Registered by an older file, a table keeps what DuckLake would remove with the dropped one."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE d AS SELECT range AS i FROM range(50)")
+    (old,) = session.execute("SELECT data_file FROM ducklake_list_files('lake', 'd')").fetchone() or ("",)
+    session.execute("DELETE FROM d")
+    session.execute("INSERT INTO d SELECT range FROM range(60)")
+    location = client.server.get("namespaces/main/tables/d").json["metadata-location"]
+    session.execute("ALTER TABLE d ADD COLUMN j INTEGER")
+    drop(client, "d")
+    assert register(client, location, "d").status == 200
+    make_everything_expire(lake.duckdb())
+    assert client.objects.exists(old)
+    assert lake.duckdb().execute("SELECT count(*) FROM d").fetchone() == (60,)
+    lake.duckdb().execute("DROP TABLE d")
+    make_everything_expire(lake.duckdb())
+    assert not client.objects.exists(old)

@@ -26,7 +26,7 @@ from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.registered import NamedFile, find_names
 
 MAX_METADATA_BYTES = 64 * 1024 * 1024
-MAX_FILES = 1_000_000
+MAX_FILES = 100_000
 MAX_UNNAMED_FILES = 10_000
 GZIP = b"\x1f\x8b"
 HADOOP_NAME = re.compile(r"v(\d{1,18})(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -115,6 +115,8 @@ def _read_lists(reader: ManifestReader, metadata: TableMetadata) -> Sequence[Man
     for snapshot in metadata.snapshots:
         if not snapshot.manifest_list:
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list, as only old tables have it; expire it first.")
+        if snapshot.key_id is not None:
+            raise BadRequest(f"Snapshot {snapshot.snapshot_id} is encrypted; copy the table's rows into a plain one.")
         found = reader.read_list(snapshot.manifest_list)
         if snapshot.snapshot_id == metadata.current_snapshot_id:
             current = found
