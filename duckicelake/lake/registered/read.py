@@ -44,14 +44,16 @@ SELECT x.path
                 UNION ALL SELECT table_id, path, coalesce(path_is_relative, true) FROM ducklake_delete_file
                            WHERE data_file_id = 9223372036854775807) f
           JOIN ducklake_table t ON t.table_id = f.table_id
-          JOIN ducklake_schema s ON s.schema_id = t.schema_id) x
+          JOIN ducklake_schema s ON s.schema_id = t.schema_id
+         WHERE f.table_id IN (9223372036854775807, %(table_id)s)
+            OR NOT EXISTS (SELECT FROM ducklake_table l WHERE l.table_id = f.table_id AND l.end_snapshot IS NULL)) x
  WHERE x.path = ANY(%(paths)s::text[])
 """
 
 
-def find_known(conn: psycopg.Connection, paths: Sequence[str]) -> set[str]:
-    """Return those of these full paths that are data files which DuckLake knows, of any table, live or not."""
-    return {row[0] for row in conn.execute(SELECT_KNOWN, {"paths": list(paths)})} if paths else set()
+def find_known(conn: psycopg.Connection, paths: Sequence[str], table_id: int) -> set[str]:
+    """Return those of these full paths that are data files which DuckLake knows: of this table, or of none that is live."""
+    return {row[0] for row in conn.execute(SELECT_KNOWN, {"paths": list(paths), "table_id": table_id})} if paths else set()
 
 
 SELECT_SCHEDULED = """

@@ -58,6 +58,7 @@ def world(stack: SharedStack, spark: Spark, tmp_path: Path) -> Iterator[World]:
         there = f"hadoop_{here}"
         for key, value in options.items():
             spark.session.conf.set(f"spark.sql.catalog.{there}{key}", value)
+        spark.session.conf.set(f"spark.sql.catalog.{here}.io-impl", "org.apache.iceberg.hadoop.HadoopFileIO")
         world = World(spark, served, there, here, folder)
         world.run("CREATE NAMESPACE {c}.ns")
         yield world

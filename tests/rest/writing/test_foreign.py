@@ -285,6 +285,20 @@ def test_files_that_cannot_be_held_change_nothing(there: Elsewhere, lake: FreshL
     assert read_rows(lake) == rows
 
 
+def test_files_of_other_tables_are_theirs(there: Elsewhere, lake: FreshLake, root: str) -> None:
+    """Those that DuckDB wrote, and those in the location of a table that Iceberg clients know."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE d AS SELECT range AS id FROM range(100)")
+    (ducks,) = session.execute("SELECT data_file FROM ducklake_list_files('lake', 'd')").fetchone() or ("",)
+    iceberg = there.client.create("u", location=f"{root}/u").json["metadata"]
+    rows = read_rows(lake)
+    for path in (ducks, data_file(iceberg, "x").file_path):
+        grown = Elsewhere(there.client, new_metadata(f"{root}/{uuid4()}"))
+        grown.add([DataFile(**{**vars_of(data_file(grown.metadata, "a")), "file_path": path})])
+        assert grown.register().error == (400, "BadRequestException"), path
+    assert read_rows(lake) == rows
+
+
 def vars_of(file: DataFile) -> dict[str, Any]:
     """A data file's fields by name."""
     return {name: getattr(file, name) for name in DataFile.__slots__}

@@ -283,3 +283,19 @@ def test_files_that_older_snapshots_alone_have_stay(client: Client, lake: FreshL
     lake.duckdb().execute("DROP TABLE d")
     make_everything_expire(lake.duckdb())
     assert not client.objects.exists(old)
+
+
+def test_row_ids_stay_apart(client: Client, lake: FreshLake) -> None:
+    """Files that carry the ids of an earlier stay in the lake share none with the others."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE d AS SELECT range AS i FROM range(50)")
+    session.execute("INSERT INTO d SELECT range FROM range(50, 100)")
+    session.execute("UPDATE d SET i = i + 1000 WHERE i < 50")
+    session.execute("INSERT INTO d SELECT range FROM range(100, 150)")
+    location = unregister(client, "d").json["metadata-location"]
+    make_everything_expire(session)
+    assert register(client, location, "d").status == 200
+    session = lake.duckdb()
+    assert session.execute("SELECT count(*), count(DISTINCT rowid) FROM d").fetchone() == (150, 150)
+    session.execute("UPDATE d SET i = i + 1000")
+    assert session.execute("SELECT count(*), sum(i) FROM d").fetchone() == (150, 149 * 75 + 50_000 + 150_000)

@@ -9,7 +9,7 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.lifecycle.foreign import Foreign, read_foreign, read_metadata
 from duckicelake.catalog.writing.lifecycle.taking import Arrival, settle, spell, take_in
-from duckicelake.catalog.writing.places import Grounds, check_free, find_first_version, get_place
+from duckicelake.catalog.writing.places import NO_TABLE, Grounds, check_free, find_first_version, get_place
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import AlreadyExists, BadRequest
 from duckicelake.lake.changes import kinds_of_table
@@ -86,7 +86,7 @@ def _find_seen(warehouse: Warehouse, foreign: Foreign) -> frozenset[str]:
     """Return those data files that are there though DuckLake knows nothing of them."""
     uris = [*(found.live.file.file_path for found in foreign.files), *foreign.past]
     with reading(warehouse.lake) as conn:
-        known = find_known(conn, [path for uri in uris for path in spell(uri)])
+        known = find_known(conn, [path for uri in uris for path in spell(uri)], NO_TABLE)
     unknown = [uri for uri in uris if not known & set(spell(uri))]
     return frozenset(uri for uri in unknown if warehouse.objects.exists(uri))
 

@@ -170,38 +170,47 @@ def _keep_files(conn: psycopg.Connection, ids: Ids, table_id: int, arrival: Arri
 
     Raises: BadRequest: one lies in another table's location, or DuckLake removes it
     """
-    live = [found.live.file.file_path for found in arrival.foreign.files]
-    for uri in (*live, *arrival.foreign.past):
-        if not arrival.grounds.holds(uri) and not _lies_in_data(conn, uri):
-            raise BadRequest(
-                f"Data file {uri!r} does not lie in the table's location {arrival.grounds.locations[-1]!r}, "
-                "nor under one of the server's allowed_locations."
-            )
-    foreign = [to_canonical(uri) for uri in live if not arrival.grounds.is_own(uri)]
-    owned = find_owner(conn, NO_TABLE if arrival.replaced is None else arrival.replaced.table_id, foreign) if foreign else None
-    if owned is not None:
-        raise BadRequest(f"A data file lies in the location of another table, {owned!r}; copy its rows.")
-    paths = {path: uri for uri in (*live, *arrival.foreign.past) for path in spell(uri)}
+    live, past = [found.live.file.file_path for found in arrival.foreign.files], set(arrival.foreign.past)
+    paths = {path: uri for uri in (*live, *sorted(past)) for path in spell(uri)}
+    known = find_known(conn, list(paths), NO_TABLE if arrival.replaced is None else arrival.replaced.table_id)
+    _check_safe(conn, arrival, sorted({*live, *past}), {paths[path] for path in known})
+    _check_own(conn, arrival, live)
     scheduled = find_scheduled(conn, list(paths))
     if scheduled is not None:
         raise BadRequest(f"DuckLake is going to remove the data file {scheduled!r}: the table was dropped, and has expired.")
-    known = find_known(conn, list(paths))
-    safe = {paths[path] for path in known}
-    for uri in {*live, *arrival.foreign.past} - safe:
-        if _lies_in_data(conn, uri):
-            raise BadRequest(f"Data file {uri!r} lies under DuckLake's DATA_PATH, where DuckLake removes files it does not know.")
-        if arrival.seen is not None and uri not in arrival.seen:
-            raise BadRequest(f"Data file {uri!r} is missing: the table was dropped from this lake, and has expired.")
-    pinned = [paths[path] for path in sorted(known) if paths[path] in set(arrival.foreign.past)]
+    pinned = [paths[path] for path in sorted(known) if paths[path] in past]
     first = ids.take_file_ids(len(pinned))
     pins: Sequence[NewRow] = [PinnedFile(i, table_id, spell(uri)[-1]) for i, uri in enumerate(pinned, first)]
     return [*pins, *(FreedFile(path) for path in sorted(known))]
 
 
+def _check_safe(conn: psycopg.Connection, arrival: Arrival, uris: Sequence[str], known: set[str]) -> None:
+    """Raise BadRequest for a file that lies where the table may have none, or that nobody keeps."""
+    data_folder = to_folder_uri(read_data_path(conn))
+    for uri in uris:
+        lies_in_data = to_canonical(uri).startswith(data_folder)
+        if not lies_in_data and not arrival.grounds.holds(uri):
+            raise BadRequest(
+                f"Data file {uri!r} does not lie in the table's location {arrival.grounds.locations[-1]!r}, "
+                "nor under one of the server's allowed_locations."
+            )
+        if uri in known:
+            continue
+        if lies_in_data:
+            raise BadRequest(f"Data file {uri!r} lies under DuckLake's DATA_PATH, where DuckLake removes files it does not know.")
+        if arrival.seen is not None and uri not in arrival.seen:
+            raise BadRequest(f"Data file {uri!r} is missing: the table was dropped from this lake, and has expired.")
+
+
+def _check_own(conn: psycopg.Connection, arrival: Arrival, live: Sequence[str]) -> None:
+    """Raise BadRequest for a file in the location of another table."""
+    foreign = [to_canonical(uri) for uri in live if not arrival.grounds.is_own(uri)]
+    table_id = NO_TABLE if arrival.replaced is None else arrival.replaced.table_id
+    owned = find_owner(conn, table_id, foreign) if foreign else None
+    if owned is not None:
+        raise BadRequest(f"A data file lies in the location of another table, {owned!r}; copy its rows.")
+
+
 def spell(uri: str) -> tuple[str, ...]:
     """Return the ways in which DuckLake may have written a full path down; its own comes last."""
     return (uri, uri.removeprefix("file://")) if uri.startswith("file://") else (uri,)
-
-
-def _lies_in_data(conn: psycopg.Connection, uri: str) -> bool:
-    return to_canonical(uri).startswith(to_folder_uri(read_data_path(conn)))
