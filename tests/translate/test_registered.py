@@ -1,6 +1,7 @@
 """Numbers and names of registered tables, from their metadata alone."""
 
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,13 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.lake.registered.rows import LostColumn
 from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns
-from duckicelake.translate.to_ducklake.registered import find_first_row_id, find_lake_snapshot_id, find_names, list_lost_columns
+from duckicelake.translate.to_ducklake.registered import (
+    check_partition,
+    find_first_row_id,
+    find_lake_snapshot_id,
+    find_names,
+    list_lost_columns,
+)
 
 NAMES = '[{"field-id":1,"names":["a","old"]},{"field-id":2,"names":["b"]}]'
 
@@ -64,6 +71,24 @@ def test_partition_columns_must_be_in_the_files() -> None:
     assert find_names("f", columns(a=None), found, 0) == (("a", 1),)
     with pytest.raises(BadRequest):
         find_names("f", columns(a=None), found, 1)
+
+
+@pytest.mark.parametrize(
+    ("type_", "good", "bad"),
+    [
+        pytest.param("long", 5, "x", id="long"),
+        pytest.param("string", "x", 5, id="string"),
+        pytest.param("date", 20_000, "2024-10-04", id="date"),
+        pytest.param("decimal(4, 2)", Decimal("1.50"), b"x", id="decimal"),
+    ],
+)
+def test_partition_values_are_of_their_types(type_: str, good: object, bad: object) -> None:
+    """What could not be shown again is refused before anything is written."""
+    spec, schema = PartitionSpec(1, (PartitionField(2, 1000, "b", "identity"),)), Schema(0, (column(2, "b", type_),))
+    check_partition("f", spec, schema, (good,))
+    check_partition("f", spec, schema, (None,))
+    with pytest.raises(BadRequest):
+        check_partition("f", spec, schema, (bad,))
 
 
 def test_columns_of_old_keep_their_ids() -> None:

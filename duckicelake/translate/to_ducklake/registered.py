@@ -4,8 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.encoding.json_values import format_value, parse_value
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
-from duckicelake.iceberg.schema import leaf_fields
+from duckicelake.iceberg.partition import PartitionSpec, partition_types
+from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.iceberg.snapshots import MAIN, format_snapshot
 from duckicelake.iceberg.types import PrimitiveType, walk_fields
 from duckicelake.lake.refs.rows import NewKept, NewRef
@@ -94,6 +96,17 @@ def add_mapping(table_id: int, mapping_id: int, names: NamedFile, live: set[int]
         NewMapping(mapping_id, table_id),
         *(MappedName(mapping_id, place, name, field_id) for place, (name, field_id) in enumerate(kept)),
     ]
+
+
+def check_partition(where: str, spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> None:
+    """Raise BadRequest when the values of a partition tuple are not of its spec's types."""
+    for type_, value in zip(partition_types(spec, schema), values, strict=True):
+        try:
+            is_kept = value is None or parse_value(type_, format_value(type_, value)) == value
+        except (ValueError, TypeError, AttributeError, ArithmeticError, BadRequest):
+            is_kept = False
+        if not is_kept:
+            raise BadRequest(f"{where} has the partition value {str(value)[:100]!r}, which is no {type_}; rewrite it.")
 
 
 def keep_past(table_id: int, metadata: TableMetadata, lake_snapshot_id: int) -> list[NewRow]:

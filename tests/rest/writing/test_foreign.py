@@ -3,14 +3,16 @@
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
+from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list, inherit
 from duckicelake.store.parquet import encode_position_deletes
 from tests.rest.serving import Answer, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, data_file, open_client, read_rows, write_file
@@ -169,6 +171,22 @@ def test_small_foreign_ids_are_passed_over(there: Elsewhere, lake: FreshLake) ->
     assert lake.duckdb().execute("SELECT count(*) FROM t AT (VERSION => 6000)").fetchone() == (1,)
 
 
+def test_files_keep_their_sequence_numbers(there: Elsewhere, lake: FreshLake) -> None:
+    """In the manifests that the lake writes for them too: with the next snapshot, and when all is written anew."""
+    for name in ("a", "b"):
+        there.add([write_file(there.client, there.metadata, name, ids(1))])
+    assert there.register().status == 200
+    lake.duckdb().execute("INSERT INTO t VALUES (2, 'n2')")
+    now = there.client.load()
+    current = next(item for item in now["snapshots"] if item["snapshot-id"] == now["current-snapshot-id"])
+    numbers: dict[str, tuple[int | None, int | None]] = {}
+    for listed in decode_manifest_list(there.client.objects.read(current["manifest-list"])):
+        _, entries = decode_manifest(there.client.objects.read(listed.manifest_path))
+        for entry in inherit(entries, listed):
+            numbers[entry.data_file.file_path.rpartition("/")[2]] = entry.sequence_number, entry.file_sequence_number
+    assert (numbers["a.parquet"], numbers["b.parquet"]) == ((1, 1), (2, 2))
+
+
 def test_a_table_comes_once(there: Elsewhere, lake: FreshLake) -> None:
     """Under one name: its uuid is known then; another one at its place is refused too."""
     uri = there.put()
@@ -201,6 +219,23 @@ BROKEN: Mapping[str, Any] = {
                 "type": "struct",
                 "schema-id": 0,
                 "fields": [{"id": i, "name": name, "required": False, "type": "int"} for i, name in ((1, "a"), (2, "A"))],
+            }
+        ]
+    },
+    "names that are one to Iceberg": {
+        "schemas": [
+            {
+                "type": "struct",
+                "schema-id": 0,
+                "fields": [
+                    {"id": 1, "name": "a.b", "required": False, "type": "int"},
+                    {
+                        "id": 2,
+                        "name": "a",
+                        "required": False,
+                        "type": {"type": "struct", "fields": [{"id": 3, "name": "b", "required": False, "type": "int"}]},
+                    },
+                ],
             }
         ]
     },
@@ -252,11 +287,18 @@ def forget_spec(there: Elsewhere) -> None:
     there.metadata |= {"partition-specs": [{"spec-id": 1, "fields": []}], "default-spec-id": 1}
 
 
+def miscount(there: Elsewhere) -> None:
+    uri = there.metadata["snapshots"][0]["manifest-list"]
+    [listed] = decode_manifest_list(there.client.objects.read(uri))
+    there.client.objects.delete(uri)
+    there.client.objects.put_new(uri, encode_manifest_list(ManifestListHeader(FIRST_ID, None, 1, 2), [replace(listed, added_rows_count=7)]))
+
+
 def name_no_list(there: Elsewhere) -> None:
     there.metadata["snapshots"][0] |= {"manifest-list": "", "manifests": []}
 
 
-@pytest.mark.parametrize("break_it", [drop_manifest, cut_manifest, drop_list, forget_spec, name_no_list])
+@pytest.mark.parametrize("break_it", [drop_manifest, cut_manifest, drop_list, forget_spec, miscount, name_no_list])
 def test_broken_manifests_change_nothing(there: Elsewhere, lake: FreshLake, break_it: Any) -> None:
     """Missing ones, cut off ones, and those of another table's specs: 400."""
     there.add([write_file(there.client, there.metadata, "a", ids(1))])

@@ -16,11 +16,13 @@ from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.manifest import DATA, DELETED, EQUALITY_DELETES
 from duckicelake.iceberg.manifest_list import ManifestFile
-from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, parse_metadata
+from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot, parse_metadata
+from duckicelake.iceberg.requests.manifests import ReadManifest, check_manifest
 from duckicelake.lake.connect import reading
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
 from duckicelake.translate.locations import to_uri
+from duckicelake.translate.schemas import without_twins
 from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, parse_name_mapping
 from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.registered import NamedFile, find_names
@@ -94,8 +96,8 @@ def read_foreign(warehouse: Warehouse, metadata: TableMetadata, *, with_past: bo
     """
     grounds = Grounds((metadata.location,), warehouse.roots)
     reader = ManifestReader(warehouse.objects, grounds)
-    current = _read_lists(reader, metadata)
-    files, deletes = _read_files(reader, current)
+    _check_names(metadata)
+    files, deletes = _read_files(reader, metadata, _read_lists(reader, metadata))
     resolver = EqualityResolver(reader, metadata.schemas, parse_name_mapping(metadata.properties.get(PROPERTY, "")), {})
     deleted = find_deleted(reader, resolver, files, deletes)
     names = _read_names(warehouse.objects, metadata, files)
@@ -124,13 +126,23 @@ def _read_lists(reader: ManifestReader, metadata: TableMetadata) -> Sequence[Man
     return current
 
 
-def _read_files(reader: ManifestReader, manifests: Iterable[ManifestFile]) -> tuple[dict[str, NumberedFile], list[NumberedFile]]:
+def _check_names(metadata: TableMetadata) -> None:
+    try:
+        without_twins(current_schema(metadata).fields, is_in_files=True)
+    except Unsupported as error:
+        raise BadRequest(error.message) from error
+
+
+def _read_files(
+    reader: ManifestReader, metadata: TableMetadata, manifests: Iterable[ManifestFile]
+) -> tuple[dict[str, NumberedFile], list[NumberedFile]]:
     """Return the live data files by path, and the delete files."""
     files: dict[str, NumberedFile] = {}
     deletes: list[NumberedFile] = []
     for manifest in manifests:
         opened = reader.read_manifest(manifest)
         reader.manifests.clear()
+        check_manifest(ReadManifest(manifest, opened.header, opened.entries), metadata)
         for found in _list_live(opened):
             path = found.live.file.file_path
             if found.live.file.content != DATA:

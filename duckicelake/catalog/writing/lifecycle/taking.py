@@ -14,7 +14,7 @@ from duckicelake.catalog.writing.lifecycle.foreign import Foreign
 from duckicelake.catalog.writing.places import Grounds, check_location, find_first_version, get_place
 from duckicelake.errors import AlreadyExists, BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
-from duckicelake.iceberg.partition import PartitionSpec, partition_types
+from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import find_field
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.refs.rows import NewMove, TakenRowIds
@@ -33,6 +33,7 @@ from duckicelake.translate.to_ducklake.files import FirstIds, TakenFile, add_fil
 from duckicelake.translate.to_ducklake.refs import name_main
 from duckicelake.translate.to_ducklake.registered import (
     add_mapping,
+    check_partition,
     find_first_row_id,
     find_lake_snapshot_id,
     keep_past,
@@ -151,7 +152,7 @@ def _take(found: NumberedFile, metadata: TableMetadata) -> TakenFile:
     schema = current_schema(metadata)
     if any(find_field(schema, item.source_id) is None for item in spec.fields):
         file, spec = replace(file, partition=()), PartitionSpec(spec_id, ())
-    partition_types(spec, schema)
+    check_partition(where, spec, schema, file.partition)
     taken = TakenFile(file, spec, file.first_row_id if metadata.format_version > 2 else None)
     check_file(taken)
     return taken
