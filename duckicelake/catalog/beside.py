@@ -29,6 +29,10 @@ def publish_beside(conn: psycopg.Connection, objects: Objects, state: TableState
         if snapshot.manifest_list in known and note is None:
             continue
         content = read_kept_list(conn, state.table.table_id, kept.snapshot_id)
+        if not content:
+            # a registered table brought the list along
+            known.add(snapshot.manifest_list)
+            continue
         _put(objects, known, snapshot.manifest_list, content)
         if note is not None:
             alias, copy = _to_alias(snapshot, note, content, location)

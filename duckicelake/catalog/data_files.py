@@ -133,6 +133,8 @@ class DataFiles:
             uri, partition = self._find_place(row, schema, note)
             file = to_data_file(row, uri, partition, stats[row.data_file_id], self._leaf_types(schema))
             self.memory.data_files[row.data_file_id] = with_told(file, row, note)
+            if note is not None and note.sequence_number is not None:
+                self.memory.told_numbers[row.data_file_id] = note.sequence_number
 
     def _read_many(self, rows: Sequence[DataFileRow]) -> None:
         """Take many files of one schema in, column by column."""

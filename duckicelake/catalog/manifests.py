@@ -177,6 +177,8 @@ class ManifestWriter:
         file = self._file(entry, plan)
         if isinstance(file, EncodedFile):
             return EncodedEntry(entry.status, entry.snapshot_id, number, number, file)
+        # a registered file is as old as its rows are; Iceberg 1.11 takes the file's number for that of its rows
+        number = self.files.memory.told_numbers.get(entry.key, number) if plan.content == DATA else number
         return ManifestEntry(entry.status, entry.snapshot_id, number, number, file)
 
     def _file(self, entry: EntryPlan, plan: ManifestPlan) -> AnyFile:

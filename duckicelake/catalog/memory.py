@@ -76,6 +76,7 @@ class TableMemory:
     derived_files: dict[FileKey, DataFile] = field(default_factory=dict[FileKey, DataFile])
     delete_files: dict[tuple[str, str], DataFile] = field(default_factory=dict[tuple[str, str], DataFile])
     data_files: OrderedDict[FileKey, AnyFile] = field(default_factory=OrderedDict[FileKey, AnyFile])
+    told_numbers: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     checked_files: set[FileKey] = field(default_factory=set[FileKey])
     history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None

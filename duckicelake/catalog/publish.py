@@ -21,6 +21,7 @@ from duckicelake.translate.history import to_ms
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2, V3
 from duckicelake.translate.shape.sort_orders import to_sort_orders, with_told_orders
+from duckicelake.translate.shape.told_registered import with_past_log
 from duckicelake.translate.shape.told_snapshots import with_aliases
 from duckicelake.translate.shape.told_specs import without_unused
 from duckicelake.translate.shape.told_statistics import with_statistics
@@ -52,7 +53,7 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     shape = Shape(schemas, partitioning, orders, reading.mapping)
     aliases = (*folded.aliases.values(), *publish_beside(conn, warehouse.objects, state, memory, note.location))
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots), state.notes)
-    draft = with_aliases(draft, aliases)
+    draft = with_past_log(with_aliases(draft, aliases), state.notes.refs.registered)
     token = digest_metadata(draft, memory.history)
     wanted = Numbering(state.position, token, note, *shape.new_notes())
     log = number_state(warehouse, state, wanted, find_updated_ms(state, draft))

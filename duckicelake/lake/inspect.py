@@ -55,7 +55,7 @@ SELECT t.table_name, format('partition transform %%s', p.transform)
 
 SELECT_EMPTY_TABLES = """
 SELECT t.table_name, 'has no columns' FROM ducklake_table t
- WHERE t.end_snapshot IS NULL
+ WHERE t.end_snapshot IS NULL AND t.table_id < 9223372036854775807
    AND NOT EXISTS (SELECT FROM ducklake_column c WHERE c.table_id = t.table_id AND c.end_snapshot IS NULL)
  ORDER BY 1
 """

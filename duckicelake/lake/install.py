@@ -43,6 +43,14 @@ DELETE_PINS = """
 DELETE FROM ducklake_delete_file WHERE data_file_id = 9223372036854775807
 """
 
+DELETE_HAVEN_TABLE = """
+DELETE FROM ducklake_table WHERE table_id = 9223372036854775807
+"""
+
+DELETE_HAVEN_SCHEMA = """
+DELETE FROM ducklake_schema WHERE schema_id = 9223372036854775807
+"""
+
 RELATIVE = (
     "is relative: it depends on the folder each program was started in. Give it as seen from everywhere, with "
     "UPDATE ducklake_metadata SET value = '/absolute/path/' WHERE key = 'data_path' AND scope IS NULL, "
@@ -147,7 +155,8 @@ def _uninstall(conn: psycopg.Connection) -> None:
         for match in re.finditer(pattern, script):
             on = sql.SQL(" ON {}").format(sql.Identifier(match[2])) if kind == "TRIGGER" else sql.SQL("")
             conn.execute(sql.SQL("DROP {} IF EXISTS {}{}").format(sql.SQL(kind), sql.Identifier(match[1]), on))
-    conn.execute(DELETE_PINS)
+    for statement in (DELETE_PINS, DELETE_HAVEN_TABLE, DELETE_HAVEN_SCHEMA):
+        conn.execute(statement)
 
 
 def _read_script() -> bytes:

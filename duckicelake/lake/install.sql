@@ -2,7 +2,8 @@
 -- Changes from v1: what Iceberg clients write needs more notes: columns of iceberg_table, and the tables iceberg_shape,
 -- iceberg_location, iceberg_snapshot, iceberg_file and iceberg_view.
 -- Changes from v2: branches and tags: iceberg_ref, iceberg_kept, iceberg_kept_file, iceberg_move, iceberg_hidden, and the
--- triggers that keep their files. Every statement may run again at any time.
+-- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
+-- their files. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -106,6 +107,18 @@ CREATE TABLE IF NOT EXISTS iceberg_file (
     partition text NOT NULL,
     sort_order_id integer,
     split_offsets text
+);
+
+ALTER TABLE iceberg_file ADD COLUMN IF NOT EXISTS sequence_number bigint;
+
+-- Tables that came with a history of their own: at which lake snapshot, what was current then, and the logs they had.
+CREATE TABLE IF NOT EXISTS iceberg_registered (
+    table_id bigint PRIMARY KEY,
+    lake_snapshot_id bigint NOT NULL,
+    snapshot_id bigint,
+    is_shown boolean NOT NULL,
+    snapshot_log text NOT NULL,
+    metadata_log text NOT NULL
 );
 
 -- Branches and tags. Without a snapshot id: main where DuckLake's head is, noted for what it retains.

@@ -321,6 +321,7 @@ class FileNote:
     partition: str
     sort_order_id: int | None
     split_offsets: str | None
+    sequence_number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,8 @@ def with_version(metadata: TableMetadata, log: Sequence[MetadataLogRow]) -> Tabl
     current = log[-1]
     kept = log[:-1][-find_previous_versions_max(metadata.properties) :]
     older = tuple((row.updated_ms, metadata_uri(row.earlier_location or metadata.location, row.metadata_version)) for row in kept)
-    return replace(metadata, last_updated_ms=current.updated_ms, metadata_log=older)
+    whole = (*metadata.metadata_log, *older)[-find_previous_versions_max(metadata.properties) :]
+    return replace(metadata, last_updated_ms=current.updated_ms, metadata_log=whole)
 
 
 def only_refs(metadata: TableMetadata) -> TableMetadata:

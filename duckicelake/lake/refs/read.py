@@ -4,12 +4,14 @@ import psycopg
 
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.refs.rows import KeptNote, MoveNote, RefNote, RefNotes
+from duckicelake.lake.registered.read import find_registered
 
 SELECT_HAS_REFS = """
 SELECT EXISTS (SELECT FROM iceberg_ref WHERE table_id = %(table_id)s)
     OR EXISTS (SELECT FROM iceberg_kept WHERE table_id = %(table_id)s)
     OR EXISTS (SELECT FROM iceberg_move WHERE table_id = %(table_id)s)
     OR EXISTS (SELECT FROM iceberg_hidden WHERE table_id = %(table_id)s)
+    OR EXISTS (SELECT FROM iceberg_registered WHERE table_id = %(table_id)s)
 """
 
 SELECT_REFS = """
@@ -42,6 +44,7 @@ def read_ref_notes(conn: psycopg.Connection, table_id: int) -> RefNotes:
         kept=tuple(fetch_rows(conn, KeptNote, SELECT_KEPT, table_id=table_id)),
         moves=tuple(fetch_rows(conn, MoveNote, SELECT_MOVES, table_id=table_id)),
         hidden=frozenset(row[0] for row in conn.execute(SELECT_HIDDEN, known)),
+        registered=find_registered(conn, table_id),
     )
 
 

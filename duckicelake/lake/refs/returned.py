@@ -29,8 +29,8 @@ SELECT n.data_file_id, p.table_id, p.partition_key_index, p.partition_value
 """
 
 INSERT_RETURNED_NOTES = """
-INSERT INTO iceberg_file (data_file_id, table_id, spec_id, partition, sort_order_id, split_offsets)
-SELECT n.data_file_id, i.table_id, i.spec_id, i.partition, i.sort_order_id, i.split_offsets
+INSERT INTO iceberg_file (data_file_id, table_id, spec_id, partition, sort_order_id, split_offsets, sequence_number)
+SELECT n.data_file_id, i.table_id, i.spec_id, i.partition, i.sort_order_id, i.split_offsets, i.sequence_number
   FROM unnest(%(data_file_id)s::bigint[], %(source_id)s::bigint[]) AS n(data_file_id, source_id)
   JOIN iceberg_file i ON i.data_file_id = n.source_id
 """

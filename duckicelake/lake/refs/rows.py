@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from duckicelake.lake.registered.rows import RegisteredNote
+
 
 @dataclass(frozen=True, slots=True)
 class RefNote:
@@ -39,12 +41,13 @@ class MoveNote:
 
 @dataclass(frozen=True, slots=True)
 class RefNotes:
-    """Everything noted about one table's refs. `hidden` are snapshots that clients removed."""
+    """Everything noted about one table's refs. `hidden` are snapshots that clients removed, `registered` is how it came here."""
 
     refs: Sequence[RefNote] = ()
     kept: Sequence[KeptNote] = ()
     moves: Sequence[MoveNote] = ()
     hidden: frozenset[int] = frozenset()
+    registered: RegisteredNote | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_
 -- time travel by time wants it ascending, and a transaction's own time is that of its begin
 SELECT %(snapshot_id)s::bigint, greatest(clock_timestamp(), max(snapshot_time) + interval '1 microsecond'), %(schema_version)s,
        %(next_catalog_id)s, %(next_file_id)s
-  FROM ducklake_snapshot WHERE snapshot_id = %(snapshot_id)s::bigint - 1
+  FROM ducklake_snapshot WHERE snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot WHERE snapshot_id < %(snapshot_id)s::bigint)
 """
 
 INSERT_CHANGES = """

@@ -60,7 +60,7 @@ def find_changed_at(conn: psycopg.Connection, table_id: int, since: int) -> date
 
 
 SELECT_FILE_NOTES = """
-SELECT data_file_id, spec_id, partition, sort_order_id, split_offsets
+SELECT data_file_id, spec_id, partition, sort_order_id, split_offsets, sequence_number
   FROM iceberg_file
  WHERE data_file_id = ANY(%(data_file_ids)s)
 """

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from duckicelake.lake.registered.rows import RegisteredRow
+
 
 @dataclass(frozen=True, slots=True)
 class LeftLocation:
@@ -48,4 +50,4 @@ class RemovedStatistics:
     snapshot_id: int
 
 
-NoteRow = LeftLocation | MarkedSchema | MarkedSpec | NewStatistics | RemovedStatistics
+NoteRow = LeftLocation | MarkedSchema | MarkedSpec | NewStatistics | RemovedStatistics | RegisteredRow

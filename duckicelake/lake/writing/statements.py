@@ -9,6 +9,7 @@ from typing import LiteralString
 from duckicelake.lake.refs import rows as ref_rows
 from duckicelake.lake.refs.returned import RETURN_FILES
 from duckicelake.lake.refs.statements import REF_STATEMENTS
+from duckicelake.lake.registered.statements import REGISTERED_STATEMENTS
 from duckicelake.lake.views.statements import VIEW_STATEMENTS
 from duckicelake.lake.writing import note_rows, rows
 
@@ -379,6 +380,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewSnapshotNote: (INSERT_SNAPSHOT_NOTES,),
     rows.NewFileNote: (INSERT_FILE_NOTES,),
     **REF_STATEMENTS,
+    **REGISTERED_STATEMENTS,
     **VIEW_STATEMENTS,
 }
 """What each kind of row runs, in order; ended inlined rows lie in tables of their own, see `apply`."""

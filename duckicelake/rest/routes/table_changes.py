@@ -7,7 +7,7 @@ from fastapi import Query, Response
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.writing import commit, tables
 from duckicelake.catalog.writing.bases import Ask
-from duckicelake.catalog.writing.lifecycle import registration
+from duckicelake.catalog.writing.lifecycle import registration, unregistration
 from duckicelake.catalog.writing.once import run_once
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import BadRequest
@@ -62,6 +62,7 @@ class TableChangeRoutes:
         return {
             "createTable": Served(self.create_table, responses=CREATED, body=CREATE_BODY),
             "registerTable": Served(self.register_table, responses=CREATED, body=REGISTER_BODY),
+            "unregisterTable": Served(self.unregister_table, responses=COMMITTED),
             "updateTable": Served(self.update_table, responses=COMMITTED, body=COMMIT_BODY),
             "dropTable": Served(self.drop_table, status=204),
             "renameTable": Served(
@@ -81,15 +82,23 @@ class TableChangeRoutes:
         return build_response(build_ready_answer(encode_load_result(made)), [])
 
     def register_table(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
-        """Bring a dropped table back by its newest metadata file."""
+        """Make the table of a metadata file known, in place of another where the request says so."""
         asked = decode_register(body)
-        if asked.overwrite:
-            raise BadRequest("Registering over a table is not taken yet; drop that first, and send overwrite=false.")
         warehouse, ident = self._door.get_lake(prefix).warehouse, Ident(levels, asked.name)
         made = run_once(
-            warehouse, key, lambda w: registration.register_table(w, ident, asked.metadata_location), lambda w: load_committed(w, ident)
+            warehouse,
+            key,
+            lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
+            lambda w: load_committed(w, ident),
         )
         return build_response(build_ready_answer(encode_load_result(made)), [])
+
+    def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
+        """Take a table out of the catalog; all of its files stay."""
+        warehouse, ident = self._door.get_lake(prefix).warehouse, Ident(levels, name)
+        verb = unregistration
+        gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w: verb.find_unregistered(w, ident))
+        return build_response(build_ready_answer(encode_commit_result(gone)), [])
 
     def update_table(self, prefix: Prefix, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
         """Commit updates to a table."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, parse_snapshot
 from duckicelake.lake.refs.rows import RefNote, RefNotes
+from duckicelake.translate.shape.told_registered import to_whole_log, with_past
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ def to_line(steps: Sequence[Snapshot], notes: RefNotes) -> Line:
     as something names it, those made beside main until they are removed.
     """
     moves = {note.lake_snapshot_id: note.snapshot_id for note in notes.moves}
+    steps = with_past(steps, notes.registered)
     current = moves.get(steps[-1].snapshot_id, steps[-1].snapshot_id) if steps else None
     shown = _list_shown(steps, moves)
     named = {note.snapshot_id for note in notes.refs} | {current}
@@ -33,8 +35,16 @@ def to_line(steps: Sequence[Snapshot], notes: RefNotes) -> Line:
     if kept:
         known |= {note.snapshot_id for note in kept}
         told = [_with_known_parent(parse_snapshot(json.loads(note.json)), known) for note in kept]
-        shown = sorted((*shown, *told), key=lambda snapshot: snapshot.snapshot_id)
-    return Line(tuple(shown), current, _to_log(steps, moves, known), _to_refs(notes.refs, current, known))
+        shown = sorted((*shown, *told), key=_find_place)
+    log = to_whole_log(_to_log(steps, moves, known), notes.registered, known)
+    if notes.registered is not None:
+        shown = [_with_known_parent(snapshot, known) for snapshot in shown]
+    return Line(tuple(shown), current, log, _to_refs(notes.refs, current, known))
+
+
+def _find_place(snapshot: Snapshot) -> tuple[int, int, int]:
+    """Snapshots of other catalogs have ids in no order."""
+    return snapshot.sequence_number, snapshot.timestamp_ms, snapshot.snapshot_id
 
 
 def _list_shown(steps: Sequence[Snapshot], moves: Mapping[int, int]) -> Sequence[Snapshot]:

@@ -111,19 +111,15 @@ def test_names_and_tables_that_are_there_are_kept(client: Client, lake: FreshLak
         assert refused.json["error"]["message"] == "Table already exists: main.t"
     assert register(client, here, "other").error == (409, "AlreadyExistsException")
     assert register(client, gone, "v", "nowhere").error == (404, "NoSuchNamespaceException")
-    assert register(client, gone, "v", overwrite=True).error == (400, "BadRequestException")
     assert register(client, gone, "v", overwrite="yes").error == (400, "BadRequestException")
     assert read_rows(lake) == rows
 
 
 def test_what_cannot_come_back_whole_is_refused(client: Client, lake: FreshLake) -> None:
-    """An older file, a foreign one, a missing one: 400, and nothing changes."""
-    first = client.server.get("namespaces/main/tables/t").json["metadata-location"]
-    client.commit([{"action": "set-properties", "updates": {"k": "w"}}])
+    """A file that is nowhere, or where nobody may look: 400, and nothing changes."""
     newest = drop(client)
     rows = read_rows(lake)
     for location in (
-        first,
         f"{lake.iceberg_path}main/x/metadata/v1.metadata.json",
         "s3://elsewhere/metadata/00000-x.metadata.json",
         "",
@@ -167,3 +163,139 @@ def test_what_ducklake_forgets_is_not_guessed(client: Client, lake: FreshLake, s
     rows = read_rows(lake)
     assert register(client, location).error == (400, "BadRequestException")
     assert read_rows(lake) == rows
+
+
+def test_an_older_file_makes_the_table_what_it_was(client: Client, lake: FreshLake) -> None:
+    """With the snapshots and ids of then; DuckDB has the rows of then, and both go on from there."""
+    older = client.server.get("namespaces/main/tables/t").json
+    session = lake.duckdb()
+    session.execute("DELETE FROM t WHERE id < 90")
+    session.execute("ALTER TABLE t ADD COLUMN more INTEGER")
+    newest = drop(client)
+    back = register(client, older["metadata-location"])
+    assert back.status == 200
+    now = back.json["metadata"]
+    assert now["current-snapshot-id"] == older["metadata"]["current-snapshot-id"]
+    assert now["schemas"] == older["metadata"]["schemas"]
+    assert {s["snapshot-id"] for s in now["snapshots"]} == {s["snapshot-id"] for s in older["metadata"]["snapshots"]}
+    assert int(back.json["metadata-location"].rpartition("/v")[2].split(".")[0]) > int(newest.rpartition("/v")[2].split(".")[0])
+    session = lake.duckdb()
+    assert session.execute("SELECT count(*), sum(id) FROM t").fetchone() == (100, 5044)
+    session.execute("INSERT INTO t VALUES (200, 'w')")
+    session.execute("UPDATE t SET name = 'u' WHERE id = 101")
+    assert session.execute("SELECT count(*), count(DISTINCT rowid) FROM t").fetchone() == (101, 101)
+    assert len(client.load()["snapshots"]) == len(now["snapshots"]) + 2
+    make_everything_expire(session)
+    assert lake.duckdb().execute("SELECT count(*), sum(id) FROM t").fetchone() == (101, 5244)
+
+
+def make_everything_expire(session: duckdb.DuckDBPyConnection) -> None:
+    """Let DuckLake's maintenance remove all that it may."""
+    for option in ("expire_older_than", "delete_older_than"):
+        session.execute(f"CALL lake.set_option('{option}', '0 seconds')")
+    session.execute("CHECKPOINT lake")
+    session.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+    session.execute("CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)")
+
+
+def test_registering_over_a_table_ends_that(client: Client, lake: FreshLake) -> None:
+    """In one lake snapshot: by its own older file, by another's dropped table's newest one, and where there was none."""
+    older = client.server.get("namespaces/main/tables/t").json
+    session = lake.duckdb()
+    session.execute("DELETE FROM t")
+    head = find_head(lake)
+    back = register(client, older["metadata-location"], overwrite=True)
+    assert back.status == 200
+    assert (find_head(lake), back.json["metadata"]["table-uuid"]) == (head + 1, older["metadata"]["table-uuid"])
+    assert lake.duckdb().execute("SELECT count(*) FROM t").fetchone() == (100,)
+    assert lake.duckdb().execute(f"SELECT count(*) FROM t AT (VERSION => {head})").fetchone() == (0,)
+    client.create("u")
+    gone = drop(client, "u")
+    assert register(client, gone, overwrite=True).status == 200
+    assert lake.duckdb().execute("SELECT count(*) FROM t").fetchone() == (0,)
+    gone = drop(client)
+    assert register(client, gone, overwrite=True).status == 200
+    assert lake.duckdb().execute("SELECT count(*) FROM t").fetchone() == (0,)
+
+
+def unregister(client: Client, name: str = "t", **headers: str) -> Answer:
+    """Unregister a table."""
+    return client.server.ask("POST", f"namespaces/main/tables/{name}/unregister", headers)
+
+
+def test_an_unregistered_table_is_gone_and_stays_whole(client: Client, lake: FreshLake) -> None:
+    """The answer is its last state; every file stays when DuckLake expires and removes all it may, and it comes back."""
+    before = client.server.get("namespaces/main/tables/t").json
+    key = {"Idempotency-Key": "0190f3a2-0000-7000-8000-000000000001"}
+    gone = unregister(client, **key)
+    assert (gone.status, gone.json) == (200, {"metadata-location": before["metadata-location"], "metadata": before["metadata"]})
+    assert unregister(client, **key).json == gone.json
+    assert unregister(client).error == (404, "NoSuchTableException")
+    assert client.commit([{"action": "set-properties", "updates": {"k": "w"}}]).error == (404, "NoSuchTableException")
+    session = lake.duckdb()
+    assert session.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake'").fetchall() == []
+    assert session.execute("SELECT schema_name FROM duckdb_schemas() WHERE database_name = 'lake'").fetchall() == [("main",)]
+    session.execute("CREATE TABLE other AS SELECT 1 AS i")
+    held = {uri for root in (lake.data_path, lake.iceberg_path) for uri, _ in client.objects.list_under(root) if "/other/" not in uri}
+    make_everything_expire(session)
+    left = {uri for root in (lake.data_path, lake.iceberg_path) for uri, _ in client.objects.list_under(root)}
+    read = {uri for uri in held if not uri.endswith("-delete.parquet")}
+    assert read <= left
+    back = register(client, gone.json["metadata-location"])
+    assert back.status == 200
+    assert back.json["metadata"]["current-snapshot-id"] == before["metadata"]["current-snapshot-id"]
+    session = lake.duckdb()
+    assert session.execute("SELECT count(*), sum(id) FROM t").fetchone() == (100, 5044)
+    session.execute("DELETE FROM t WHERE id < 10")
+    session.execute("INSERT INTO t VALUES (300, 'v')")
+    make_everything_expire(session)
+    assert lake.duckdb().execute("SELECT count(*), count(DISTINCT rowid) FROM t").fetchone() == (92, 92)
+    assert read <= {uri for root in (lake.data_path, lake.iceberg_path) for uri, _ in client.objects.list_under(root)}
+
+
+def test_an_unregistered_table_may_come_back_at_once(client: Client, lake: FreshLake) -> None:
+    """As DuckLake still has it; then nothing is kept for others any more, and a drop lets its files go."""
+    before = client.server.get("namespaces/main/tables/t").json
+    assert unregister(client).status == 200
+    back = register(client, before["metadata-location"])
+    assert back.json["metadata"] == before["metadata"]
+    session = lake.duckdb()
+    session.execute("CREATE TABLE other AS SELECT 1 AS i")
+    session.execute("DROP TABLE t")
+    make_everything_expire(session)
+    assert [uri for uri, _ in client.objects.list_under(lake.data_path) if "/t/" in uri or "/t-" in uri] == []
+
+
+def test_files_that_older_snapshots_alone_have_stay(client: Client, lake: FreshLake) -> None:
+    """Registered by an older file, a table keeps what DuckLake would remove with the dropped one."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE d AS SELECT range AS i FROM range(50)")
+    (old,) = session.execute("SELECT data_file FROM ducklake_list_files('lake', 'd')").fetchone() or ("",)
+    session.execute("DELETE FROM d")
+    session.execute("INSERT INTO d SELECT range FROM range(60)")
+    location = client.server.get("namespaces/main/tables/d").json["metadata-location"]
+    session.execute("ALTER TABLE d ADD COLUMN j INTEGER")
+    drop(client, "d")
+    assert register(client, location, "d").status == 200
+    make_everything_expire(lake.duckdb())
+    assert client.objects.exists(old)
+    assert lake.duckdb().execute("SELECT count(*) FROM d").fetchone() == (60,)
+    lake.duckdb().execute("DROP TABLE d")
+    make_everything_expire(lake.duckdb())
+    assert not client.objects.exists(old)
+
+
+def test_row_ids_stay_apart(client: Client, lake: FreshLake) -> None:
+    """Files that carry the ids of an earlier stay in the lake share none with the others."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE d AS SELECT range AS i FROM range(50)")
+    session.execute("INSERT INTO d SELECT range FROM range(50, 100)")
+    session.execute("UPDATE d SET i = i + 1000 WHERE i < 50")
+    session.execute("INSERT INTO d SELECT range FROM range(100, 150)")
+    location = unregister(client, "d").json["metadata-location"]
+    make_everything_expire(session)
+    assert register(client, location, "d").status == 200
+    session = lake.duckdb()
+    assert session.execute("SELECT count(*), count(DISTINCT rowid) FROM d").fetchone() == (150, 150)
+    session.execute("UPDATE d SET i = i + 1000")
+    assert session.execute("SELECT count(*), sum(i) FROM d").fetchone() == (150, 149 * 75 + 50_000 + 150_000)

@@ -45,6 +45,10 @@ class EqualityResolver:
             if live.file.file_format == "PARQUET":
                 self.reader.deletes[key] = self._resolve(live.spec_id, live.file, candidates)
 
+    def find_rows(self, delete: LiveFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
+        """Return the positions that an equality-delete file means in these data files. Raises what `resolve` raises."""
+        return self._resolve(delete.spec_id, delete.file, candidates)
+
     def _list_data_files(self, manifests: Iterable[ManifestFile]) -> list[LiveFile]:
         opened = (self.reader.read_manifest(manifest) for manifest in manifests if manifest.content == DATA)
         return [live for live in live_files(opened) if live.file.content == DATA]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from duckicelake.catalog.writing.ready.equality import EqualityResolver
 from duckicelake.catalog.writing.ready.manifests import DeleteKey, LiveFile, ManifestReader, Manifests, live_files
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.manifest import DATA, POSITION_DELETES, DataFile
+from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.manifests import ReadManifest
@@ -69,9 +69,16 @@ def find_changes(
 
 
 def find_move(reader: ManifestReader, base: TableMetadata, target: Snapshot) -> FileChange:
-    """Return what it takes to give main the files of another snapshot."""
+    """Return what it takes to give main the files of another snapshot.
+
+    Raises: BadRequest: it was registered with rows deleted by equality
+    """
+    before = _read_main(reader, base)
     after = {file.manifest_path: file for file in reader.read_list(target.manifest_list)}
-    return _compare(reader, _read_main(reader, base), after, None)
+    come = live_files(reader.read_manifest(after[path]) for path in after if path not in before and after[path].content != DATA)
+    if any(live.file.content == EQUALITY_DELETES for live in come):
+        raise BadRequest(f"Snapshot {target.snapshot_id} deletes rows by equality, so it cannot become main again.")
+    return _compare(reader, before, after, None)
 
 
 def _list_fresh(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int) -> list[ReadManifest]:

@@ -1,0 +1,199 @@
+"""A metadata file that somebody wrote, and everything it names, read before any lock."""
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.lifecycle.deletions import NumberedFile, find_deleted
+from duckicelake.catalog.writing.places import Grounds
+from duckicelake.catalog.writing.ready.deletes import DeleteWriter, ReadyDeletes
+from duckicelake.catalog.writing.ready.equality import EqualityResolver
+from duckicelake.catalog.writing.ready.manifests import LiveFile, ManifestReader, OpenManifest
+from duckicelake.catalog.writing.ready.snapshots import FileChange
+from duckicelake.errors import BadRequest, NotFound, Unsupported
+from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.manifest import DATA, DELETED, EQUALITY_DELETES
+from duckicelake.iceberg.manifest_list import ManifestFile
+from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot, parse_metadata
+from duckicelake.iceberg.requests.manifests import ReadManifest, check_manifest
+from duckicelake.lake.connect import reading
+from duckicelake.store.objects import Objects
+from duckicelake.store.parquet import read_columns
+from duckicelake.translate.locations import to_uri
+from duckicelake.translate.schemas import without_twins
+from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, parse_name_mapping
+from duckicelake.translate.shape.told_snapshots import without_aliases
+from duckicelake.translate.to_ducklake.registered import NamedFile, find_names
+
+MAX_METADATA_BYTES = 64 * 1024 * 1024
+MAX_FILES = 100_000
+MAX_UNNAMED_FILES = 10_000
+GZIP = b"\x1f\x8b"
+HADOOP_NAME = re.compile(r"v(\d{1,18})(?:\.gz)?\.metadata\.json(?:\.gz)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A table as its metadata file tells of it: the files of its current snapshot, the rows deleted of them, older files.
+
+    `names` are the columns of those files that carry no field ids, by path. `is_converted`: rows are deleted by equality, and
+    the lake has them by position. `past` are the data files of other snapshots, as far as they were asked for.
+    `last_version` is the highest version among the names of the metadata files at its location.
+    """
+
+    metadata: TableMetadata
+    files: Sequence[NumberedFile]
+    ready: ReadyDeletes
+    names: Mapping[str, NamedFile]
+    is_converted: bool
+    past: Sequence[str]
+    last_version: int
+
+
+def read_metadata(objects: Objects, uri: str) -> TableMetadata:
+    """Return what a metadata file says, packed or not.
+
+    Raises: BadRequest: it is missing, too large, malformed or of an unknown version
+    """
+    try:
+        size = objects.size(uri)
+        if size > MAX_METADATA_BYTES:
+            raise BadRequest(f"The metadata file {uri!r} has {size} bytes, more than the {MAX_METADATA_BYTES} that are read.")
+        content = objects.read(uri)
+    except NotFound as error:
+        raise BadRequest(f"The metadata file {uri!r} is missing.") from error
+    except Unsupported as error:
+        raise BadRequest(error.message) from error
+    if content.startswith(GZIP):
+        content = _unpack(uri, content)
+    try:
+        metadata = parse_metadata(decode_json(content, f"the metadata file {uri!r}"))
+    except BadRequest as error:
+        raise BadRequest(f"Cannot register {uri!r}: {error.message}") from error
+    location = to_uri(metadata.location.rstrip("/"))
+    return replace(without_aliases(metadata), location=location)
+
+
+def _unpack(uri: str, content: bytes) -> bytes:
+    try:
+        unpacker = zlib.decompressobj(wbits=31)
+        found = unpacker.decompress(content, MAX_METADATA_BYTES + 1)
+    except zlib.error as error:
+        raise BadRequest(f"The metadata file {uri!r} is damaged: {error}.") from error
+    if len(found) > MAX_METADATA_BYTES:
+        raise BadRequest(f"The metadata file {uri!r} holds more than the {MAX_METADATA_BYTES} bytes that are read.")
+    if not unpacker.eof:
+        raise BadRequest(f"The metadata file {uri!r} is cut off.")
+    return found
+
+
+def read_foreign(warehouse: Warehouse, metadata: TableMetadata, *, with_past: bool) -> Foreign:
+    """Read what a table's metadata names, and write its deletes as DuckLake keeps them.
+
+    Raises: BadRequest: something is missing, malformed, elsewhere or of a kind that DuckLake cannot hold
+    """
+    grounds = Grounds((metadata.location,), warehouse.roots)
+    reader = ManifestReader(warehouse.objects, grounds)
+    _check_names(metadata)
+    files, deletes = _read_files(reader, metadata, _read_lists(reader, metadata))
+    resolver = EqualityResolver(reader, metadata.schemas, parse_name_mapping(metadata.properties.get(PROPERTY, "")), {})
+    deleted = find_deleted(reader, resolver, files, deletes)
+    names = _read_names(warehouse.objects, metadata, files)
+    past = sorted(_list_past(reader, metadata) - files.keys()) if with_past else []
+    change = FileChange([file.live.file for file in files.values()], {}, (), deleted)
+    with reading(warehouse.lake) as conn:
+        [ready] = DeleteWriter(conn, warehouse.objects, grounds.locations, None).make_ready([change])
+    is_converted = any(delete.live.file.content == EQUALITY_DELETES for delete in deletes)
+    versions = (HADOOP_NAME.fullmatch(uri.rpartition("/")[2]) for uri, _ in warehouse.objects.list_under(f"{metadata.location}/metadata"))
+    last = max((int(match[1]) for match in versions if match), default=0)
+    return Foreign(metadata, list(files.values()), ready, names, is_converted, past, last)
+
+
+def _read_lists(reader: ManifestReader, metadata: TableMetadata) -> Sequence[ManifestFile]:
+    """Read the manifest list of every snapshot, and return the manifests of the current one."""
+    current: Sequence[ManifestFile] = ()
+    for snapshot in metadata.snapshots:
+        if not snapshot.manifest_list:
+            raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list, as only old tables have it; expire it first.")
+        if snapshot.key_id is not None:
+            raise BadRequest(f"Snapshot {snapshot.snapshot_id} is encrypted; copy the table's rows into a plain one.")
+        found = reader.read_list(snapshot.manifest_list)
+        if snapshot.snapshot_id == metadata.current_snapshot_id:
+            current = found
+        reader.lists.clear()
+    return current
+
+
+def _check_names(metadata: TableMetadata) -> None:
+    try:
+        without_twins(current_schema(metadata).fields, is_in_files=True)
+    except Unsupported as error:
+        raise BadRequest(error.message) from error
+
+
+def _read_files(
+    reader: ManifestReader, metadata: TableMetadata, manifests: Iterable[ManifestFile]
+) -> tuple[dict[str, NumberedFile], list[NumberedFile]]:
+    """Return the live data files by path, and the delete files."""
+    files: dict[str, NumberedFile] = {}
+    deletes: list[NumberedFile] = []
+    for manifest in manifests:
+        opened = reader.read_manifest(manifest)
+        reader.manifests.clear()
+        check_manifest(ReadManifest(manifest, opened.header, opened.entries), metadata)
+        for found in _list_live(opened):
+            path = found.live.file.file_path
+            if found.live.file.content != DATA:
+                deletes.append(found)
+            elif path in files:
+                raise BadRequest(f"The current snapshot lists the data file {path!r} twice.")
+            else:
+                files[path] = found
+        if len(files) + len(deletes) > MAX_FILES:
+            raise BadRequest(f"The current snapshot has more than the {MAX_FILES} files that are registered at once.")
+    return files, deletes
+
+
+def _list_live(manifest: OpenManifest) -> Iterator[NumberedFile]:
+    for entry in manifest.entries:
+        if entry.status != DELETED:
+            live = LiveFile(manifest.header.spec.spec_id, entry.data_file, entry.snapshot_id)
+            yield NumberedFile(live, entry.sequence_number or 0)
+
+
+def _list_past(reader: ManifestReader, metadata: TableMetadata) -> set[str]:
+    """Return the data files of all snapshots."""
+    seen: set[str] = set()
+    paths: set[str] = set()
+    for snapshot in metadata.snapshots:
+        for manifest in reader.read_list(snapshot.manifest_list):
+            if manifest.content == DATA and manifest.manifest_path not in seen:
+                seen.add(manifest.manifest_path)
+                paths |= {found.live.file.file_path for found in _list_live(reader.read_manifest(manifest))}
+                reader.manifests.clear()
+        reader.lists.clear()
+        if len(paths) > MAX_FILES:
+            raise BadRequest(f"The table's snapshots have more than the {MAX_FILES} files that are registered at once.")
+    return paths
+
+
+def _read_names(objects: Objects, metadata: TableMetadata, files: Mapping[str, NumberedFile]) -> dict[str, NamedFile]:
+    """Return how the columns of files without field ids are found; only tables that name a mapping have such files."""
+    if not metadata.properties.get(PROPERTY) or find_snapshot(metadata, metadata.current_snapshot_id) is None:
+        return {}
+    if len(files) > MAX_UNNAMED_FILES:
+        raise BadRequest(f"A table with {PROPERTY!r} has {len(files)} files, more than the {MAX_UNNAMED_FILES} that are looked into.")
+    names: dict[str, NamedFile] = {}
+    for path, found in files.items():
+        try:
+            columns = FileColumns(*read_columns(objects.open(path, found.live.file.file_size_in_bytes)))
+        except NotFound as error:
+            raise BadRequest(f"Data file {path!r} is missing.") from error
+        except Unsupported as error:
+            raise BadRequest(f"Cannot read data file {path!r}: {error.message}") from error
+        named = find_names(path, columns, metadata, found.live.spec_id)
+        if named is not None:
+            names[path] = named
+    return names

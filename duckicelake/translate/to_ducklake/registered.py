@@ -1,0 +1,150 @@
+"""Tables of other catalogs as rows: columns they had before, names in their files, and the row ids that are free."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.encoding.json_values import format_value, parse_value
+from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.partition import PartitionSpec, partition_types
+from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.snapshots import MAIN, format_snapshot
+from duckicelake.iceberg.types import PrimitiveType, walk_fields
+from duckicelake.lake.refs.rows import NewKept, NewRef
+from duckicelake.lake.registered.rows import LostColumn, MappedName, NewMapping
+from duckicelake.lake.writing.rows import NewRow
+from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, NameMapping, check_mapped_file, parse_name_mapping
+from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
+from duckicelake.translate.to_ducklake.columns import to_column_type
+
+IDENTITY = "identity"
+FIRST_LINEAGE_FORMAT = 3
+ROW_IDS_A_STAY = 2**32
+UNKNOWN_TYPE = "varchar"
+
+NamedFile = tuple[tuple[str, int], ...]
+"""The root columns of a file without field ids, each with the id of the column that it is."""
+
+
+def find_names(path: str, columns: FileColumns, metadata: TableMetadata, spec_id: int) -> NamedFile | None:
+    """Return which columns a file without field ids has; None for one that carries them.
+
+    Raises: BadRequest: the file cannot be read alike by Iceberg's readers and DuckDB
+    """
+    roots = {name[0]: field_id for name, field_id in columns.field_ids.items() if len(name) == 1}
+    carried = {field_id for field_id in columns.field_ids.values() if field_id is not None}
+    if carried and None in roots.values():
+        raise BadRequest(f"Data file {path!r} carries field ids for some of its columns only; rewrite it.")
+    named = None if carried else _name_roots(path, columns, metadata)
+    present = carried if named is None else {field_id for _, field_id in named}
+    live = {item.field_id for item in current_schema(metadata).fields}
+    spec = next((spec for spec in metadata.partition_specs if spec.spec_id == spec_id), None)
+    told = {item.source_id for item in spec.fields if item.transform == IDENTITY} if spec else set[int]()
+    if (told & live) - present:
+        raise BadRequest(f"Data file {path!r} has a partition column in its partition alone, which DuckLake would not see; rewrite it.")
+    return named
+
+
+def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata) -> NamedFile:
+    if any(len(name) > 1 for name in columns.field_ids):
+        raise BadRequest(f"Data file {path!r} has nested columns and carries no field ids, which is not taken yet; rewrite it.")
+    known = parse_name_mapping(metadata.properties[PROPERTY])
+    named = tuple(sorted((name, known[name,]) for (name,) in columns.field_ids if (name,) in known))
+    if len({field_id for _, field_id in named}) < len(named):
+        raise BadRequest(f"Data file {path!r} has two columns for one by the name mapping; rewrite it.")
+    _check_readers(path, columns, metadata, dict(named))
+    return named
+
+
+def _check_readers(path: str, columns: FileColumns, metadata: TableMetadata, named: Mapping[str, int]) -> None:
+    ids = {field_id for _, item in walk_fields(current_schema(metadata).fields) for field_id in [item.field_id]}
+    types = {field_id: frozenset({to_column_type(leaf, path)}) for field_id, leaf in leaf_fields(current_schema(metadata))}
+    kept = {(name,): field_id for name, field_id in named.items() if field_id in ids}
+    try:
+        check_mapped_file(path, 0, columns, NameMapping({0: kept}, kept, {}, frozenset(ids), types))
+    except Unsupported as error:
+        raise BadRequest(error.message.replace(", added with ducklake_add_data_files,", "")) from error
+
+
+def list_lost_columns(table_id: int, metadata: TableMetadata) -> list[NewRow]:
+    """Return the columns of older schemas that the current one has not: DuckDB never gives their ids to others then."""
+    live = {item.field_id for _, item in walk_fields(current_schema(metadata).fields)}
+    lost: dict[int, LostColumn] = {}
+    for schema in metadata.schemas:
+        for _, item in walk_fields(schema.fields):
+            if item.field_id not in live:
+                lost[item.field_id] = LostColumn(table_id, item.field_id, item.name, _find_type(item.type))
+    last = metadata.last_column_id
+    if last not in live and last not in lost and last > 0:
+        lost[last] = LostColumn(table_id, last, f"lost_{last}", UNKNOWN_TYPE)
+    return [lost[field_id] for field_id in sorted(lost)]
+
+
+def _find_type(type_: object) -> str:
+    if not isinstance(type_, PrimitiveType):
+        return UNKNOWN_TYPE
+    try:
+        return to_column_type(type_, "")
+    except BadRequest:
+        return UNKNOWN_TYPE
+
+
+def add_mapping(table_id: int, mapping_id: int, names: NamedFile, live: set[int]) -> list[NewRow]:
+    """Return the mapping by which DuckDB finds the columns of files without field ids."""
+    kept = [(name, field_id) for name, field_id in names if field_id in live]
+    return [
+        NewMapping(mapping_id, table_id),
+        *(MappedName(mapping_id, place, name, field_id) for place, (name, field_id) in enumerate(kept)),
+    ]
+
+
+def check_partition(where: str, spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> None:
+    """Raise BadRequest when the values of a partition tuple are not of its spec's types."""
+    for type_, value in zip(partition_types(spec, schema), values, strict=True):
+        try:
+            is_kept = value is None or parse_value(type_, format_value(type_, value)) == value
+        except (ValueError, TypeError, AttributeError, ArithmeticError, BadRequest):
+            is_kept = False
+        if not is_kept:
+            raise BadRequest(f"{where} has the partition value {str(value)[:100]!r}, which is no {type_}; rewrite it.")
+
+
+def keep_past(table_id: int, metadata: TableMetadata, lake_snapshot_id: int) -> list[NewRow]:
+    """Return the notes of a table's snapshots, branches and tags as it had them; their manifest lists stay where they are."""
+    kept = [
+        NewKept(table_id, item.snapshot_id, lake_snapshot_id, json.dumps(format_snapshot(item), separators=(",", ":")), b"")
+        for item in metadata.snapshots
+    ]
+    refs = [
+        NewRef(table_id, name, ref.snapshot_id, ref.type, ref.max_ref_age_ms, ref.max_snapshot_age_ms, ref.min_snapshots_to_keep)
+        for name, ref in metadata.refs.items()
+        if name != MAIN
+    ]
+    return [*kept, *refs]
+
+
+def find_first_row_id(metadata: TableMetadata) -> int:
+    """Return the first row id for files that have none.
+
+    Files of a table that was in a lake before may carry row ids, which count from the start; a stay in a lake begins above all
+    that an earlier one can have given out.
+    """
+    if metadata.format_version >= FIRST_LINEAGE_FORMAT:
+        return metadata.next_row_id
+    told = metadata.properties.get(SNAPSHOT_ID_PROPERTY, "")
+    return (int(told) + 1) * ROW_IDS_A_STAY if told.isdecimal() and int(told) < ROW_IDS_A_STAY // 4 else 0
+
+
+def find_lake_snapshot_id(metadata: TableMetadata, head: int, most: int) -> int:
+    """Return the lake snapshot that a table may come at: above its snapshots' numbers, and above those ids the lake would reach.
+
+    Raises: BadRequest: that is too far off
+    """
+    reach = head + most
+    ids: Sequence[int] = [item.snapshot_id for item in metadata.snapshots if item.snapshot_id <= reach]
+    found = max(head + 1, metadata.last_sequence_number, *(snapshot_id + 1 for snapshot_id in ids))
+    if found > reach:
+        raise BadRequest(
+            f"The table's last sequence number {metadata.last_sequence_number} is too far above the lake's {head}; rewrite it."
+        )
+    return found
