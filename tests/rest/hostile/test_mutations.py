@@ -1,7 +1,6 @@
 """Requests of stock clients with something wrong: the server never fails, and what it refuses changes nothing."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,17 +8,9 @@ from hypothesis import strategies as st
 
 from tests.rest.hostile.mutations import draw_spelling, mutate
 from tests.rest.hostile.recorded import fill, read_recorded
-from tests.rest.hostile.target import Range, open_range
-from tests.support.shared_stack import SharedStack
+from tests.rest.hostile.target import Range
 
 RECORDED = [item for item in read_recorded() if item.body is not None]
-
-
-@pytest.fixture(scope="module")
-def targets(stack: SharedStack) -> Iterator[Range]:
-    """Lakes to send to, one after the other."""
-    with open_range(stack) as made:
-        yield made
 
 
 @pytest.mark.parametrize("client", sorted({item.client for item in RECORDED}))
