@@ -154,11 +154,16 @@ class Target:
         assert answer.status < 500 or answer.status == 501, answer.body
         if answer.status >= 400:
             assert answer.error[0] == answer.status
-            assert self.read_rows() == self.rows, answer.body
-            return
-        self.changes += 1
-        self._check_readable()
-        self.settle()
+        self.check_change(answer.status, answer.body)
+
+    def check_change(self, status: int, said: bytes = b"") -> None:
+        """Nothing changed when the request was refused; what was done, everybody can read."""
+        if status >= 300:
+            assert self.read_rows() == self.rows, said
+        elif self.read_rows() != self.rows:
+            self.changes += 1
+            self._check_readable()
+            self.settle()
 
     def _check_readable(self) -> None:
         server = self.client.server
