@@ -1,13 +1,14 @@
 """What a table's files hold that DuckLake's rows do not say: positions of deletes, lake snapshots of rewritten rows."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
 from duckicelake.catalog.derive import to_inlined_columns
 from duckicelake.catalog.memory import TableMemory
-from duckicelake.errors import Unsupported
+from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.rows import DeleteFileRow, PartialFileRow, SchemaVersionRow, TableState
@@ -34,6 +35,7 @@ from duckicelake.translate.visibility import (
 )
 
 RESTORED_MAX_BYTES = 16 * 1024 * 1024
+COPY = "If DuckDB still reads the table, copy it with CREATE TABLE … AS SELECT; `duckicelake check` says more."
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +128,28 @@ def decode_deletes(row: DeleteFileRow, content: bytes) -> tuple[Longs, Longs | N
     """Return the positions of a delete file, and the lake snapshot of each when the file embeds it."""
     match row.format or "parquet":
         case "parquet":
-            return read_positions(content)
+            with naming("Delete file", row.path):
+                return read_positions(content)
         case "puffin":
-            return positions_of(decode_deletion_vector(content)), None
+            with naming("Delete file", row.path):
+                return positions_of(decode_deletion_vector(content)), None
         case other:
-            raise Unsupported(f"Delete file {row.path!r} has the format {other!r}, which DuckLake 1.0 does not know.")
+            raise Unsupported(f"Delete file {row.path!r} has the format {other!r}, which DuckLake 1.0 does not know. {COPY}")
+
+
+@contextmanager
+def naming(kind: str, path: str) -> Generator[None]:
+    """Put the file before what is wrong with it, and behind it what to do. Raises: Unsupported."""
+    try:
+        yield
+    except (BadRequest, Unsupported) as error:
+        raise Unsupported(f"{kind} {path!r} of the lake cannot be read: {error.message.rstrip('.')}. {COPY}") from error
 
 
 def _read_embedded(objects: Objects, folder: str, row: PartialFileRow, memory: TableMemory) -> Embedded:
     found = memory.embedded.get(row.data_file_id)
     if found is None:
         uri = file_uri(folder, row.path, row.path_is_relative)
-        found = memory.embedded[row.data_file_id] = read_embedded(objects.open(uri, row.file_size_bytes), row.partial_max)
+        with naming("Data file", row.path):
+            found = memory.embedded[row.data_file_id] = read_embedded(objects.open(uri, row.file_size_bytes), row.partial_max)
     return found

@@ -184,7 +184,10 @@ def check_absolute(data_path: str) -> None:
     if data_path.startswith(("/", "file:/", "s3://", "s3a://", "s3n://")):
         return
     if "://" in data_path:
-        raise Unsupported(f"The lake's DATA_PATH {data_path!r} is in no object store this catalog speaks; it speaks S3 and local folders.")
+        raise Unsupported(
+            f"The lake's DATA_PATH {data_path!r} is in no object store this catalog speaks; it speaks S3 and local folders. "
+            "Copy the lake's tables with DuckDB into a lake whose DATA_PATH is an s3:// location or a folder."
+        )
     raise BadRequest(f"The lake's DATA_PATH {data_path!r} {RELATIVE}")
 
 

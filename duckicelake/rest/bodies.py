@@ -1,6 +1,6 @@
 """The shapes of the JSON bodies that the routes answer with, as the OpenAPI page shows them."""
 
-from typing import Any
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -36,10 +36,28 @@ class TableIdentifier(TypedDict):
 
 
 ListTablesResponse = TypedDict("ListTablesResponse", {"identifiers": list[TableIdentifier], "next-page-token": str | None})
-LoadTableResult = TypedDict("LoadTableResult", {"metadata-location": str, "metadata": dict[str, Any], "config": dict[str, str]})
+LoadTableResult = TypedDict(
+    "LoadTableResult", {"metadata-location": NotRequired[str], "metadata": dict[str, Any], "config": dict[str, str]}
+)
+"""A table that is only staged has no metadata file yet."""
+
 
 LoadViewResult = TypedDict("LoadViewResult", {"metadata-location": str, "metadata": dict[str, Any], "config": dict[str, str]})
 CommitTableResponse = TypedDict("CommitTableResponse", {"metadata-location": str, "metadata": dict[str, Any]})
+
+
+class Readiness(TypedDict):
+    """Whether a warehouse can be served, and why not."""
+
+    ready: bool
+    reason: str | None
+
+
+class ReadyResponse(TypedDict):
+    """Whether all warehouses can be served."""
+
+    ready: bool
+    warehouses: dict[str, Readiness]
 
 
 class ErrorModel(TypedDict):

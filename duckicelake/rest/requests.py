@@ -13,14 +13,8 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, find_list, find_text_map, get_list, get_text, is_text
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
+from duckicelake.rest.page.shapes import Shape
 from duckicelake.rest.params import check_name
-
-TEXT: Mapping[str, Any] = {"type": "string"}
-TEXTS: Mapping[str, Any] = {"type": "array", "items": TEXT}
-OBJECT: Mapping[str, Any] = {"type": "object"}
-OBJECTS: Mapping[str, Any] = {"type": "array", "items": OBJECT}
-FLAG: Mapping[str, Any] = {"type": "boolean"}
-TEXT_MAP: Mapping[str, Any] = {"type": "object", "additionalProperties": TEXT}
 
 
 async def read_body(request: Request) -> bytes:
@@ -33,7 +27,14 @@ Body = Annotated[bytes, Depends(read_body)]
 
 async def read_key(
     request: Request,
-    key: Annotated[str | None, Header(alias="Idempotency-Key", description="A UUID: the request may be repeated.")] = None,
+    key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="A UUID: the request may be repeated.",
+            json_schema_extra={"type": "string", "format": "uuid"},
+        ),
+    ] = None,
 ) -> RequestKey | None:
     """Return the request's key with the fingerprint of all it says, or None when it has no key."""
     if key is None:
@@ -49,10 +50,9 @@ async def read_key(
 Key = Annotated[RequestKey | None, Depends(read_key)]
 
 
-def describe_body(required: Sequence[str], properties: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def describe_body(shape: Shape) -> dict[str, Any]:
     """Return what the OpenAPI page says of a body."""
-    schema = {"type": "object", "required": list(required), "properties": dict(properties)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": shape}}}}
 
 
 @dataclass(frozen=True, slots=True)

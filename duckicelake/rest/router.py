@@ -22,6 +22,9 @@ ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": IcebergErrorResponse, "description": "The request was refused."},
     "5XX": {"model": IcebergErrorResponse, "description": "The server or a part behind it failed."},
 }
+BARE_RESPONSES: Mapping[int | str, dict[str, Any]] = {
+    status: {"description": f"{told['description']} An answer to HEAD has no body."} for status, told in ERROR_RESPONSES.items()
+}
 
 
 def add_operations(app: FastAPI, door: Door) -> None:
@@ -47,7 +50,7 @@ def add_served(app: FastAPI, operation: Operation, served: Served) -> None:
         methods=[operation.method],
         operation_id=operation.name,
         status_code=served.status,
-        responses={**ERROR_RESPONSES, **served.responses},
+        responses={**(BARE_RESPONSES if operation.method == "HEAD" else ERROR_RESPONSES), **served.responses},
         openapi_extra=served.body,
     )
 

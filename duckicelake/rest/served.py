@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The function that answers one operation, and what the OpenAPI page says of its answers and of the body it takes."""
+    """The function that answers one operation, and what the OpenAPI page says of its answers and of the body or headers it takes."""
 
     endpoint: Callable[..., Any]
     status: int = 200

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.parquet import Positions, find_columns, telling
+from duckicelake.store.parquet import MAX_DECOMPRESSED_BYTES, Positions, check_size, find_columns, telling
 
 BATCH_ROWS = 131_072
 NamePath = tuple[str, ...]
@@ -73,14 +73,15 @@ class Keys:
         return sorted(found - {None}), None in found
 
 
-def read_keys(content: bytes, columns: Sequence[KeyColumn]) -> Keys:
+def read_keys(content: bytes, columns: Sequence[KeyColumn], most_rows: int) -> Keys:
     """Read an equality-delete file: these columns of it, found by field id.
 
-    Raises: Unsupported — no Parquet file, or one of the columns is not there
+    Raises: Unsupported — no Parquet file, one of too many rows or too long values, or one of the columns is not there
     Source: Iceberg spec «Equality Delete Files»
     """
     with telling("equality-delete file"):
-        file = pq.ParquetFile(pa.BufferReader(content))
+        file = _open(pa.BufferReader(content))
+        check_size(file, most_rows)
         paths = _find_paths(file.schema_arrow, {})
         missing = [column.field_id for column in columns if column.field_id not in paths]
         if missing:
@@ -99,7 +100,7 @@ def find_equal_rows(source: BinaryIO, keys: Keys, names: Mapping[NamePath, int])
     Raises: Unsupported — no Parquet file, or one without field ids where a column is not found by name
     """
     with telling("data file"):
-        file = pq.ParquetFile(source)
+        file = _open(source)
         paths = _find_paths(file.schema_arrow, names)
         there = [column for column in keys.columns if column.field_id in paths]
         if len(there) < len(keys.columns) and not _carries_ids(file.schema_arrow):
@@ -119,6 +120,12 @@ def find_equal_rows(source: BinaryIO, keys: Keys, names: Mapping[NamePath, int])
             found.append(finder.find(arrays) + first)
             first += batch.num_rows
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def _open(source: Any) -> pq.ParquetFile:
+    """Return a file whose texts stay in their dictionaries: one long text may stand in many rows."""
+    names = pq.ParquetFile(source).schema.names
+    return pq.ParquetFile(source, read_dictionary=names)
 
 
 def _carries_ids(schema: Any) -> bool:
@@ -141,6 +148,13 @@ def _take(rows: Any, path: NamePath, kind: Any) -> AnyArray:
         array = cast("AnyArray", array.combine_chunks())
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
+    if pa.types.is_dictionary(array.type):
+        lengths = cast("Any", pc).binary_length(array.dictionary).take(array.indices)
+        size_bytes = cast("Any", pc).sum(lengths).as_py() or 0
+        if size_bytes > MAX_DECOMPRESSED_BYTES:
+            raise Unsupported(
+                f"Its values hold {size_bytes} bytes, more than the {MAX_DECOMPRESSED_BYTES} taken at once; delete by position."
+            )
     return array.cast(kind)
 
 

@@ -101,7 +101,10 @@ def _build_array(node: Node, values: list[Any]) -> AnyArray:
             read = [None if value is None else node.read(value) for value in values]
         array = pa.array(read, node.storage)
     except (pa.ArrowException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise Unsupported(f"Column {node.path!r} holds an inlined value that is no {node.kind}: {error}") from None
+        raise Unsupported(
+            f"Column {node.path!r} holds an inlined value that is no {node.kind}: {error}; correct it with UPDATE in DuckDB, "
+            "or drop the column or change its type."
+        ) from None
     return array if node.storage == node.arrow else array.cast(node.arrow)
 
 
@@ -110,7 +113,8 @@ def _parse(node: Node, text: str) -> Any:
         return parse_nested(node, text)
     except ValueError as error:
         raise Unsupported(
-            f"Column {node.path!r} ({node.kind}) holds inlined text we cannot read: {error}; flush the inlined rows with DuckDB."
+            f"Column {node.path!r} ({node.kind}) holds inlined text we cannot read: {error}; "
+            "flush the inlined rows with DuckDB: CALL ducklake_flush_inlined_data."
         ) from None
 
 

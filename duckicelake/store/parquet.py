@@ -15,6 +15,7 @@ Positions = npt.NDArray[np.int64]
 
 FIELD_ID = b"PARQUET:field_id"
 FILE_PATH_ID, POS_ID, SNAPSHOT_ID = 2147483546, 2147483545, 2147483539
+MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
 SNAPSHOT_COLUMN = "_ducklake_internal_snapshot_id"
 
 
@@ -37,17 +38,21 @@ def read_positions(content: bytes) -> tuple[Positions, Positions | None]:
     return columns[0], columns[1] if len(columns) > 1 else None
 
 
-def read_position_deletes(content: bytes) -> dict[str, Positions]:
+def read_position_deletes(content: bytes, most_rows: int) -> dict[str, Positions]:
     """Read which rows of which data files somebody's position-delete file removes: positions ascending, by location.
 
-    Raises: Unsupported — not a position-delete file
+    Raises: Unsupported — not a position-delete file, or one of too many rows: a small file can say a lot
     Source: Iceberg spec «Position Delete Files»
     """
     with telling("position-delete file"):
-        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=["file_path", "pos"], use_threads=False)
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=["file_path"])
+        check_size(file, most_rows)
+        table = file.read(columns=["file_path", "pos"], use_threads=False)
         if table.num_columns != len(("file_path", "pos")) or table.column(0).null_count:
             raise Unsupported("A position-delete file takes the columns file_path and pos, never NULL.")
-        encoded = cast("Any", table.column(0).combine_chunks()).dictionary_encode()
+        encoded = cast("Any", table.column(0).combine_chunks())
+        if not pa.types.is_dictionary(encoded.type):
+            raise Unsupported(f"A position-delete file takes texts as file_path, not {encoded.type}.")
         places: Positions = encoded.indices.to_numpy(zero_copy_only=False)
         paths: list[str] = encoded.dictionary.to_pylist()
         positions = read_longs(table.column(1))
@@ -109,6 +114,16 @@ def read_longs(column: "pa.ChunkedArray[Any]") -> Positions:
     if not pa.types.is_integer(column.type) or column.null_count:
         raise Unsupported(f"A position or snapshot id must be a whole number and never NULL, not {column.type}.")
     return column.to_numpy().astype(np.int64, copy=False)
+
+
+def check_size(file: pq.ParquetFile, most_rows: int) -> None:
+    """Raise Unsupported for a file of more rows than that, or of too many bytes once it is decompressed."""
+    metadata = file.metadata
+    if metadata.num_rows > most_rows:
+        raise Unsupported(f"It has {metadata.num_rows} rows, more than the {most_rows} that are still taken; delete in smaller steps.")
+    size_bytes = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
+    if size_bytes > MAX_DECOMPRESSED_BYTES:
+        raise Unsupported(f"It holds {size_bytes} bytes, more than the {MAX_DECOMPRESSED_BYTES} that are taken; delete in smaller steps.")
 
 
 @contextmanager

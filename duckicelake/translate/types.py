@@ -130,7 +130,7 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
     if len(known) < len(children):
         return None
     if len(known) != NESTED_TYPES[column_type]:
-        raise Unsupported(f"Column {format_path(path)!r} is a {column_type} of {len(known)} parts; the lake's metadata is damaged.")
+        raise Unsupported(f"Column {format_path(path)!r} is a {column_type} of {len(known)} parts; run `duckicelake check`.")
     if column_type == "list":
         (element,) = known
         return ListType(element.field_id, element.type, False)
@@ -169,7 +169,8 @@ def refuse_value(table: TableRow, tree: ColumnTree, column_id: int, what: str) -
     """Return the refusal of a table for a value in a column whose type is published in part only."""
     path = find_path(column_id, tree)
     told = f"Column {format_path(path)!r} ({path[-1].column_type}) holds {what}." if path else f"Field {column_id} holds {what}."
-    return Unsupported(f"{told} {format_remedy(table, path[0], tree)}" if path else told)
+    gone = "No column has that id any more: expire the lake snapshots that had it, or copy the table with CREATE TABLE … AS SELECT."
+    return Unsupported(f"{told} {format_remedy(table, path[0], tree) if path else gone}")
 
 
 def find_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> Mapping[ColumnRow, str]:

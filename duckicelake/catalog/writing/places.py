@@ -9,7 +9,7 @@ from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
-from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner
+from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner, find_view_neighbour
 from duckicelake.lake.writing.lookups import has_view
 from duckicelake.translate.locations import Roots, has_steps, to_canonical, to_folder_uri, to_uri
 from duckicelake.translate.namespaces import to_schema_name
@@ -80,6 +80,18 @@ def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_
     other = find_neighbour(conn, table_id, to_canonical(kept))
     if other is not None:
         raise BadRequest(f"The location {location!r} lies in another table's, or holds one: {other!r}.")
+    return kept
+
+
+def check_table_location(conn: psycopg.Connection, location: str, roots: Roots, table_id: int = NO_TABLE) -> str:
+    """Return the location of a table as it is kept.
+
+    Raises: BadRequest: as `check_location` does, and when it lies in a view's place, or holds one
+    """
+    kept = check_location(conn, location, roots, table_id)
+    view = find_view_neighbour(conn, to_canonical(kept))
+    if view is not None:
+        raise BadRequest(f"The location {location!r} lies in a view's, or holds one: {view!r}. Choose another.")
     return kept
 
 

@@ -10,7 +10,7 @@ from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.lifecycle.purging import list_belongings, purge
-from duckicelake.catalog.writing.places import check_free, check_location, check_target_free, find_first_version, get_place
+from duckicelake.catalog.writing.places import check_free, check_table_location, check_target_free, find_first_version, get_place
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
@@ -53,7 +53,7 @@ def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, roots:
     uuid = uuid4()
     new = new_metadata(asked, NewIdentity(str(uuid), "", time.time_ns() // 1_000_000))
     default = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
-    location = default if asked.location is None else check_location(conn, asked.location, roots)
+    location = default if asked.location is None else check_table_location(conn, asked.location, roots)
     return replace(new, location=location)
 
 

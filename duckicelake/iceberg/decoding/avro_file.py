@@ -13,10 +13,11 @@ from json import loads
 import pyarrow
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.avro_types import Reader, build_reader, read_bytes, read_long, read_text
+from duckicelake.iceberg.decoding.avro_types import Budget, Reader, build_reader, read_bytes, read_long, read_text
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
+HEADER_BYTES_MAX = 16 * 1024 * 1024
 CODECS = ("null", "deflate", "snappy", "zstandard")
 
 # What bytes that are no Avro raise, here and in the codecs.
@@ -25,28 +26,34 @@ BROKEN = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, Recur
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one file may hold, decompressed: a small file can say a lot."""
+    """How much one file may hold, decompressed: a small file can say a lot. `items` are those of all its arrays and maps."""
 
     rows: int = 250_000
     bytes: int = 256 * 1024 * 1024
+    items: int = 16_000_000
+
+    def budget(self) -> Budget:
+        """Return what a single file may take."""
+        return Budget(self.bytes, self.items)
 
 
-OUR_OWN = Limits(rows=2**40, bytes=2**40)
+OUR_OWN = Limits(rows=2**40, bytes=2**40, items=2**60)
 """For files that we wrote ourselves: whatever is in them was in memory once."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
-    """An opened file: what its header says, what reads a row, and its blocks, not yet decompressed."""
+    """An opened file: what its header says, what reads a row, and its blocks, not yet decompressed; `budget` is what they may take."""
 
     metadata: Mapping[str, str]
     row: Reader
     blocks: tuple[tuple[int, bytes], ...]
     codec: str
+    budget: Budget
 
 
-def open_avro(content: bytes, limits: Limits) -> AvroFile:
-    """The file that those bytes are.
+def open_avro(content: bytes, limits: Limits, shared: Budget | None = None) -> AvroFile:
+    """The file that those bytes are; `shared` is what it and others may take together.
 
     Raises: BadRequest — more rows than the limit, an unknown codec · any of BROKEN — no Avro file, or a damaged one
     """
@@ -60,20 +67,22 @@ def open_avro(content: bytes, limits: Limits) -> AvroFile:
     row_count = sum(count for count, _ in blocks)
     if row_count > limits.rows:
         raise BadRequest(f"it has {row_count} entries, more than {limits.rows}; split it")
-    row = build_reader(loads(metadata["avro.schema"]))
+    budget = shared or limits.budget()
+    row = build_reader(loads(metadata["avro.schema"]), budget)
     if row.empty:
         raise ValueError("rows that take no bytes")
-    return AvroFile(metadata, row, blocks, codec)
+    return AvroFile(metadata, row, blocks, codec, budget)
 
 
-def read_rows(file: AvroFile, limits: Limits) -> Iterator[object]:
+def read_rows(file: AvroFile) -> Iterator[object]:
     """The rows, one at a time. Raises as `open_avro` does; too many bytes are a BadRequest."""
-    left = limits.bytes
+    most_bytes = file.budget.bytes
     for row_count, compressed in file.blocks:
+        left = file.budget.bytes
         content = _decompress(file.codec, compressed, left)
         if len(content) > left:
-            raise BadRequest(f"it holds more than {limits.bytes} bytes; split it")
-        left -= len(content)
+            raise BadRequest(f"it holds more than {most_bytes} bytes; split it")
+        file.budget.bytes -= len(content)
         at = 0
         for _ in range(row_count):
             row, at = file.row.read(content, at)
@@ -92,6 +101,8 @@ def _read_metadata(content: bytes) -> tuple[dict[str, str], int]:
             key, at = read_text(content, at)
             metadata[key], at = read_text(content, at)
         count, at = read_long(content, at)
+        if at > HEADER_BYTES_MAX:
+            raise BadRequest(f"its header has more than {HEADER_BYTES_MAX} bytes; write it again")
     return metadata, at
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from duckicelake.errors import BadRequest
+
 Read = Callable[[bytes, int], tuple[object, int]]
 """Gives the value at a position, and the position behind it."""
 
@@ -34,13 +36,31 @@ class Reader:
     items: tuple["Reader", ...] = ()
 
 
-Scope = dict[str, Reader]
-"""The named types of a file that are whole so far."""
+@dataclass(slots=True)
+class Budget:
+    """What is still taken: bytes once they are decompressed, and items of arrays and maps, each of which takes many more in memory."""
+
+    bytes: int
+    items: int
+
+    def take_items(self, count: int) -> None:
+        """Count items before they are read. Raises BadRequest when there are too many."""
+        self.items -= count
+        if self.items < 0:
+            raise BadRequest("its arrays and maps hold more items than are taken at once; write fewer files or columns with statistics")
 
 
-def build_reader(schema: object) -> Reader:
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The named types of a file that are whole so far, and what its arrays may hold."""
+
+    named: dict[str, Reader]
+    budget: Budget
+
+
+def build_reader(schema: object, budget: Budget) -> Reader:
     """What reads values of that schema. Raises ValueError for what is no schema, or one that could take more time than its bytes."""
-    return _build(schema, {}, 0)
+    return _build(schema, Scope({}, budget), 0)
 
 
 def read_long(content: bytes, at: int) -> tuple[int, int]:
@@ -128,13 +148,13 @@ def _build_unchecked(node: object, scope: Scope, depth: int) -> Reader:
         case "array":
             return _build_array(found.get("items"), scope, depth)
         case "map":
-            return _build_map(_build(found.get("values"), scope, depth + 1))
+            return _build_map(_build(found.get("values"), scope, depth + 1), scope.budget)
         case other:
             return _build(other, scope, depth + 1)
 
 
 def _find_named(name: str, scope: Scope) -> Reader:
-    found = _PRIMITIVES.get(name) or scope.get(name.rsplit(".", 1)[-1])
+    found = _PRIMITIVES.get(name) or scope.named.get(name.rsplit(".", 1)[-1])
     if found is None:
         raise ValueError(f"type {name[:100]!r} is not defined, or holds itself")
     return found
@@ -142,7 +162,7 @@ def _find_named(name: str, scope: Scope) -> Reader:
 
 def _named(node: Mapping[str, object], scope: Scope, build: Callable[[], Reader]) -> Reader:
     """A type is known by its name once it is whole, so none can hold itself. PyIceberg defines a name again instead of using it."""
-    reader = scope[str(node.get("name")).rsplit(".", 1)[-1]] = build()
+    reader = scope.named[str(node.get("name")).rsplit(".", 1)[-1]] = build()
     return reader
 
 
@@ -203,12 +223,12 @@ def _build_array(node: object, scope: Scope, depth: int) -> Reader:
     item = _check_takes_bytes(_build(node, scope, depth + 1))
     pair = tuple(item.fields.values())
     if item.kind == "record" and not item.optional and len(pair) == 2 and min(item.fields) >= 0:
-        return Reader("pairs", _columns_read(*pair) or _pairs_read(pair[0].read, pair[1].read), items=pair)
-    return Reader("array", _array_read(item.read), items=(item,))
+        return Reader("pairs", _columns_read(*pair, scope.budget) or _pairs_read(pair[0].read, pair[1].read, scope.budget), items=pair)
+    return Reader("array", _array_read(item.read, scope.budget), items=(item,))
 
 
-def _build_map(value: Reader) -> Reader:
-    return Reader("map", _pairs_read(read_text, value.read), items=(value,))
+def _build_map(value: Reader, budget: Budget) -> Reader:
+    return Reader("map", _pairs_read(read_text, value.read, budget), items=(value,))
 
 
 def _check_takes_bytes(item: Reader) -> Reader:
@@ -217,37 +237,37 @@ def _check_takes_bytes(item: Reader) -> Reader:
     return item
 
 
-def _array_read(read_item: Read) -> Read:
+def _array_read(read_item: Read, budget: Budget) -> Read:
     def read(content: bytes, at: int) -> tuple[list[object], int]:
         found: list[object] = []
-        count, at = _read_block(content, at)
+        count, at = _read_block(content, at, budget)
         while count:
             for _ in range(count):
                 item, at = read_item(content, at)
                 found.append(item)
-            count, at = _read_block(content, at)
+            count, at = _read_block(content, at, budget)
         return found, at
 
     return read
 
 
-def _pairs_read(read_key: Read, read_value: Read) -> Read:
+def _pairs_read(read_key: Read, read_value: Read, budget: Budget) -> Read:
     def read(content: bytes, at: int) -> tuple[dict[object, object], int]:
         found: dict[object, object] = {}
-        count, at = _read_block(content, at)
+        count, at = _read_block(content, at, budget)
         while count:
             for _ in range(count):
                 key, at = read_key(content, at)
                 value, at = read_value(content, at)
                 if key is not None and value is not None:  # DuckDB lets both be null, and never means it
                     found[key] = value
-            count, at = _read_block(content, at)
+            count, at = _read_block(content, at, budget)
         return found, at
 
     return read
 
 
-def _columns_read(key: Reader, value: Reader) -> Read | None:
+def _columns_read(key: Reader, value: Reader, budget: Budget) -> Read | None:
     """What reads numbers or bytes by column id: most of a manifest, so its small numbers are read in place."""
     in_bytes = value.kind == "bytes"
     if key.optional or value.optional or key.kind not in ("int", "long") or value.kind not in ("int", "long", "bytes"):
@@ -255,7 +275,7 @@ def _columns_read(key: Reader, value: Reader) -> Read | None:
 
     def read(content: bytes, at: int) -> tuple[dict[object, object], int]:
         found: dict[object, object] = {}
-        count, at = _read_block(content, at)
+        count, at = _read_block(content, at, budget)
         while count:
             for _ in range(count):
                 byte = content[at]
@@ -269,15 +289,16 @@ def _columns_read(key: Reader, value: Reader) -> Read | None:
                     found[column_id], at = content[at:end], end
                 else:
                     found[column_id] = number
-            count, at = _read_block(content, at)
+            count, at = _read_block(content, at, budget)
         return found, at
 
     return read
 
 
-def _read_block(content: bytes, at: int) -> tuple[int, int]:
-    """How many items follow; a negative count has their size in bytes behind it."""
+def _read_block(content: bytes, at: int, budget: Budget) -> tuple[int, int]:
+    """How many items follow, counted; a negative count has their size in bytes behind it."""
     count, at = read_long(content, at)
     if count < 0:
         _, at = read_long(content, at)
+    budget.take_items(abs(count))
     return abs(count), at

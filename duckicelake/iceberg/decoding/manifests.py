@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.decoding.avro_file import BROKEN, AvroFile, Limits, open_avro, read_rows
-from duckicelake.iceberg.decoding.avro_types import Reader
+from duckicelake.iceberg.decoding.avro_types import Budget, Reader
 from duckicelake.iceberg.decoding.partition_values import tuple_decoder
 from duckicelake.iceberg.encoding.json_reader import INT_MAX
 from duckicelake.iceberg.manifest import CONTENT_NAMES, DATA, DELETED, DataFile, ManifestEntry, ManifestHeader
@@ -64,16 +64,20 @@ _ENCRYPTED = 131
 _LIST_ENCRYPTED = 519
 
 
-def decode_manifest(content: bytes, name: str = "manifest", limits: Limits = USUAL_LIMITS) -> tuple[ManifestHeader, list[ManifestEntry]]:
+def decode_manifest(
+    content: bytes, name: str = "manifest", limits: Limits = USUAL_LIMITS, shared: Budget | None = None
+) -> tuple[ManifestHeader, list[ManifestEntry]]:
     """The header and the entries of anybody's manifest. What is inherited stays None: see `manifest_list.inherit`.
+
+    `shared` is what this manifest and others may take together.
 
     Raises: BadRequest — damaged, too large, not a manifest, or with an entry that makes no sense; it begins with the name
     """
     with _naming(name):
-        file = open_avro(content, limits)
+        file = open_avro(content, limits, shared)
         header = _parse_header(file.metadata)
         decode = _entry_decoder(file, header)
-        return header, [decode(cast("dict[int, Any]", row)) for row in read_rows(file, limits)]
+        return header, [decode(cast("dict[int, Any]", row)) for row in read_rows(file)]
 
 
 def decode_manifest_list(content: bytes, name: str = "manifest list", limits: Limits = USUAL_LIMITS) -> list[ManifestFile]:
@@ -86,7 +90,7 @@ def decode_manifest_list(content: bytes, name: str = "manifest list", limits: Li
         _check_fields(file.row, _LISTED, (500, 501, 502, 503))
         if 507 in file.row.fields:
             _check_fields(file.row.fields[507].items[0], _SUMMARY, (509,))
-        return [_decode_listed(cast("dict[int, Any]", row)) for row in read_rows(file, limits)]
+        return [_decode_listed(cast("dict[int, Any]", row)) for row in read_rows(file)]
 
 
 @contextmanager

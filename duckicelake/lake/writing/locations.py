@@ -28,6 +28,24 @@ def find_neighbour(conn: psycopg.Connection, table_id: int, location: str) -> st
     return row[0] if row else None
 
 
+SELECT_VIEW_NEIGHBOUR = """
+SELECT n.location FROM (
+    SELECT p.location, regexp_replace(rtrim(p.location, '/'), '^file:/+', 'file:///') AS plain
+      FROM iceberg_view v
+      JOIN ducklake_view d ON d.view_id = v.view_id AND d.end_snapshot IS NULL,
+           LATERAL (VALUES (v.metadata::json ->> 'location'), (regexp_replace(v.metadata_location, '/[^/]*$', ''))) AS p(location)
+) n
+ WHERE starts_with(%(location)s || '/', n.plain || '/') OR starts_with(n.plain || '/', %(location)s || '/')
+ LIMIT 1
+"""
+
+
+def find_view_neighbour(conn: psycopg.Connection, location: str) -> str | None:
+    """Return the location, or the folder of metadata files, of a view that lies in this place or holds it."""
+    row = conn.execute(SELECT_VIEW_NEIGHBOUR, {"location": location}).fetchone()
+    return row[0] if row else None
+
+
 SELECT_LAST_VERSION = """
 SELECT coalesce(max(n.metadata_version), 0) FROM (
     SELECT t.location, t.metadata_version FROM iceberg_table t

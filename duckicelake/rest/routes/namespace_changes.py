@@ -7,10 +7,9 @@ from duckicelake.catalog.writing import namespaces
 from duckicelake.catalog.writing.once import run_once
 from duckicelake.rest.bodies import GetNamespaceResponse, UpdatePropertiesResponse
 from duckicelake.rest.door import Door
+from duckicelake.rest.page.changes import CREATE_NAMESPACE, UPDATE_PROPERTIES
 from duckicelake.rest.params import Levels, Prefix
 from duckicelake.rest.requests import (
-    TEXT_MAP,
-    TEXTS,
     Body,
     Key,
     decode_create_namespace,
@@ -18,8 +17,6 @@ from duckicelake.rest.requests import (
     describe_body,
 )
 from duckicelake.rest.served import Served
-
-CREATE_BODY = describe_body(["namespace"], {"namespace": TEXTS, "properties": TEXT_MAP})
 
 
 class NamespaceChangeRoutes:
@@ -31,9 +28,9 @@ class NamespaceChangeRoutes:
     def operations(self) -> dict[str, Served]:
         """Return what this module serves."""
         return {
-            "createNamespace": Served(self.create_namespace, body=CREATE_BODY),
+            "createNamespace": Served(self.create_namespace, body=describe_body(CREATE_NAMESPACE)),
             "dropNamespace": Served(self.drop_namespace, status=204),
-            "updateProperties": Served(self.update_properties, body=describe_body([], {"removals": TEXTS, "updates": TEXT_MAP})),
+            "updateProperties": Served(self.update_properties, body=describe_body(UPDATE_PROPERTIES)),
         }
 
     def create_namespace(self, prefix: Prefix, body: Body, key: Key) -> GetNamespaceResponse:

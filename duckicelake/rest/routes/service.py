@@ -1,15 +1,22 @@
 """What operators ask: is it alive, is it ready, how is it doing."""
 
 import asyncio
+from typing import Any
 
 from fastapi import FastAPI, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 
 from duckicelake.catalog.health import check_ready
 from duckicelake.errors import CatalogError
+from duckicelake.rest.bodies import ReadyResponse
 from duckicelake.rest.door import Door, OpenLake
+
+READY: dict[int | str, dict[str, Any]] = {
+    200: {"model": ReadyResponse, "description": "Every warehouse can be served."},
+    503: {"model": ReadyResponse, "description": "One of them cannot; its reason says why."},
+}
 
 
 class ServiceRoutes:
@@ -21,8 +28,8 @@ class ServiceRoutes:
     def add(self, app: FastAPI) -> None:
         """Route them."""
         app.add_api_route("/healthz", self.is_alive, operation_id="healthz")
-        app.add_api_route("/readyz", self.is_ready, operation_id="readyz")
-        app.add_api_route("/metrics", self.show_metrics, operation_id="metrics")
+        app.add_api_route("/readyz", self.is_ready, operation_id="readyz", responses=READY)
+        app.add_api_route("/metrics", self.show_metrics, operation_id="metrics", response_class=PlainTextResponse)
 
     async def is_alive(self) -> dict[str, str]:
         """Tell that the server answers."""

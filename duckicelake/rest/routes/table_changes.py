@@ -15,14 +15,10 @@ from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
+from duckicelake.rest.page.changes import CREATE_TABLE, REGISTER_TABLE, RENAME, TABLE_COMMIT, TRANSACTION
 from duckicelake.rest.params import Levels, Prefix, TableName, check_name
 from duckicelake.rest.ready import build_ready_answer
 from duckicelake.rest.requests import (
-    FLAG,
-    OBJECT,
-    OBJECTS,
-    TEXT,
-    TEXT_MAP,
     Body,
     Key,
     check_identifier,
@@ -35,20 +31,6 @@ from duckicelake.rest.served import Served
 
 CREATED: dict[int | str, dict[str, Any]] = {200: {"model": LoadTableResult, "description": "The table's metadata, with an ETag."}}
 COMMITTED: dict[int | str, dict[str, Any]] = {200: {"model": CommitTableResponse, "description": "The metadata after the commit."}}
-CREATE_BODY = describe_body(
-    ["name", "schema"],
-    {
-        "name": TEXT,
-        "schema": OBJECT,
-        "location": TEXT,
-        "partition-spec": OBJECT,
-        "write-order": OBJECT,
-        "stage-create": FLAG,
-        "properties": TEXT_MAP,
-    },
-)
-REGISTER_BODY = describe_body(["name", "metadata-location"], {"name": TEXT, "metadata-location": TEXT, "overwrite": FLAG})
-COMMIT_BODY = describe_body(["requirements", "updates"], {"identifier": OBJECT, "requirements": OBJECTS, "updates": OBJECTS})
 
 
 class TableChangeRoutes:
@@ -60,17 +42,13 @@ class TableChangeRoutes:
     def operations(self) -> dict[str, Served]:
         """Return what this module serves."""
         return {
-            "createTable": Served(self.create_table, responses=CREATED, body=CREATE_BODY),
-            "registerTable": Served(self.register_table, responses=CREATED, body=REGISTER_BODY),
+            "createTable": Served(self.create_table, responses=CREATED, body=describe_body(CREATE_TABLE)),
+            "registerTable": Served(self.register_table, responses=CREATED, body=describe_body(REGISTER_TABLE)),
             "unregisterTable": Served(self.unregister_table, responses=COMMITTED),
-            "updateTable": Served(self.update_table, responses=COMMITTED, body=COMMIT_BODY),
+            "updateTable": Served(self.update_table, responses=COMMITTED, body=describe_body(TABLE_COMMIT)),
             "dropTable": Served(self.drop_table, status=204),
-            "renameTable": Served(
-                self.rename_table, status=204, body=describe_body(["source", "destination"], {"source": OBJECT, "destination": OBJECT})
-            ),
-            "commitTransaction": Served(
-                self.commit_transaction, status=204, body=describe_body(["table-changes"], {"table-changes": OBJECTS})
-            ),
+            "renameTable": Served(self.rename_table, status=204, body=describe_body(RENAME)),
+            "commitTransaction": Served(self.commit_transaction, status=204, body=describe_body(TRANSACTION)),
         }
 
     def create_table(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:

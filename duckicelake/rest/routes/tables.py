@@ -3,22 +3,36 @@
 import json
 from typing import Annotated, Any
 
-from fastapi import Body, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from duckicelake.catalog import tables
 from duckicelake.catalog.tables import Ident, LoadedTable
-from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.rest.bodies import ListTablesResponse, LoadTableResult
 from duckicelake.rest.cache import ReadyTable, find_table_key
 from duckicelake.rest.door import Door
+from duckicelake.rest.page.changes import REPORT
 from duckicelake.rest.params import Levels, PageParam, Prefix, Shape, TableName, cut_page
 from duckicelake.rest.ready import Headers, ReadyAnswer, build_ready_answer, find_conditions
+from duckicelake.rest.requests import Body, describe_body
 from duckicelake.rest.served import Served
 
 REPORT_TYPES = frozenset({"scan-report", "commit-report"})
 LOADED: dict[int | str, dict[str, Any]] = {
     200: {"model": LoadTableResult, "description": "The table's metadata, with an ETag."},
     304: {"description": "The client's copy, named by If-None-Match, is the current one."},
+}
+CONDITIONAL: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "If-None-Match",
+            "in": "header",
+            "required": False,
+            "schema": {"type": "string"},
+            "description": "ETags of the copies that the client has.",
+        }
+    ]
 }
 
 
@@ -32,9 +46,9 @@ class TableRoutes:
         """Return what this module serves."""
         return {
             "listTables": Served(self.list_tables),
-            "loadTable": Served(self.load_table, responses=LOADED),
+            "loadTable": Served(self.load_table, responses=LOADED, body=CONDITIONAL),
             "tableExists": Served(self.check_table, status=204),
-            "reportMetrics": Served(self.report_metrics, status=204),
+            "reportMetrics": Served(self.report_metrics, status=204, body=describe_body(REPORT)),
         }
 
     def list_tables(self, prefix: Prefix, levels: Levels, page: PageParam) -> ListTablesResponse:
@@ -65,12 +79,10 @@ class TableRoutes:
         tables.check_table_exists(self._door.get_lake(prefix).warehouse, Ident(levels, name))
         return Response(status_code=204)
 
-    def report_metrics(self, prefix: Prefix, levels: Levels, name: TableName, report: Annotated[dict[str, Any], Body()]) -> Response:
+    def report_metrics(self, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
         """Take a client's report of a scan or a commit: it is counted by its type."""
+        kind = get_text(as_object(decode_json(body), "metrics report"), "report-type", "metrics report")
         tables.check_table_exists(self._door.get_lake(prefix).warehouse, Ident(levels, name))
-        kind = report.get("report-type")
-        if not isinstance(kind, str):
-            raise BadRequest("The metrics report has no `report-type`.")
         self._door.metrics.count_report(kind if kind in REPORT_TYPES else "other")
         return Response(status_code=204)
 

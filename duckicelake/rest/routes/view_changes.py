@@ -9,20 +9,14 @@ from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
 from duckicelake.rest.door import Door
+from duckicelake.rest.page.changes import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
-from duckicelake.rest.requests import OBJECT, OBJECTS, TEXT, TEXT_MAP, Body, decode_rename, describe_body
+from duckicelake.rest.requests import Body, decode_rename, describe_body
 from duckicelake.rest.routes.table_changes import to_ident
 from duckicelake.rest.routes.views import LOADED, build_view_response
 from duckicelake.rest.served import Served
 
 REGISTER = "request to register a view"
-CREATE_BODY = describe_body(
-    ["name", "schema", "view-version", "properties"],
-    {"name": TEXT, "location": TEXT, "schema": OBJECT, "view-version": OBJECT, "properties": TEXT_MAP},
-)
-REGISTER_BODY = describe_body(["name", "metadata-location"], {"name": TEXT, "metadata-location": TEXT})
-COMMIT_BODY = describe_body(["updates"], {"identifier": OBJECT, "requirements": OBJECTS, "updates": OBJECTS})
-RENAME_BODY = describe_body(["source", "destination"], {"source": OBJECT, "destination": OBJECT})
 
 
 class ViewChangeRoutes:
@@ -34,11 +28,11 @@ class ViewChangeRoutes:
     def operations(self) -> dict[str, Served]:
         """Return what this module serves."""
         return {
-            "createView": Served(self.create_view, responses=LOADED, body=CREATE_BODY),
-            "registerView": Served(self.register_view, responses=LOADED, body=REGISTER_BODY),
-            "replaceView": Served(self.replace_view, responses=LOADED, body=COMMIT_BODY),
+            "createView": Served(self.create_view, responses=LOADED, body=describe_body(CREATE_VIEW)),
+            "registerView": Served(self.register_view, responses=LOADED, body=describe_body(REGISTER_VIEW)),
+            "replaceView": Served(self.replace_view, responses=LOADED, body=describe_body(VIEW_COMMIT)),
             "dropView": Served(self.drop_view, status=204),
-            "renameView": Served(self.rename_view, status=204, body=RENAME_BODY),
+            "renameView": Served(self.rename_view, status=204, body=describe_body(RENAME)),
         }
 
     def create_view(self, prefix: Prefix, levels: Levels, body: Body) -> Response:

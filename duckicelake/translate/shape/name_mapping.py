@@ -106,9 +106,10 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
     for paths in by_mapping.values():
         for path, field_id in paths.items():
             if merged.setdefault(path, field_id) != field_id:
+                told = " and ".join(_tell_column(columns, found) for found in (merged[path], field_id))
                 raise Unsupported(
-                    f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns (field ids "
-                    f"{merged[path]} and {field_id}), which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."
+                    f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns, {told}, "
+                    "which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."
                 )
     hive_columns = {key: frozenset(ids) for key, ids in hive.items()}
     types: dict[int, set[str]] = {}
@@ -116,6 +117,12 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
         types.setdefault(row.column_id, set()).add(row.column_type.lower())
     by_id = {column_id: frozenset(found) for column_id, found in types.items()}
     return NameMapping(by_mapping, merged, hive_columns, frozenset(by_id), by_id)
+
+
+def _tell_column(columns: Sequence[ColumnRow], field_id: int) -> str:
+    """Return a column's name, type and field id; of a dropped one only the id is left."""
+    rows = [f"{row.column_name!r} ({row.column_type})" for row in columns if row.column_id == field_id]
+    return f"{rows[-1] if rows else 'a dropped one'} of field id {field_id}"
 
 
 def _to_paths(rows: Iterable[NameMappingRow], lists: frozenset[int]) -> dict[NamePath, int]:

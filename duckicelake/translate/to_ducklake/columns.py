@@ -83,6 +83,8 @@ def _check_name(path: str, name: str, *, is_root: bool) -> None:
     folded = fold_name(name)
     if folded.startswith(RESERVED_PREFIX) or (is_root and folded in RESERVED_NAMES):
         raise BadRequest(f"Column {path!r} has a name that DuckLake reserves; rename it.")
+    if "\0" in name:
+        raise BadRequest(f"Column {path!r} has a NUL character in its name, which Postgres cannot store; rename it.")
 
 
 def to_column_type(type_: IcebergType, path: str) -> str:

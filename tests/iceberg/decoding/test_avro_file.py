@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.avro_file import BROKEN, Limits, open_avro, read_rows
+from duckicelake.iceberg.decoding.avro_file import BROKEN, HEADER_BYTES_MAX, Limits, open_avro, read_rows
 from duckicelake.iceberg.encoding.avro import encode_bytes, encode_container, encode_long
 
 SCHEMA = '{"type":"record","name":"row","fields":[{"name":"text","type":"string","field-id":7}]}'
@@ -16,7 +16,7 @@ LIMITS = Limits()
 
 
 def read(content, limits=LIMITS):
-    return list(read_rows(open_avro(content, limits), limits))
+    return list(read_rows(open_avro(content, limits)))
 
 
 def foreign(codec, count=1):
@@ -105,6 +105,21 @@ def test_many_small_blocks_count_together():
         read(content, Limits(bytes=340_000))
 
 
+def test_files_of_one_request_count_together():
+    """What one has taken is not there for the next."""
+    content = encode_container({}, SCHEMA, [encode_bytes(b"a" * 70_000)])
+    shared = Limits(bytes=100_000).budget()
+    assert len(list(read_rows(open_avro(content, LIMITS, shared)))) == 1
+    with pytest.raises(BadRequest, match="bytes; split it"):
+        list(read_rows(open_avro(content, LIMITS, shared)))
+
+
+def test_a_header_has_its_size():
+    """Nothing of it is kept beyond that."""
+    with pytest.raises(BadRequest, match="its header has more than"):
+        open_avro(encode_container({"key": "x" * HEADER_BYTES_MAX}, SCHEMA, []), LIMITS)
+
+
 def test_rows_are_counted_before_they_are_read():
     """A file of more entries than anybody commits is refused by its counts."""
     with pytest.raises(BadRequest, match="it has 1000000000 entries, more than 250000; split it"):
@@ -113,7 +128,7 @@ def test_rows_are_counted_before_they_are_read():
 
 def test_rows_come_one_at_a_time():
     """Whoever reads decides how many rows there are at once."""
-    rows = read_rows(open_avro(foreign("deflate", 100), LIMITS), LIMITS)
+    rows = read_rows(open_avro(foreign("deflate", 100), LIMITS))
     assert next(rows) == {1: 3}
 
 

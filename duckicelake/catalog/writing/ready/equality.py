@@ -63,7 +63,7 @@ class EqualityResolver:
         found = find_columns(delete, self.schemas)
         columns = [KeyColumn(column.field_id, column.type.name, column.default) for column in found]
         try:
-            keys = read_keys(self.reader.read_delete_file(path), columns)
+            keys = read_keys(self.reader.read_delete_file(path), columns, MAX_KEYS)
         except Unsupported as error:
             raise BadRequest(f"Cannot read equality-delete file {path!r}: {error.message}") from error
         wanted = [KeyValues(column, *keys.list_values(place)) for place, column in enumerate(found)]

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from duckicelake.catalog.writing.places import Grounds
 from duckicelake.errors import BadRequest, NotFound, Unsupported
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.decoding.avro_file import OUR_OWN
+from duckicelake.iceberg.decoding.avro_types import Budget
+from duckicelake.iceberg.decoding.manifests import USUAL_LIMITS, decode_manifest, decode_manifest_list
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
 from duckicelake.iceberg.manifest import DELETED, DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import ManifestFile, inherit
@@ -16,6 +18,10 @@ from duckicelake.translate.visibility import Longs
 MAX_LIST_BYTES = 64 * 1024 * 1024
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 MAX_DELETES_BYTES = 256 * 1024 * 1024
+MAX_DECODED_BYTES = 1024 * 1024 * 1024
+MAX_ITEMS = 16_000_000
+MAX_ENTRIES = 1_000_000
+MAX_POSITIONS = 32_000_000
 
 DeleteKey = tuple[str, int | None]
 """A delete file by location, and a vector in it by its offset."""
@@ -54,10 +60,17 @@ def live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
 
 @dataclass(slots=True)
 class ManifestReader:
-    """Reads each object of one request once. Only what lies in the table's own locations is read: URIs are the client's words."""
+    """Reads each object of one request once. Only what lies in the table's own locations is read: URIs are the client's words.
+
+    All manifests of clients share one budget, and so do the rows that delete files name; `published` are ours.
+    """
 
     objects: Objects
     grounds: Grounds
+    published: set[str] = field(default_factory=set[str])
+    budget: Budget = field(default_factory=lambda: Budget(MAX_DECODED_BYTES, MAX_ITEMS))
+    entries_left: int = MAX_ENTRIES
+    positions_left: int = MAX_POSITIONS
     lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict[str, Sequence[ManifestFile]])
     manifests: dict[str, OpenManifest] = field(default_factory=dict[str, OpenManifest])
     deletes: dict[DeleteKey, Mapping[str, Longs]] = field(default_factory=dict["DeleteKey", Mapping[str, Longs]])
@@ -72,9 +85,17 @@ class ManifestReader:
         """Return a manifest. Raises BadRequest when it is missing or malformed."""
         uri = file.manifest_path
         if uri not in self.manifests:
-            header, entries = decode_manifest(self._read(uri, MAX_MANIFEST_BYTES), uri)
-            self.manifests[uri] = OpenManifest(header, inherit(entries, file))
+            self.manifests[uri] = self._open_manifest(file)
         return self.manifests[uri]
+
+    def _open_manifest(self, file: ManifestFile) -> OpenManifest:
+        content, uri = self._read(file.manifest_path, MAX_MANIFEST_BYTES), file.manifest_path
+        is_ours = uri in self.published
+        header, entries = decode_manifest(content, uri, OUR_OWN if is_ours else USUAL_LIMITS, None if is_ours else self.budget)
+        self.entries_left -= 0 if is_ours else len(entries)
+        if self.entries_left < 0:
+            raise BadRequest(f"The manifests of the request hold more than {MAX_ENTRIES} entries; commit in smaller steps.")
+        return OpenManifest(header, inherit(entries, file))
 
     def read_deletes(self, file: DataFile) -> Mapping[str, Longs]:
         """Return the deleted positions of a delete file by data file. Raises BadRequest when it is missing or malformed."""
@@ -90,11 +111,14 @@ class ManifestReader:
     def _decode_deletes(self, file: DataFile) -> Mapping[str, Longs]:
         content = self.read_delete_file(file.file_path)
         if file.file_format == "PUFFIN":
-            return decode_vector(file, content)
-        try:
-            return read_position_deletes(content)
-        except Unsupported as error:
-            raise BadRequest(f"Cannot read delete file {file.file_path!r}: {error.message}") from error
+            found = decode_vector(file, content, self.positions_left)
+        else:
+            try:
+                found = read_position_deletes(content, self.positions_left)
+            except Unsupported as error:
+                raise BadRequest(f"Cannot read delete file {file.file_path!r}: {error.message}") from error
+        self.positions_left -= sum(map(len, found.values()))
+        return found
 
     def _read(self, uri: str, most_bytes: int) -> bytes:
         if not self.grounds.is_own(uri):
@@ -111,12 +135,20 @@ class ManifestReader:
             raise BadRequest(error.message) from error
 
 
-def decode_vector(file: DataFile, content: bytes) -> Mapping[str, Longs]:
-    """Return the positions of one deletion vector of a Puffin file, as the manifest says where it lies."""
+def decode_vector(file: DataFile, content: bytes, most_positions: int) -> Mapping[str, Longs]:
+    """Return the positions of one deletion vector of a Puffin file, as the manifest says where it lies.
+
+    Raises: BadRequest: it lies elsewhere, is damaged, or marks other rows or more than it may: a few bytes can mark billions
+    """
     start, length, target = file.content_offset, file.content_size_in_bytes, file.referenced_data_file
     if start is None or length is None or target is None or start < 0 or length < 0 or start + length > len(content):
         raise BadRequest(f"Deletion vector in {file.file_path!r}: the manifest does not say where it lies and which file it is of.")
-    positions = positions_of(decode_deletion_vector(content[start : start + length]))
-    if len(positions) != file.record_count:
-        raise BadRequest(f"Deletion vector in {file.file_path!r} marks {len(positions)} rows, and the manifest says {file.record_count}.")
-    return {target: positions}
+    vector = decode_deletion_vector(content[start : start + length])
+    if len(vector) != file.record_count:
+        raise BadRequest(f"Deletion vector in {file.file_path!r} marks {len(vector)} rows, and the manifest says {file.record_count}.")
+    if len(vector) > most_positions:
+        raise BadRequest(
+            f"Deletion vector in {file.file_path!r} marks {len(vector)} rows; with those of the request's other deletes that is more "
+            f"than the {MAX_POSITIONS} taken at once. Delete in smaller steps, or rewrite the data files."
+        )
+    return {target: positions_of(vector)}

@@ -93,7 +93,9 @@ def _list_fresh(reader: ManifestReader, before: Manifests, after: Manifests, sna
 def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
     current = None if base is None else base.current_snapshot_id
     found = [] if base is None else [snapshot for snapshot in base.snapshots if snapshot.snapshot_id == current]
-    return {file.manifest_path: file for snapshot in found for file in reader.read_list(snapshot.manifest_list)}
+    files = {file.manifest_path: file for snapshot in found for file in reader.read_list(snapshot.manifest_list)}
+    reader.published.update(files)
+    return files
 
 
 def find_added(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int) -> tuple[FileChange, list[str]]:

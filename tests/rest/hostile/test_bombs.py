@@ -1,0 +1,37 @@
+"""Small files and bodies that say a lot: refused with the reason, in memory that stays bounded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rest.hostile.bombs import BOMBS
+from tests.support.shared_stack import ROOT
+
+MOST_MIB = 400
+"""A bomb is unpacked up to the limit of a manifest, 256 MiB, and no further."""
+
+COMMAND = (sys.executable, "-m", "tests.rest.hostile.bombs")
+
+
+@pytest.mark.parametrize(
+    ("bomb", "said"),
+    [
+        pytest.param("vector", "marks 4294967296 rows", id="a deletion vector of billions of rows"),
+        pytest.param("keys", "Its values hold 6553600000 bytes", id="one long text in many rows"),
+        pytest.param("deletes", "It has 67108864 rows", id="many positions"),
+        pytest.param("array", "hold more items than are taken", id="an array of millions"),
+        pytest.param("text", "it holds more than 268435456 bytes", id="a deflated text"),
+    ],
+)
+def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, bomb: str, said: str) -> None:
+    """Less than some MiB of it would take gigabytes; the process that reads it grows by no more than a manifest may hold."""
+    file = tmp_path / bomb
+    file.write_bytes(next(make() for name, make, _ in BOMBS if name == bomb))
+    done = subprocess.run([*COMMAND, bomb, str(file)], cwd=ROOT, capture_output=True, check=True)
+    told = json.loads(done.stdout)
+    assert told["size"] < 10_000_000
+    assert said in told["said"]
+    assert told["mib"] < MOST_MIB
