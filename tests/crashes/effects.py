@@ -22,7 +22,7 @@ from duckicelake.store.objects import Objects
 
 STOP_HEADER = b"x-stop-at"
 EFFECTS_HEADER = b"x-effects"
-CHANGES = re.compile(r"\s*(?:--[^\n]*\s*)*(BEGIN|SET|LOCK|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH)\b\s*(.{0,60})", re.DOTALL)
+CHANGES = re.compile(r"\s*(?:--[^\n]*\s*)*(BEGIN|LOCK|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH)\b\s*(.{0,60})", re.DOTALL)
 READ_ONLY = "READ ONLY"
 OBJECT_NAME = re.compile(r"(?:snap|v)?[-0-9a-f]*[0-9][-0-9a-f]{7,}|^v\d+|\d+")
 
@@ -76,7 +76,7 @@ def build_connection(stage: Stage) -> type[LakeConnection]:
             reads = name is not None and name.endswith(READ_ONLY)
             if isinstance(self.connection, TellingConnection) and (reads or str(name).startswith("BEGIN")):
                 self.connection.reads = reads
-            if name is not None and not reads:
+            if name is not None and not name.startswith("BEGIN"):
                 stage.effect(name)
             super().execute(query, params, **options)
             return self

@@ -3,21 +3,21 @@
 import json
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import Any
 from uuid import uuid4
 
 import duckdb
+import psycopg
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.crashes.kinds import Asked, Rows
 from tests.rest.serving import Answer, Server
 from tests.support.lakes import FreshLake
-from tests.support.readers import Served
+from tests.support.readers import PyIcebergReader, Served
 
 NOWHERE = -1
 REACH_SECONDS = 60.0
@@ -66,10 +66,14 @@ class Onlooker:
 
     lake: FreshLake
     duck: duckdb.DuckDBPyConnection
+    rows: psycopg.Connection
+    catalogs: dict[Server, PyIcebergReader] = field(default_factory=dict[Server, PyIcebergReader])
 
-    def see(self, server: Server, names: Any) -> dict[str, Rows]:
+    def see(self, server: Server, names: Iterable[str]) -> dict[str, Rows]:
         """Return the rows of each table, None where there is none."""
-        catalog = Served(self.lake, server).pyiceberg()
+        if server not in self.catalogs:
+            self.catalogs[server] = Served(self.lake, server).pyiceberg()
+        catalog = self.catalogs[server]
         seen: dict[str, Rows] = {}
         for name in names:
             try:
@@ -88,9 +92,14 @@ class Onlooker:
 
     def count_snapshots(self) -> int:
         """Return how many lake snapshots there are."""
-        row = self.lake.psycopg().execute("SELECT count(*) FROM ducklake_snapshot").fetchone()
+        row = self.rows.execute("SELECT count(*) FROM ducklake_snapshot").fetchone()
         assert row is not None
         return row[0]
+
+
+def open_onlooker(lake: FreshLake, duck: duckdb.DuckDBPyConnection) -> Onlooker:
+    """Return somebody who looks at a lake for a whole test."""
+    return Onlooker(lake, duck, lake.psycopg())
 
 
 def is_same(seen: Mapping[str, Rows], expected: Mapping[str, Rows]) -> bool:
