@@ -54,16 +54,17 @@ def crash(scene: Scene, kind: str, effect: int) -> str:
     return name
 
 
-def check_clean_up(scene: Scene) -> None:
-    """Nothing that anybody needs goes with what the crashes left."""
+def check_clean_up(scene: Scene) -> list[str]:
+    """Remove what the crashes left, and return it: nothing that anybody needs goes with it."""
     [settings] = make_settings(scene.lake).lakes()
     look = scene.look
     names = [row[0] for row in look.duck.execute("SELECT table_name FROM ducklake_table_info('lake')").fetchall()]
     before = look.see(scene.server, names)
-    assert remove_orphans(settings, datetime.now(UTC) + SECOND)
+    removed = remove_orphans(settings, datetime.now(UTC) + SECOND)
     assert remove_orphans(settings, datetime.now(UTC) + SECOND) == []
     assert find_lost_objects(look.rows, scene.stand.client.objects) == []
     assert is_same(look.see(scene.server, names), before)
+    return removed
 
 
 def test_a_server_that_is_killed_leaves_nothing_half_done(scene: Scene) -> None:
@@ -72,7 +73,7 @@ def test_a_server_that_is_killed_leaves_nothing_half_done(scene: Scene) -> None:
     for kind in chance.sample(sorted(KINDS), STEPS):
         effects = list_effects(scene.server, KINDS[kind](scene.stand, f"{kind}_whole"))
         crash(scene, kind, chance.randrange(len(effects)))
-    check_clean_up(scene)
+    assert check_clean_up(scene)
 
 
 def test_a_lost_answer_is_heard_on_asking_again(scene: Scene) -> None:
