@@ -2,6 +2,7 @@
 
 import json
 import sys
+from datetime import timedelta
 from enum import StrEnum
 from importlib.metadata import version as read_version
 from pathlib import Path
@@ -129,8 +130,10 @@ def connect(
 
 def check(
     repair: Annotated[
-        bool, typer.Option("--repair", help="First bring back published objects that are gone; servers then trust nothing.")
+        bool,
+        typer.Option("--repair", help="First remove objects that nothing names, and bring back published ones that are gone."),
     ] = False,
+    grace: Annotated[int, typer.Option(min=1, help="How many hours objects that nothing names may be a commit's in flight.")] = 72,
     home: HomeOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -140,7 +143,7 @@ def check(
     from duckicelake.commands.check import check_lakes  # noqa: PLC0415  DuckDB and the object store take a second to import
 
     with stopping_on_signals(), using_stack(settings, "check", Console(stderr=True).print) as running:
-        if not check_lakes(running, open_home(settings.home), console, repair):
+        if not check_lakes(running, open_home(settings.home), console, timedelta(hours=grace) if repair else None):
             raise typer.Exit(FAILED)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import duckdb
 import psycopg
@@ -16,6 +17,7 @@ from duckicelake.catalog.memory import TableMemory
 from duckicelake.catalog.publish import new_note
 from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse
+from duckicelake.catalog.writing.lifecycle.orphans import list_orphans
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
@@ -34,11 +36,16 @@ LOOK_UP_THREADS = 16
 ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
-def check_lakes(settings: Settings, home: Home, console: Console, repair: bool = False) -> bool:
-    """Print what is wrong with each lake and say whether nothing is; `repair` brings published objects back first."""
+def check_lakes(settings: Settings, home: Home, console: Console, repair: timedelta | None = None) -> bool:
+    """Print what is wrong with each lake and say whether nothing is.
+
+    `repair` removes what nothing names and is older than that, and brings published objects back first.
+    """
     healthy = True
     for lake in settings.lakes():
-        if repair:
+        if repair is not None:
+            removed = remove_orphans(lake, datetime.now(UTC) - repair)
+            console.print(f"{lake.name}: {len(removed)} objects removed that nothing named", highlight=False)
             restored = repair_lake(lake)
             console.print(
                 f"{lake.name}: published again: {', '.join(restored) or 'nothing'}", markup=False, highlight=False, soft_wrap=True
@@ -172,6 +179,28 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Findin
             remedy = "Run `duckicelake check --repair`."
             found += [Finding("error", name, f"the published object {uri} is missing", remedy) for uri in lost]
     return found
+
+
+def remove_orphans(lake: LakeSettings, before: datetime) -> list[str]:
+    """Remove what nothing names in the locations of live tables and was last written before that time; return what it was.
+
+    Tables that cannot be published keep everything. A server that publishes meanwhile may count on an object that goes:
+    `repair_lake` afterwards brings it back.
+    """
+    warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, _read_store_settings(lake))
+    removed: list[str] = []
+    try:
+        with connect_postgres(lake) as conn, mapped_errors(lake.name):
+            read_paths(conn, lake)
+            published = inspect.read_published(conn)
+        for schema_name, table_name, *_ in published:
+            with contextlib.suppress(BadRequest, Unsupported, NotFound, NoSuchTable):
+                found = list_orphans(warehouse, Ident(to_levels(schema_name), table_name), before)
+                warehouse.objects.delete_many(found)
+                removed += found
+    finally:
+        close_warehouse(warehouse)
+    return removed
 
 
 def repair_lake(lake: LakeSettings) -> list[str]:

@@ -15,6 +15,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from duckicelake.errors import CatalogError, CommitFailed, Forbidden, ServiceUnavailable, Unsupported
 from duckicelake.lake.install import format_search_path
+from duckicelake.lake.writing.pacing import Others
 
 Found = TypeVar("Found")
 
@@ -77,6 +78,7 @@ class Lake:
     dsn: str = field(repr=False)
     pool: ConnectionPool[LakeConnection]
     request: RequestKey | None = None
+    others: Others = field(default_factory=Others)
 
 
 def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, timeout_s: float = math.inf) -> Lake:

@@ -6,6 +6,7 @@ import stat
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from duckicelake.errors import NotFound, ServiceUnavailable
@@ -60,6 +61,14 @@ class LocalDisk:
                 unfinished = name.startswith(PART_PREFIX) and name.endswith(PART_SUFFIX)
                 if not unfinished and (size := self.find_size(key)) is not None:
                     yield key, size
+
+    def list_modified(self, prefix: str) -> Iterator[tuple[str, datetime]]:
+        """Files that a crash left unfinished are listed too."""
+        for folder, _, names in os.walk(prefix):
+            for name in names:
+                key = os.path.join(folder, name)
+                if (found := _find_stat(key)) is not None:
+                    yield key, datetime.fromtimestamp(found.st_mtime, UTC)
 
     def check(self) -> None:
         """The local disk is always there; what it refuses shows with the first file."""

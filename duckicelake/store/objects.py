@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from operator import length_hint
 from threading import Condition, Event, Lock
 from typing import BinaryIO, TypeVar, cast
@@ -119,6 +120,12 @@ class Objects:
         address = parse_uri(prefix_uri)
         for key, size_bytes in self._place(address.bucket).list_under(address.key):
             yield address.format_uri(key), size_bytes
+
+    def list_modified(self, prefix_uri: str) -> Iterator[tuple[str, datetime]]:
+        """(URI, time of its last writing) of every object in a folder and its folders, unfinished ones included."""
+        address = parse_uri(prefix_uri)
+        for key, modified in self._place(address.bucket).list_modified(address.key):
+            yield address.format_uri(key), modified
 
     def delete(self, uri: str) -> None:
         """Remove the object; one that is missing is fine."""

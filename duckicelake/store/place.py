@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from duckicelake.errors import Unsupported
@@ -38,6 +39,8 @@ class Place(Protocol):
     def delete(self, key: str) -> None: ...
 
     def list_under(self, prefix: str) -> Iterator[tuple[str, int]]: ...
+
+    def list_modified(self, prefix: str) -> Iterator[tuple[str, datetime]]: ...
 
     def check(self) -> None: ...
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -16,6 +16,7 @@ from duckicelake.errors import NotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
     # These exist for the type checker only.
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig, S3Config, S3Credential
 
 CONNECT_SECONDS = 1
@@ -90,13 +91,19 @@ class S3Bucket:
             obstore.delete(self._client, key)
 
     def list_under(self, prefix: str) -> Iterator[tuple[str, int]]:
+        yield from ((meta["path"], meta["size"]) for meta in self._list(prefix))
+
+    def list_modified(self, prefix: str) -> Iterator[tuple[str, datetime]]:
+        yield from ((meta["path"], meta["last_modified"]) for meta in self._list(prefix))
+
+    def _list(self, prefix: str) -> "Iterator[ObjectMeta]":
         chunks = iter(obstore.list(self._client, prefix or None, chunk_size=LIST_CHUNK))
         while True:
             with self._telling("list", prefix):
                 chunk = next(chunks, None)
             if chunk is None:
                 return
-            yield from ((meta["path"], meta["size"]) for meta in chunk)
+            yield from chunk
 
     def check(self) -> None:
         with self._telling("list", ""):

@@ -15,10 +15,15 @@ from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.transaction import Commit, committing
 
 COMMIT_TRIES = 10
+WAYS_GIVEN = 3
 
 
 class _Moved(Exception):
     """A table changed between reading it and locking the lake."""
+
+
+class _GivenWay(Exception):
+    """DuckDB is to commit first: it gives up after ten lost races."""
 
 
 def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> LoadedTable:
@@ -37,12 +42,18 @@ def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
 
 
 def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
-    for _ in range(COMMIT_TRIES):
-        bases = [read_base(warehouse, ask) for ask in asks]
+    bases: Sequence[Base] = ()
+    for number in range(COMMIT_TRIES):
+        bases = bases or [read_base(warehouse, ask) for ask in asks]
         try:
             with committing(warehouse.lake) as commit:
                 _apply(commit, asks, bases)
+                if number < WAYS_GIVEN and commit.is_in_the_way:
+                    raise _GivenWay
         except _Moved:
+            bases = ()
+            continue
+        except _GivenWay:
             continue
         except LakeBusy as error:
             raise CommitFailed(error.message) from error

@@ -117,5 +117,8 @@ def check_files(conn: psycopg.Connection, table_id: int, grounds: Grounds, uris:
 
 
 def _check_outside_data(conn: psycopg.Connection, uri: str, what: str) -> None:
-    if to_canonical(uri).startswith(to_folder_uri(read_data_path(conn))):
+    data = to_folder_uri(read_data_path(conn))
+    if to_canonical(uri).startswith(data):
         raise BadRequest(f"{what} lies under DuckLake's DATA_PATH, where DuckLake removes files it does not know.")
+    if data.startswith(to_folder_uri(uri)):
+        raise BadRequest(f"{what} holds DuckLake's DATA_PATH, where the files of all tables are.")

@@ -25,6 +25,9 @@ INSERT_CHANGES = """
 INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) VALUES (%(snapshot_id)s, %(changes_made)s)
 """
 
+# DuckDB's flush locks such rows before it waits for the lake: Postgres would end one of the two after a second, and perhaps DuckDB
+WAIT_BRIEFLY = "SET LOCAL lock_timeout = '500ms'"
+
 UPDATE_INLINED_ROWS = sql.SQL("""
 UPDATE {table} SET end_snapshot = %(snapshot_id)s
  WHERE begin_snapshot = %(begin_snapshot)s AND end_snapshot IS NULL
@@ -100,6 +103,7 @@ def _write(conn: psycopg.Connection, kind: type[NewRow], rows: Sequence[NewRow],
         for statement in STATEMENTS[kind]:
             conn.execute(statement, made | columns)
         return
+    conn.execute(WAIT_BRIEFLY)
     for row in rows:
         if isinstance(row, EndedInlinedRows):
             _end_inlined_rows(conn, row, made["snapshot_id"])

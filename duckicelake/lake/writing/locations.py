@@ -101,3 +101,17 @@ SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file WHERE ta
 def list_named_paths(conn: psycopg.Connection, table_id: int) -> list[tuple[str, bool]]:
     """Return the paths of a table's files, live or not, and all full paths that any table names; whether each is relative."""
     return [(row[0], row[1]) for row in conn.execute(SELECT_NAMED_PATHS, {"table_id": table_id})]
+
+
+SELECT_OTHER_PATHS = """
+SELECT path FROM ducklake_files_scheduled_for_deletion WHERE NOT path_is_relative
+UNION
+SELECT path FROM iceberg_kept_file
+UNION
+SELECT metadata_location FROM iceberg_view
+"""
+
+
+def list_other_paths(conn: psycopg.Connection) -> list[str]:
+    """Return full paths: of files that DuckLake is about to remove itself, of those added beside main, and of views' metadata."""
+    return [row[0] for row in conn.execute(SELECT_OTHER_PATHS)]

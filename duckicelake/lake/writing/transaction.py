@@ -10,6 +10,7 @@ from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, Lak
 from duckicelake.lake.connect import BEGIN_WRITING, LIMIT_WAITS, Lake, mapped_errors
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.writing.idempotency import claim
+from duckicelake.lake.writing.pacing import Others
 from duckicelake.lake.writing.rows import LakeHead
 
 LOCK_LAKE = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
@@ -27,6 +28,12 @@ class Commit:
 
     conn: psycopg.Connection
     head: LakeHead
+    others: Others
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Tell whether DuckDB is about to commit: its commit has the id that this one takes, and would fail."""
+        return bool(self.others.find_committing(self.conn))
 
 
 @contextmanager
@@ -41,17 +48,28 @@ def committing(lake: Lake) -> Generator[Commit]:
         conn.execute(BEGIN_WRITING)
         try:
             with _told_apart():
-                conn.execute(LIMIT_WAITS)
-                conn.execute(LOCK_LAKE)
+                _lock(conn, lake.others)
                 if lake.request is not None:
                     claim(conn, lake.request)
                 head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
-                yield Commit(conn, head)
+                yield Commit(conn, head, lake.others)
         except BaseException:
             if not conn.closed:
                 conn.rollback()
             raise
         _commit(conn)
+
+
+def _lock(conn: psycopg.Connection, others: Others) -> None:
+    """Take the lake's lock; when others have lost races of late and are about to commit again, after them, but not for ever."""
+    conn.execute(LIMIT_WAITS)
+    conn.execute(LOCK_LAKE)
+    if others.are_about and others.find_committing(conn):
+        conn.rollback()
+        conn.execute(BEGIN_WRITING)
+        others.let_pass(conn)
+        conn.execute(LIMIT_WAITS)
+        conn.execute(LOCK_LAKE)
 
 
 @contextmanager

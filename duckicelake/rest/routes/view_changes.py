@@ -4,6 +4,8 @@ from fastapi import Response
 
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import changes
+from duckicelake.catalog.views.loading import load_committed
+from duckicelake.catalog.writing.once import run_once
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
@@ -11,7 +13,7 @@ from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
-from duckicelake.rest.requests import Body, decode_rename, describe_body
+from duckicelake.rest.requests import Body, Key, decode_rename, describe_body
 from duckicelake.rest.routes.table_changes import to_ident
 from duckicelake.rest.routes.views import LOADED, build_view_response
 from duckicelake.rest.served import Served
@@ -35,34 +37,42 @@ class ViewChangeRoutes:
             "renameView": Served(self.rename_view, status=204, body=describe_body(RENAME)),
         }
 
-    def create_view(self, prefix: Prefix, levels: Levels, body: Body) -> Response:
+    def create_view(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
         """Create a view in a namespace."""
         asked = parse_create_view(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "view"))
-        return build_view_response(changes.create_view(self._door.get_lake(prefix).warehouse, ident, asked))
+        warehouse = self._door.get_lake(prefix).warehouse
+        made = run_once(warehouse, key, lambda w: changes.create_view(w, ident, asked), lambda w: load_committed(w, ident))
+        return build_view_response(made)
 
-    def register_view(self, prefix: Prefix, levels: Levels, body: Body) -> Response:
+    def register_view(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
         """Register a view by its metadata file."""
         node = as_object(decode_json(body), REGISTER)
         ident = Ident(levels, check_name(get_text(node, "name", REGISTER), "view"))
         location = get_text(node, "metadata-location", REGISTER)
-        return build_view_response(changes.register_view(self._door.get_lake(prefix).warehouse, ident, location))
+        warehouse = self._door.get_lake(prefix).warehouse
+        made = run_once(warehouse, key, lambda w: changes.register_view(w, ident, location), lambda w: load_committed(w, ident))
+        return build_view_response(made)
 
-    def replace_view(self, prefix: Prefix, levels: Levels, name: ViewName, body: Body) -> Response:
+    def replace_view(self, prefix: Prefix, levels: Levels, name: ViewName, body: Body, key: Key) -> Response:
         """Commit updates to a view."""
         asked = parse_commit_view(decode_json(body))
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
-        return build_view_response(changes.replace_view(self._door.get_lake(prefix).warehouse, ident, asked))
+        warehouse = self._door.get_lake(prefix).warehouse
+        done = run_once(warehouse, key, lambda w: changes.replace_view(w, ident, asked), lambda w: load_committed(w, ident))
+        return build_view_response(done)
 
-    def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName) -> Response:
+    def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
         """Drop a view from the catalog."""
-        changes.drop_view(self._door.get_lake(prefix).warehouse, Ident(levels, name))
+        warehouse = self._door.get_lake(prefix).warehouse
+        run_once(warehouse, key, lambda w: changes.drop_view(w, Ident(levels, name)), lambda _: None)
         return Response(status_code=204)
 
-    def rename_view(self, prefix: Prefix, body: Body) -> Response:
+    def rename_view(self, prefix: Prefix, body: Body, key: Key) -> Response:
         """Rename a view, within its namespace or into another."""
         asked = decode_rename(body)
-        changes.rename_view(self._door.get_lake(prefix).warehouse, to_ident(asked.source), to_ident(asked.destination))
+        source, target = to_ident(asked.source), to_ident(asked.destination)
+        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: changes.rename_view(w, source, target), lambda _: None)
         return Response(status_code=204)

@@ -12,15 +12,21 @@ from tests.rest.writing.client import COLUMNS, Client, open_client, read_rows
 from tests.support.lakes import FreshLake
 
 SET = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
+VIEW = {"representations": [{"type": "sql", "sql": "SELECT 1 AS id", "dialect": "duckdb"}], "default-namespace": ["main"]}
+VERSION = {**VIEW, "version-id": 1, "schema-id": 0, "timestamp-ms": 1000, "summary": {}}
+NEW_VIEW = {"name": "w", "schema": COLUMNS, "view-version": VERSION, "properties": {}}
+SET_VIEW = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
+RENAME_VIEW = {"source": {"namespace": ["main"], "name": "v"}, "destination": {"namespace": ["main"], "name": "w"}}
 RENAME = {"source": {"namespace": ["main"], "name": "t"}, "destination": {"namespace": ["main"], "name": "u"}}
 
 
 @pytest.fixture
 def client(server: Server, lake: FreshLake) -> Client:
-    """A client of a lake with the table main.t and the namespace n."""
+    """A client of a lake with the table main.t, the view main.v and the namespace n."""
     client = open_client(server, lake)
     assert client.create().status == 200
     assert client.post("namespaces", {"namespace": ["n"]}).status == 200
+    assert client.post("namespaces/main/views", {**NEW_VIEW, "name": "v"}).status == 200
     return client
 
 
@@ -40,6 +46,10 @@ WRITES = [
     pytest.param("POST", "namespaces", {"namespace": ["new"], "properties": {"a": "b"}}, id="create namespace"),
     pytest.param("POST", "namespaces/n/properties", {"updates": {"a": "b"}, "removals": []}, id="properties"),
     pytest.param("DELETE", "namespaces/n", None, id="drop namespace"),
+    pytest.param("POST", "namespaces/main/views", NEW_VIEW, id="create view"),
+    pytest.param("POST", "namespaces/main/views/v", SET_VIEW, id="replace view"),
+    pytest.param("POST", "views/rename", RENAME_VIEW, id="rename view"),
+    pytest.param("DELETE", "namespaces/main/views/v", None, id="drop view"),
 ]
 
 
@@ -66,6 +76,16 @@ def test_a_registration_is_repeated(client: Client) -> None:
     first = ask(client.server, "POST", "namespaces/main/register", body, key)
     assert first.status == 200
     assert ask(client.server, "POST", "namespaces/main/register", body, key).body == first.body
+
+
+def test_a_registration_of_a_view_is_repeated(client: Client) -> None:
+    """It answers with the view."""
+    body = {"name": "w", "metadata-location": client.server.get("namespaces/main/views/v").json["metadata-location"]}
+    client.server.ask("DELETE", "namespaces/main/views/v")
+    key = str(uuid4())
+    first = ask(client.server, "POST", "namespaces/main/register-view", body, key)
+    assert first.status == 200
+    assert ask(client.server, "POST", "namespaces/main/register-view", body, key).body == first.body
 
 
 def test_a_refusal_is_final(client: Client, lake: FreshLake) -> None:

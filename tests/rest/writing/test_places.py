@@ -69,6 +69,14 @@ def test_allowed_locations_open_nothing_else(opened: Client, lake: FreshLake) ->
     assert read_rows(lake) == rows
 
 
+def test_no_location_holds_data_path(lake: FreshLake) -> None:
+    """Neither DATA_PATH itself nor a folder above it: what is removed with a table would be everybody's."""
+    with serve(make_settings(lake, allowed_locations=("*",))) as server:
+        client = open_client(server, lake)
+        for location in (lake.data_path, lake.data_path.rstrip("/").rpartition("/")[0]):
+            assert client.create(location=location).error == (400, "BadRequestException"), location
+
+
 def test_everywhere_takes_names_without_a_folder(lake: FreshLake) -> None:
     """With `*` a client's words are kept as they are, and shown so."""
     with serve(make_settings(lake, allowed_locations=("*",))) as server:

@@ -1,0 +1,89 @@
+"""DuckDB commits while Iceberg clients commit without a pause: it gives up after ten lost races, so servers let it pass."""
+
+import json
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
+from threading import Event
+
+import pytest
+from psycopg import sql
+
+from tests.crashes.kinds import Stand, delete_inlined
+from tests.crashes.process import Running, running
+from tests.crashes.story import break_off, list_effects
+from tests.rest.serving import BASE, Server, make_settings
+from tests.rest.writing.client import open_client
+from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
+
+WRITERS = 8
+SELECT_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
+INSERT_NEXT = """
+INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
+SELECT snapshot_id + 1, now(), schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot ORDER BY 1 DESC LIMIT 1
+"""
+
+
+@pytest.fixture
+def servers(lake: FreshLake) -> Generator[list[Running]]:
+    """Two processes that serve one lake."""
+    with ExitStack() as opened:
+        yield [opened.enter_context(running(make_settings(lake))) for _ in range(2)]
+
+
+def write_until(stop: Event, server: Server, table: str) -> int:
+    """Commit one change after the other; how many landed."""
+    landed = 0
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+        while not stop.is_set():
+            body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"count": str(landed)}}]}
+            connection.request("POST", f"{BASE}/namespaces/main/tables/{table}", json.dumps(body), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            said = answer.read()
+            assert answer.status == 200, said
+            landed += 1
+    return landed
+
+
+@pytest.mark.parametrize("commits", [pytest.param(15, id="short"), pytest.param(200, id="two hundred", marks=pytest.mark.long)])
+def test_duckdb_never_gives_up(lake: FreshLake, servers: list[Running], commits: int) -> None:
+    """With its default settings, against eight clients at two servers that commit without a pause, and go on committing."""
+    client, duck, stop = open_client(servers[0].server, lake), lake.duckdb(), Event()
+    tables = [f"t{number}" for number in range(WRITERS)]
+    for table in tables:
+        assert client.create(table).status == 200
+    duck.execute("CREATE TABLE d (i bigint)")
+    with ThreadPoolExecutor(WRITERS) as pool:
+        writing = [pool.submit(write_until, stop, servers[number % 2].server, table) for number, table in enumerate(tables)]
+        try:
+            for number in range(commits):
+                duck.execute(f"INSERT INTO d VALUES ({number})")
+        finally:
+            stop.set()
+    assert duck.execute("SELECT count(*), count(DISTINCT i) FROM d").fetchone() == (commits, commits)
+    assert all(writer.result() for writer in writing)
+
+
+def test_a_flush_of_duckdb_outlives_a_deadlock(lake: FreshLake, servers: list[Running]) -> None:
+    """It holds rows that our commit waits for, and waits for the lake that our commit holds: ours is refused, before Postgres acts."""
+    stand = Stand(open_client(servers[0].server, lake), lake.duckdb())
+    effects = list_effects(servers[0].server, delete_inlined(stand, "whole"))
+    asked = delete_inlined(stand, "t")
+    [(inlined,)] = stand.duck.execute("SELECT table_id FROM ducklake_table_info('lake') WHERE table_name = 't'").fetchall()
+    flush, look = lake.psycopg(autocommit=False), lake.psycopg()
+    [(rows,)] = look.execute("SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = %s", [inlined]).fetchall()
+    flush.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(rows)))
+    with ThreadPoolExecutor(1) as pool:
+
+        def wait_for_the_lake() -> None:
+            waiting.append(pool.submit(flush.execute, INSERT_NEXT))
+            wait_for(lambda: look.execute(SELECT_WAITING, [flush.info.backend_pid]).fetchone() == (1,), "the flush to wait")
+
+        waiting: list[object] = []
+        at = next(number for number, name in enumerate(effects) if name.startswith('UPDATE "ducklake_inlined_data'))
+        _, answer = break_off(servers[0].server, asked, at, wait_for_the_lake)
+    assert answer is not None
+    assert answer.error == (409, "CommitFailedException")
+    flush.commit()

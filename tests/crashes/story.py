@@ -1,0 +1,127 @@
+"""A request that is broken off at one of its effects, and what everybody sees then."""
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from uuid import uuid4
+
+import duckdb
+import psycopg
+from pyiceberg.exceptions import NoSuchTableError
+
+from tests.crashes.kinds import Asked, Rows
+from tests.rest.serving import Answer, Server
+from tests.support.lakes import FreshLake
+from tests.support.readers import PyIcebergReader, Served
+
+NOWHERE = -1
+REACH_SECONDS = 60.0
+DONE = (200, 204)
+IN_THE_WAY = (404, 409)
+
+
+def send(server: Server, asked: Asked, headers: Mapping[str, str]) -> Answer:
+    """Send the request."""
+    body = None if asked.body is None else json.dumps(asked.body).encode()
+    return server.ask(asked.method, asked.path, {"content-type": "application/json", **headers}, body)
+
+
+def list_effects(server: Server, asked: Asked) -> list[str]:
+    """Let the request be done, and return its effects in order."""
+    answer = send(server, asked, {"x-stop-at": f"{NOWHERE} 0"})
+    assert answer.status in DONE, answer.body
+    return json.loads(answer.headers["x-effects"])
+
+
+def break_off(server: Server, asked: Asked, effect: int, fault: Callable[[], None], key: str | None = None) -> tuple[str, Answer | None]:
+    """Send the request, do the fault when it comes to that effect, let it go on if it can, and return the effect and the answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        listener.settimeout(REACH_SECONDS)
+        headers = {"x-stop-at": f"{effect} {listener.getsockname()[1]}"} | ({} if key is None else {"idempotency-key": key})
+        answer = pool.submit(_try_to_send, server, asked, headers)
+        wire, _ = listener.accept()
+        with wire:
+            name = wire.makefile().read()
+            fault()
+            with suppress(OSError):
+                wire.sendall(b"!")
+        return name, answer.result()
+
+
+def _try_to_send(server: Server, asked: Asked, headers: Mapping[str, str]) -> Answer | None:
+    try:
+        return send(server, asked, headers)
+    except (OSError, HTTPException):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Onlooker:
+    """Looks at tables with DuckDB and with PyIceberg, which must agree."""
+
+    lake: FreshLake
+    duck: duckdb.DuckDBPyConnection
+    rows: psycopg.Connection
+    catalogs: dict[Server, PyIcebergReader] = field(default_factory=dict[Server, PyIcebergReader])
+
+    def see(self, server: Server, names: Iterable[str]) -> dict[str, Rows]:
+        """Return the rows of each table, None where there is none."""
+        if server not in self.catalogs:
+            self.catalogs[server] = Served(self.lake, server).pyiceberg()
+        catalog = self.catalogs[server]
+        seen: dict[str, Rows] = {}
+        for name in names:
+            try:
+                rows = self.duck.execute(f"FROM {name}").fetchall()
+            except duckdb.CatalogException:
+                rows = None
+            try:
+                table = catalog.read(("main", name))
+            except NoSuchTableError:
+                assert rows is None, f"{name} is there for DuckDB alone"
+            else:
+                assert rows is not None, f"{name} is there for Iceberg alone"
+                assert Counter(zip(*(column.to_pylist() for column in table.columns), strict=True)) == Counter(rows), name
+            seen[name] = rows
+        return seen
+
+    def count_snapshots(self) -> int:
+        """Return how many lake snapshots there are."""
+        row = self.rows.execute("SELECT count(*) FROM ducklake_snapshot").fetchone()
+        assert row is not None
+        return row[0]
+
+
+def open_onlooker(lake: FreshLake, duck: duckdb.DuckDBPyConnection) -> Onlooker:
+    """Return somebody who looks at a lake for a whole test."""
+    return Onlooker(lake, duck, lake.psycopg())
+
+
+def is_same(seen: Mapping[str, Rows], expected: Mapping[str, Rows]) -> bool:
+    """Tell whether all tables have exactly the rows expected."""
+    return {name: rows if rows is None else Counter(rows) for name, rows in seen.items()} == {
+        name: rows if rows is None else Counter(rows) for name, rows in expected.items()
+    }
+
+
+def make_key() -> str:
+    """A key as clients choose them."""
+    return str(uuid4())
+
+
+def check_retry(look: Onlooker, server: Server, asked: Asked, landed: bool, key: str | None) -> None:
+    """Send the request again, and again: it is done then, once, and whoever has no key may find its own work in the way."""
+    headers = {} if key is None else {"idempotency-key": key}
+    before = look.count_snapshots()
+    for number in range(2):
+        answer = send(server, asked, headers)
+        is_copy = landed or number > 0
+        allowed = DONE if key is not None or asked.is_known or not is_copy else (*DONE, *IN_THE_WAY)
+        assert answer.status in allowed, (answer.status, answer.body)
+        assert is_same(look.see(server, asked.after), asked.after)
+        assert look.count_snapshots() == before + (0 if landed else 1)

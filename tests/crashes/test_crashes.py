@@ -1,0 +1,94 @@
+"""A server that is killed (-9) at any effect of a commit: the lake is as before or as after, and asking again does it once."""
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from duckicelake.commands.check import find_lost_objects, remove_orphans
+from tests.crashes.kinds import KINDS, Stand
+from tests.crashes.process import running
+from tests.crashes.story import Onlooker, break_off, check_retry, is_same, list_effects, make_key, open_onlooker
+from tests.rest.serving import Server, make_settings
+from tests.rest.writing.client import open_client
+from tests.support.lakes import FreshLake
+
+SEED = 20261121
+STEPS = 6
+SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A lake, a server that nobody kills, who makes tables through it, and who looks at them."""
+
+    lake: FreshLake
+    server: Server
+    stand: Stand
+    look: Onlooker
+
+
+@pytest.fixture
+def scene(lake: FreshLake) -> Generator[Scene]:
+    """A lake with nothing in it."""
+    with running(make_settings(lake)) as standing:
+        duck = lake.duckdb()
+        yield Scene(lake, standing.server, Stand(open_client(standing.server, lake), duck), open_onlooker(lake, duck))
+
+
+def crash(scene: Scene, kind: str, effect: int) -> str:
+    """Kill a server there, and look and ask again through another one; the effect's name."""
+    asked = KINDS[kind](scene.stand, f"{kind}_{effect}")
+    look = scene.look
+    snapshots = look.count_snapshots()
+    key = make_key() if effect % 2 else None
+    with running(make_settings(scene.lake)) as doomed:
+        name, answer = break_off(doomed.server, asked, effect, doomed.kill, key)
+    assert answer is None, "the server survived"
+    landed = look.count_snapshots() > snapshots
+    seen = look.see(scene.server, asked.before)
+    assert is_same(seen, asked.after if landed else asked.before), f"{kind}, killed before {effect} ({name}): {seen}"
+    check_retry(look, scene.server, asked, landed, key)
+    return name
+
+
+def check_clean_up(scene: Scene) -> list[str]:
+    """Remove what the crashes left, and return it: nothing that anybody needs goes with it."""
+    [settings] = make_settings(scene.lake).lakes()
+    look = scene.look
+    names = [row[0] for row in look.duck.execute("SELECT table_name FROM ducklake_table_info('lake')").fetchall()]
+    before = look.see(scene.server, names)
+    removed = remove_orphans(settings, datetime.now(UTC) + SECOND)
+    assert remove_orphans(settings, datetime.now(UTC) + SECOND) == []
+    assert find_lost_objects(look.rows, scene.stand.client.objects) == []
+    assert is_same(look.see(scene.server, names), before)
+    return removed
+
+
+def test_a_server_that_is_killed_leaves_nothing_half_done(scene: Scene) -> None:
+    """At effects chosen by lot; what is asked again is done once, with and without a key, and what is left over can be removed."""
+    chance = random.Random(SEED)
+    for kind in chance.sample(sorted(KINDS), STEPS):
+        effects = list_effects(scene.server, KINDS[kind](scene.stand, f"{kind}_whole"))
+        crash(scene, kind, chance.randrange(len(effects)))
+    assert check_clean_up(scene)
+
+
+def test_a_lost_answer_is_heard_on_asking_again(scene: Scene) -> None:
+    """Everything was done but for the answer: another server gives it, and does nothing, with a key or without."""
+    effects = list_effects(scene.server, KINDS["append"](scene.stand, "append_whole"))
+    for effect in (len(effects) - 1, effects.index("after COMMIT")):
+        crash(scene, "append", effect)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_may_be_killed_at_every_effect(scene: Scene, kind: str) -> None:
+    """At each in turn."""
+    effects = list_effects(scene.server, KINDS[kind](scene.stand, f"{kind}_whole"))
+    met = [crash(scene, kind, effect) for effect in range(len(effects))]
+    assert met[-1] == effects[-1] == "answer"
+    assert {"before COMMIT", "after COMMIT"} <= set(met)
+    check_clean_up(scene)

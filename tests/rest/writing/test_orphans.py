@@ -1,0 +1,163 @@
+"""Objects that nothing names: found in the locations of live tables, and removed when they are old enough."""
+
+import os
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from duckdb import DuckDBPyConnection
+
+from duckicelake.commands.check import find_lost_objects, remove_orphans
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.store.parquet import encode_position_deletes
+from tests.rest.serving import Server, make_settings, serve
+from tests.rest.writing.client import Client, assert_main, open_client, set_ref, write_file
+from tests.rest.writing.refs.maintenance import expire_everything
+from tests.support.lakes import FreshLake
+from tests.support.readers import Served
+
+GRACE = timedelta(hours=72)
+MINE = 9_000_000_001
+
+
+@pytest.fixture
+def session(lake: FreshLake) -> DuckDBPyConnection:
+    """DuckDB on the same lake."""
+    return lake.duckdb()
+
+
+@pytest.fixture
+def client(server: Server, lake: FreshLake, session: DuckDBPyConnection) -> Client:
+    """A client of a lake with the table main.t, which has rows of DuckDB's in a file and in Postgres, and deletes."""
+    client = open_client(server, lake)
+    assert client.create(properties={"write.metadata.previous-versions-max": "1"}).status == 200
+    session.execute("INSERT INTO t SELECT range, 'x' FROM range(100)")
+    session.execute("INSERT INTO t VALUES (100, 'y')")
+    session.execute("DELETE FROM t WHERE id < 50")
+    client.load()
+    return client
+
+
+def sweep(lake: FreshLake, *, later: timedelta = GRACE + timedelta(hours=1)) -> set[str]:
+    """Remove what was written longer ago than the grace, that much later; what it was, by its name."""
+    [settings] = make_settings(lake).lakes()
+    return {uri.rpartition("/")[2] for uri in remove_orphans(settings, datetime.now(UTC) + later - GRACE)}
+
+
+def list_names(client: Client) -> set[str]:
+    """What lies in the table's location, by its name."""
+    return {uri.rpartition("/")[2] for uri, _ in client.objects.list_under(client.load()["location"])}
+
+
+def write_rows(client: Client, name: str, *ids: int) -> DataFile:
+    """A data file with rows of these ids."""
+    return write_file(client, client.load(), name, {1: pa.array(ids), 2: pa.array(["new"] * len(ids))})
+
+
+def write_deletes(client: Client, path: str, name: str) -> DataFile:
+    """A position delete file of a client for the first row of a file."""
+    content = encode_position_deletes(path, np.array([0]))
+    uri = f"{client.load()['location']}/data/{name}.parquet"
+    client.objects.put_new(uri, content)
+    return DataFile(1, uri, "PARQUET", (), 1, len(content))
+
+
+def read_ids(served: Served, snapshot_id: int | None = None) -> list[int]:
+    """The column `id` as PyIceberg reads it, sorted."""
+    return sorted(served.pyiceberg().read(("main", "t"), snapshot_id)["id"].to_pylist())
+
+
+@pytest.fixture
+def readable(client: Client, lake: FreshLake) -> Generator[Served]:
+    """The lake with its readers; every published object is there in the end, and every snapshot is readable."""
+    served = Served(lake, client.server)
+    yield served
+    assert find_lost_objects(lake.psycopg(), client.objects) == []
+    for snapshot in client.load()["snapshots"]:
+        read_ids(served, snapshot["snapshot-id"])
+
+
+def test_what_is_named_stays(client: Client, lake: FreshLake, readable: Served) -> None:
+    """Nothing of a table that only ever did what it was asked goes, but for manifests its clients wrote for themselves."""
+    before = list_names(client)
+    assert sweep(lake) == set()
+    assert list_names(client) == before
+    base = client.load()
+    updates = client.append(base, MINE, [write_rows(client, "mine", 1000)])
+    clients_own = list_names(client) - before - {"mine.parquet"}
+    assert client.commit(updates).status == 200
+    assert client.commit([{"action": "set-properties", "updates": {"k": "v"}}]).status == 200
+    assert client.commit([{"action": "set-properties", "updates": {"k": "w"}}]).status == 200
+    assert sweep(lake) >= clients_own
+    assert 1000 in read_ids(readable)
+
+
+def test_a_refused_commit_leaves_nothing_for_long(client: Client, lake: FreshLake, session: DuckDBPyConnection, readable: Served) -> None:
+    """Its data, and the delete files made for it, go when they are old, and not before: its author may yet ask again."""
+    base, before = client.load(), list_names(client)
+    [(path,)] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
+    updates = client.append(base, MINE, [write_rows(client, "late", 1000)], [write_deletes(client, path, "late-deletes")])
+    assert client.commit(updates, [assert_main(7)]).status == 409
+    left = list_names(client) - before
+    assert {"late.parquet", "late-deletes.parquet"} < left
+    assert any(name.startswith("ducklake-") for name in left)
+    assert sweep(lake, later=timedelta(0)) == set()
+    assert sweep(lake) == left
+    assert list_names(client) == before
+    assert len(read_ids(readable)) == 51
+
+
+def test_a_branch_keeps_its_files(client: Client, lake: FreshLake, session: DuckDBPyConnection, readable: Served) -> None:
+    """Whatever DuckLake expires; they go when its snapshot has gone and no metadata file that is still read names it."""
+    base = client.load()
+    added = client.add(base, MINE, [write_rows(client, "beside", 1000)])
+    assert client.commit([{"action": "add-snapshot", "snapshot": added}, set_ref("b", MINE, "branch")]).status == 200
+    expire_everything(session)
+    assert "beside.parquet" not in sweep(lake)
+    snapshot_id = client.load()["refs"]["b"]["snapshot-id"]
+    assert 1000 in read_ids(readable, snapshot_id)
+    removals = [{"action": "remove-snapshot-ref", "ref-name": "b"}, {"action": "remove-snapshots", "snapshot-ids": [snapshot_id]}]
+    assert client.commit(removals).status == 200
+    assert "beside.parquet" not in sweep(lake)
+    for value in ("v", "w"):
+        assert client.commit([{"action": "set-properties", "updates": {"k": value}}]).status == 200
+    assert "beside.parquet" not in sweep(lake, later=timedelta(0))
+    assert "beside.parquet" in sweep(lake)
+
+
+def test_a_table_that_was_at_the_same_place_keeps_everything(client: Client, lake: FreshLake) -> None:
+    """Where two tables have been, nothing is removed: the first may be registered again."""
+    location = client.load()["location"]
+    client.objects.put_new(f"{location}/data/stray.parquet", b"x")
+    assert client.server.ask("DELETE", "namespaces/main/tables/t").status == 204
+    assert client.create("u", location=location).status == 200
+    assert sweep(lake) == set()
+
+
+def test_a_broken_metadata_file_keeps_everything(client: Client, lake: FreshLake) -> None:
+    """What cannot be read may name anything."""
+    location: Any = client.load()["location"]
+    client.objects.put_new(f"{location}/data/stray.parquet", b"x")
+    client.objects.put_new(f"{location}/metadata/v99.metadata.json", b"{")
+    assert sweep(lake) == set()
+
+
+def test_files_that_a_crash_left_unfinished_go(local_lake: FreshLake) -> None:
+    """On a local disk they have names of their own."""
+    without = {"s3_endpoint": None, "s3_access_key_id": None, "s3_secret_access_key": None}
+    settings = make_settings(local_lake, **without)
+    local_lake.duckdb().execute("CREATE TABLE t AS SELECT range AS i FROM range(10)")
+    with serve(settings) as server:
+        location: Any = server.get("namespaces/main/tables/t").json["metadata"]["location"]
+    unfinished = Path(location.removeprefix("file://")) / "metadata" / ".part-abc.tmp"
+    unfinished.write_bytes(b"half")
+    [lake] = settings.lakes()
+    assert remove_orphans(lake, datetime.now(UTC) - GRACE) == []
+    old = (datetime.now(UTC) - GRACE - timedelta(hours=1)).timestamp()
+    os.utime(unfinished, (old, old))
+    assert remove_orphans(lake, datetime.now(UTC) - GRACE) == [f"file://{unfinished}"]
+    assert not unfinished.exists()
