@@ -7,6 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.cached import measure_cached, measure_foreign
+from bench.commits.big import measure_deletes, measure_many_files
+from bench.commits.kinds import measure_growth, measure_kinds
+from bench.commits.writers import measure_pyiceberg, measure_writers
 from bench.growth import measure_files, measure_inlined, measure_later_loads, measure_snapshots
 from bench.idle import measure_idle
 from bench.report import Result, print_result, write_json
@@ -20,6 +23,12 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "files": measure_files,
     "later": measure_later_loads,
     "inlined": measure_inlined,
+    "commits": measure_kinds,
+    "commit_growth": measure_growth,
+    "pyiceberg": measure_pyiceberg,
+    "writers": measure_writers,
+    "commit_files": measure_many_files,
+    "deletes": measure_deletes,
 }
 WIDTH = 180
 """Characters of a table when nobody's window limits it."""

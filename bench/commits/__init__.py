@@ -1,0 +1,4 @@
+"""What commits cost.
+
+client (one that prepares its manifests beforehand) · costs (commits, measured) · kinds, writers, big (the benchmarks).
+"""
