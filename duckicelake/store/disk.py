@@ -40,14 +40,14 @@ class LocalDisk:
                 return False
         return True
 
-    def replace(self, key: str, content: bytes, etag: str) -> bool:
+    def replace(self, key: str, content: bytes, etag: str) -> str | None:
         if self.find_etag(key) is None:
-            return False
+            return None
         with _telling("replace", key), _locked_folder(key), _written_beside(key, content) as part:
             if self.find_etag(key) != etag:
-                return False
+                return None
             os.replace(part, key)
-        return True
+            return self.find_etag(key)
 
     def delete(self, key: str) -> None:
         with _telling("delete", key):

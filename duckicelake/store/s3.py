@@ -77,13 +77,12 @@ class S3Bucket:
             return False
         return True
 
-    def replace(self, key: str, content: bytes, etag: str) -> bool:
+    def replace(self, key: str, content: bytes, etag: str) -> str | None:
         try:
             with self._telling("replace", key):
-                obstore.put(self._client, key, content, mode={"e_tag": etag})
+                return obstore.put(self._client, key, content, mode={"e_tag": etag})["e_tag"]
         except (PreconditionError, NotFound):
-            return False
-        return True
+            return None
 
     def delete(self, key: str) -> None:
         with self._telling("delete", key):

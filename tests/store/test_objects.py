@@ -83,12 +83,15 @@ def test_a_deleted_object_is_gone_and_can_be_written_anew(objects: Objects, fold
 def test_replace_compares_before_it_swaps(objects: Objects, folder: str) -> None:
     """Only the tag of the present content lets a writer through."""
     uri = f"{folder}/version-hint.text"
-    assert objects.replace(uri, b"1", "no-such-tag") is False
-    assert objects.replace(uri, b"1", None) is True
-    assert objects.replace(uri, b"2", None) is False
-    seen = objects.find_etag(uri)
-    assert objects.replace(uri, b"2", seen) is True
-    assert objects.replace(uri, b"3", seen) is False
+    assert objects.replace(uri, b"1", "no-such-tag") is None
+    first = objects.replace(uri, b"1", None)
+    assert first is not None
+    assert objects.replace(uri, b"2", None) is None
+    assert first == objects.find_etag(uri)
+    second = objects.replace(uri, b"2", first)
+    assert second is not None
+    assert objects.replace(uri, b"3", first) is None
+    assert second == objects.find_etag(uri)
     assert objects.read(uri) == b"2"
 
 
@@ -103,7 +106,7 @@ def race(folder: str, writers: list[Objects]) -> None:
     def swap(number: int) -> bool:
         seen = writers[number].find_etag(uri)
         barrier.wait()
-        return writers[number].replace(uri, b"swap %d" % number, seen)
+        return writers[number].replace(uri, b"swap %d" % number, seen) is not None
 
     with ThreadPoolExecutor(len(writers)) as threads:
         for act, content in ((create, b"%d"), (swap, b"swap %d")):

@@ -78,7 +78,7 @@ class TableChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._door.get_lake(prefix).warehouse
         made = run_once(warehouse, key, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
-        return build_response(build_ready_answer(encode_load_result(made)), [])
+        return build_response(build_ready_answer(encode_load_result(made), is_kept=False), [])
 
     def register_table(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
         """Bring a dropped table back by its newest metadata file."""
@@ -89,7 +89,7 @@ class TableChangeRoutes:
         made = run_once(
             warehouse, key, lambda w: registration.register_table(w, ident, asked.metadata_location), lambda w: load_committed(w, ident)
         )
-        return build_response(build_ready_answer(encode_load_result(made)), [])
+        return build_response(build_ready_answer(encode_load_result(made), is_kept=False), [])
 
     def update_table(self, prefix: Prefix, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
         """Commit updates to a table."""
@@ -99,7 +99,7 @@ class TableChangeRoutes:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         warehouse = self._door.get_lake(prefix).warehouse
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w: load_committed(w, ident))
-        return build_response(build_ready_answer(encode_commit_result(done)), [])
+        return build_response(build_ready_answer(encode_commit_result(done), is_kept=False), [])
 
     def drop_table(
         self,

@@ -138,6 +138,8 @@ def write_file(client: Client, metadata: Any, name: str, columns: Mapping[int, A
     client.objects.put_new(path, content)
     known: dict[str, Any] = {"content": 0, "file_format": "PARQUET", "partition": ()}
     return DataFile(file_path=path, record_count=table.num_rows, file_size_in_bytes=len(content), **known | more)
+
+
 def set_ref(name: str, snapshot_id: int, kind: str, **more: int) -> dict[str, Any]:
     """The update that lets a branch or tag point there."""
     return {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": snapshot_id, **more}
