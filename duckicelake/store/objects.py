@@ -41,6 +41,14 @@ class Objects:
         place, key = self._find(uri)
         return place.read(key)
 
+    def read_small(self, uri: str, most_bytes: int) -> bytes:
+        """The whole object, in one request. Raises: Unsupported: it is larger than that"""
+        place, key = self._find(uri)
+        size_bytes, read = place.ask(key)
+        if size_bytes > most_bytes:
+            raise Unsupported(f"{uri!r} has {size_bytes} bytes, more than the {most_bytes} that are read.")
+        return read()
+
     def read_many(self, uris: Iterable[str]) -> dict[str, bytes]:
         """Whole objects by URI, fetched side by side."""
         read: dict[str, bytes] = {}

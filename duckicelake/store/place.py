@@ -1,7 +1,7 @@
 """What every kind of object store can do, and how a URI names an object in one."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,10 @@ class Place(Protocol):
     """
 
     def read(self, key: str) -> bytes: ...
+
+    def ask(self, key: str) -> tuple[int, Callable[[], bytes]]:
+        """The object's size, and what reads it."""
+        ...
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
 

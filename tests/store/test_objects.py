@@ -70,6 +70,17 @@ def test_a_missing_object_is_named(objects: Objects, folder: str) -> None:
     objects.delete(uri)
 
 
+def test_an_object_that_is_too_large_is_not_read(objects: Objects, folder: str) -> None:
+    """Whoever takes what strangers wrote says how much of it; a missing object is told apart."""
+    uri = f"{folder}/a"
+    objects.put_new(uri, b"12345")
+    assert objects.read_small(uri, 5) == b"12345"
+    with pytest.raises(Unsupported, match="has 5 bytes, more than the 4"):
+        objects.read_small(uri, 4)
+    with pytest.raises(NotFound, match="nothing"):
+        objects.read_small(f"{folder}/nothing", 4)
+
+
 def test_a_deleted_object_is_gone_and_can_be_written_anew(objects: Objects, folder: str) -> None:
     """Deleting ends the write-once promise of a URI."""
     uri = f"{folder}/a"
