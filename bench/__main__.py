@@ -7,6 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.cached import measure_cached, measure_foreign
+from bench.commits.big import measure_deletes, measure_many_files
+from bench.commits.kinds import measure_growth, measure_kinds
+from bench.commits.limits import list_broken
+from bench.commits.writers import measure_pyiceberg, measure_writers
 from bench.growth import measure_files, measure_inlined, measure_later_loads, measure_snapshots
 from bench.idle import measure_idle
 from bench.report import Result, print_result, write_json
@@ -20,6 +24,12 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "files": measure_files,
     "later": measure_later_loads,
     "inlined": measure_inlined,
+    "commits": measure_kinds,
+    "commit_growth": measure_growth,
+    "pyiceberg": measure_pyiceberg,
+    "writers": measure_writers,
+    "commit_files": measure_many_files,
+    "deletes": measure_deletes,
 }
 WIDTH = 180
 """Characters of a table when nobody's window limits it."""
@@ -38,6 +48,9 @@ def main() -> None:
         print_result(console, result)
     write_json(options.json, results)
     console.print(f"Figures: {options.json}", soft_wrap=True)
+    broken = list(list_broken(results)) if options.check else []
+    if broken:
+        raise SystemExit("\n".join(broken))
 
 
 def read_options() -> argparse.Namespace:
@@ -49,6 +62,7 @@ def read_options() -> argparse.Namespace:
     size.add_argument("--full", dest="scale", action="store_const", const=FULL, help="also 10,000 snapshots and 1,000,000 files")
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}; may be repeated")
     parser.add_argument("--json", type=Path, default=OUT, help="where the figures go")
+    parser.add_argument("--check", action="store_true", help="end with an error when a figure is clearly above its limit")
     parser.add_argument("--uri", help="measure loads of this table (…/v1/PREFIX/namespaces/NAMESPACE/tables/TABLE) of a running server")
     parser.add_argument("--pid", type=int, help="with --uri: the process whose CPU time counts")
     parser.set_defaults(scale=USUAL)

@@ -1,6 +1,6 @@
 """How much each benchmark does: enough for figures, or only enough to see that it works."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,46 @@ class Scale:
     later_snapshots: tuple[int, ...]
     later_inserts: int
     inlined_inserts: int
+    commits: int
+    pyiceberg_appends: int
+    commit_files: tuple[int, ...]
+    deleted: tuple[int, ...]
+    deleted_from: tuple[int, int]
 
 
-SMALL = Scale(400, 120, (1, 10, 40), (10, 100, 400), (5, 40), 3, 20)
-USUAL = Scale(6000, 850, (1, 10, 100, 1000), (1000, 10_000, 100_000), (10, 100, 1000), 10, 1000)
-FULL = Scale(20_000, 850, (1, 10, 100, 1000, 10_000), (1000, 10_000, 100_000, 1_000_000), (10, 100, 1000, 10_000), 20, 1000)
+SMALL = Scale(
+    400,
+    120,
+    (1, 10, 40),
+    (10, 100, 400),
+    (5, 40),
+    3,
+    20,
+    commits=5,
+    pyiceberg_appends=3,
+    commit_files=(100,),
+    deleted=(10, 20),
+    deleted_from=(40, 80),
+)
+USUAL = Scale(
+    6000,
+    850,
+    (1, 10, 100, 1000),
+    (1000, 10_000, 100_000),
+    (10, 100, 1000),
+    10,
+    1000,
+    commits=100,
+    pyiceberg_appends=50,
+    commit_files=(1000, 10_000),
+    deleted=(100, 1000),
+    deleted_from=(10_000, 100_000),
+)
+FULL = replace(
+    USUAL,
+    requests=20_000,
+    snapshots=(*USUAL.snapshots, 10_000),
+    files=(*USUAL.files, 1_000_000),
+    later_snapshots=(*USUAL.later_snapshots, 10_000),
+    later_inserts=20,
+)

@@ -81,6 +81,7 @@ class TableMemory:
     history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None
     location: str | None = None
+    hint_etag: str | None = None
 
 
 SAMPLE = 2

@@ -40,8 +40,11 @@ class Outbox:
 
     def ship(self) -> None:
         """Write everything that is waiting; afterwards all of it is in the store."""
-        self._send()
         self._await()
+        if self.waiting:
+            self.objects.put_many_new(list(self.waiting.items()))
+            self.known_uris.update(self.waiting)
+            self.waiting, self.waiting_bytes = {}, 0
 
     def _send(self) -> None:
         self._await()

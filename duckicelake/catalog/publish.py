@@ -8,13 +8,13 @@ from itertools import count
 import psycopg
 
 from duckicelake.catalog.beside import publish_beside
-from duckicelake.catalog.fold import fold, read
+from duckicelake.catalog.fold import Reading, fold, read
 from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
 from duckicelake.lake.connect import writing
-from duckicelake.lake.notes import Numbering, number
+from duckicelake.lake.notes import Numbering, number, number_next
 from duckicelake.lake.rows import MetadataLogRow, Position, TableNote, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import to_ms
@@ -52,8 +52,11 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     schemas = replace(reading.schemas, breaks_vectors=reading.schemas.breaks_vectors or folded.breaks_vectors)
     shape = Shape(schemas, partitioning, orders, reading.mapping)
     aliases = (*folded.aliases.values(), *publish_beside(conn, warehouse.objects, state, memory, note.location))
-    draft = with_statistics(to_metadata(state, note.location, shape, snapshots), state.notes)
+    earlier_log = find_earlier_log(reading, memory)
+    draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
+    shown = len(draft.snapshots)
     draft = with_past_log(with_aliases(draft, aliases), state.notes.refs.registered)
+    memory.history.ahead = len(draft.snapshots) - shown
     token = digest_metadata(draft, memory.history)
     wanted = Numbering(state.position, token, note, *shape.new_notes())
     log = number_state(warehouse, state, wanted, find_updated_ms(state, draft))
@@ -62,6 +65,15 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     published = Published(state.position, metadata, location, encode_metadata(metadata, memory.history))
     write_metadata(warehouse.objects, published, log[-1].metadata_version, memory)
     return published
+
+
+def find_earlier_log(reading: Reading, memory: TableMemory) -> Sequence[tuple[int, int]]:
+    """Return the log of the snapshots that an earlier load has left, as it was published then, if it surely is theirs."""
+    if reading.earlier is None or memory.published is None or not reading.earlier.snapshots:
+        return ()
+    log, last = memory.published.metadata.snapshot_log, reading.earlier.snapshots[-1]
+    is_theirs = len(log) == len(reading.earlier.snapshots) and log[-1] == (last.timestamp_ms, last.snapshot_id)
+    return log if is_theirs else ()
 
 
 def new_note(objects: Objects, state: TableState) -> TableNote:
@@ -92,6 +104,9 @@ def number_state(warehouse: Warehouse, state: TableState, wanted: Numbering, now
     if noted is not None and noted.token == wanted.token:
         return state.notes.metadata_log
     with writing(warehouse.lake) as conn:
+        easily = number_next(conn, wanted, state.notes, now_ms)
+        if easily is not None:
+            return easily
         return number(conn, wanted, now_ms).metadata_log
 
 
@@ -113,18 +128,25 @@ def write_metadata(objects: Objects, published: Published, version: int, memory:
         objects.put_new(published.metadata_location, published.encoded)
         known.discard(hint)
     if hint not in known:
-        raise_hint(objects, hint, version)
+        memory.hint_etag = raise_hint(objects, hint, version, memory.hint_etag)
         known |= {published.metadata_location, hint}
 
 
-def raise_hint(objects: Objects, uri: str, version: int) -> None:
-    """Let the version hint name this version or a newer one. It is only a hint: readers probe for newer versions."""
+def raise_hint(objects: Objects, uri: str, version: int, last_etag: str | None) -> str | None:
+    """Let the version hint name this version or a newer one. It is only a hint: readers probe for newer versions.
+
+    `last_etag` is what this returned for an older version: the tag of what was written, if it was.
+    """
+    content = str(version).encode()
+    written = None if last_etag is None else objects.replace(uri, content, last_etag)
     for _ in range(HINT_TRIES):
+        if written is not None:
+            return written
         etag = objects.find_etag(uri)
         if etag is not None and _read_hint(objects, uri) >= version:
-            return
-        if objects.replace(uri, str(version).encode(), etag):
-            return
+            return None
+        written = objects.replace(uri, content, etag)
+    return written
 
 
 def _read_hint(objects: Objects, uri: str) -> int:

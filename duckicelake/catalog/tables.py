@@ -11,8 +11,8 @@ from duckicelake.catalog.publish import publish
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, Damaged, LakeMoved, NoSuchTable, NotFound, TableVanished, Unsupported
 from duckicelake.iceberg.metadata import encode_metadata
-from duckicelake.lake.connect import reading
-from duckicelake.lake.read import find_table, is_touched, read_position, read_repair_id, read_table_names
+from duckicelake.lake.connect import look, reading
+from duckicelake.lake.read import Seen, find_table, is_touched, read_seen, read_table_names
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
 from duckicelake.translate.to_iceberg import only_refs
@@ -102,24 +102,32 @@ def _explain(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
 
 
 def _load(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:
-    with reading(warehouse.lake) as conn:
-        table_id = get_table(conn, ident).table_id
-        memory = warehouse.memories.of(table_id)
+    table, seen = look(warehouse.lake, lambda conn: _see(conn, ident))
+    memory = warehouse.memories.of(table.table_id)
+    published = memory.published
+    if published is not None and published.position == seen.position and memory.repair_id == seen.repair_id:
+        return table, published
     with memory.lock, reading(warehouse.lake) as conn:
-        table = get_table(conn, ident)
-        if table.table_id != table_id:
+        now, seen = _see(conn, ident)
+        if now.table_id != table.table_id:
             raise LakeMoved(f"The table {ident} was replaced while it was being read; try again.")
-        repair_id = read_repair_id(conn)
-        if memory.repair_id not in (None, repair_id):
-            warehouse.memories.forget(table_id, memory)
+        if memory.repair_id not in (None, seen.repair_id):
+            warehouse.memories.forget(table.table_id, memory)
             raise LakeMoved(f"The table {ident} is being repaired; try again.")
-        memory.repair_id = repair_id
-        return table, _publish(warehouse, conn, table, memory)
+        memory.repair_id = seen.repair_id
+        return now, _publish(warehouse, conn, memory, now, seen.position)
 
 
-def _publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, memory: TableMemory) -> Published:
+def _see(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
+    seen = read_seen(conn, to_schema_name(ident.namespace), ident.name)
+    if seen.table is None:
+        raise NoSuchTable(f"Table does not exist: {ident}")
+    return seen.table, seen
+
+
+def _publish(warehouse: Warehouse, conn: psycopg.Connection, memory: TableMemory, table: TableRow, position: Position) -> Published:
     """Return the published state of a table, or refuse it again, doing what was done before only once."""
-    position, refusal = read_position(conn), memory.refusal
+    refusal = memory.refusal
     if memory.published is not None and memory.published.position == position:
         return memory.published
     if refusal is not None and not is_touched(conn, table.table_id, refusal.position, position):

@@ -112,9 +112,13 @@ def format_metadata(metadata: TableMetadata) -> dict[str, object]:
 
 
 class EncodedHistory:
-    """What is kept of a table's history between two encodings of its metadata."""
+    """What is kept of a table's history between two encodings of its metadata.
+
+    `ahead` is how many of the snapshots stand before those that only grow.
+    """
 
     def __init__(self) -> None:
+        self.ahead = 0
         self.snapshots = GrowingList(encode_snapshot)
         self.log = GrowingList(_encode_log_entry)
 
@@ -133,9 +137,9 @@ def encode_metadata(metadata: TableMetadata, history: EncodedHistory | None = No
     parts = [
         _compact(_format_head(metadata))[:-1],
         b',"snapshots":[',
-        history.snapshots.follow(metadata.snapshots),
+        *history.snapshots.follow(metadata.snapshots, history.ahead),
         b'],"snapshot-log":[',
-        history.log.follow(metadata.snapshot_log),
+        *history.log.follow(metadata.snapshot_log),
         b"],",
         _compact(_format_tail(metadata))[1:],
     ]
@@ -145,7 +149,7 @@ def encode_metadata(metadata: TableMetadata, history: EncodedHistory | None = No
 def digest_metadata(metadata: TableMetadata, history: EncodedHistory | None = None) -> str:
     """What tells table metadata from any other, without encoding all of it again."""
     history = history or EncodedHistory()
-    lists = history.snapshots.digest(metadata.snapshots) + history.log.digest(metadata.snapshot_log)
+    lists = history.snapshots.digest(metadata.snapshots, history.ahead) + history.log.digest(metadata.snapshot_log)
     return sha256(_compact(_format_head(metadata)) + _compact(_format_tail(metadata)) + lists).hexdigest()
 
 

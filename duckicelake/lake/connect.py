@@ -1,9 +1,10 @@
 """A lake's Postgres: one pool, two kinds of transaction, and SQLSTATE classes turned into our errors."""
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TypeVar
 from uuid import UUID
 
@@ -23,9 +24,8 @@ POLL_S = 0.1
 FROZEN_S = 5.0
 """How long an idle connection may keep silent before it counts as dead."""
 
-BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED"
-LIMIT_WAITS = "SET LOCAL lock_timeout = '10s'"
+BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+BEGIN_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'"
 
 ERRORS_BY_SQLSTATE: dict[str, tuple[type[CatalogError], str]] = {
     "40": (CommitFailed, "Another transaction changed the same rows; try again."),
@@ -104,18 +104,10 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
         kwargs={"autocommit": True, "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000},
         timeout=5,
         reconnect_timeout=5,
-        check=check_answers,
         name=f"lake-{name}",
     )
     pool.open(wait=False)
     return Lake(name, metadata_schema, dsn, pool)
-
-
-def check_answers(conn: LakeConnection) -> None:
-    """Raise psycopg.OperationalError, within seconds, unless Postgres answers on this connection."""
-    usual, conn.timeout_s = conn.timeout_s, FROZEN_S
-    conn.execute("")
-    conn.timeout_s = usual
 
 
 def close_lake(lake: Lake) -> None:
@@ -134,21 +126,58 @@ def reading(lake: Lake) -> Generator[psycopg.Connection]:
 def writing(lake: Lake) -> Generator[psycopg.Connection]:
     """One READ COMMITTED transaction that waits for locks only so long; committed at the end."""
     with _transaction(lake, BEGIN_WRITING) as conn:
-        conn.execute(LIMIT_WAITS)
         yield conn
 
 
 @contextmanager
-def _transaction(lake: Lake, begin: str) -> Generator[psycopg.Connection]:
-    with mapped_errors(lake.name), lake.pool.connection() as conn:
-        conn.execute(begin.encode())
-        try:
-            yield conn
-        except BaseException:
-            if not conn.closed:
-                conn.rollback()
-            raise
+def _transaction(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
+    with mapped_errors(lake.name), begun(lake, begin) as conn:
+        yield conn
         conn.commit()
+
+
+@contextmanager
+def begun(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
+    """A connection in a transaction just begun, rolled back by any error; whoever asks for it commits.
+
+    That Postgres begins it within seconds shows that the connection is alive; those that are not are closed.
+    Raises: PoolTimeout: no live connection is to be had
+    """
+    conn, _ = _open(lake.pool, lambda conn: conn.execute(begin))
+    try:
+        yield conn
+    except BaseException:
+        if not conn.closed:
+            conn.rollback()
+        raise
+    finally:
+        lake.pool.putconn(conn)
+
+
+def look(lake: Lake, ask: Callable[[psycopg.Connection], Found]) -> Found:
+    """Return what one small statement finds, which needs no transaction to see one state of the lake."""
+    with mapped_errors(lake.name):
+        conn, found = _open(lake.pool, ask)
+        lake.pool.putconn(conn)
+        return found
+
+
+def _open(pool: ConnectionPool[LakeConnection], ask: Callable[[psycopg.Connection], Found]) -> tuple[LakeConnection, Found]:
+    """Return a connection with its answer, within seconds, to a first statement: one that is dead is closed, another tried."""
+    ends = monotonic() + pool.timeout
+    while True:
+        conn = pool.getconn(max(0.0, ends - monotonic()))
+        usual, conn.timeout_s = conn.timeout_s, FROZEN_S
+        try:
+            found = ask(conn)
+        except BaseException as error:
+            conn.close()
+            pool.putconn(conn)
+            if not isinstance(error, psycopg.OperationalError) or monotonic() > ends:
+                raise
+        else:
+            conn.timeout_s = usual
+            return conn, found
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import psycopg
 
 from duckicelake.errors import LakeMoved
-from duckicelake.lake.read import fetch_rows
-from duckicelake.lake.refs.read import read_ref_notes
+from duckicelake.lake.read import Together, fetch_rows, fetch_together
+from duckicelake.lake.refs.read import REF_QUERIES, to_ref_notes
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, ShapeNote, TableNote, TableNotes
 
 METADATA_LOG_MAX = 100
@@ -54,19 +54,35 @@ SELECT kind, json FROM iceberg_statistics WHERE table_id = %(table_id)s ORDER BY
 """
 
 
+NOTE_QUERIES = (
+    SELECT_TABLE_NOTE,
+    SELECT_SCHEMA_NOTES,
+    SELECT_SPEC_NOTES,
+    SELECT_SORT_ORDER_NOTES,
+    SELECT_METADATA_LOG,
+    SELECT_SHAPES,
+    SELECT_STATISTICS,
+    *REF_QUERIES,
+)
+
+
 def read_notes(conn: psycopg.Connection, table_id: int) -> TableNotes:
     """Return what has been noted about a table; the log oldest first, the current version last."""
-    notes = fetch_rows(conn, TableNote, SELECT_TABLE_NOTE, table_id=table_id)
-    log = fetch_rows(conn, MetadataLogRow, SELECT_METADATA_LOG, table_id=table_id, most=METADATA_LOG_MAX + 1)
+    return to_notes(fetch_together(conn, NOTE_QUERIES, table_id=table_id, most=METADATA_LOG_MAX + 1))
+
+
+def to_notes(found: Together) -> TableNotes:
+    """Return what has been noted about a table from the answers to `NOTE_QUERIES`."""
+    notes = found.rows(TableNote, SELECT_TABLE_NOTE)
     return TableNotes(
         table=notes[0] if notes else None,
-        schemas=fetch_rows(conn, JsonNote, SELECT_SCHEMA_NOTES, table_id=table_id),
-        specs=fetch_rows(conn, JsonNote, SELECT_SPEC_NOTES, table_id=table_id),
-        sort_orders=fetch_rows(conn, JsonNote, SELECT_SORT_ORDER_NOTES, table_id=table_id),
-        metadata_log=log[::-1],
-        shapes=tuple(fetch_rows(conn, ShapeNote, SELECT_SHAPES, table_id=table_id)),
-        refs=read_ref_notes(conn, table_id),
-        statistics=tuple((row[0], row[1]) for row in conn.execute(SELECT_STATISTICS, {"table_id": table_id})),
+        schemas=found.rows(JsonNote, SELECT_SCHEMA_NOTES),
+        specs=found.rows(JsonNote, SELECT_SPEC_NOTES),
+        sort_orders=found.rows(JsonNote, SELECT_SORT_ORDER_NOTES),
+        metadata_log=found.rows(MetadataLogRow, SELECT_METADATA_LOG)[::-1],
+        shapes=tuple(found.rows(ShapeNote, SELECT_SHAPES)),
+        refs=to_ref_notes(found),
+        statistics=tuple((row["kind"], row["json"]) for row in found.found[SELECT_STATISTICS]),
     )
 
 
@@ -124,6 +140,41 @@ INSERT INTO iceberg_sort_order (table_id, order_id, json) VALUES (%(table_id)s, 
 """
 
 
+INSERT_NEXT_VERSION = """
+WITH next AS (
+    UPDATE iceberg_table
+       SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
+           token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s,
+           current_snapshot_id = %(current_snapshot_id)s, numbered_until = %(numbered_until)s
+     -- only if nobody has given out a number since it was read
+     WHERE table_id = %(table_id)s AND metadata_version = %(metadata_version)s - 1 AND location = %(location)s
+       AND format_version = %(noted_format_version)s AND numbered_until IS NOT DISTINCT FROM %(noted_until)s
+ RETURNING table_id, metadata_version, updated_ms
+)
+INSERT INTO iceberg_metadata_log (table_id, metadata_version, updated_ms) SELECT table_id, metadata_version, updated_ms FROM next
+"""
+
+
+def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> Sequence[MetadataLogRow] | None:
+    """Give a state the next metadata version when it needs no other ids and nobody gave out a number since its notes were read.
+
+    Returns the log; None when it is not as easy as that, and then nothing was done.
+    """
+    last = noted.table
+    if last is None or wanted.schemas or wanted.specs or wanted.sort_orders or last.location != wanted.note.location:
+        return None
+    if Position(last.lake_snapshot_id, last.change_id) > wanted.position or not noted.metadata_log:
+        return None
+    if last.format_version > wanted.note.format_version or last.numbered_until not in (None, wanted.note.numbered_until):
+        return None
+    known = {"location": last.location, "noted_format_version": last.format_version, "noted_until": last.numbered_until}
+    version = _describe_version(wanted, last, now_ms)
+    if conn.execute(INSERT_NEXT_VERSION, version | known).rowcount != 1:
+        return None
+    kept = noted.metadata_log[-METADATA_LOG_MAX:]
+    return [*kept, MetadataLogRow(last.metadata_version + 1, max(now_ms, last.updated_ms))]
+
+
 def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNotes:
     """Give a state its metadata version and ids, or return the ones it already has.
 
@@ -163,7 +214,20 @@ def _find_new(wanted: Sequence[JsonNote], noted: Sequence[JsonNote]) -> list[Jso
 
 
 def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote, now_ms: int) -> None:
-    version = {
+    version = _describe_version(wanted, last, now_ms)
+    noted = read_notes(conn, last.table_id)
+    conn.execute(UPDATE_TABLE_NOTE, version)
+    conn.execute(INSERT_METADATA_LOG, {key: version[key] for key in ("table_id", "metadata_version", "updated_ms")})
+    for note in _find_new(wanted.schemas, noted.schemas):
+        conn.execute(INSERT_SCHEMA_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
+    for note in _find_new(wanted.specs, noted.specs):
+        conn.execute(INSERT_SPEC_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
+    for note in _find_new(wanted.sort_orders, noted.sort_orders):
+        conn.execute(INSERT_SORT_ORDER_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
+
+
+def _describe_version(wanted: Numbering, last: TableNote, now_ms: int) -> dict[str, object]:
+    return {
         "table_id": last.table_id,
         "metadata_version": last.metadata_version + 1,
         "lake_snapshot_id": wanted.position.lake_snapshot_id,
@@ -174,15 +238,6 @@ def _append_version(conn: psycopg.Connection, wanted: Numbering, last: TableNote
         "current_snapshot_id": wanted.note.current_snapshot_id,
         "numbered_until": wanted.note.numbered_until,
     }
-    noted = read_notes(conn, last.table_id)
-    conn.execute(UPDATE_TABLE_NOTE, version)
-    conn.execute(INSERT_METADATA_LOG, {key: version[key] for key in ("table_id", "metadata_version", "updated_ms")})
-    for note in _find_new(wanted.schemas, noted.schemas):
-        conn.execute(INSERT_SCHEMA_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
-    for note in _find_new(wanted.specs, noted.specs):
-        conn.execute(INSERT_SPEC_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
-    for note in _find_new(wanted.sort_orders, noted.sort_orders):
-        conn.execute(INSERT_SORT_ORDER_NOTE, {"table_id": last.table_id, "id": note.id, "json": note.json})
 
 
 LOCK_CHANGES = """

@@ -1,7 +1,9 @@
 """Rows of DuckLake as they are. Every function takes the connection of one `reading()` transaction."""
 
-from collections.abc import Sequence
-from typing import LiteralString, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString, TypeVar
+from uuid import UUID
 
 import psycopg
 from psycopg.rows import class_row
@@ -17,6 +19,38 @@ def fetch_rows(conn: psycopg.Connection, kind: type[Row], query: LiteralString, 
     """Return a query's rows as frozen dataclasses whose fields are named like its columns."""
     with conn.cursor(row_factory=class_row(kind)) as cursor:
         return cursor.execute(query, parameters).fetchall()
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The rows of queries that were asked together, by query; they come as JSON, which has no times and no UUIDs."""
+
+    found: Mapping[LiteralString, Sequence[dict[str, Any]]]
+
+    def rows(self, kind: type[Row], query: LiteralString, **convert: Callable[[Any], object]) -> list[Row]:
+        """Return a query's rows as frozen dataclasses whose fields are named like its columns."""
+        rows = self.found[query]
+        for column, read in convert.items():
+            for row in rows:
+                row[column] = read(row[column])
+        return [kind(**row) for row in rows]
+
+    def column(self, query: LiteralString) -> list[Any]:
+        """Return the first column of a query."""
+        return [next(iter(row.values())) for row in self.found[query]]
+
+    def value(self, query: LiteralString) -> Any:
+        """Return the first column of a query's only row, None when it has no row."""
+        return next(iter(self.column(query)), None)
+
+
+def fetch_together(conn: psycopg.Connection, queries: Sequence[LiteralString], **parameters: object) -> Together:
+    """Ask queries in one statement, and see one state of the lake with all of them."""
+    opening, closing = "(SELECT json_agg(q) FROM (", ") q)"
+    each = (closing + ", " + opening).join(queries)
+    row = conn.execute("SELECT " + opening + each + closing, parameters).fetchone()
+    assert row is not None
+    return Together({query: found or [] for query, found in zip(queries, row, strict=True)})
 
 
 SELECT_POSITION = """
@@ -85,9 +119,14 @@ def read_iceberg_path(conn: psycopg.Connection) -> str:
     Raises: Unsupported: the lake has none
     """
     row = conn.execute(SELECT_ICEBERG_PATH).fetchone()
-    if row is None:
+    return to_iceberg_path(row[0] if row else None)
+
+
+def to_iceberg_path(found: str | None) -> str:
+    """Return ICEBERG_PATH from what was found. Raises what `read_iceberg_path` raises."""
+    if found is None:
         raise Unsupported("The lake has no ICEBERG_PATH yet; run `duckicelake init`.")
-    return row[0]
+    return found
 
 
 SELECT_SCHEMAS = """
@@ -149,3 +188,25 @@ def find_table(conn: psycopg.Connection, schema_name: str, table_name: str) -> T
 
 def _first(rows: Sequence[TableRow]) -> TableRow | None:
     return rows[0] if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A table, how much of the lake was seen with it, and the newest repair."""
+
+    table: TableRow | None
+    position: Position
+    repair_id: int
+
+
+def read_seen(conn: psycopg.Connection, schema_name: str, table_name: str) -> Seen:
+    """Return the live table of that name, in any case, and what tells whether it is as it was."""
+    queries = (SELECT_TABLE, SELECT_POSITION, SELECT_REPAIR_ID)
+    found = fetch_together(conn, queries, schema_name=schema_name, table_name=table_name)
+    [position] = found.rows(Position, SELECT_POSITION)
+    return Seen(_first(to_tables(found)), position, found.value(SELECT_REPAIR_ID))
+
+
+def to_tables(found: Together) -> list[TableRow]:
+    """Return what the answers to `SELECT_TABLE` tell."""
+    return found.rows(TableRow, SELECT_TABLE, table_uuid=lambda text: None if text is None else UUID(text))

@@ -3,18 +3,19 @@
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg
 from psycopg import sql
 from psycopg.types.string import TextLoader
 
 from duckicelake.errors import TableVanished
-from duckicelake.lake.changes import DATA_KINDS, format_tokens
+from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
 from duckicelake.lake.damage import check_state, check_table
-from duckicelake.lake.notes import read_notes
-from duckicelake.lake.read import fetch_rows, read_data_path, read_iceberg_path, read_tags
+from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
+from duckicelake.lake.read import SELECT_DATA_PATH, SELECT_ICEBERG_PATH, SELECT_TAGS, Together, fetch_rows, fetch_together, to_iceberg_path
 from duckicelake.lake.read_values import with_too_large
-from duckicelake.lake.refs.read import read_history_id
+from duckicelake.lake.refs.read import SELECT_HISTORY_ID
 from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import (
     ColumnRow,
@@ -29,12 +30,14 @@ from duckicelake.lake.rows import (
     PartitionRow,
     Position,
     SchemaVersionRow,
+    SnapshotNote,
     SnapshotRow,
     SortRow,
     TableRow,
     TableState,
+    TagRow,
 )
-from duckicelake.lake.writing.client_notes import find_changed_at, read_aliases, read_snapshot_notes
+from duckicelake.lake.writing.client_notes import SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_SNAPSHOT_NOTES
 
 EVERYTHING = -1
 """What `since` is when nothing has been read before."""
@@ -54,45 +57,55 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
     Raises: TableVanished: maintenance dropped an inlined table under this transaction; read again
             Damaged: the rows contradict themselves, naming the table and the row
     """
-    table_id = table.table_id
-    inlined_tables = read_inlined_tables(conn, table_id, since.lake_snapshot_id)
-    affected = read_affected_files(conn, table_id, since)
-    spans = read_spans(conn, table_id, since.lake_snapshot_id, affected)
-    delete_files = fetch_rows(conn, DeleteFileRow, SELECT_DELETE_FILES, table_id=table_id, data_file_ids=affected)
-    inlined_deletes = read_inlined_deletes(conn, table_id, affected)
-    check_table(table, spans, delete_files, inlined_tables)
-    events = event_ids(spans, delete_files, inlined_tables, inlined_deletes)
-    head, notes = fetch_rows(conn, HeadRow, SELECT_HEAD)[0], read_notes(conn, table_id)
+    table_id, after = table.table_id, since.lake_snapshot_id
+    found, lately = _ask(conn, table_id, since)
+    has_deletes = found.value(SELECT_HAS_INLINED_DELETES)
+    inlined_tables = _read_inlined_tables(conn, found, after)
+    affected = sorted({*lately.column(SELECT_AFFECTED_FILES), *(_list_affected(conn, table_id, after) if has_deletes else ())})
+    spans = read_spans(conn, table_id, after, affected)
+    deletes = fetch_rows(conn, DeleteFileRow, SELECT_DELETE_FILES, table_id=table_id, data_file_ids=affected) if affected else []
+    inlined_deletes = _read_inlined_deletes(conn, table_id, affected) if has_deletes and affected else []
+    check_table(table, spans, deletes, inlined_tables)
+    events = event_ids(spans, deletes, inlined_tables, inlined_deletes)
+    head, notes = found.rows(HeadRow, SELECT_HEAD)[0], to_notes(found)
     state = TableState(
         position=Position(head.snapshot_id, head.change_id),
         next_file_id=head.next_file_id,
-        next_row_id=read_next_row_id(conn, table_id),
-        since=since.lake_snapshot_id,
-        data_path=read_data_path(conn),
-        iceberg_path=read_iceberg_path(conn),
+        next_row_id=found.value(SELECT_NEXT_ROW_ID) or 0,
+        since=after,
+        data_path=found.value(SELECT_DATA_PATH) or "",
+        iceberg_path=to_iceberg_path(found.value(SELECT_ICEBERG_PATH)),
         table=table,
-        tags=read_tags(conn, table_id),
-        snapshots=_on_main(read_snapshots(conn, table_id, since.lake_snapshot_id, events), notes.refs),
-        oldest=fetch_rows(conn, SnapshotRow, SELECT_OLDEST_SNAPSHOT)[0],
-        columns=read_columns(conn, table_id),
-        column_tags=fetch_rows(conn, ColumnTagRow, SELECT_COLUMN_TAGS, table_id=table_id),
-        partitions=fetch_rows(conn, PartitionRow, SELECT_PARTITIONS, table_id=table_id),
-        sort_keys=fetch_rows(conn, SortRow, SELECT_SORT_KEYS, table_id=table_id),
-        name_mappings=fetch_rows(conn, NameMappingRow, SELECT_NAME_MAPPINGS, table_id=table_id),
+        tags=found.rows(TagRow, SELECT_TAGS),
+        snapshots=_on_main(_read_snapshots(conn, lately, events, after), notes.refs),
+        oldest=found.rows(SnapshotRow, SELECT_OLDEST_SNAPSHOT, snapshot_time=datetime.fromisoformat)[0],
+        columns=found.rows(ColumnRow, SELECT_COLUMNS),
+        column_tags=found.rows(ColumnTagRow, SELECT_COLUMN_TAGS),
+        partitions=found.rows(PartitionRow, SELECT_PARTITIONS),
+        sort_keys=found.rows(SortRow, SELECT_SORT_KEYS),
+        name_mappings=found.rows(NameMappingRow, SELECT_NAME_MAPPINGS),
         spans=spans,
-        partial_files=fetch_rows(conn, PartialFileRow, SELECT_PARTIAL_FILES, table_id=table_id),
-        schema_versions=fetch_rows(conn, SchemaVersionRow, SELECT_SCHEMA_VERSIONS, table_id=table_id),
-        delete_files=delete_files,
+        partial_files=found.rows(PartialFileRow, SELECT_PARTIAL_FILES),
+        schema_versions=found.rows(SchemaVersionRow, SELECT_SCHEMA_VERSIONS),
+        delete_files=deletes,
         inlined_tables=inlined_tables,
         inlined_deletes=inlined_deletes,
         notes=notes,
-        snapshot_notes=read_snapshot_notes(conn, table_id, since.lake_snapshot_id),
-        aliases=read_aliases(conn, table_id),
-        changed_at=find_changed_at(conn, table_id, since.lake_snapshot_id),
-        history_id=read_history_id(conn, table_id),
+        snapshot_notes=lately.rows(SnapshotNote, SELECT_SNAPSHOT_NOTES),
+        aliases=lately.rows(SnapshotNote, SELECT_ALIASES),
+        changed_at=None if (changed_at := lately.value(SELECT_CHANGED_AT)) is None else datetime.fromisoformat(changed_at),
+        history_id=found.value(SELECT_HISTORY_ID) or 0,
     )
     check_state(state)
     return with_too_large(conn, state, since.next_file_id)
+
+
+def _ask(conn: psycopg.Connection, table_id: int, since: Since) -> tuple[Together, Together]:
+    """Return the answers to `STATE_QUERIES` and to `LATE_QUERIES`."""
+    name = _name_inlined_deletes(table_id)
+    found = fetch_together(conn, STATE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1, name=name)
+    known = {"table_id": table_id, "since": since.lake_snapshot_id, "next_file_id": since.next_file_id}
+    return found, fetch_together(conn, LATE_QUERIES, **known, **_format_tokens(table_id))
 
 
 def _on_main(snapshots: Sequence[SnapshotRow], refs: RefNotes) -> list[SnapshotRow]:
@@ -165,15 +178,11 @@ SELECT DISTINCT data_file_id
 SELECT_AFFECTED_BY_INLINED = sql.SQL("SELECT DISTINCT file_id FROM {} WHERE begin_snapshot > %(since)s")
 
 
-def read_affected_files(conn: psycopg.Connection, table_id: int, since: Since) -> list[int]:
-    """Return the ids of the data files whose deleted rows changed after a lake snapshot."""
-    known = {"table_id": table_id, "since": since.lake_snapshot_id, "next_file_id": since.next_file_id}
-    ids = {row[0] for row in conn.execute(SELECT_AFFECTED_FILES, known)}
-    inlined = _find_inlined_deletes(conn, table_id)
-    if inlined is not None:
-        with _may_vanish():
-            ids |= {row[0] for row in conn.execute(SELECT_AFFECTED_BY_INLINED.format(inlined), known)}
-    return sorted(ids)
+def _list_affected(conn: psycopg.Connection, table_id: int, since: int) -> list[int]:
+    """Return the ids of the data files that got inlined deletes after a lake snapshot."""
+    query = SELECT_AFFECTED_BY_INLINED.format(sql.Identifier(_name_inlined_deletes(table_id)))
+    with _may_vanish():
+        return [row[0] for row in conn.execute(query, {"since": since})]
 
 
 SELECT_DELETE_FILES = """
@@ -192,12 +201,6 @@ SELECT column_id, begin_snapshot, end_snapshot, column_order, column_name, colum
  WHERE table_id = %(table_id)s
  ORDER BY begin_snapshot, column_order, column_id
 """
-
-
-def read_columns(conn: psycopg.Connection, table_id: int) -> list[ColumnRow]:
-    """Return the columns that a table has had, in all their versions."""
-    return fetch_rows(conn, ColumnRow, SELECT_COLUMNS, table_id=table_id)
-
 
 SELECT_COLUMN_TAGS = """
 SELECT column_id, begin_snapshot, end_snapshot, value
@@ -256,14 +259,26 @@ SELECT s.snapshot_id, least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_ti
 """
 
 
-def read_snapshots(conn: psycopg.Connection, table_id: int, since: int, event_ids: set[int]) -> list[SnapshotRow]:
+def _read_snapshots(conn: psycopg.Connection, lately: Together, event_ids: set[int], since: int) -> list[SnapshotRow]:
     """Return the unexpired lake snapshots after `since` that changed a table: those that say so, and those its rows name."""
-    tokens = format_tokens(table_id, DATA_KINDS)
-    rows = {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS, tokens=tokens, since=since)}
+    rows = {row.snapshot_id: row for row in lately.rows(SnapshotRow, SELECT_SNAPSHOTS, snapshot_time=datetime.fromisoformat)}
     silent = sorted(event_id for event_id in event_ids - rows.keys() if event_id > since)
     if silent:
         rows |= {row.snapshot_id: row for row in fetch_rows(conn, SnapshotRow, SELECT_SNAPSHOTS_BY_ID, ids=silent)}
     return [rows[snapshot_id] for snapshot_id in sorted(rows)]
+
+
+LATE_QUERIES = (SELECT_SNAPSHOTS, SELECT_SNAPSHOT_NOTES, SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_AFFECTED_FILES)
+
+
+def _format_tokens(table_id: int) -> dict[str, list[str]]:
+    """Return what the changes of a table are called: of its rows, of anything, of anything but its end."""
+    return {
+        "tokens": format_tokens(table_id, DATA_KINDS),
+        "any_tokens": format_tokens(table_id, TABLE_KINDS),
+        # a table that was dropped and came back has not changed
+        "living_tokens": format_tokens(table_id, TABLE_KINDS - {"dropped_table"}),
+    }
 
 
 def event_ids(
@@ -288,10 +303,10 @@ def _snapshots_of(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
 
 
 SELECT_INLINED_TABLES = """
-SELECT coalesce(i.table_name, 'NULL'), i.schema_version,
+SELECT coalesce(i.table_name, 'NULL') AS name, i.schema_version AS version,
        -- the columns are those of the table's first snapshot with this schema version
        (SELECT min(v.begin_snapshot) FROM ducklake_schema_versions v
-         WHERE v.table_id = i.table_id AND v.schema_version = i.schema_version)
+         WHERE v.table_id = i.table_id AND v.schema_version = i.schema_version) AS begin
   FROM ducklake_inlined_data_tables i
  WHERE i.table_id = %(table_id)s
  ORDER BY i.schema_version
@@ -306,20 +321,16 @@ SELECT * FROM {table}
 """)
 
 
-def read_inlined_tables(conn: psycopg.Connection, table_id: int, since: int) -> list[InlinedTable]:
+def _read_inlined_tables(conn: psycopg.Connection, found: Together, since: int) -> list[InlinedTable]:
     """Return the inlined rows, dead versions too, by row id: all rows of each lake snapshot with a change after `since`."""
-    found = conn.execute(SELECT_INLINED_TABLES, {"table_id": table_id}).fetchall()
     tables: list[InlinedTable] = []
-    for name, version, begin in found:
-        rows, columns = _read_inlined_rows(conn, name, since)
+    for row in found.found[SELECT_INLINED_TABLES]:
+        version, begin = row["version"], row["begin"]
+        rows, columns = _read_inlined_rows(conn, row["name"], since)
         if rows:
             # DuckDB's first insert into a table of a client's may make one under a version of its own
-            tables.append(InlinedTable(version, min(_begins_of(rows)) if begin is None else begin, rows, columns))
+            tables.append(InlinedTable(version, min(_snapshots_of(rows)) if begin is None else begin, rows, columns))
     return tables
-
-
-def _begins_of(rows: Sequence[tuple[object, ...]]) -> Iterator[int]:
-    return (row[1] for row in rows if isinstance(row[1], int))
 
 
 def _read_inlined_rows(conn: psycopg.Connection, name: str, since: int) -> tuple[list[tuple[object, ...]], list[str]]:
@@ -352,17 +363,37 @@ SELECT file_id, row_id, begin_snapshot FROM {} WHERE file_id = ANY(%(data_file_i
 
 
 def read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[InlinedDeleteRow]:
-    """Return all inlined deletes of some data files."""
-    name = _find_inlined_deletes(conn, table_id)
-    if name is None:
-        return []
-    query = SELECT_INLINED_DELETES.format(name)
+    """Return all inlined deletes of some data files; DuckLake makes their table with the first of them."""
+    row = conn.execute(SELECT_HAS_INLINED_DELETES, {"name": _name_inlined_deletes(table_id)}).fetchone()
+    return _read_inlined_deletes(conn, table_id, data_file_ids) if row is not None and row[0] else []
+
+
+def _read_inlined_deletes(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[InlinedDeleteRow]:
+    query = SELECT_INLINED_DELETES.format(sql.Identifier(_name_inlined_deletes(table_id)))
     with _may_vanish():
         return [InlinedDeleteRow(*found) for found in conn.execute(query, {"data_file_ids": list(data_file_ids)})]
 
 
-def _find_inlined_deletes(conn: psycopg.Connection, table_id: int) -> sql.Identifier | None:
-    """Return the name of a table's inlined deletes; DuckLake makes it with the first of them."""
-    name = f"ducklake_inlined_delete_{table_id}"
-    row = conn.execute(SELECT_HAS_INLINED_DELETES, {"name": name}).fetchone()
-    return sql.Identifier(name) if row is not None and row[0] else None
+def _name_inlined_deletes(table_id: int) -> str:
+    return f"ducklake_inlined_delete_{table_id}"
+
+
+STATE_QUERIES = (
+    SELECT_HEAD,
+    SELECT_NEXT_ROW_ID,
+    SELECT_DATA_PATH,
+    SELECT_ICEBERG_PATH,
+    SELECT_TAGS,
+    SELECT_OLDEST_SNAPSHOT,
+    SELECT_COLUMNS,
+    SELECT_COLUMN_TAGS,
+    SELECT_PARTITIONS,
+    SELECT_SORT_KEYS,
+    SELECT_NAME_MAPPINGS,
+    SELECT_PARTIAL_FILES,
+    SELECT_SCHEMA_VERSIONS,
+    SELECT_HISTORY_ID,
+    SELECT_INLINED_TABLES,
+    SELECT_HAS_INLINED_DELETES,
+    *NOTE_QUERIES,
+)

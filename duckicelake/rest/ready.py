@@ -36,15 +36,15 @@ class ReadyAnswer:
         return 200, self.headers, self.body
 
 
-def build_ready_answer(body: bytes) -> ReadyAnswer:
-    """Return the answer that carries a JSON body; a long one is compressed here, once.
+def build_ready_answer(body: bytes, *, is_kept: bool = True) -> ReadyAnswer:
+    """Return the answer that carries a JSON body; a long one that is kept for many requests is compressed here, once.
 
     `no-cache` lets a client keep the answer and makes it ask again: a load is never stale.
     """
     etag = build_etag(body)
     common: Headers = [(b"etag", etag), (b"cache-control", b"private, no-cache"), (b"vary", b"accept-encoding")]
     json_type = (b"content-type", b"application/json")
-    zipped = gzip.compress(body, GZIP_LEVEL, mtime=0) if len(body) > GZIP_FROM_BYTES else None
+    zipped = gzip.compress(body, GZIP_LEVEL, mtime=0) if is_kept and len(body) > GZIP_FROM_BYTES else None
     return ReadyAnswer(
         etag=etag,
         body=body,

@@ -4,7 +4,7 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,10 @@ class LocalDisk:
     def read(self, key: str) -> bytes:
         with _telling("read", key):
             return Path(key).read_bytes()
+
+    def ask(self, key: str) -> tuple[int, Callable[[], bytes]]:
+        with _telling("read", key):
+            return Path(key).stat().st_size, lambda: self.read(key)
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         with _telling("read", key), Path(key).open("rb") as file:
@@ -41,14 +45,14 @@ class LocalDisk:
                 return False
         return True
 
-    def replace(self, key: str, content: bytes, etag: str) -> bool:
+    def replace(self, key: str, content: bytes, etag: str) -> str | None:
         if self.find_etag(key) is None:
-            return False
+            return None
         with _telling("replace", key), _locked_folder(key), _written_beside(key, content) as part:
             if self.find_etag(key) != etag:
-                return False
+                return None
             os.replace(part, key)
-        return True
+            return self.find_etag(key)
 
     def delete(self, key: str) -> None:
         with _telling("delete", key):

@@ -42,6 +42,14 @@ class Objects:
         place, key = self._find(uri)
         return place.read(key)
 
+    def read_small(self, uri: str, most_bytes: int) -> bytes:
+        """The whole object, in one request. Raises: Unsupported: it is larger than that"""
+        place, key = self._find(uri)
+        size_bytes, read = place.ask(key)
+        if size_bytes > most_bytes:
+            raise Unsupported(f"{uri!r} has {size_bytes} bytes, more than the {most_bytes} that are read.")
+        return read()
+
     def read_many(self, uris: Iterable[str]) -> dict[str, bytes]:
         """Whole objects by URI, fetched side by side."""
         read: dict[str, bytes] = {}
@@ -88,14 +96,16 @@ class Objects:
         place, key = self._find(uri)
         return place.find_etag(key)
 
-    def replace(self, uri: str, content: bytes, etag: str | None) -> bool:
-        """Write over the content that has this tag (None: over nothing); False when it changed meanwhile.
+    def replace(self, uri: str, content: bytes, etag: str | None) -> str | None:
+        """Write over the content that has this tag (None: over nothing); its own tag, None when that changed meanwhile.
 
-        False may also follow a success whose answer got lost on the way: read again before deciding.
+        None may also follow a success whose answer got lost on the way: read again before deciding.
         """
         place, key = self._find(uri)
         with self._alone(uri):
-            return place.put_new(key, content) if etag is None else place.replace(key, content, etag)
+            if etag is not None:
+                return place.replace(key, content, etag)
+            return place.find_etag(key) if place.put_new(key, content) else None
 
     def exists(self, uri: str) -> bool:
         """Whether the object is there."""
@@ -225,6 +235,8 @@ def _side_by_side(act: Callable[[Item], None], items: Iterable[Item]) -> None:
     workers = min(IN_FLIGHT, length_hint(items, IN_FLIGHT))
     if workers <= 1:
         return work()
-    with ThreadPoolExecutor(workers, "objects") as pool:
-        for worker in [pool.submit(work) for _ in range(workers)]:
+    with ThreadPoolExecutor(workers - 1, "objects") as pool:
+        others = [pool.submit(work) for _ in range(workers - 1)]
+        work()
+        for worker in others:
             worker.result()

@@ -1,7 +1,7 @@
 """What every kind of object store can do, and how a URI names an object in one."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -26,6 +26,10 @@ class Place(Protocol):
 
     def read(self, key: str) -> bytes: ...
 
+    def ask(self, key: str) -> tuple[int, Callable[[], bytes]]:
+        """The object's size, and what reads it."""
+        ...
+
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
 
     def find_size(self, key: str) -> int | None: ...
@@ -34,7 +38,7 @@ class Place(Protocol):
 
     def put_new(self, key: str, content: bytes) -> bool: ...
 
-    def replace(self, key: str, content: bytes, etag: str) -> bool: ...
+    def replace(self, key: str, content: bytes, etag: str) -> str | None: ...
 
     def delete(self, key: str) -> None: ...
 

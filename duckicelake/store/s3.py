@@ -1,7 +1,7 @@
 """A bucket of an S3 store, spoken to through obstore."""
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -48,8 +48,17 @@ class S3Bucket:
         self._probe = _open_client(settings, bucket, PROBE_SECONDS)
 
     def read(self, key: str) -> bytes:
+        return self.ask(key)[1]()
+
+    def ask(self, key: str) -> tuple[int, Callable[[], bytes]]:
         with self._telling("read", key):
-            return obstore.get(self._client, key).bytes().to_bytes()
+            found = obstore.get(self._client, key)
+
+        def read() -> bytes:
+            with self._telling("read", key):
+                return found.bytes().to_bytes()
+
+        return found.meta["size"], read
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         starts, lengths = [start for start, _ in ranges], [length for _, length in ranges]
@@ -78,13 +87,12 @@ class S3Bucket:
             return False
         return True
 
-    def replace(self, key: str, content: bytes, etag: str) -> bool:
+    def replace(self, key: str, content: bytes, etag: str) -> str | None:
         try:
             with self._telling("replace", key):
-                obstore.put(self._client, key, content, mode={"e_tag": etag})
+                return obstore.put(self._client, key, content, mode={"e_tag": etag})["e_tag"]
         except (PreconditionError, NotFound):
-            return False
-        return True
+            return None
 
     def delete(self, key: str) -> None:
         with self._telling("delete", key):

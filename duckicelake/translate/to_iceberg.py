@@ -52,19 +52,26 @@ class Shape:
         return self.schemas.new_notes, self.partitioning.new_notes, self.sort_orders.new_notes
 
 
-def to_metadata(state: TableState, location: str, shape: Shape, snapshots: Sequence[Snapshot]) -> TableMetadata:
-    """Return the metadata of a state without its version: no time of update, no log of older versions."""
+def to_metadata(
+    state: TableState, location: str, shape: Shape, snapshots: Sequence[Snapshot], earlier_log: Sequence[tuple[int, int]] = ()
+) -> TableMetadata:
+    """Return the metadata of a state without its version: no time of update, no log of older versions.
+
+    `earlier_log` is the log of the first of the snapshots, when it is known that they are as they were.
+    """
     schemas, partitioning = shape.schemas, shape.partitioning
     newest = snapshots[-1] if snapshots else None
-    line = to_line(snapshots, state.notes.refs)
+    line = to_line(snapshots, state.notes.refs, earlier_log)
+    # main's snapshots are in the order of their numbers
+    others = () if line.snapshots is snapshots else line.snapshots
     noted = state.notes.table
-    named = {schemas.current.schema_id, *(item.schema_id for item in (*snapshots, *line.snapshots) if item.schema_id is not None)}
+    named = {schemas.current.schema_id, *(item.schema_id for item in (*snapshots, *others) if item.schema_id is not None)}
     field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
     return TableMetadata(
         format_version=schemas.format_version,
         table_uuid=str(state.table.table_uuid),
         location=location,
-        last_sequence_number=max((snapshot.sequence_number for snapshot in (*line.snapshots, *snapshots[-1:])), default=0),
+        last_sequence_number=max((snapshot.sequence_number for snapshot in (*others, *snapshots[-1:])), default=0),
         last_updated_ms=0,
         last_column_id=schemas.last_column_id,
         schemas=shown_schemas(schemas.all(), state.notes, named),

@@ -86,6 +86,28 @@ def test_later_and_inlined_loads_are_measured(figures: Figures) -> None:
     assert row["server_cpu_ms"] > 1
 
 
+def test_commits_are_measured(figures: Figures) -> None:
+    """Properties and appends, with short and long histories; Postgres waits for the disk at least once in a commit."""
+    assert [row["commit"] for row in figures["commits"]["rows"]] == ["set-properties", "fast append"]
+    for row in figures["commits"]["rows"]:
+        assert row["server_and_postgres_cpu_ms"] == pytest.approx(row["server_cpu_ms"] + row["postgres_cpu_ms"])
+        assert row["server_cpu_ms"] > 0.5 < row["wall_p50_ms"] <= row["wall_p90_ms"]
+        assert row["fsyncs"] >= 1
+    assert [row["snapshots"] for row in figures["commit_growth"]["rows"]] == [*SMALL.later_snapshots] * 2
+    [appends] = figures["pyiceberg"]["rows"]
+    assert appends["appends"] == SMALL.pyiceberg_appends
+    assert appends["client_cpu_ms"] > 1 < appends["server_cpu_ms"]
+
+
+def test_writers_and_big_commits_are_measured(figures: Figures) -> None:
+    """Eight writers make eight times the commits of one; many files and many deletes are committed as asked for."""
+    one, eight = figures["writers"]["rows"]
+    assert (eight["writers"], eight["commits"]) == (8, 8 * one["commits"])
+    assert [row["files"] for row in figures["commit_files"]["rows"]] == list(SMALL.commit_files)
+    touched = [(row["files"], row["touched"]) for row in figures["deletes"]["rows"]]
+    assert touched == [(files, count) for files in SMALL.deleted_from for count in SMALL.deleted]
+
+
 def test_idle_memory_is_that_of_all_processes(figures: Figures) -> None:
     """The whole is its parts, and a Python server, a Postgres and an S3 cannot be smaller than this."""
     *parts, whole = figures[IDLE]["rows"]

@@ -161,8 +161,23 @@ def test_every_item_is_encoded_once():
         return b"%d" % item
 
     growing = GrowingList(encode)
-    assert [bytes(growing.follow(items)) for items in ((1,), (1, 2), (1, 2, 3))] == [b"1", b"1,2", b"1,2,3"]
+    assert [b"".join(growing.follow(items)) for items in ((1,), (1, 2), (1, 2, 3))] == [b"1", b"1,2", b"1,2,3"]
     assert asked == [1, 2, 3]
+
+
+def test_items_before_those_that_grow_are_encoded_anew():
+    """A snapshot under its author's id stands before all others, for one version: the others are not encoded again for it."""
+    asked: list[int] = []
+
+    def encode(item: int) -> bytes:
+        asked.append(item)
+        return b"%d" % item
+
+    growing = GrowingList(encode)
+    told = [b"".join(growing.follow(items, ahead)) for items, ahead in (((9, 1), 1), ((8, 1, 2), 1), ((1, 2, 3), 0), ((7,), 1))]
+    assert told == [b"9,1", b"8,1,2", b"1,2,3", b"7"]
+    assert asked == [9, 1, 8, 2, 3, 7]
+    assert growing.digest((8, 1, 2), 1) != growing.digest((9, 1, 2), 1) != growing.digest((1, 2))
 
 
 def test_non_ascii_text_is_utf8():

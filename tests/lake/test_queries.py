@@ -50,6 +50,8 @@ PARAMETERS: dict[str, object] = {
     "next_file_id": SNAPSHOTS - 50,
     "data_file_ids": [TABLE_ID + TABLES * n for n in range(1, 6)],
     "tokens": [f"inserted_into_table:{TABLE_ID}", f"merge_adjacent:{TABLE_ID}"],
+    "any_tokens": [f"inserted_into_table:{TABLE_ID}", f"altered_table:{TABLE_ID}"],
+    "living_tokens": [f"inserted_into_table:{TABLE_ID}", f"altered_table:{TABLE_ID}"],
     "ids": [TABLE_ID + TABLES, TABLE_ID + 2 * TABLES],
     "schema_name": "main",
     "table_name": "many_42",

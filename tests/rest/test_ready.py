@@ -66,6 +66,7 @@ def test_a_long_body_is_kept_compressed_for_those_who_take_it() -> None:
 def test_a_short_body_is_never_compressed() -> None:
     """Compressing it would cost more than sending it."""
     assert build_ready_answer(b"{}").choose(None, b"gzip")[2] == b"{}"
+    assert build_ready_answer(LONG, is_kept=False).choose(None, b"gzip")[2] == LONG
 
 
 @pytest.mark.parametrize(

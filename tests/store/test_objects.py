@@ -70,6 +70,17 @@ def test_a_missing_object_is_named(objects: Objects, folder: str) -> None:
     objects.delete(uri)
 
 
+def test_an_object_that_is_too_large_is_not_read(objects: Objects, folder: str) -> None:
+    """Whoever takes what strangers wrote says how much of it; a missing object is told apart."""
+    uri = f"{folder}/a"
+    objects.put_new(uri, b"12345")
+    assert objects.read_small(uri, 5) == b"12345"
+    with pytest.raises(Unsupported, match="has 5 bytes, more than the 4"):
+        objects.read_small(uri, 4)
+    with pytest.raises(NotFound, match="nothing"):
+        objects.read_small(f"{folder}/nothing", 4)
+
+
 def test_a_deleted_object_is_gone_and_can_be_written_anew(objects: Objects, folder: str) -> None:
     """Deleting ends the write-once promise of a URI."""
     uri = f"{folder}/a"
@@ -83,12 +94,15 @@ def test_a_deleted_object_is_gone_and_can_be_written_anew(objects: Objects, fold
 def test_replace_compares_before_it_swaps(objects: Objects, folder: str) -> None:
     """Only the tag of the present content lets a writer through."""
     uri = f"{folder}/version-hint.text"
-    assert objects.replace(uri, b"1", "no-such-tag") is False
-    assert objects.replace(uri, b"1", None) is True
-    assert objects.replace(uri, b"2", None) is False
-    seen = objects.find_etag(uri)
-    assert objects.replace(uri, b"2", seen) is True
-    assert objects.replace(uri, b"3", seen) is False
+    assert objects.replace(uri, b"1", "no-such-tag") is None
+    first = objects.replace(uri, b"1", None)
+    assert first is not None
+    assert objects.replace(uri, b"2", None) is None
+    assert first == objects.find_etag(uri)
+    second = objects.replace(uri, b"2", first)
+    assert second is not None
+    assert objects.replace(uri, b"3", first) is None
+    assert second == objects.find_etag(uri)
     assert objects.read(uri) == b"2"
 
 
@@ -103,7 +117,7 @@ def race(folder: str, writers: list[Objects]) -> None:
     def swap(number: int) -> bool:
         seen = writers[number].find_etag(uri)
         barrier.wait()
-        return writers[number].replace(uri, b"swap %d" % number, seen)
+        return writers[number].replace(uri, b"swap %d" % number, seen) is not None
 
     with ThreadPoolExecutor(len(writers)) as threads:
         for act, content in ((create, b"%d"), (swap, b"swap %d")):

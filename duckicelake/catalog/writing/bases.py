@@ -18,11 +18,10 @@ from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create, check_requirements
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.lake.connect import reading
+from duckicelake.lake.connect import look, reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.rows import Position, TableRow
-from duckicelake.lake.writing.locations import list_earlier_locations
-from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched
+from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched, read_past
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
@@ -82,12 +81,11 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     Raises: NoSuchTable, BadRequest: the client's manifests cannot be taken
     """
     name = to_schema_name(ask.ident.namespace)
-    with reading(warehouse.lake) as conn:
-        table = find_table(conn, name, ask.ident.name)
-        landed = table is not None and _has_landed(conn, ask, table)
-        earlier = list_earlier_locations(conn, table.table_id) if table is not None else []
+    ids = [snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)]
+    past = look(warehouse.lake, lambda conn: read_past(conn, name, ask.ident.name, ids))
+    table, earlier = past.table, past.earlier
     creates = asks_to_create(ask.commit.requirements)
-    if landed:
+    if table is not None and _has_landed(ask, table, past.known):
         return Base(ask.ident, table, None, NOTHING)
     if table is None and not creates:
         raise NoSuchTable(f"Table does not exist: {ask.ident}")
@@ -190,13 +188,13 @@ def require(conn: psycopg.Connection, ask: Ask, base: Base) -> Mapping[int, int]
 def has_landed(commit: Commit, ask: Ask, base: Base) -> bool:
     """Tell, under the lock, whether the request has been committed before."""
     table = find_table(commit.conn, to_schema_name(ask.ident.namespace), ask.ident.name) if base.table is None else base.table
-    return table is not None and _has_landed(commit.conn, ask, table)
+    ids = [snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)]
+    return table is not None and _has_landed(ask, table, find_client_snapshots(commit.conn, table.table_id, ids) if ids else {})
 
 
-def _has_landed(conn: psycopg.Connection, ask: Ask, table: TableRow) -> bool:
+def _has_landed(ask: Ask, table: TableRow, known: Mapping[int, int]) -> bool:
     """A request has landed when all snapshots it adds are known, or when the table it makes is there under its uuid."""
-    added = list_added(ask.commit.updates)
-    if added:
-        return is_replay(ask.commit.updates, find_client_snapshots(conn, table.table_id, [item.snapshot_id for item in added]))
+    if list_added(ask.commit.updates):
+        return is_replay(ask.commit.updates, known)
     uuids = [update.uuid.lower() for update in ask.commit.updates if isinstance(update, AssignUuid)]
     return asks_to_create(ask.commit.requirements) and str(table.table_uuid) in uuids

@@ -182,7 +182,7 @@ def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[Tabl
     notes: list[NewRow] = [to_note(planned, snapshot, commit.head.snapshot_id + count) for snapshot in planned.added]
     if base.move is not None:
         notes.append(NewMove(planned.table_id, base.move.snapshot_id))
-    next_row_id = 0 if planned.row is None else read_next_row_id(commit.conn, planned.table_id)
+    next_row_id = 0 if planned.row is None or not base.changes else read_next_row_id(commit.conn, planned.table_id)
     for number, (step, note, change, ready) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
         step.rows.append(note)
         beside = base.beside.get(planned.added[number - 1].snapshot_id) if number <= len(planned.added) else None

@@ -13,11 +13,8 @@ from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
 from duckicelake.iceberg.snapshots import MAIN
-from duckicelake.lake.notes import read_notes
-from duckicelake.lake.read import read_iceberg_path, read_tags
-from duckicelake.lake.read_table import read_columns
-from duckicelake.lake.rows import TableNotes
-from duckicelake.lake.writing.lookups import list_inlined_versions, read_comments
+from duckicelake.lake.read import read_iceberg_path
+from duckicelake.lake.writing.lookups import LiveRows, read_live
 from duckicelake.lake.writing.note_rows import LeftLocation
 from duckicelake.lake.writing.rows import ChangedTableNote, NewRow
 from duckicelake.lake.writing.transaction import Commit
@@ -51,9 +48,9 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     NoSuchNamespace, AlreadyExists
     """
     known = require(commit.conn, ask, base)
-    notes = None if base.table is None else read_notes(commit.conn, base.table.table_id)
-    if base.metadata is not None and notes is not None:
-        base = replace(base, metadata=with_removed(base.metadata, notes))
+    live = None if base.table is None else read_live(commit.conn, base.table.table_id)
+    if base.metadata is not None and live is not None:
+        base = replace(base, metadata=with_removed(base.metadata, live.notes))
     ours = {snapshot.snapshot_id for snapshot in base.metadata.snapshots} if base.metadata else set[int]()
     added = list_added(ask.commit.updates)
     fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(added, 1)}
@@ -68,10 +65,10 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
         check_added_once(change.fresh)
         for manifest in change.fresh:
             check_manifest(manifest, new)
-    if base.table is None or base.metadata is None or notes is None:
+    if base.table is None or base.metadata is None or live is None:
         return _plan_creation(commit, ask, base, ids, new)
     check_unused(base.metadata, new, base.used_specs)
-    return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added), notes)
+    return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added), live)
 
 
 def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[int]) -> None:
@@ -99,17 +96,14 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     return TablePlan(steps, name_main(table_id, None, new))
 
 
-def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, notes: TableNotes) -> TablePlan:
-    old, new, table_id = base.metadata, planned.new, planned.table_id
+def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: LiveRows) -> TablePlan:
+    old, new, table_id, notes = base.metadata, planned.new, planned.table_id, found.notes
     assert old is not None
     conn = commit.conn
     if new.location != old.location:
         new = replace(new, location=check_table_location(conn, new.location, base.grounds.roots, table_id))
         planned = replace(planned, new=new)
-    tags = {tag.key: tag.value for tag in read_tags(conn, table_id) if tag.value is not None}
-    live = LiveTable(
-        table_id, read_columns(conn, table_id), read_comments(conn, table_id), tags, bool(list_inlined_versions(conn, table_id))
-    )
+    live = LiveTable(table_id, found.columns, found.comments, found.tags, found.has_inlined)
     note = notes.table
     sequence_base = note.sequence_base if note else 0
     first = TableStep()

@@ -16,20 +16,27 @@ class GrowingList(Generic[Item]):
         self._json = bytearray()
         self._digest = sha256()
 
-    def follow(self, items: tuple[Item, ...]) -> bytearray:
-        """The items without brackets; starts again when they are not the ones before and more."""
-        if items[: len(self._items)] != self._items:
+    def follow(self, items: tuple[Item, ...], ahead: int = 0) -> tuple[bytes, bytearray]:
+        """The items without brackets, in two parts: the first `ahead` of them, made anew, and those that grow.
+
+        Starts again when these are not the ones before and more.
+        """
+        first = b"".join([self._encode(item) + b"," for item in items[:ahead]])
+        growing = items[ahead:] if ahead else items
+        if growing[: len(self._items)] != self._items:
             self._items, self._json, self._digest = (), bytearray(), sha256()
-        fresh = b"".join([b"," + self._encode(item) for item in items[len(self._items) :]])
+        fresh = b"".join([b"," + self._encode(item) for item in growing[len(self._items) :]])
         self._digest.update(fresh)
         self._json += fresh if self._json else fresh[1:]
-        self._items = items
-        return self._json
+        self._items = growing
+        return first if growing else first[:-1], self._json
 
-    def digest(self, items: tuple[Item, ...]) -> bytes:
+    def digest(self, items: tuple[Item, ...], ahead: int = 0) -> bytes:
         """What tells one list from another."""
-        self.follow(items)
-        return self._digest.digest()
+        first, _ = self.follow(items, ahead)
+        digest = self._digest.copy()
+        digest.update(first)
+        return digest.digest()
 
     @property
     def nbytes(self) -> int:

@@ -2,17 +2,10 @@
 
 import psycopg
 
-from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.read import Together, fetch_together
 from duckicelake.lake.refs.rows import KeptNote, MoveNote, RefNote, RefNotes
-from duckicelake.lake.registered.read import find_registered
-
-SELECT_HAS_REFS = """
-SELECT EXISTS (SELECT FROM iceberg_ref WHERE table_id = %(table_id)s)
-    OR EXISTS (SELECT FROM iceberg_kept WHERE table_id = %(table_id)s)
-    OR EXISTS (SELECT FROM iceberg_move WHERE table_id = %(table_id)s)
-    OR EXISTS (SELECT FROM iceberg_hidden WHERE table_id = %(table_id)s)
-    OR EXISTS (SELECT FROM iceberg_registered WHERE table_id = %(table_id)s)
-"""
+from duckicelake.lake.registered.read import SELECT_REGISTERED
+from duckicelake.lake.registered.rows import RegisteredNote
 
 SELECT_REFS = """
 SELECT name, snapshot_id, type, max_ref_age_ms, max_snapshot_age_ms, min_snapshots_to_keep
@@ -33,18 +26,22 @@ SELECT snapshot_id FROM iceberg_hidden WHERE table_id = %(table_id)s
 """
 
 
+REF_QUERIES = (SELECT_REFS, SELECT_KEPT, SELECT_MOVES, SELECT_HIDDEN, SELECT_REGISTERED)
+
+
 def read_ref_notes(conn: psycopg.Connection, table_id: int) -> RefNotes:
+    """Return what is noted about a table's refs, and of how it came here."""
+    return to_ref_notes(fetch_together(conn, REF_QUERIES, table_id=table_id))
+
+
+def to_ref_notes(found: Together) -> RefNotes:
     """Return what is noted about a table's refs; for most tables that is nothing."""
-    known = {"table_id": table_id}
-    row = conn.execute(SELECT_HAS_REFS, known).fetchone()
-    if row is None or not row[0]:
-        return RefNotes()
     return RefNotes(
-        refs=tuple(fetch_rows(conn, RefNote, SELECT_REFS, table_id=table_id)),
-        kept=tuple(fetch_rows(conn, KeptNote, SELECT_KEPT, table_id=table_id)),
-        moves=tuple(fetch_rows(conn, MoveNote, SELECT_MOVES, table_id=table_id)),
-        hidden=frozenset(row[0] for row in conn.execute(SELECT_HIDDEN, known)),
-        registered=find_registered(conn, table_id),
+        refs=tuple(found.rows(RefNote, SELECT_REFS)),
+        kept=tuple(found.rows(KeptNote, SELECT_KEPT)),
+        moves=tuple(found.rows(MoveNote, SELECT_MOVES)),
+        hidden=frozenset(found.column(SELECT_HIDDEN)),
+        registered=next(iter(found.rows(RegisteredNote, SELECT_REGISTERED)), None),
     )
 
 
@@ -61,11 +58,6 @@ def read_kept_list(conn: psycopg.Connection, table_id: int, snapshot_id: int) ->
 
 SELECT_HISTORY_ID = """
 SELECT greatest((SELECT coalesce(max(id), 0) FROM iceberg_change WHERE table_id IS NULL),
+       -- the newest change that may have changed what the history looks like
                 (SELECT coalesce(max(id), 0) FROM iceberg_change WHERE table_id = %(table_id)s AND kind = 'hide'))
 """
-
-
-def read_history_id(conn: psycopg.Connection, table_id: int) -> int:
-    """Return the newest change that may have changed what a table's history looks like."""
-    row = conn.execute(SELECT_HISTORY_ID, {"table_id": table_id}).fetchone()
-    return row[0] if row else 0

@@ -5,18 +5,11 @@ from uuid import UUID
 
 import psycopg
 
-from duckicelake.lake.read import fetch_rows
-from duckicelake.lake.registered.rows import NOBODY, RegisteredNote
+from duckicelake.lake.registered.rows import NOBODY
 
 SELECT_REGISTERED = """
 SELECT lake_snapshot_id, snapshot_id, is_shown, snapshot_log, metadata_log FROM iceberg_registered WHERE table_id = %(table_id)s
 """
-
-
-def find_registered(conn: psycopg.Connection, table_id: int) -> RegisteredNote | None:
-    """Return how a table came here, or None when it was made here."""
-    found = fetch_rows(conn, RegisteredNote, SELECT_REGISTERED, table_id=table_id)
-    return found[0] if found else None
 
 
 SELECT_LIVE_NAME = """

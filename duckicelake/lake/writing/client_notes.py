@@ -1,13 +1,11 @@
 """What Iceberg clients said about their snapshots and files, as far as a load needs it."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import psycopg
 
-from duckicelake.lake.changes import TABLE_KINDS, format_tokens
 from duckicelake.lake.read import fetch_rows
-from duckicelake.lake.rows import FileNote, SnapshotNote
+from duckicelake.lake.rows import FileNote
 
 SELECT_SNAPSHOT_NOTES = """
 SELECT lake_snapshot_id, client_snapshot_id, schema_id, summary
@@ -16,48 +14,28 @@ SELECT lake_snapshot_id, client_snapshot_id, schema_id, summary
  ORDER BY lake_snapshot_id
 """
 
-
-def read_snapshot_notes(conn: psycopg.Connection, table_id: int, since: int) -> list[SnapshotNote]:
-    """Return what was said about a table's snapshots after a lake snapshot."""
-    return fetch_rows(conn, SnapshotNote, SELECT_SNAPSHOT_NOTES, table_id=table_id, since=since)
-
-
 SELECT_ALIASES = """
 WITH latest AS (
+    -- the snapshots of the commit that changed a table last, when a client made it
     SELECT commit_snapshot_id FROM iceberg_snapshot WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id DESC LIMIT 1
 )
 SELECT n.lake_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary
   FROM latest l JOIN iceberg_snapshot n ON n.table_id = %(table_id)s AND n.commit_snapshot_id = l.commit_snapshot_id
  WHERE NOT EXISTS (SELECT FROM ducklake_snapshot_changes c
                     -- quoted names are no tokens; the expression is that of the index
-                    WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s
+                    WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(living_tokens)s
                       AND c.snapshot_id > l.commit_snapshot_id)
  ORDER BY n.lake_snapshot_id
 """
 
-
-def read_aliases(conn: psycopg.Connection, table_id: int) -> list[SnapshotNote]:
-    """Return the snapshots of the commit that changed a table last, when a client made it."""
-    # a table that was dropped and came back has not changed
-    tokens = format_tokens(table_id, TABLE_KINDS - {"dropped_table"})
-    return fetch_rows(conn, SnapshotNote, SELECT_ALIASES, table_id=table_id, tokens=tokens)
-
-
 SELECT_CHANGED_AT = """
 SELECT s.snapshot_time
+       -- when a table was changed last after a lake snapshot
   FROM ducklake_snapshot_changes c JOIN ducklake_snapshot s ON s.snapshot_id = c.snapshot_id
  -- quoted names are no tokens; the expression is that of the index
- WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(tokens)s AND c.snapshot_id > %(since)s
+ WHERE string_to_array(regexp_replace(c.changes_made, '"[^"]*"', '', 'g'), ',') && %(any_tokens)s AND c.snapshot_id > %(since)s
  ORDER BY c.snapshot_id DESC LIMIT 1
 """
-
-
-def find_changed_at(conn: psycopg.Connection, table_id: int, since: int) -> datetime | None:
-    """Return when a table was changed last after a lake snapshot, or None."""
-    tokens = format_tokens(table_id, TABLE_KINDS)
-    row = conn.execute(SELECT_CHANGED_AT, {"tokens": tokens, "since": since}).fetchone()
-    return row[0] if row else None
-
 
 SELECT_FILE_NOTES = """
 SELECT data_file_id, spec_id, partition, sort_order_id, split_offsets, sequence_number

@@ -1,14 +1,17 @@
 """What a commit asks of the lake under its lock, and no load ever asks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
 
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
-from duckicelake.lake.read import fetch_rows
-from duckicelake.lake.rows import DeleteFileRow, Position
+from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
+from duckicelake.lake.read import SELECT_TABLE, SELECT_TAGS, fetch_rows, fetch_together, to_tables
+from duckicelake.lake.read_table import SELECT_COLUMNS
+from duckicelake.lake.rows import ColumnRow, DeleteFileRow, Position, TableNotes, TableRow, TagRow
 
 SELECT_CHILD = """
 SELECT EXISTS (SELECT FROM ducklake_table WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL)
@@ -55,15 +58,40 @@ def find_client_snapshots(conn: psycopg.Connection, table_id: int, ids: Iterable
     return dict(conn.execute(SELECT_KNOWN_SNAPSHOTS, {"table_id": table_id, "ids": list(ids)}).fetchall())
 
 
-SELECT_LIVE_COLUMN_TAGS = """
-SELECT column_id, value FROM ducklake_column_tag
- WHERE table_id = %(table_id)s AND key = 'comment' AND end_snapshot IS NULL AND value IS NOT NULL
+SELECT_EARLIER_BY_NAME = """
+SELECT l.table_id, l.location
+  FROM iceberg_location l JOIN ducklake_table t ON t.table_id = l.table_id AND t.end_snapshot IS NULL
+ -- in any case and namespace: whoever asks knows which table is meant
+ WHERE lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C")
+ ORDER BY l.metadata_version
+"""
+
+SELECT_KNOWN_BY_NAME = """
+SELECT n.table_id, n.client_snapshot_id, n.lake_snapshot_id
+  FROM iceberg_snapshot n JOIN ducklake_table t ON t.table_id = n.table_id AND t.end_snapshot IS NULL
+ WHERE lower(t.table_name COLLATE "C") = lower(%(table_name)s COLLATE "C") AND n.client_snapshot_id = ANY(%(ids)s::bigint[])
 """
 
 
-def read_comments(conn: psycopg.Connection, table_id: int) -> dict[int, str]:
-    """Return the live comments on a table's columns."""
-    return dict(conn.execute(SELECT_LIVE_COLUMN_TAGS, {"table_id": table_id}).fetchall())
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A table, where it has been before, and the lake snapshots of those of a client's ids that have been committed to it."""
+
+    table: TableRow | None
+    earlier: Sequence[str]
+    known: Mapping[int, int]
+
+
+def read_past(conn: psycopg.Connection, schema_name: str, table_name: str, ids: Sequence[int]) -> Past:
+    """Return what tells whether a request has landed."""
+    queries = (SELECT_TABLE, SELECT_EARLIER_BY_NAME, SELECT_KNOWN_BY_NAME)
+    found = fetch_together(conn, queries, schema_name=schema_name, table_name=table_name, ids=list(ids))
+    table = next(iter(to_tables(found)), None)
+    if table is None:
+        return Past(None, [], {})
+    earlier = [row["location"] for row in found.found[SELECT_EARLIER_BY_NAME] if row["table_id"] == table.table_id]
+    known = [row for row in found.found[SELECT_KNOWN_BY_NAME] if row["table_id"] == table.table_id]
+    return Past(table, earlier, {row["client_snapshot_id"]: row["lake_snapshot_id"] for row in known})
 
 
 SELECT_VIEW = """
@@ -155,3 +183,34 @@ SELECT schema_version FROM ducklake_inlined_data_tables WHERE table_id = %(table
 def list_inlined_versions(conn: psycopg.Connection, table_id: int) -> list[int]:
     """Return the schema versions that a table has inlined rows of."""
     return [row[0] for row in conn.execute(SELECT_INLINED_VERSIONS, {"table_id": table_id})]
+
+
+SELECT_LIVE_COLUMN_TAGS = """
+SELECT column_id, value FROM ducklake_column_tag
+ WHERE table_id = %(table_id)s AND key = 'comment' AND end_snapshot IS NULL AND value IS NOT NULL
+"""
+
+LIVE_QUERIES = (*NOTE_QUERIES, SELECT_TAGS, SELECT_COLUMNS, SELECT_LIVE_COLUMN_TAGS, SELECT_INLINED_VERSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """A table's notes, its live tags, its columns in all their versions, and the live comments on them."""
+
+    notes: TableNotes
+    tags: Mapping[str, str]
+    columns: Sequence[ColumnRow]
+    comments: Mapping[int, str]
+    has_inlined: bool
+
+
+def read_live(conn: psycopg.Connection, table_id: int) -> LiveRows:
+    """Return what a change of a table is compared with."""
+    found = fetch_together(conn, LIVE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1)
+    return LiveRows(
+        notes=to_notes(found),
+        tags={tag.key: tag.value for tag in found.rows(TagRow, SELECT_TAGS) if tag.value is not None},
+        columns=found.rows(ColumnRow, SELECT_COLUMNS),
+        comments={row["column_id"]: row["value"] for row in found.found[SELECT_LIVE_COLUMN_TAGS]},
+        has_inlined=bool(found.column(SELECT_INLINED_VERSIONS)),
+    )

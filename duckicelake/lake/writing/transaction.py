@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psycopg
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
-from duckicelake.lake.connect import BEGIN_WRITING, LIMIT_WAITS, Lake, mapped_errors
+from duckicelake.lake.connect import BEGIN_WRITING, Lake, begun, mapped_errors
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.writing.idempotency import claim
 from duckicelake.lake.writing.pacing import Others
@@ -44,31 +44,23 @@ def committing(lake: Lake) -> Generator[Commit]:
     Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
     lost in COMMIT. Repeated: the request that the lake is used for has landed
     """
-    with mapped_errors(lake.name), lake.pool.connection() as conn:
-        conn.execute(BEGIN_WRITING)
-        try:
-            with _told_apart():
-                _lock(conn, lake.others)
-                if lake.request is not None:
-                    claim(conn, lake.request)
-                head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
-                yield Commit(conn, head, lake.others)
-        except BaseException:
-            if not conn.closed:
-                conn.rollback()
-            raise
+    with mapped_errors(lake.name), begun(lake, BEGIN_WRITING) as conn:
+        with _told_apart():
+            _lock(conn, lake.others)
+            if lake.request is not None:
+                claim(conn, lake.request)
+            head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
+            yield Commit(conn, head, lake.others)
         _commit(conn)
 
 
 def _lock(conn: psycopg.Connection, others: Others) -> None:
     """Take the lake's lock; when others have lost races of late and are about to commit again, after them, but not for ever."""
-    conn.execute(LIMIT_WAITS)
     conn.execute(LOCK_LAKE)
     if others.are_about and others.find_committing(conn):
         conn.rollback()
         conn.execute(BEGIN_WRITING)
         others.let_pass(conn)
-        conn.execute(LIMIT_WAITS)
         conn.execute(LOCK_LAKE)
 
 

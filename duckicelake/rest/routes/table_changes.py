@@ -57,7 +57,7 @@ class TableChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._door.get_lake(prefix).warehouse
         made = run_once(warehouse, key, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
-        return build_response(build_ready_answer(encode_load_result(made)), [])
+        return build_response(build_ready_answer(encode_load_result(made), is_kept=False), [])
 
     def register_table(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
         """Make the table of a metadata file known, in place of another where the request says so."""
@@ -69,7 +69,7 @@ class TableChangeRoutes:
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
             lambda w: load_committed(w, ident),
         )
-        return build_response(build_ready_answer(encode_load_result(made)), [])
+        return build_response(build_ready_answer(encode_load_result(made), is_kept=False), [])
 
     def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
         """Take a table out of the catalog; all of its files stay."""
@@ -86,7 +86,7 @@ class TableChangeRoutes:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         warehouse = self._door.get_lake(prefix).warehouse
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w: load_committed(w, ident))
-        return build_response(build_ready_answer(encode_commit_result(done)), [])
+        return build_response(build_ready_answer(encode_commit_result(done), is_kept=False), [])
 
     def drop_table(
         self,

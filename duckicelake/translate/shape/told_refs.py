@@ -19,12 +19,16 @@ class Line:
     refs: Mapping[str, SnapshotRef]
 
 
-def to_line(steps: Sequence[Snapshot], notes: RefNotes) -> Line:
+def to_line(steps: Sequence[Snapshot], notes: RefNotes, earlier_log: Sequence[tuple[int, int]] = ()) -> Line:
     """Return what clients see of main's snapshots, oldest first, and of what is noted beside them.
 
     A snapshot that put main where another one had been is not shown: the other one is. A kept snapshot is shown for as long
-    as something names it, those made beside main until they are removed.
+    as something names it, those made beside main until they are removed. `earlier_log` is that of the first of the steps.
     """
+    if not (notes.moves or notes.refs or notes.kept or notes.registered):
+        log = (*earlier_log, *((step.timestamp_ms, step.snapshot_id) for step in steps[len(earlier_log) :]))
+        current = steps[-1].snapshot_id if steps else None
+        return Line(tuple(steps), current, log, {} if current is None else {MAIN: SnapshotRef(current, "branch")})
     moves = {note.lake_snapshot_id: note.snapshot_id for note in notes.moves}
     steps = with_past(steps, notes.registered)
     current = moves.get(steps[-1].snapshot_id, steps[-1].snapshot_id) if steps else None

@@ -125,10 +125,7 @@ class ManifestReader:
             where = " or ".join(repr(location) for location in self.grounds.locations)
             raise BadRequest(f"{uri!r} does not lie in the table's location {where}; write manifests there.")
         try:
-            size = self.objects.size(uri)
-            if size > most_bytes:
-                raise BadRequest(f"{uri!r} has {size} bytes, more than the {most_bytes} that are read.")
-            return self.objects.read(uri)
+            return self.objects.read_small(uri, most_bytes)
         except NotFound as error:
             raise BadRequest(f"{uri!r} is missing; write it before the commit.") from error
         except Unsupported as error:

@@ -1,0 +1,69 @@
+"""Commits, measured: CPU time per commit of server and Postgres, wall time, fsyncs, what the answer costs by its size alone."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.commits.client import Client
+from bench.loads import measure_body
+from bench.report import Cell
+from bench.stand import Stand
+from bench.statistics import percentile
+
+Make = Callable[[], Sequence[Mapping[str, Any]]]
+"""What makes the updates of one commit ready; its cost is the client's."""
+
+SELECT_FSYNCS = "SELECT coalesce(sum(fsyncs), 0)::bigint FROM pg_stat_io WHERE object = 'wal' AND backend_type = 'client backend'"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one commit cost."""
+
+    cpu_ms: Mapping[str, float]
+    wall_ms: float
+
+
+def measure_commit(stand: Stand, client: Client, updates: Sequence[Mapping[str, Any]]) -> Spent:
+    """Send one commit. What Postgres' background processes do for it later is not counted."""
+    before, began = stand.meter.read_cpu_ms(), time.perf_counter()
+    client.commit(updates)
+    wall_ms, after = (time.perf_counter() - began) * 1000, stand.meter.read_cpu_ms()
+    client.keep()
+    return Spent({name: after[name] - before[name] for name in before}, wall_ms)
+
+
+def measure_commits(stand: Stand, client: Client, make: Make, commits: int) -> dict[str, Cell]:
+    """Return the medians of so many commits, each made ready before it is measured."""
+    for _ in range(max(2, commits // 10)):
+        client.commit(make())
+        client.keep()
+    spent = [measure_commit(stand, client, make()) for _ in range(commits)]
+    body_ms = measure_body(stand, client.answer_bytes)
+    cpu: dict[str, float] = {f"{name}_cpu_ms": percentile([one.cpu_ms[name] for one in spent], 0.5) for name in spent[0].cpu_ms}
+    cpu["server_and_postgres_cpu_ms"] = cpu["server_cpu_ms"] + cpu["postgres_cpu_ms"]
+    cpu |= {"body_cpu_ms": body_ms, "server_without_body_cpu_ms": cpu["server_cpu_ms"] - body_ms}
+    walls = [one.wall_ms for one in spent]
+    return {"commits": commits, **cpu, "wall_p50_ms": percentile(walls, 0.5), "wall_p90_ms": percentile(walls, 0.9)}
+
+
+def count_fsyncs(stand: Stand, client: Client, make: Make, commits: int) -> float:
+    """Return how often Postgres waits for the disk in one commit; its processes tell the count when their clients leave."""
+    stand.restart_server()
+    client.connection = None
+    client.load()
+    before = read_fsyncs(stand)
+    for _ in range(commits):
+        client.commit(make())
+        client.keep()
+    stand.restart_server()
+    client.connection = None
+    return (read_fsyncs(stand) - before) / commits
+
+
+def read_fsyncs(stand: Stand) -> int:
+    """Return how often Postgres' processes for clients have let the disk sync its log."""
+    row = stand.postgres.execute(SELECT_FSYNCS).fetchone()
+    assert row is not None
+    return row[0]

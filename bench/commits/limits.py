@@ -1,0 +1,43 @@
+"""What must hold of the figures, in CPU time and counts: wall time is the machine's. `--check` fails when it does not."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from bench.report import Cell, Result
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a figure of one benchmark may be: of the rows that `of` takes, or (None) of its facts."""
+
+    benchmark: str
+    figure: str
+    most: float
+    of: Callable[[Mapping[str, Cell]], bool] | None = None
+
+
+LIMITS = (
+    Limit("cached", "server_cpu_ms", 0.40, lambda row: row["connections"] == 1),
+    Limit("cached", "server_cpu_ms", 0.15, lambda row: row["case"] == "200, 32 connections"),
+    Limit("later", "without_body_the_last_row_over_the_first", 2.0),
+    Limit("commits", "server_and_postgres_cpu_ms", 15.0, lambda row: row["commit"] == "set-properties"),
+    Limit("commits", "server_and_postgres_cpu_ms", 25.0, lambda row: row["commit"] == "fast append"),
+    Limit("commits", "fsyncs", 2.9, lambda row: True),
+    Limit("commit_files", "peak_mib_above_idle", 250.0, lambda row: True),
+    Limit("commit_files", "cpu_ms_per_file", 0.8, lambda row: int(row["files"] or 0) >= 1000),
+    Limit("deletes", "the_same_files_of_the_most_over_of_the_fewest", 2.0),
+)
+"""Half as much again as a quiet machine measures, or more: a busy one spends up to that on the same work."""
+
+
+def list_broken(results: Mapping[str, Result]) -> Iterator[str]:
+    """Yield a sentence for each figure that is above its limit; what was not measured is not judged."""
+    for limit in LIMITS:
+        result = results.get(limit.benchmark)
+        if result is None:
+            continue
+        sources = [result.facts] if limit.of is None else [row for row in result.rows if limit.of(row)]
+        for source in sources:
+            found = source.get(limit.figure)
+            if isinstance(found, int | float) and found > limit.most:
+                yield f"{limit.benchmark}: {limit.figure.replace('_', ' ')} is {found:.3f}, more than {limit.most}"

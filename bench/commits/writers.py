@@ -1,0 +1,81 @@
+"""Many writers: how many commits a second one and eight of them make, each on its own table, and PyIceberg's appends."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+
+from bench.commits.client import COLUMNS, Client, create_table
+from bench.report import Cell, Result
+from bench.scale import Scale
+from bench.seed import MODEL
+from bench.stand import NAMESPACE, Stand
+from duckicelake.commands.prepare import find_s3_keys
+
+WRITERS = 8
+
+
+def measure_writers(stand: Stand, scale: Scale) -> Result:
+    """Return the rates of one and of eight writers, and what share of the time the lake's lock was held then."""
+    rows: list[dict[str, Cell]] = []
+    for number in (1, WRITERS):
+        clients = [create_table(stand, f"writers_{number}_{place}") for place in range(number)]
+        for client in clients:
+            client.commit(client.set_property())
+        rows.append({"writers": number, **_measure(stand, clients, scale.commits)})
+    first, last = rows[0]["commits_per_second"], rows[-1]["commits_per_second"]
+    assert isinstance(first, float)
+    assert isinstance(last, float)
+    return Result("Writers of properties, each with its own table", rows, {"rate_of_the_last_over_the_first": last / first})
+
+
+def _measure(stand: Stand, clients: Sequence[Client], commits: int) -> dict[str, Cell]:
+    before, began = stand.meter.read_cpu_ms(), time.perf_counter()
+    with ThreadPoolExecutor(len(clients)) as pool:
+        for done in [pool.submit(_write, client, commits) for client in clients]:
+            done.result()
+    seconds, after = time.perf_counter() - began, stand.meter.read_cpu_ms()
+    made = commits * len(clients)
+    cpu = {f"{name}_cpu_ms": (after[name] - before[name]) / made for name in before}
+    busy = sum(after.values()) - sum(before.values())
+    return {"commits": made, **cpu, "commits_per_second": made / seconds, "cores_busy_with_servers": busy / 1000 / seconds}
+
+
+def _write(client: Client, commits: int) -> None:
+    for _ in range(commits):
+        client.commit(client.set_property())
+
+
+def measure_pyiceberg(stand: Stand, scale: Scale) -> Result:
+    """Return what PyIceberg's append of ten rows costs end to end, warm: it writes data, manifests and lists itself."""
+    keys = find_s3_keys(stand.lake)
+    assert keys is not None
+    create_table(stand, "pyiceberg_appends")
+    catalog = load_catalog(
+        "bench",
+        **{
+            "type": "rest",
+            "uri": f"http://127.0.0.1:{stand.server.port}",
+            "warehouse": stand.lake.name,
+            "s3.endpoint": keys.endpoint,
+            "s3.access-key-id": keys.access_key_id,
+            "s3.secret-access-key": keys.secret_access_key,
+        },
+    )
+    table = catalog.load_table(f"{NAMESPACE}.pyiceberg_appends")
+    names = list(COLUMNS)
+    rows = stand.duckdb.execute(f"SELECT {', '.join(names)} FROM {MODEL} LIMIT 10").to_arrow_table().cast(table.schema().as_arrow())
+    assert isinstance(rows, pa.Table)
+    for _ in range(3):
+        table.append(rows)
+    process, before, began = time.process_time(), stand.meter.read_cpu_ms(), time.perf_counter()
+    for _ in range(scale.pyiceberg_appends):
+        table.append(rows)
+    seconds, after, client_s = time.perf_counter() - began, stand.meter.read_cpu_ms(), time.process_time() - process
+    made = scale.pyiceberg_appends
+    cpu = {f"{name}_cpu_ms": (after[name] - before[name]) / made for name in before}
+    row: dict[str, Cell] = {"appends": made, **cpu, "client_cpu_ms": client_s * 1000 / made, "appends_per_second": made / seconds}
+    all_cpu = sum(cpu.values()) + client_s * 1000 / made
+    return Result("PyIceberg appends 10 rows", [row], {"appends_per_second_by_cpu_alone": 1000 / all_cpu})
