@@ -19,11 +19,12 @@ from duckicelake.iceberg.requests.requirements import asks_to_create, check_requ
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import reading
-from duckicelake.lake.read import find_table
+from duckicelake.lake.read import find_table, read_data_path
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.locations import list_earlier_locations
 from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched
 from duckicelake.lake.writing.transaction import Commit
+from duckicelake.translate.locations import Roots, table_folder, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.commits import (
@@ -86,6 +87,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
         table = find_table(conn, name, ask.ident.name)
         landed = table is not None and _has_landed(conn, ask, table)
         earlier = list_earlier_locations(conn, table.table_id) if table is not None else []
+        lake_folder = Roots() if table is None else Roots((to_folder_uri(table_folder(read_data_path(conn), table)),))
     creates = asks_to_create(ask.commit.requirements)
     if landed:
         return Base(ask.ident, table, None, NOTHING)
@@ -96,7 +98,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
         table, published = publish_table(warehouse, ask.ident)
         metadata, position = without_aliases(published.metadata), published.position
     locations = (*earlier, *_list_locations(ask, metadata))
-    base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots))
+    base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots, lake_folder))
     reader = ManifestReader(warehouse.objects, base.grounds)
     return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
 

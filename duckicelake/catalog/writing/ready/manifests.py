@@ -54,7 +54,7 @@ def live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
 
 @dataclass(slots=True)
 class ManifestReader:
-    """Reads each object of one request once. Only what lies in the table's own locations is read: URIs are the client's words."""
+    """Reads each object of one request once. Only what lies in the table's own places is read: URIs are the client's words."""
 
     objects: Objects
     grounds: Grounds
@@ -65,14 +65,14 @@ class ManifestReader:
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
         """Return the manifests that a manifest list names. Raises BadRequest when it is missing or malformed."""
         if uri not in self.lists:
-            self.lists[uri] = decode_manifest_list(self._read(uri, MAX_LIST_BYTES), uri)
+            self.lists[uri] = decode_manifest_list(self._read_own(uri, MAX_LIST_BYTES), uri)
         return self.lists[uri]
 
     def read_manifest(self, file: ManifestFile) -> OpenManifest:
         """Return a manifest. Raises BadRequest when it is missing or malformed."""
         uri = file.manifest_path
         if uri not in self.manifests:
-            header, entries = decode_manifest(self._read(uri, MAX_MANIFEST_BYTES), uri)
+            header, entries = decode_manifest(self._read_own(uri, MAX_MANIFEST_BYTES), uri)
             self.manifests[uri] = OpenManifest(header, inherit(entries, file))
         return self.manifests[uri]
 
@@ -85,6 +85,10 @@ class ManifestReader:
 
     def read_delete_file(self, uri: str) -> bytes:
         """Return a delete file as it is. Raises BadRequest when it is missing, too large or elsewhere."""
+        if not self.grounds.may_hold_deletes(uri):
+            raise BadRequest(
+                f"{uri!r} does not lie in the table's location {self._where()}, nor beside its data; write delete files there."
+            )
         return self._read(uri, MAX_DELETES_BYTES)
 
     def _decode_deletes(self, file: DataFile) -> Mapping[str, Longs]:
@@ -96,10 +100,15 @@ class ManifestReader:
         except Unsupported as error:
             raise BadRequest(f"Cannot read delete file {file.file_path!r}: {error.message}") from error
 
-    def _read(self, uri: str, most_bytes: int) -> bytes:
+    def _where(self) -> str:
+        return " or ".join(repr(location) for location in self.grounds.locations)
+
+    def _read_own(self, uri: str, most_bytes: int) -> bytes:
         if not self.grounds.is_own(uri):
-            where = " or ".join(repr(location) for location in self.grounds.locations)
-            raise BadRequest(f"{uri!r} does not lie in the table's location {where}; write manifests there.")
+            raise BadRequest(f"{uri!r} does not lie in the table's location {self._where()}; write manifests there.")
+        return self._read(uri, most_bytes)
+
+    def _read(self, uri: str, most_bytes: int) -> bytes:
         try:
             size = self.objects.size(uri)
             if size > most_bytes:
