@@ -20,6 +20,7 @@ CHANGED: Mapping[str, str] = {"VARCHAR": "{} || '!'", "INTEGER": "{} + 1000000",
 """Another value of a column, by its type."""
 
 LONGEST_TRAVEL = 6
+BESIDE = "SELECT snapshot_id FROM ducklake_snapshot_changes WHERE changes_made LIKE '%compacted_table%'"
 NAMED_SINCE = "SELECT begin_snapshot FROM ducklake_table WHERE table_uuid = %(uuid)s::uuid AND end_snapshot IS NULL"
 MAINTENANCE = (
     "CALL ducklake_flush_inlined_data('lake')",
@@ -130,12 +131,14 @@ class Table:
             assert self.ask(both) == [], f"{name}: {where}"
 
     def list_snapshots(self) -> list[int]:
-        """The newest snapshots that are lake snapshots under their own ids, since the table has its name."""
+        """The newest snapshots that are lake snapshots under their own ids, since the table has its name; none of branches."""
         namespace, name = self.ident
         metadata = self.served.server.get(f"namespaces/{namespace}/tables/{name}").json["metadata"]
         own = [s["snapshot-id"] for s in metadata["snapshots"] if s["summary"].get("ducklake.snapshot-id") == str(s["snapshot-id"])]
-        named = self.served.lake.psycopg().execute(NAMED_SINCE, {"uuid": metadata["table-uuid"]}).fetchone()
-        return [snapshot_id for snapshot_id in own if named is not None and snapshot_id >= named[0]][-LONGEST_TRAVEL:]
+        conn = self.served.lake.psycopg()
+        named = conn.execute(NAMED_SINCE, {"uuid": metadata["table-uuid"]}).fetchone()
+        beside = {row[0] for row in conn.execute(BESIDE).fetchall()}
+        return [i for i in own if named is not None and i >= named[0] and i not in beside][-LONGEST_TRAVEL:]
 
     def read_past(self, snapshot_ids: Sequence[int]) -> list[list[Any]]:
         """What DuckDB has at those snapshots."""
