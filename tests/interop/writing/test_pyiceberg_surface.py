@@ -90,7 +90,9 @@ def test_rows_are_appended_overwritten_and_deleted(served: Served, spec: Partiti
     left = [i for i in left if i >= 102]
     story.check(left)
     story.table.append(story.rows(1, 2), snapshot_properties={"mine": "yes"})
-    assert story.table.current_snapshot().summary.additional_properties["mine"] == "yes"
+    newest = story.table.current_snapshot()
+    assert newest is not None and newest.summary is not None
+    assert newest.summary.additional_properties["mine"] == "yes"
     story.check([*left, 1, 2])
     story.finish()
     story.table.refresh().overwrite(story.rows(7, 8))
