@@ -13,4 +13,5 @@ backends    the cellar: the embedded Postgres and S3
 commands, cli   the command line: serve, init, connect, check, smoke
 config, app     settings, read once, and the wiring
 pipeline    the guests: Spark jobs; today only how a session is started
+pyiceberg_v3  a gift for a guest: PyIceberg 0.12 writes format version 3; it knows the format, and no other room
 """

