@@ -49,7 +49,7 @@ INSERT INTO ducklake_data_file (data_file_id, table_id, begin_snapshot, path, pa
                                 file_size_bytes, footer_size, row_id_start)
 SELECT %(file)s + i, %(table)s, %(head)s + 1 + i / %(files)s, 'ducklake-' || gen_random_uuid() || '.parquet', true, m.file_format,
        m.record_count, m.file_size_bytes, m.footer_size, %(row)s + i * m.record_count
-  FROM ducklake_data_file m, generate_series(0, %(snapshots)s * %(files)s - 1) i
+  FROM ducklake_data_file m, generate_series(0, %(snapshots)s::bigint * %(files)s - 1) i
  WHERE m.table_id = %(model)s
 """
 
@@ -62,7 +62,7 @@ SELECT %(file)s + i, %(table)s, m.column_id, m.column_size_bytes, m.value_count,
        CASE WHEN c.column_order = 1 THEN (i * 100 + 99)::text WHEN c.column_type = 'varchar' THEN m.max_value || i ELSE m.max_value END,
        m.contains_nan
   FROM ducklake_file_column_stats m JOIN ducklake_column c ON c.table_id = m.table_id AND c.column_id = m.column_id,
-       generate_series(0, %(snapshots)s * %(files)s - 1) i
+       generate_series(0, %(snapshots)s::bigint * %(files)s - 1) i
  WHERE m.table_id = %(model)s
 """
 

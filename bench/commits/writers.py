@@ -7,14 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
-from bench.commits.client import COLUMNS, Client, create_table
+from bench.commits.client import Client, create_table
 from bench.report import Cell, Result
 from bench.scale import Scale
-from bench.seed import MODEL
 from bench.stand import NAMESPACE, Stand
 from duckicelake.commands.prepare import find_s3_keys
 
 WRITERS = 8
+TEN_ROWS = """
+SELECT i AS id, i AS customer, i::INTEGER AS quantity, i::DECIMAL(9, 2) AS price, i::DOUBLE AS weight, true AS active,
+       DATE '2026-11-21' AS day, TIMESTAMP '2026-11-21 12:00:00' AS seen_at, 'a city' AS city, 'a note' AS note
+  FROM range(10) r(i)
+"""
 
 
 def measure_writers(stand: Stand, scale: Scale) -> Result:
@@ -65,8 +69,7 @@ def measure_pyiceberg(stand: Stand, scale: Scale) -> Result:
         },
     )
     table = catalog.load_table(f"{NAMESPACE}.pyiceberg_appends")
-    names = list(COLUMNS)
-    rows = stand.duckdb.execute(f"SELECT {', '.join(names)} FROM {MODEL} LIMIT 10").to_arrow_table().cast(table.schema().as_arrow())
+    rows = stand.duckdb.execute(TEN_ROWS).to_arrow_table().cast(table.schema().as_arrow())
     assert isinstance(rows, pa.Table)
     for _ in range(3):
         table.append(rows)
