@@ -20,7 +20,7 @@ from duckicelake.store import objects
 from tests.crashes.effects import Stage, build_connection, build_objects, watch_requests
 from tests.rest.serving import Server
 
-START_SECONDS = 60
+START_SECONDS = 300
 STOP_SECONDS = 30
 
 
@@ -72,7 +72,9 @@ def start(settings: Settings) -> Running:
     hears, tells = context.Pipe(duplex=False)
     process = context.Process(target=run_server, args=(settings, tells))
     process.start()
-    assert hears.poll(START_SECONDS), "the server did not start"
+    if not hears.poll(START_SECONDS):
+        process.kill()
+        raise AssertionError(f"the server did not start within {START_SECONDS} s")
     return Running(process, Server(hears.recv()))
 
 
