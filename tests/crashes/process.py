@@ -5,10 +5,11 @@ import os
 import signal
 import socket
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from threading import Thread
 
 import pytest
 import uvicorn
@@ -20,12 +21,13 @@ from duckicelake.store import objects
 from tests.crashes.effects import Stage, build_connection, build_objects, watch_requests
 from tests.rest.serving import Server
 
-START_SECONDS = 60
+START_SECONDS = 300
 STOP_SECONDS = 30
 
 
 def run_server(settings: Settings, told: Connection) -> None:
-    """Serve until SIGTERM, with every effect told."""
+    """Serve until SIGTERM, or until whoever started this is gone, with every effect told."""
+    Thread(target=_end_with, args=(told,), daemon=True).start()
     stage = Stage()
     patch = pytest.MonkeyPatch()
     patch.setattr(connect, "LakeConnection", build_connection(stage))
@@ -42,12 +44,19 @@ def run_server(settings: Settings, told: Connection) -> None:
     Telling(config).run(sockets=[listener])
 
 
+def _end_with(told: Connection) -> None:
+    with suppress(OSError):
+        told.poll(None)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @dataclass(slots=True)
 class Running:
-    """A server's process, and the server in it."""
+    """A server's process, the server in it, and the wire that keeps it alive."""
 
     process: ForkServerProcess
     server: Server
+    wire: Connection
 
     def kill(self) -> None:
         """End it as the kernel does: at once, wherever it is."""
@@ -63,17 +72,21 @@ class Running:
             self.process.join(STOP_SECONDS)
             assert self.process.exitcode is not None
         self.process.close()
+        self.wire.close()
 
 
 def start(settings: Settings) -> Running:
     """Start a server of these settings, and wait until it listens."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    hears, tells = context.Pipe(duplex=False)
+    hears, tells = context.Pipe()
     process = context.Process(target=run_server, args=(settings, tells))
     process.start()
-    assert hears.poll(START_SECONDS), "the server did not start"
-    return Running(process, Server(hears.recv()))
+    if not hears.poll(START_SECONDS):
+        process.kill()
+        raise AssertionError(f"the server did not start within {START_SECONDS} s")
+    tells.close()
+    return Running(process, Server(hears.recv()), hears)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tests.support.lakes import FreshLake
 from tests.support.readers import PyIcebergReader, Served
 
 NOWHERE = -1
-REACH_SECONDS = 60.0
+REACH_SECONDS = 300.0
 DONE = (200, 204)
 IN_THE_WAY = (404, 409)
 
