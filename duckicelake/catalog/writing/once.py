@@ -44,7 +44,7 @@ def run_once(
         return run_once(warehouse, request, act, repeat)
     except FINAL as error:
         with writing(warehouse.lake) as conn:
-            note_refusal(conn, request, type(error).__name__, error.message)
+            note_refusal(conn, request, type(error).__name__, error.message.replace("\0", ""))
         raise
 
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +18,11 @@ from duckicelake.iceberg.partition import PartitionField, PartitionSpec
 from duckicelake.iceberg.requests.updates import LAST_ADDED
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
+from duckicelake.store.objects import StoreSettings, open_objects
 from tests.rest.hostile.target import TABLES, Range, Target
 from tests.rest.serving import Answer
-from tests.rest.writing.client import data_file, make_header
+from tests.rest.writing.client import COLUMNS, Client, data_file, make_header
+from tests.support.readers import Served
 
 SNAPSHOT_ID = 8_000_000_001
 
@@ -203,3 +207,21 @@ def test_unknown_files_are_not_removed(draft: Draft) -> None:
     answer = draft.send(draft.list(replace(draft, entries=entries).manifest()))
     draft.target.check(answer)
     assert answer.status in (200, 400)
+
+
+@pytest.mark.parametrize("is_list", [True, False], ids=["list", "manifest"])
+def test_two_gigabytes_of_zeros_are_not_read(served_locally: Served, is_list: bool) -> None:
+    """The size is looked at first; the process does not grow by it."""
+    server, objects = served_locally.server, open_objects(StoreSettings(None, None, None, None))
+    target = Target(served_locally.lake, Client(server, objects), served_locally.lake.duckdb(), served_locally.lake.psycopg(), {})
+    target.post("namespaces", {"namespace": ["ns"]})
+    table = target.post(TABLES, {"name": "t", "schema": COLUMNS}).json["metadata"] | {"current-snapshot-id": None}
+    draft = Draft(target, table, make_header(table), [])
+    zeros = draft.write(b"")
+    os.truncate(zeros.removeprefix("file://"), 2 * 1024**3)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer = draft.send(zeros if is_list else draft.list(draft.manifest(zeros)), **{"parent-snapshot-id": None})
+    assert answer.error == (400, "BadRequestException")
+    assert "has 2147483648 bytes" in answer.json["error"]["message"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+    assert "x" not in server.get(f"{TABLES}/t").json["metadata"]["properties"]

@@ -239,3 +239,12 @@ def test_a_body_of_a_hundred_mebibytes_is_refused(target: Target) -> None:
     answer = target.send("POST", f"{TABLES}/t", b" " * (100 * MIB))
     assert answer.error == (413, "BadRequestException")
     target.check(answer)
+
+
+def test_a_refusal_that_names_nul_is_kept_with_its_key(target: Target) -> None:
+    """Postgres stores no such text; the answer is that of the same request without a key."""
+    requirement = {"type": "assert-ref-snapshot-id", "ref": "a\0b", "snapshot-id": 5}
+    body = json.dumps({"requirements": [requirement], "updates": []}).encode()
+    headers = {"content-type": "application/json", "idempotency-key": "00000000-0000-4000-8000-000000000077"}
+    for _ in range(2):
+        assert target.client.server.ask("POST", f"{TABLES}/t", headers, body).error == (409, "CommitFailedException")
