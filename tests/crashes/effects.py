@@ -111,7 +111,7 @@ def build_objects(stage: Stage) -> type[Objects]:
             with _told(stage, "put", uri):
                 return super().put_new(uri, content)
 
-        def replace(self, uri: str, content: bytes, etag: str | None) -> bool:
+        def replace(self, uri: str, content: bytes, etag: str | None) -> str | None:
             with _told(stage, "replace", uri):
                 return super().replace(uri, content, etag)
 
