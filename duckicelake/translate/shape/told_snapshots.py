@@ -9,6 +9,7 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import SnapshotNote
 
 ALIAS_PROPERTY = "ducklake.alias-of"
+WAP_ID = "wap.id"
 OPERATION = "operation"
 COUNTS = ("added-", "removed-", "total-", "deleted-data-files", "deleted-records")
 
@@ -30,8 +31,11 @@ def with_told_summary(derived: Mapping[str, str], note: SnapshotNote | None) -> 
 
 
 def to_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str) -> Snapshot:
-    """Return a snapshot under the id its author gave it, with a manifest list of its own."""
-    summary = {**snapshot.summary, ALIAS_PROPERTY: str(snapshot.snapshot_id)}
+    """Return a snapshot under the id its author gave it, with a manifest list of its own.
+
+    It has no `wap.id`: whoever publishes what is staged under one looks for a single snapshot.
+    """
+    summary = {key: text for key, text in snapshot.summary.items() if key != WAP_ID} | {ALIAS_PROPERTY: str(snapshot.snapshot_id)}
     return replace(snapshot, snapshot_id=client_snapshot_id, manifest_list=manifest_list, summary=summary)
 
 

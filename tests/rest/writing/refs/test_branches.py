@@ -211,6 +211,7 @@ def test_a_staged_snapshot_is_published(client: Client, catalog: RestCatalog, se
     assert snapshot is not None
     assert snapshot.summary is not None
     assert snapshot.summary.additional_properties["wap.id"] == "w1"
+    assert [found["snapshot-id"] for found in client.load()["snapshots"] if "wap.id" in found["summary"]] == [staged]
     assert client.commit([set_ref("main", staged, "branch")]).status == 200
     assert ids_at(table.refresh()) == read_ids(session) == sorted([*BASE, 7001])
     second = stage(client, 7002)
