@@ -16,6 +16,8 @@ from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifes
 from duckicelake.store.parquet import encode_position_deletes
 from tests.rest.serving import Answer, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, data_file, open_client, read_rows, write_file
+from tests.rest.writing.views.requests import COLUMNS as VIEW_COLUMNS
+from tests.rest.writing.views.requests import version
 from tests.support.lakes import FreshLake
 
 FIRST_ID = 7_000_000_000_000_000_001
@@ -199,6 +201,18 @@ def test_a_table_comes_once(there: Elsewhere, lake: FreshLake) -> None:
     assert read_rows(lake) == rows
     assert there.register(name="T", overwrite=True).status == 200
     assert there.client.load()["table-uuid"] == there.metadata["table-uuid"]
+
+
+def test_a_table_comes_into_no_views_place(there: Elsewhere, lake: FreshLake, root: str) -> None:
+    """Once the view is dropped it may."""
+    made = {"name": "v", "schema": VIEW_COLUMNS, "view-version": version({"spark": "SELECT 1 AS i, 'a' AS name"}), "properties": {}}
+    assert there.client.post("namespaces/main/views", {**made, "location": f"{root}/t/v"}).status == 200
+    rows = read_rows(lake)
+    uri = there.put()
+    assert there.register(uri).error == (400, "BadRequestException")
+    assert read_rows(lake) == rows
+    assert there.client.server.ask("DELETE", "namespaces/main/views/v").status == 204
+    assert there.register(uri).status == 200
 
 
 BROKEN: Mapping[str, Any] = {
