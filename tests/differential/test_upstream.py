@@ -9,6 +9,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from pyiceberg.expressions import NotNull
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from tests.differential.replay import find_doubled
 from tests.support.readers import Ident, Served
@@ -274,6 +276,24 @@ def test_pyarrow_builds_no_empty_list_of_uuids(served: Served) -> None:
     assert served.duckdb_iceberg().read(T).num_rows == 0
     run(served, "INSERT INTO t VALUES ([MAP {'00000000-0000-0000-0000-000000000001'::UUID: DATE '2024-02-29'}])")
     assert served.duckdb_iceberg().read(T).num_rows == 1
+
+
+def test_pyiceberg_keeps_nan_where_it_deletes_what_is_not_null(served: Served) -> None:
+    """It writes the file anew with what the filter does not mean, and NaN too; the lake holds what it wrote."""
+    conn = run(served, "CREATE TABLE t AS FROM (VALUES (1, 'nan'::DOUBLE), (2, 1.5), (3, NULL)) v(id, x)")
+    served.pyiceberg().catalog.load_table(T).delete(NotNull("x"))
+    assert conn.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (3,)]
+    assert sorted(published(served, "id")) == [1, 3]
+
+
+def test_pyiceberg_cannot_write_to_partitions_of_uuids(served: Served) -> None:
+    """PyArrow groups no rows by uuids; nothing is changed."""
+    run(served, "CREATE TABLE t (id UUID)", "ALTER TABLE t SET PARTITIONED BY (id)")
+    table = served.pyiceberg().catalog.load_table(T)
+    rows = pa.Table.from_pylist([{"id": bytes(16)}], schema=schema_to_pyarrow(table.schema()))
+    with pytest.raises(pa.ArrowNotImplementedError, match="uuid"):
+        table.append(rows)
+    assert served.pyiceberg().read(T).num_rows == 0
 
 
 def test_duckdb_takes_main_for_its_own_default(served: Served) -> None:
