@@ -146,7 +146,7 @@ def test_histories_reach_every_operation() -> None:
 
     @seed(1)
     @history_settings(600)
-    @given(histories(wide=True))
+    @given(histories(wide=True) | histories(wide=True, has_clients=True))
     def collect(history: History) -> None:
         seen.update(type(operation).__name__ for step in history.steps for operation in step.operations)
 

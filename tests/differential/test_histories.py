@@ -20,7 +20,7 @@ def run_block(block: Block, sessions: Sessions, spark: Spark | None, *, has_clie
     """Prove a block of histories; a failing one shrinks, and is printed as the SQL that replays it."""
 
     @seed(block.seed)
-    @history_settings(block.count, shrink=False)
+    @history_settings(block.count, shrink=True)
     @given(histories(types=SCALARS if spark is None else SPARK_SCALARS, has_clients=has_clients))
     def every_reader_agrees(history: History) -> None:
         with make_lake(sessions.stack) as lake, serve(make_settings(lake)) as server:

@@ -9,7 +9,7 @@ from tests.differential.clients.operations import Overwrite
 from tests.differential.generator import schemas
 from tests.differential.generator.definitions import AddColumn, CreateTable, PromoteColumn, SetComment, SetRequired
 from tests.differential.generator.draw import columns, rows, tables
-from tests.differential.generator.draw.tables import Draw, draw_rng, draw_table
+from tests.differential.generator.draw.tables import Draw, can_be_written, draw_rng, draw_table, without_default
 from tests.differential.generator.kinds import SCALARS, Scalar, format_iceberg_type
 from tests.differential.generator.model import Lake, Table
 from tests.differential.generator.nested import PromoteField, find_field
@@ -64,14 +64,18 @@ def draw_append(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_filter(draw: Draw, table: Table) -> Predicate:
-    """Which rows are meant; Iceberg has no modulo, and PyIceberg 0.12 keeps rows with NaN where it should delete what is not NULL."""
+    """Which rows are meant. Iceberg has no modulo; PyIceberg 0.12 takes a dot in a name for a path, and keeps NaN with NULL."""
     predicate = rows.draw_predicate(draw, table)
-    is_of_floats = isinstance(predicate, IsNull) and table.column(predicate.column_id).kind in (Scalar("float32"), Scalar("float64"))
-    if not isinstance(predicate, KeyModulo) and not is_of_floats:
+    if isinstance(predicate, IsNull):
+        column = table.column(predicate.column_id)
+        if "." not in column.name and column.kind not in (Scalar("float32"), Scalar("float64")):
+            return predicate
+    key = key_column(table)
+    if isinstance(predicate, KeyIn) and "." not in key.name:
         return predicate
     divisor = predicate.divisor if isinstance(predicate, KeyModulo) else 2
-    keys = sorted({row.values[key_column(table).column_id] for row in table.rows})
-    return KeyIn(tuple(keys[::divisor])) if keys else Everything()
+    keys = sorted({row.values[key.column_id] for row in table.rows})[::divisor]
+    return KeyIn(tuple(keys)) if keys and "." not in key.name else Everything()
 
 
 def draw_client_delete(draw: Draw, lake: Lake) -> Operation | None:
@@ -93,7 +97,7 @@ def draw_client_column(draw: Draw, lake: Lake) -> Operation | None:
     """A nullable column added."""
     table = draw_table(draw, lake)
     column = schemas.draw_column(draw_rng(draw, lake), CLIENT_SCALARS, table)
-    return None if column is None else AddColumn(table.table_id, replace(column, initial=None, default=None))
+    return AddColumn(table.table_id, without_default(column)) if column is not None and can_be_written(column) else None
 
 
 def draw_client_field(draw: Draw, lake: Lake) -> Operation | None:

@@ -190,6 +190,17 @@ def has_leaf(kind: Kind, names: tuple[str, ...]) -> bool:
             return has_leaf(key, names) or has_leaf(value, names)
 
 
+def has_many_structs(kind: Kind) -> bool:
+    """True when a list or map of structs is in it."""
+    match kind:
+        case Scalar():
+            return False
+        case Struct(fields):
+            return any(has_many_structs(part.kind) for part in fields)
+        case Listing(part) | Mapping(_, part):
+            return isinstance(part, Struct) or has_many_structs(part)
+
+
 def is_nested(kind: Kind) -> bool:
     """True for struct, list and map."""
     return not isinstance(kind, Scalar)

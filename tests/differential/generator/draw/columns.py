@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.differential.generator import schemas
 from tests.differential.generator.definitions import AddColumn, DropColumn, PromoteColumn, RenameColumn, SetDefault, SetRequired
 from tests.differential.generator.draw.names import free_fields, free_names
-from tests.differential.generator.draw.tables import Draw, draw_rng, draw_table, without_default
+from tests.differential.generator.draw.tables import Draw, can_be_written, draw_rng, draw_table, without_default
 from tests.differential.generator.kinds import PARTIAL, PROMOTIONS, Scalar, Struct, has_leaf, is_nested
 from tests.differential.generator.model import Lake, Table
 from tests.differential.generator.nested import AddField, DropField, Path, PromoteField, RenameField, list_structs
@@ -16,7 +16,9 @@ def draw_add_column(draw: Draw, lake: Lake) -> Operation | None:
     """ADD COLUMN, with a default or without."""
     table = draw_table(draw, lake)
     column = schemas.draw_column(draw_rng(draw, lake), lake.column_types, table)
-    return None if column is None else AddColumn(table.table_id, without_default(column) if lake.has_clients else column)
+    if column is None or (lake.has_clients and not can_be_written(column)):
+        return None
+    return AddColumn(table.table_id, without_default(column) if lake.has_clients else column)
 
 
 def draw_drop_column(draw: Draw, lake: Lake) -> Operation | None:
@@ -77,7 +79,9 @@ def draw_add_field(draw: Draw, lake: Lake) -> Operation | None:
         return None
     table, path, struct = found
     field = schemas.draw_field(draw_rng(draw, lake), table, (path, struct), lake.column_types)
-    return None if field is None else AddField(table.table_id, path, without_default(field) if lake.has_clients else field)
+    if field is None or (lake.has_clients and not can_be_written(field)):
+        return None
+    return AddField(table.table_id, path, without_default(field) if lake.has_clients else field)
 
 
 def draw_drop_field(draw: Draw, lake: Lake) -> Operation | None:

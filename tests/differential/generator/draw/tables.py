@@ -16,7 +16,7 @@ from tests.differential.generator.definitions import (
     SetComment,
 )
 from tests.differential.generator.draw import names
-from tests.differential.generator.kinds import Column, Scalar, Struct
+from tests.differential.generator.kinds import Column, Scalar, Struct, has_many_structs
 from tests.differential.generator.layout import SetDeletionVectors, SetInlining, SetPartitioning, SetSorting
 from tests.differential.generator.model import DEFAULT_INLINED_ROWS, Lake, SortKey, Table
 from tests.differential.generator.operations import Insert
@@ -85,7 +85,12 @@ def draw_replacement(draw: Draw, lake: Lake) -> list[Step]:
 
 def _draw_columns(draw: Draw, lake: Lake, *, inlined: bool) -> tuple[Column, ...]:
     columns = schemas.draw_columns(draw_rng(draw, lake), draw(st.integers(1, 7)), lake.column_types, inlined=inlined)
-    return tuple(map(without_default, columns)) if lake.has_clients else columns
+    return tuple(without_default(column) for column in columns if can_be_written(column)) if lake.has_clients else columns
+
+
+def can_be_written(column: Column) -> bool:
+    """PyIceberg 0.12 makes NULL an empty list or map, where those are of structs, in files that it writes anew."""
+    return not has_many_structs(column.kind)
 
 
 def without_default(column: Column) -> Column:
