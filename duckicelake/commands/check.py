@@ -39,14 +39,16 @@ ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 def check_lakes(settings: Settings, home: Home, console: Console, repair: timedelta | None = None) -> bool:
     """Print what is wrong with each lake and say whether nothing is.
 
-    `repair` removes what nothing names and is older than that, and brings published objects back first.
+    `repair` brings published objects back first, then removes what nothing names and is older than that.
     """
     healthy = True
     for lake in settings.lakes():
         if repair is not None:
-            removed = remove_orphans(lake, datetime.now(UTC) - repair)
-            console.print(f"{lake.name}: {len(removed)} objects removed that nothing named", highlight=False)
             restored = repair_lake(lake)
+            removed = remove_orphans(lake, datetime.now(UTC) - repair)
+            # a server may have counted on an object that is gone now
+            restored += repair_lake(lake) if removed else []
+            console.print(f"{lake.name}: {len(removed)} objects removed that nothing named", highlight=False)
             console.print(
                 f"{lake.name}: published again: {', '.join(restored) or 'nothing'}", markup=False, highlight=False, soft_wrap=True
             )
