@@ -27,7 +27,7 @@ def snapshot_ids(metadata: Any) -> list[int]:
 
 
 def test_a_snapshot_gets_the_id_of_its_lake_snapshot(client: Client, lake: FreshLake) -> None:
-    """Its author finds it under the id it chose as well, until the next change; the summary stays the author's."""
+    """Its author finds it under the id it chose as well, until the next change; the summary is the author's, with our counts."""
     base = client.load()
     done = client.commit(client.append(base, 9_000_000_001, [data_file(base, "a")]), [assert_main(None)])
     head = read_head(lake)
@@ -35,7 +35,8 @@ def test_a_snapshot_gets_the_id_of_its_lake_snapshot(client: Client, lake: Fresh
     assert metadata["current-snapshot-id"] == head == metadata["refs"]["main"]["snapshot-id"]
     assert snapshot_ids(metadata) == [9_000_000_001, head]
     alias, real = metadata["snapshots"]
-    assert real["summary"] == {"operation": "append", "mine": "yes", "ducklake.snapshot-id": str(head)}
+    assert real["summary"].items() >= {"operation": "append", "mine": "yes", "ducklake.snapshot-id": str(head)}.items()
+    assert (real["summary"]["added-data-files"], real["summary"]["total-records"]) == ("1", "2")
     assert alias["summary"]["ducklake.alias-of"] == str(head)
     assert alias["manifest-list"] != real["manifest-list"]
     assert alias["sequence-number"] == real["sequence-number"] == 1
