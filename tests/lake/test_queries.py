@@ -65,6 +65,14 @@ PARAMETERS: dict[str, object] = {
     "paths": ["a", "b"],
     "data_file_id": TABLE_ID + TABLES,
     "begin_snapshot": 1,
+    "metadata_version": 2,
+    "token": "x",
+    "updated_ms": 1,
+    "format_version": 2,
+    "current_snapshot_id": 1,
+    "numbered_until": 1,
+    "noted_format_version": 2,
+    "noted_until": 1,
 }
 BIG = (
     "ducklake_snapshot",
