@@ -206,9 +206,9 @@ def _check_entry(entry: ManifestEntry, key: object) -> None:
 def _decode_listed(row: Mapping[int, Any]) -> ManifestFile:
     counts = [UNKNOWN_COUNT if row.get(field_id) is None else row[field_id] for field_id in (504, 505, 506, 512, 513, 514)]
     numbers = [row[field_id] for field_id in (501, 502, 503)]
-    numbers += [row.get(515) or 0, row.get(516) or 0]
-    # DuckDB's iceberg extension 1.5.5 may write anything there
-    first_row_id = None if (row.get(520) or 0) < 0 else row.get(520)
+    # DuckDB's iceberg extension writes -1 where it does not know the lowest sequence number
+    lowest = 0 if row.get(516) in (None, -1) else row[516]
+    numbers += [row.get(515) or 0, lowest, row.get(520) or 0]
     if not row[500] or None in numbers or min(numbers) < 0 or min(counts) < UNKNOWN_COUNT or row[502] > INT_MAX:
         raise BadRequest(f"its entry {str(row[500])[:1000]!r} has a number that is missing or out of range; write it again")
     if (row.get(517) or 0) not in (0, 1) or row.get(_LIST_ENCRYPTED) is not None:
@@ -219,7 +219,7 @@ def _decode_listed(row: Mapping[int, Any]) -> ManifestFile:
         partition_spec_id=row[502],
         content=row.get(517) or 0,
         sequence_number=row.get(515) or 0,
-        min_sequence_number=row.get(516) or 0,
+        min_sequence_number=lowest,
         added_snapshot_id=row[503],
         added_files_count=counts[0],
         existing_files_count=counts[1],
@@ -228,7 +228,7 @@ def _decode_listed(row: Mapping[int, Any]) -> ManifestFile:
         existing_rows_count=counts[4],
         deleted_rows_count=counts[5],
         partitions=tuple(_decode_summaries(row.get(507) or [])),
-        first_row_id=first_row_id,
+        first_row_id=row.get(520),
     )
 
 

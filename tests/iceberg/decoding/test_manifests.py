@@ -208,6 +208,7 @@ def listing(**changes):
         pytest.param(listing(manifest_length=-1), "m.avro' has a number", id="negative-length"),
         pytest.param(listing(partition_spec_id=2**31), "m.avro' has a number", id="huge-spec-id"),
         pytest.param(listing(sequence_number=-1), "m.avro' has a number", id="negative-sequence-number"),
+        pytest.param(listing(min_sequence_number=-2), "m.avro' has a number", id="negative-lowest-sequence-number"),
         pytest.param(listing(content=2), "neither of data nor of deletes", id="content"),
     ],
 )
@@ -216,6 +217,12 @@ def test_what_is_no_list_is_refused(content, problem):
     with pytest.raises(BadRequest, match=problem) as refusal:
         decode_manifest_list(content, "l1")
     assert refusal.value.message.startswith("Cannot read l1: ")
+
+
+def test_an_unknown_lowest_sequence_number_is_none():
+    """DuckDB's iceberg extension writes -1 for it."""
+    (listed,) = decode_manifest_list(listing(min_sequence_number=-1))
+    assert listed.min_sequence_number == 0
 
 
 @given(st.data())
