@@ -12,6 +12,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 
 from duckicelake.catalog.namespaces import list_namespaces
 from duckicelake.catalog.tables import Ident, LoadedTable, list_tables, load_table
+from duckicelake.catalog.views.loading import load_view
 from duckicelake.catalog.warehouse import Memories, Warehouse, close_warehouse, open_warehouse
 from duckicelake.errors import CatalogError, Damaged, NotFound, Unsupported
 from duckicelake.rest.errors import find_answer
@@ -34,7 +35,9 @@ STEPS = (
     "DELETE FROM t WHERE id = 5",
     "COMMENT ON COLUMN t.id IS 'the number'",
     "COMMENT ON TABLE t IS 'the table'",
+    "CREATE VIEW v AS SELECT id FROM t",
 )
+TIMES = [None, "infinity", "-infinity", "0044-03-15 BC", "99999-01-01"]
 TEXTS = [None, "", "garbage", "../..", "x" * 5000, "\x01\"'{", "-1", "decimal(99,99)", "struct", "list", "truncate(4)", "bucket(0)"]
 NUMBERS = [None, -1, 0, 7, 2**62]
 VALUES: Mapping[str, Sequence[object]] = {
@@ -44,7 +47,7 @@ VALUES: Mapping[str, Sequence[object]] = {
     "character varying": TEXTS,
     "text": TEXTS,
     "uuid": [None],
-    "timestamp with time zone": [None, "infinity", "-infinity", "0044-03-15 BC", "99999-01-01"],
+    "timestamp with time zone": TIMES,
 }
 OF_ALL_TABLES = {"ducklake_metadata", "ducklake_schema", "ducklake_snapshot", "ducklake_snapshot_changes"}
 SELECT_COLUMNS = """
@@ -123,6 +126,19 @@ def test_no_row_makes_the_catalog_fail(ward: Ward, draw: st.DataObject) -> None:
             list_tables(ward.warehouse, levels)
     finally:
         ward.restore(table)
+
+
+@pytest.mark.parametrize("only_one", [False, True])
+@pytest.mark.parametrize("time", TIMES)
+def test_no_time_makes_the_catalog_fail(ward: Ward, time: str | None, only_one: bool) -> None:
+    """Times that Python has no value for, in one lake snapshot or in all."""
+    ward.damage("ducklake_snapshot", "snapshot_time", time, only_one)
+    try:
+        for name in ("t", "healthy"):
+            check_served_or_refused(ward, name)
+        assert load_view(replace(ward.warehouse, memories=Memories()), Ident(("main",), "v")).metadata
+    finally:
+        ward.restore("ducklake_snapshot")
 
 
 def check_served_or_refused(ward: Ward, name: str, may_be_refused: bool = True) -> None:

@@ -21,8 +21,10 @@ def read_view_names(conn: psycopg.Connection, schema_id: int) -> list[str]:
 SELECT_VIEW = """
 SELECT v.view_id, coalesce(v.view_uuid, md5('view ' || v.view_id)::uuid) AS view_uuid, v.schema_id, s.schema_name, v.view_name,
        coalesce(v.sql, '') AS sql, coalesce(v.column_aliases, '') AS column_aliases,
-       (SELECT b.snapshot_time FROM ducklake_snapshot b WHERE b.snapshot_id = v.begin_snapshot) AS begun_at,
-       (SELECT h.snapshot_time FROM ducklake_snapshot h ORDER BY h.snapshot_id DESC LIMIT 1) AS head_at,
+       (SELECT least('9999-01-01Z', greatest('1970-01-01Z', b.snapshot_time))
+          FROM ducklake_snapshot b WHERE b.snapshot_id = v.begin_snapshot) AS begun_at,
+       (SELECT least('9999-01-01Z', greatest('1970-01-01Z', h.snapshot_time))
+          FROM ducklake_snapshot h ORDER BY h.snapshot_id DESC LIMIT 1) AS head_at,
        (SELECT t.value FROM ducklake_tag t
          WHERE t.object_id = v.view_id AND t.key = 'comment' AND t.end_snapshot IS NULL LIMIT 1) AS comment
   FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL

@@ -29,7 +29,7 @@ SELECT n.lake_snapshot_id, n.client_snapshot_id, n.schema_id, n.summary
 """
 
 SELECT_CHANGED_AT = """
-SELECT s.snapshot_time
+SELECT least('9999-01-01Z', greatest('1970-01-01Z', s.snapshot_time))
        -- when a table was changed last after a lake snapshot
   FROM ducklake_snapshot_changes c JOIN ducklake_snapshot s ON s.snapshot_id = c.snapshot_id
  -- quoted names are no tokens; the expression is that of the index
