@@ -208,7 +208,9 @@ def _decode_listed(row: Mapping[int, Any]) -> ManifestFile:
     numbers = [row[field_id] for field_id in (501, 502, 503)]
     # DuckDB's iceberg extension writes -1 where it does not know the lowest sequence number
     lowest = 0 if row.get(516) in (None, -1) else row[516]
-    numbers += [row.get(515) or 0, lowest, row.get(520) or 0]
+    # … and now and then some number where a manifest has no first row id; delete files never have one
+    first_row_id = None if row.get(517) == 1 or row.get(520) == -(2**63) else row.get(520)
+    numbers += [row.get(515) or 0, lowest, first_row_id or 0]
     if not row[500] or None in numbers or min(numbers) < 0 or min(counts) < UNKNOWN_COUNT or row[502] > INT_MAX:
         raise BadRequest(f"its entry {str(row[500])[:1000]!r} has a number that is missing or out of range; write it again")
     if (row.get(517) or 0) not in (0, 1) or row.get(_LIST_ENCRYPTED) is not None:
@@ -228,7 +230,7 @@ def _decode_listed(row: Mapping[int, Any]) -> ManifestFile:
         existing_rows_count=counts[4],
         deleted_rows_count=counts[5],
         partitions=tuple(_decode_summaries(row.get(507) or [])),
-        first_row_id=row.get(520),
+        first_row_id=first_row_id,
     )
 
 

@@ -196,7 +196,7 @@ def test_a_manifest_has_limits():
 
 
 def listing(**changes):
-    return encode_manifest_list(ManifestListHeader(77, None, 1, 2), [replace(LISTED, **changes)])
+    return encode_manifest_list(ManifestListHeader(77, None, 1, 3, 0), [replace(LISTED, **changes)])
 
 
 @pytest.mark.parametrize(
@@ -209,6 +209,7 @@ def listing(**changes):
         pytest.param(listing(partition_spec_id=2**31), "m.avro' has a number", id="huge-spec-id"),
         pytest.param(listing(sequence_number=-1), "m.avro' has a number", id="negative-sequence-number"),
         pytest.param(listing(min_sequence_number=-2), "m.avro' has a number", id="negative-lowest-sequence-number"),
+        pytest.param(listing(first_row_id=-1), "m.avro' has a number", id="negative-row-id"),
         pytest.param(listing(content=2), "neither of data nor of deletes", id="content"),
     ],
 )
@@ -219,10 +220,11 @@ def test_what_is_no_list_is_refused(content, problem):
     assert refusal.value.message.startswith("Cannot read l1: ")
 
 
-def test_an_unknown_lowest_sequence_number_is_none():
-    """DuckDB's iceberg extension writes -1 for it."""
-    (listed,) = decode_manifest_list(listing(min_sequence_number=-1))
-    assert listed.min_sequence_number == 0
+@pytest.mark.parametrize(("content", "first_row_id"), [(0, -(2**63)), (1, -(2**63)), (1, 77)])
+def test_what_duckdb_does_not_know_is_none(content, first_row_id):
+    """DuckDB's iceberg extension writes -1 for the lowest sequence number, and any number for the first row id of delete files."""
+    (listed,) = decode_manifest_list(listing(min_sequence_number=-1, content=content, first_row_id=first_row_id))
+    assert (listed.min_sequence_number, listed.first_row_id) == (0, None)
 
 
 @given(st.data())
