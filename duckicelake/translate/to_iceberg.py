@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.properties import find_previous_versions_max
@@ -65,7 +66,6 @@ def to_metadata(
     # main's snapshots are in the order of their numbers
     others = () if line.snapshots is snapshots else line.snapshots
     noted = state.notes.table
-    named = {schemas.current.schema_id, *(item.schema_id for item in (*snapshots, *others) if item.schema_id is not None)}
     field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
     return TableMetadata(
         format_version=schemas.format_version,
@@ -74,7 +74,7 @@ def to_metadata(
         last_sequence_number=max((snapshot.sequence_number for snapshot in (*others, *snapshots[-1:])), default=0),
         last_updated_ms=0,
         last_column_id=schemas.last_column_id,
-        schemas=shown_schemas(schemas.all(), state.notes, named),
+        schemas=shown_schemas(schemas.all(), state.notes, schemas.current.schema_id, chain(snapshots, others)),
         current_schema_id=schemas.current.schema_id,
         partition_specs=shown_specs((to_spec(spec, schemas.current) for spec in partitioning.specs), state.notes, partitioning.needed),
         default_spec_id=partitioning.default_spec_id,

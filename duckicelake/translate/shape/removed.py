@@ -10,6 +10,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import JsonNote, TableNotes
 from duckicelake.lake.writing.note_rows import MarkedSchema, MarkedSpec
 from duckicelake.lake.writing.rows import NewRow
@@ -59,9 +60,11 @@ def check_unused(base: TableMetadata, new: TableMetadata, used: Collection[int])
         raise BadRequest(f"Cannot remove partition spec {min(gone & set(used))}: files of a snapshot have it; remove the snapshot first.")
 
 
-def shown_schemas(schemas: Iterable[Schema], notes: TableNotes, needed: Collection[int]) -> tuple[Schema, ...]:
-    """Return the schemas without those that were removed, unless they are needed."""
-    hidden = {note.id for note in _removed(notes.schemas)} - set(needed)
+def shown_schemas(schemas: Iterable[Schema], notes: TableNotes, current_id: int, snapshots: Iterable[Snapshot]) -> tuple[Schema, ...]:
+    """Return the schemas without those that were removed, unless one is the current one or a snapshot's."""
+    hidden = {note.id for note in _removed(notes.schemas)}
+    if hidden:
+        hidden -= {current_id, *(snapshot.schema_id for snapshot in snapshots if snapshot.schema_id is not None)}
     return tuple(schema for schema in schemas if schema.schema_id not in hidden)
 
 
