@@ -13,8 +13,11 @@ from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
+from duckicelake.iceberg.snapshots import encode_snapshot
 from duckicelake.lake.connect import writing
 from duckicelake.lake.notes import Numbering, number, number_next
+from duckicelake.lake.refs.rows import UNTOLD
+from duckicelake.lake.refs.told import tell_kept
 from duckicelake.lake.rows import MetadataLogRow, Position, TableNote, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import to_ms
@@ -54,6 +57,7 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     aliases = (*folded.aliases.values(), *publish_beside(conn, warehouse.objects, state, memory, note.location))
     earlier_log = find_earlier_log(reading, memory)
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
+    tell_named(warehouse, state, draft)
     shown = len(draft.snapshots)
     draft = with_past_log(with_aliases(draft, aliases), state.notes.refs.registered)
     memory.history.ahead = len(draft.snapshots) - shown
@@ -108,6 +112,15 @@ def number_state(warehouse: Warehouse, state: TableState, wanted: Numbering, now
         if easily is not None:
             return easily
         return number(conn, wanted, now_ms).metadata_log
+
+
+def tell_named(warehouse: Warehouse, state: TableState, draft: TableMetadata) -> None:
+    """Note the snapshots that branches and tags got in the commit that made them, as they are published now."""
+    untold = {note.snapshot_id for note in state.notes.refs.kept if note.json == UNTOLD}
+    named = [snapshot for snapshot in draft.snapshots if snapshot.snapshot_id in untold] if untold else []
+    if named:
+        with writing(warehouse.lake) as conn:
+            tell_kept(conn, state.table.table_id, {snapshot.snapshot_id: encode_snapshot(snapshot).decode() for snapshot in named})
 
 
 def find_updated_ms(state: TableState, draft: TableMetadata) -> int:

@@ -15,16 +15,31 @@ from tests.support.trino.server import cache_folder
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("rck")]
 
-ICEBERG = "1.11.0"
-TESTS: Mapping[Kind, int] = {"table": 106, "view": 51}
+TESTS: Mapping[tuple[str, Kind], int] = {
+    ("1.11.0", "table"): 106,
+    ("1.11.0", "view"): 51,
+    ("1.10.1", "table"): 0,
+    ("1.10.1", "view"): 0,
+}
 NO_STORE = {"s3_endpoint": None, "s3_access_key_id": None, "s3_secret_access_key": None}
 KINDS = [pytest.param("table", id="tables"), pytest.param("view", id="views")]
+RUNS = [
+    pytest.param("1.11.0", 1, id="1.11.0"),
+    pytest.param("1.11.0", 2, id="1.11.0-twice", marks=pytest.mark.long),
+    pytest.param("1.10.1", 2, id="1.10.1-twice", marks=pytest.mark.long),
+]
 
 
-def run(lake: FreshLake, kind: Kind, base: str, **changed: None) -> Mapping[str, Result]:
-    """Run a kit against a server of its own, which lets clients write wherever the kit wants to."""
+def run(lake: FreshLake, kind: Kind, base: str, release: tuple[str, int], skipped: Mapping[str, str]) -> None:
+    """Run a release's kit so many times in a row against a server that lets clients write wherever the kit wants to."""
+    iceberg, times = release
+    changed = {} if base.startswith("s3:") else dict.fromkeys(NO_STORE)
     with serve(make_settings(lake, allowed_locations=("*",), **changed)) as server:
-        return run_kit(fetch_kit(cache_folder(), ICEBERG), kind, server, lake, base)
+        for _ in range(times):
+            results = run_kit(fetch_kit(cache_folder(), iceberg), kind, server, lake, base)
+            check_known(results, "failed", {})
+            check_known(results, "skipped", skipped)
+            assert len(results) == TESTS[iceberg, kind]
 
 
 def check_known(results: Mapping[str, Result], outcome: str, known: Mapping[str, str]) -> None:
@@ -36,20 +51,16 @@ def check_known(results: Mapping[str, Result], outcome: str, known: Mapping[str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_kit_on_s3(stack: SharedStack, kind: Kind) -> None:
+@pytest.mark.parametrize(("iceberg", "times"), RUNS)
+def test_the_kit_on_s3(stack: SharedStack, kind: Kind, iceberg: str, times: int) -> None:
     """No test fails, and those that are passed over are known by name."""
     with make_lake(stack) as lake:
-        results = run(lake, kind, f"{lake.iceberg_path}rck")
-    check_known(results, "failed", {})
-    check_known(results, "skipped", {**SKIPPED[kind], **SKIPPED_ON_S3[kind]})
-    assert len(results) == TESTS[kind]
+        run(lake, kind, f"{lake.iceberg_path}rck", (iceberg, times), {**SKIPPED[kind], **SKIPPED_ON_S3[kind]})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_kit_on_a_folder(stack: SharedStack, kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("iceberg", "times"), RUNS)
+def test_the_kit_on_a_folder(stack: SharedStack, kind: Kind, iceberg: str, times: int, tmp_path: Path) -> None:
     """The same with files on the local disk."""
     with make_lake(stack, str(tmp_path)) as lake:
-        results = run(lake, kind, f"file:{tmp_path}/rck", **dict.fromkeys(NO_STORE))
-    check_known(results, "failed", {})
-    check_known(results, "skipped", SKIPPED[kind])
-    assert len(results) == TESTS[kind]
+        run(lake, kind, f"file:{tmp_path}/rck", (iceberg, times), SKIPPED[kind])

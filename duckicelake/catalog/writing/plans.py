@@ -12,8 +12,8 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
-from duckicelake.iceberg.snapshots import MAIN
 from duckicelake.lake.read import read_iceberg_path
+from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.writing.lookups import LiveRows, read_live
 from duckicelake.lake.writing.note_rows import LeftLocation
 from duckicelake.lake.writing.rows import ChangedTableNote, NewRow
@@ -27,7 +27,7 @@ from duckicelake.translate.to_ducklake.commits import (
     map_updates,
     number_snapshots,
 )
-from duckicelake.translate.to_ducklake.refs import change_refs, keep_main, name_main
+from duckicelake.translate.to_ducklake.refs import change_refs, keep_main
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
 
 FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
@@ -84,8 +84,6 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     default = table_location(read_iceberg_path(commit.conn), uuid, place.schema_name, place.table_name)
     location = check_table_location(commit.conn, new.location, base.grounds.roots) if new.location else default
     new = replace(new, table_uuid=str(uuid), location=location)
-    if new.refs.keys() - {MAIN}:
-        raise BadRequest("A table cannot be made with branches or tags; send another commit for them.")
     table_id = ids.take_catalog_id()
     first = create_table(table_id, place, new, find_first_version(commit.conn, location))
     first.rows += change_statistics(table_id, None, new, base.grounds.holds)
@@ -93,7 +91,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
     steps = add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
-    return TablePlan(steps, name_main(table_id, None, new))
+    return TablePlan(steps, change_refs(table_id, None, new, RefNotes()))
 
 
 def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: LiveRows) -> TablePlan:

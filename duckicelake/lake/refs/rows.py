@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from duckicelake.lake.registered.rows import RegisteredNote
 
+UNTOLD = ""
+"""The JSON of a kept snapshot of main that has not been published yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class RefNote:

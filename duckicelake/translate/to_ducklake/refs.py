@@ -1,23 +1,22 @@
 """Branches and tags of a commit as notes, with the snapshots that they keep."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, format_snapshot
-from duckicelake.lake.refs.rows import EndedKept, EndedRef, NewChange, NewHidden, NewKept, NewRef, RefNotes
+from duckicelake.lake.refs.rows import UNTOLD, EndedKept, EndedRef, NewChange, NewHidden, NewKept, NewRef, RefNotes
 from duckicelake.lake.writing.rows import NewRow
 
 REFS, HIDE = "refs", "hide"
 
 
-def change_refs(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes, beside: Collection[int]) -> list[NewRow]:
+def change_refs(
+    table_id: int, base: TableMetadata | None, new: TableMetadata, noted: RefNotes, beside: Collection[int] = ()
+) -> list[NewRow]:
     """Return the notes of refs that a commit makes, changes or removes, and of snapshots that it removes.
 
-    `beside` are the snapshots that it adds beside main.
-
-    Raises: BadRequest: a ref names a snapshot that the commit itself gives to main
+    `base` is None for a new table, `beside` are the snapshots that the commit adds beside main.
     """
     rows = [
         *name_main(table_id, base, new),
@@ -38,11 +37,12 @@ def name_main(table_id: int, base: TableMetadata | None, new: TableMetadata) -> 
     return [] if after is None or _retention(after) == old else [NewRef(table_id, MAIN, None, after.type, *_retention(after))]
 
 
-def _change_names(table_id: int, base: TableMetadata, new: TableMetadata) -> Iterator[NewRow]:
-    for name in sorted(base.refs.keys() - new.refs.keys() - {MAIN}):
+def _change_names(table_id: int, base: TableMetadata | None, new: TableMetadata) -> Iterator[NewRow]:
+    before: Mapping[str, SnapshotRef] = {} if base is None else base.refs
+    for name in sorted(before.keys() - new.refs.keys() - {MAIN}):
         yield EndedRef(table_id, name)
     for name, ref in new.refs.items():
-        if name != MAIN and ref != base.refs.get(name):
+        if name != MAIN and ref != before.get(name):
             yield NewRef(table_id, name, ref.snapshot_id, ref.type, *_retention(ref))
 
 
@@ -50,15 +50,14 @@ def _retention(ref: SnapshotRef) -> tuple[int | None, int | None, int | None]:
     return ref.max_ref_age_ms, ref.max_snapshot_age_ms, ref.min_snapshots_to_keep
 
 
-def _keep_named(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes, beside: Iterable[int]) -> Iterator[NewRow]:
+def _keep_named(table_id: int, base: TableMetadata | None, new: TableMetadata, noted: RefNotes, beside: Iterable[int]) -> Iterator[NewRow]:
     """Keep what refs name from now on, and give up what they no longer do."""
     named = {ref.snapshot_id for name, ref in new.refs.items() if name != MAIN}
     known = {note.snapshot_id for note in noted.kept}
     for snapshot_id in sorted(named - known - set(beside)):
-        snapshot = find_snapshot(base, snapshot_id)
-        if snapshot is None:
-            raise BadRequest(f"A branch or tag cannot name a snapshot that the same commit gives to {MAIN!r}; send another commit for it.")
-        yield keep(table_id, snapshot)
+        snapshot = None if base is None else find_snapshot(base, snapshot_id)
+        # what the commit itself gives to main is told when it is published
+        yield NewKept(table_id, snapshot_id, snapshot_id, UNTOLD, None) if snapshot is None else keep(table_id, snapshot)
     moved = {move.snapshot_id for move in noted.moves} & {new.current_snapshot_id}
     for note in noted.kept:
         if not note.is_beside and note.snapshot_id not in named | moved:
@@ -76,10 +75,11 @@ def keep(table_id: int, snapshot: Snapshot) -> NewKept:
     return NewKept(table_id, snapshot.snapshot_id, snapshot.snapshot_id, json.dumps(format_snapshot(snapshot), separators=(",", ":")), None)
 
 
-def _remove_snapshots(table_id: int, base: TableMetadata, new: TableMetadata, noted: RefNotes) -> Iterator[NewRow]:
+def _remove_snapshots(table_id: int, base: TableMetadata | None, new: TableMetadata, noted: RefNotes) -> Iterator[NewRow]:
     """Hide main's snapshots that a client removes; those beside main go for good."""
     left = {snapshot.snapshot_id for snapshot in new.snapshots}
-    gone: Sequence[int] = [snapshot.snapshot_id for snapshot in base.snapshots if snapshot.snapshot_id not in left]
+    before = () if base is None else base.snapshots
+    gone: Sequence[int] = [snapshot.snapshot_id for snapshot in before if snapshot.snapshot_id not in left]
     beside = {note.snapshot_id for note in noted.kept if note.is_beside}
     for snapshot_id in gone:
         yield NewHidden(table_id, snapshot_id)

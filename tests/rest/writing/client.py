@@ -140,6 +140,21 @@ def write_file(client: Client, metadata: Any, name: str, columns: Mapping[int, A
     return DataFile(file_path=path, record_count=table.num_rows, file_size_in_bytes=len(content), **known | more)
 
 
+def creation(metadata: Any) -> list[Any]:
+    """What makes the table of a staged create."""
+    return [
+        {"action": "assign-uuid", "uuid": metadata["table-uuid"]},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": metadata["schemas"][0], "last-column-id": 2},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": metadata["location"]},
+    ]
+
+
 def set_ref(name: str, snapshot_id: int, kind: str, **more: int) -> dict[str, Any]:
     """The update that lets a branch or tag point there."""
     return {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": snapshot_id, **more}

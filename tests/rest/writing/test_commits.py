@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.rest.serving import Answer, Server, make_settings, serve
-from tests.rest.writing.client import Client, assert_main, data_file, open_client, read_rows
+from tests.rest.writing.client import Client, assert_main, creation, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
 
@@ -101,17 +101,7 @@ def test_a_create_transaction_is_made_once(client: Client, lake: FreshLake) -> N
     assert "metadata-location" not in staged
     assert read_rows(lake) == rows
     metadata = staged["metadata"]
-    updates: list[Any] = [
-        {"action": "assign-uuid", "uuid": metadata["table-uuid"]},
-        {"action": "upgrade-format-version", "format-version": 2},
-        {"action": "add-schema", "schema": metadata["schemas"][0], "last-column-id": 2},
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-        {"action": "set-location", "location": metadata["location"]},
-    ]
+    updates = creation(metadata)
     create = [{"type": "assert-create"}]
     done = client.commit(updates, create, "u")
     assert done.status == 200

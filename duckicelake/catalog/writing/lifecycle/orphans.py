@@ -20,6 +20,7 @@ from duckicelake.iceberg.snapshots import Snapshot, parse_snapshot
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.refs.read import read_kept_list, read_ref_notes
+from duckicelake.lake.refs.rows import UNTOLD
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.locations import list_earlier_locations, list_named_paths, list_other_paths
 from duckicelake.lake.writing.revival import list_noted_tables
@@ -109,7 +110,8 @@ def _add_rows(warehouse: Warehouse, table: TableRow, named: Named) -> None:
     for content in lists:
         named.add_list(content)
     for note in kept:
-        named.add_snapshot(parse_snapshot(json.loads(note.json)))
+        if note.json != UNTOLD:
+            named.add_snapshot(parse_snapshot(json.loads(note.json)))
 
 
 def _list_current_since(versions: Mapping[str, datetime], since: datetime) -> Sequence[str]:

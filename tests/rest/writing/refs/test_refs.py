@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
+from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from tests.rest.serving import Server, make_settings, serve
-from tests.rest.writing.client import Client, assert_ref, data_file, open_client, read_rows, set_ref
+from tests.rest.writing.client import Client, assert_ref, creation, data_file, open_client, read_rows, set_ref, write_file
 from tests.rest.writing.refs.maintenance import expire_everything, ids_at
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
@@ -184,3 +186,56 @@ def read_head(lake: FreshLake) -> int:
     """The newest lake snapshot."""
     found: Any = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchone()
     return found[0]
+
+
+def test_refs_name_a_snapshot_of_their_own_commit(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
+    """In one lake snapshot with it; it stays, whatever DuckDB expires, and so it is when nobody had loaded the table before."""
+    base = client.load()
+    file = write_file(client, base, "a", {1: pa.array([700, 701]), 2: pa.array(["a", "b"])})
+    updates = client.append(base, 9_000_000_001, [file])
+    head = read_head(lake)
+    done = client.commit([*updates, set_ref("v1", 9_000_000_001, "tag"), set_ref("side", 9_000_000_001, "branch")])
+    assert done.status == 200, done.json
+    assert read_head(lake) == head + 1
+    assert {name: ref["snapshot-id"] for name, ref in done.json["metadata"]["refs"].items()} == dict.fromkeys(
+        ("main", "v1", "side"), head + 1
+    )
+    expected = ids_at(catalog.load_table("main.t"))
+    assert expected[-2:] == [700, 701]
+    # as if the server had died before it loaded the table
+    lake.psycopg().execute("UPDATE iceberg_kept SET json = ''")
+    with serve(make_settings(lake)) as other:
+        assert len(open_client(other, lake).load()["refs"]) == 3
+    session = lake.duckdb()
+    session.execute("TRUNCATE t")
+    session.execute("INSERT INTO t VALUES (1, 'left')")
+    for _ in range(2):
+        expire_everything(session)
+        table = catalog.load_table("main.t")
+        assert (ids_at(table, "v1"), ids_at(table, "side"), ids_at(table)) == (expected, expected, [1])
+    with serve(make_settings(lake)) as other:
+        assert ids_at(Served(lake, other).pyiceberg().catalog.load_table("main.t"), "v1") == expected
+
+
+def test_a_table_is_made_with_refs(client: Client, catalog: RestCatalog) -> None:
+    """By a staged create that brings rows and a tag on them."""
+    staged = client.create("u", **{"stage-create": True}).json["metadata"]
+    file = write_file(client, staged, "a", {1: pa.array([7]), 2: pa.array(["a"])})
+    updates = [*creation(staged), *client.append(staged, 9_000_000_001, [file]), set_ref("v1", 9_000_000_001, "tag")]
+    done = client.commit(updates, [{"type": "assert-create"}], "u")
+    assert done.status == 200, done.json
+    refs = done.json["metadata"]["refs"]
+    assert refs["v1"]["snapshot-id"] == refs["main"]["snapshot-id"]
+    assert ids_at(catalog.load_table("main.u"), "v1") == [7]
+
+
+def test_pyiceberg_tags_what_it_appends(client: Client, catalog: RestCatalog) -> None:
+    """In one transaction of its own."""
+    assert len(client.load()["snapshots"]) == 3
+    table = catalog.load_table("main.t")
+    with table.transaction() as change:
+        change.append(pa.table({"id": pa.array([7], pa.int64()), "name": ["now"]}))
+        fresh = change.table_metadata.current_snapshot_id
+        assert fresh is not None
+        ManageSnapshots(change).create_tag(fresh, "now").commit()
+    assert ids_at(table.refresh(), "now").count(7) == 2
