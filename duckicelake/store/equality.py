@@ -7,10 +7,9 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.parquet import MAX_DECOMPRESSED_BYTES, Positions, check_size, find_columns, telling
+from duckicelake.store.parquet import MAX_DECOMPRESSED_BYTES, Positions, check_size, find_columns, open_texts, read_batches, telling
 
 BATCH_ROWS = 131_072
 NamePath = tuple[str, ...]
@@ -80,16 +79,21 @@ def read_keys(content: bytes, columns: Sequence[KeyColumn], most_rows: int) -> K
     Source: Iceberg spec «Equality Delete Files»
     """
     with telling("equality-delete file"):
-        file = _open(pa.BufferReader(content))
+        file = open_texts(pa.BufferReader(content))
         check_size(file, most_rows)
         paths = _find_paths(file.schema_arrow, {})
         missing = [column.field_id for column in columns if column.field_id not in paths]
         if missing:
             raise Unsupported(f"An equality-delete file has no column with field id {missing[0]}.")
-        table = file.read(columns=[".".join(paths[column.field_id]) for column in columns], use_threads=False)
-        arrays = [_take(table, paths[column.field_id], column.kind()) for column in columns]
-        names = [str(column.field_id) for column in columns]
-        rows = pa.Table.from_arrays(arrays, names=names).group_by(names, use_threads=False).aggregate([])
+        kinds = [(str(column.field_id), column.kind()) for column in columns]
+        tables, size_bytes = [cast("Any", pa.schema(kinds)).empty_table()], 0
+        for batch in read_batches(file, [".".join(paths[column.field_id]) for column in columns], BATCH_ROWS):
+            arrays = [_take(batch, paths[column.field_id], column.kind()) for column in columns]
+            tables.append(pa.Table.from_arrays(arrays, schema=tables[0].schema))
+            size_bytes += tables[-1].nbytes
+            _check_bytes(size_bytes)
+        names: list[str] = tables[0].column_names
+        rows = pa.concat_tables(tables).group_by(names, use_threads=False).aggregate([])
         return Keys(columns, rows.select(names))
 
 
@@ -100,7 +104,7 @@ def find_equal_rows(source: BinaryIO, keys: Keys, names: Mapping[NamePath, int])
     Raises: Unsupported — no Parquet file, or one without field ids where a column is not found by name
     """
     with telling("data file"):
-        file = _open(source)
+        file = open_texts(source)
         paths = _find_paths(file.schema_arrow, names)
         there = [column for column in keys.columns if column.field_id in paths]
         if len(there) < len(keys.columns) and not _carries_ids(file.schema_arrow):
@@ -110,7 +114,7 @@ def find_equal_rows(source: BinaryIO, keys: Keys, names: Mapping[NamePath, int])
         finder = _Finder.of(keys)
         found: list[Positions] = []
         first = 0
-        for batch in file.iter_batches(BATCH_ROWS, columns=[".".join(paths[column.field_id]) for column in there], use_threads=False):
+        for batch in read_batches(file, [".".join(paths[column.field_id]) for column in there], BATCH_ROWS):
             arrays: list[AnyArray] = [
                 _take(batch, paths[column.field_id], column.kind())
                 if column.field_id in paths
@@ -120,12 +124,6 @@ def find_equal_rows(source: BinaryIO, keys: Keys, names: Mapping[NamePath, int])
             found.append(finder.find(arrays) + first)
             first += batch.num_rows
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
-
-
-def _open(source: Any) -> pq.ParquetFile:
-    """Return a file whose texts stay in their dictionaries: one long text may stand in many rows."""
-    names = pq.ParquetFile(source).schema.names
-    return pq.ParquetFile(source, read_dictionary=names)
 
 
 def _carries_ids(schema: Any) -> bool:
@@ -150,12 +148,13 @@ def _take(rows: Any, path: NamePath, kind: Any) -> AnyArray:
         array = array.storage
     if pa.types.is_dictionary(array.type):
         lengths = cast("Any", pc).binary_length(array.dictionary).take(array.indices)
-        size_bytes = cast("Any", pc).sum(lengths).as_py() or 0
-        if size_bytes > MAX_DECOMPRESSED_BYTES:
-            raise Unsupported(
-                f"Its values hold {size_bytes} bytes, more than the {MAX_DECOMPRESSED_BYTES} taken at once; delete by position."
-            )
+        _check_bytes(cast("Any", pc).sum(lengths).as_py() or 0)
     return array.cast(kind)
+
+
+def _check_bytes(size_bytes: int) -> None:
+    if size_bytes > MAX_DECOMPRESSED_BYTES:
+        raise Unsupported(f"Its values hold {size_bytes} bytes, more than the {MAX_DECOMPRESSED_BYTES} taken at once; delete by position.")
 
 
 @dataclass(frozen=True, slots=True)

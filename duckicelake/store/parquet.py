@@ -16,6 +16,7 @@ Positions = npt.NDArray[np.int64]
 FIELD_ID = b"PARQUET:field_id"
 FILE_PATH_ID, POS_ID, SNAPSHOT_ID = 2147483546, 2147483545, 2147483539
 MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
+MAX_BATCH_BYTES, MAX_SPREAD_BYTES, MAX_BATCHES = 64 * 1024 * 1024, 2 * 1024 * 1024 * 1024, 1_048_576
 SNAPSHOT_COLUMN = "_ducklake_internal_snapshot_id"
 
 
@@ -45,18 +46,29 @@ def read_position_deletes(content: bytes, most_rows: int) -> dict[str, Positions
     Source: Iceberg spec «Position Delete Files»
     """
     with telling("position-delete file"):
-        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=["file_path"])
+        file = open_texts(pa.BufferReader(content))
         check_size(file, most_rows)
-        table = file.read(columns=["file_path", "pos"], use_threads=False)
-        if table.num_columns != len(("file_path", "pos")) or table.column(0).null_count:
+        kinds: Any = file.schema_arrow
+        if not {"file_path", "pos"} <= set(kinds.names):
             raise Unsupported("A position-delete file takes the columns file_path and pos, never NULL.")
-        encoded = cast("Any", table.column(0).combine_chunks())
-        if not pa.types.is_dictionary(encoded.type):
-            raise Unsupported(f"A position-delete file takes texts as file_path, not {encoded.type}.")
-        places: Positions = encoded.indices.to_numpy(zero_copy_only=False)
-        paths: list[str] = encoded.dictionary.to_pylist()
-        positions = read_longs(table.column(1))
-    return {path: np.unique(positions[places == place]) for place, path in enumerate(paths)}
+        if kinds.field("file_path").type not in (pa.string(), pa.dictionary(pa.int32(), pa.string())):
+            raise Unsupported(f"A position-delete file takes texts as file_path, not {kinds.field('file_path').type}.")
+        numbers: dict[str, int] = {}
+        parts = [_number_paths(batch, numbers) for batch in read_batches(file, ["file_path", "pos"], most_rows)]
+    nothing = np.empty(0, dtype=np.int64)
+    places, positions = (np.concatenate([nothing, *(part[column] for part in parts)]) for column in (0, 1))
+    order = np.lexsort((positions, places)) if len(numbers) > 1 else slice(None)
+    ends = np.searchsorted(places[order], np.arange(1, len(numbers)))
+    return {path: np.unique(rows) for path, rows in zip(numbers, np.split(positions[order], ends), strict=False)}
+
+
+def _number_paths(batch: Any, numbers: dict[str, int]) -> tuple[Positions, Positions]:
+    paths, positions = batch.column("file_path"), batch.column("pos")
+    if paths.null_count:
+        raise Unsupported("A position-delete file takes the columns file_path and pos, never NULL.")
+    encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
+    ours = [numbers.setdefault(path, len(numbers)) for path in encoded.dictionary.to_pylist()]
+    return np.asarray(ours, dtype=np.int64)[encoded.indices.to_numpy(zero_copy_only=False)], read_longs(positions)
 
 
 def encode_position_deletes(file_path: str, positions: npt.ArrayLike) -> bytes:
@@ -109,11 +121,54 @@ def encode_table(table: pa.Table, *, compression: str = "snappy", dictionary: li
     return sink.getvalue().to_pybytes()
 
 
-def read_longs(column: "pa.ChunkedArray[Any]") -> Positions:
+def read_longs(column: Any) -> Positions:
     """Return a column of positions or ids. Raises: Unsupported — of another type, or with NULL."""
     if not pa.types.is_integer(column.type) or column.null_count:
         raise Unsupported(f"A position or snapshot id must be a whole number and never NULL, not {column.type}.")
-    return column.to_numpy().astype(np.int64, copy=False)
+    return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+
+
+def open_texts(source: Any) -> pq.ParquetFile:
+    """Return somebody's file whose texts stay in their dictionaries where pyarrow can keep them: one long text may stand in many rows."""
+    file = pq.ParquetFile(source)
+    paths = {file.schema.column(place).path for place in range(file.metadata.num_columns)}
+    return pq.ParquetFile(source, read_dictionary=[path for path in paths - {*_list_spread(file)} if "." not in path])
+
+
+def read_batches(file: pq.ParquetFile, columns: list[str], most_rows: int) -> Generator[Any]:
+    """Read columns, so few rows at a time that a text which stands in all of them does not fill the memory.
+
+    Raises: Unsupported — that would take too many steps, or bytes
+    """
+    rows, left_bytes = most_rows, MAX_SPREAD_BYTES
+    for name, longest in _list_spread(file).items():
+        if name in columns and longest:
+            rows = max(1, min(rows, MAX_BATCH_BYTES // longest))
+    if file.metadata.num_rows > rows * MAX_BATCHES:
+        raise Unsupported("It has too many rows of texts that may all be long; have the file written with dictionaries, or anew.")
+    for batch in file.iter_batches(rows, columns=columns, use_threads=False):
+        left_bytes -= batch.nbytes if rows < most_rows else 0
+        if left_bytes < 0:
+            raise Unsupported(f"Its texts hold more than the {MAX_SPREAD_BYTES} bytes that are taken; delete in smaller steps.")
+        yield batch
+
+
+def _list_spread(file: pq.ParquetFile) -> dict[str, int]:
+    """Return the columns of texts that pyarrow cannot keep in dictionaries, and how long a text in many of their rows may be.
+
+    Shape:  paths with dots; 0 where each text is written as often as it stands there
+    """
+    metadata = file.metadata
+    found: dict[str, int] = {}
+    for place in range(metadata.num_columns):
+        chunks: list[Any] = [metadata.row_group(group).column(place) for group in range(metadata.num_row_groups)]
+        encodings = {encoding for chunk in chunks for encoding in chunk.encodings}
+        path = file.schema.column(place).path
+        is_kept = "." not in path and encodings.isdisjoint({"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
+        if not is_kept and file.schema.column(place).physical_type == "BYTE_ARRAY":
+            repeats = "DELTA_BYTE_ARRAY" in encodings or any("DICTIONARY" in encoding for encoding in encodings)
+            found[path] = max((chunk.total_uncompressed_size for chunk in chunks), default=0) if repeats else 0
+    return found
 
 
 def check_size(file: pq.ParquetFile, most_rows: int) -> None:

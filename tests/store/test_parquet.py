@@ -15,7 +15,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
 from duckicelake.errors import Unsupported
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
-from duckicelake.store.parquet import encode_position_deletes, read_positions
+from duckicelake.store.parquet import encode_position_deletes, read_position_deletes, read_positions
 from tests.support.lakes import FreshLake
 
 DELETE_FILES = "SELECT path, delete_count FROM ducklake_delete_file WHERE end_snapshot IS NULL ORDER BY delete_file_id"
@@ -125,3 +125,31 @@ def test_other_files_are_refused(content: bytes) -> None:
     """What is no position-delete file is not guessed at."""
     with pytest.raises(Unsupported):
         read_positions(content)
+
+
+@pytest.mark.parametrize("encoding", ["dictionary", "PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_paths_are_read_in_every_encoding(encoding: str) -> None:
+    """Trino 483 writes a path that stands in few rows as a length and bytes, which pyarrow keeps in no dictionary."""
+    written: Any = (
+        {"use_dictionary": True} if encoding == "dictionary" else {"use_dictionary": False, "column_encoding": {"file_path": encoding}}
+    )
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"file_path": ["b", "a", "b", "b"], "pos": [5, 7, 2, 5]}), sink, row_group_size=2, **written)
+    found = read_position_deletes(sink.getvalue(), 10)
+    assert {path: positions.tolist() for path, positions in found.items()} == {"a": [7], "b": [2, 5]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(encode(file_path=["a"]), id="no positions"),
+        pytest.param(encode(pos=[1]), id="no paths"),
+        pytest.param(encode(file_path=[1], pos=[1]), id="numbers for paths"),
+        pytest.param(encode(file_path=["a", None], pos=[1, 2]), id="a path that is NULL"),
+        pytest.param(encode(file_path=["a"] * 11, pos=range(11)), id="too many rows"),
+    ],
+)
+def test_a_client_s_other_files_are_refused(content: bytes) -> None:
+    """They remove no rows."""
+    with pytest.raises(Unsupported):
+        read_position_deletes(content, 10)

@@ -192,7 +192,7 @@ SELECT column_id, value FROM ducklake_column_tag
  WHERE table_id = %(table_id)s AND key = 'comment' AND end_snapshot IS NULL AND value IS NOT NULL
 """
 
-LIVE_QUERIES = (*NOTE_QUERIES, SELECT_TAGS, SELECT_COLUMNS, SELECT_LIVE_COLUMN_TAGS, SELECT_INLINED_VERSIONS)
+LIVE_QUERIES = (*NOTE_QUERIES, SELECT_TAGS, SELECT_COLUMNS, SELECT_LIVE_COLUMN_TAGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,6 @@ class LiveRows:
     tags: Mapping[str, str]
     columns: Sequence[ColumnRow]
     comments: Mapping[int, str]
-    has_inlined: bool
 
 
 def read_live(conn: psycopg.Connection, table_id: int) -> LiveRows:
@@ -214,5 +213,4 @@ def read_live(conn: psycopg.Connection, table_id: int) -> LiveRows:
         tags={tag.key: tag.value for tag in found.rows(TagRow, SELECT_TAGS) if tag.value is not None},
         columns=found.rows(ColumnRow, SELECT_COLUMNS),
         comments={row["column_id"]: row["value"] for row in found.found[SELECT_LIVE_COLUMN_TAGS]},
-        has_inlined=bool(found.column(SELECT_INLINED_VERSIONS)),
     )

@@ -1,6 +1,8 @@
 """The Postgres table that DuckDB puts the rows of small inserts into, made anew whenever a table's columns change.
 
-DuckDB takes the newest one that is registered and fills it by position, so it must always have the present columns.
+DuckDB takes the newest one that is registered and fills it by position, so it must always have the present columns. Where there is
+none it makes one of a schema version that no table is noted to have, and after a later change takes its rows for those of the
+columns that the table was made with.
 Source: DuckLake 1.0, PostgresMetadataManager::GetColumnTypeInternal
 """
 

@@ -69,16 +69,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """What a commit finds of a table under the lock: all its columns, and its live comments and tags.
-
-    `is_inlined`: DuckDB has a Postgres table for rows of small inserts.
-    """
+    """What a commit finds of a table under the lock: all its columns, and its live comments and tags."""
 
     table_id: int
     columns: Sequence[ColumnRow]
     comments: Mapping[int, str]
     tags: Mapping[str, str]
-    is_inlined: bool
 
 
 def create_table(table_id: int, place: Place, new: TableMetadata, metadata_version: int = 0) -> TableStep:
@@ -154,7 +150,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
         notes.append(changed_note(live.table_id, new))
     if shape and any(not isinstance(row, EndedSorting) for row in shape):
         rows.append(NewSchemaVersion(live.table_id))
-    if live.is_inlined and any(isinstance(row, NewColumn | EndedColumn) for row in shape):
+    if any(isinstance(row, NewColumn | EndedColumn) for row in shape):
         inlined = to_inlined_table(live.table_id, live.columns, shape)
         rows += [] if inlined is None else [inlined]
     if rows or notes:

@@ -87,6 +87,18 @@ def make_keys() -> bytes:
     return sink.getvalue()
 
 
+def make_prefixes() -> bytes:
+    """A position-delete file in which each of 100,000 rows repeats one long path by saying so."""
+    sink = io.BytesIO()
+    table = pa.table({"file_path": ["a" * 65536] * 500, "pos": range(500)})
+    with pq.ParquetWriter(
+        sink, table.schema, compression="zstd", use_dictionary=False, column_encoding={"file_path": "DELTA_BYTE_ARRAY"}
+    ) as writer:
+        for _ in range(200):
+            writer.write_table(table)
+    return sink.getvalue()
+
+
 def read_vector(content: bytes) -> object:
     """Read a deletion vector whose manifest says what it marks."""
     whole = {"content_offset": 0, "content_size_in_bytes": len(content), "referenced_data_file": "x"}
@@ -97,6 +109,7 @@ BOMBS: tuple[tuple[str, Callable[[], bytes], Callable[[bytes], object]], ...] = 
     ("vector", make_vector, read_vector),
     ("keys", make_keys, lambda content: read_keys(content, [KeyColumn(1, "string")], 1_000_000)),
     ("deletes", make_deletes, lambda content: read_position_deletes(content, MAX_POSITIONS)),
+    ("prefixes", make_prefixes, lambda content: read_position_deletes(content, MAX_POSITIONS)),
     ("array", make_array, decode_manifest),
     ("text", make_text, decode_manifest),
 )
