@@ -1,5 +1,6 @@
 """Wires the house: the lakes of the settings behind one door. Nothing happens at import."""
 
+import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -7,8 +8,11 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
+from duckicelake.access.clients import parse_clients
+from duckicelake.access.issuing import Accounts
+from duckicelake.access.tokens import make_signer
 from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse, with_roots
-from duckicelake.config import LakeSettings, Settings
+from duckicelake.config import LakeSettings, Settings, read_secret_file
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door, OpenLake
@@ -23,8 +27,23 @@ def build_app(settings: Settings) -> ASGIApp:
     It opens them when it starts and closes them when it stops. Neither needs Postgres or the object store to be
     up: until they are, `/readyz` says what is missing and requests are answered 503.
     """
-    door = Door(TableCache(settings.cache_max), Metrics())
+    door = Door(TableCache(settings.cache_max), Metrics(), open_accounts(settings))
     return build_web(door, build_lifespan(settings, door))
+
+
+def open_accounts(settings: Settings) -> Accounts | None:
+    """Return the clients that may ask for tokens; None when nobody has to say who they are.
+
+    Raises: BadClients, BadKey, SettingsError: what is configured cannot be used
+    """
+    if not settings.require_auth:
+        return None
+    told = [] if settings.oauth_clients is None else [settings.oauth_clients.get_secret_value()]
+    if settings.oauth_clients_file is not None:
+        told.append(read_secret_file(settings.oauth_clients_file))
+    # without a key of its own a server makes one: its tokens end with it, and no other server knows them
+    keys = secrets.token_hex(32) if settings.token_keys is None else settings.token_keys.get_secret_value()
+    return Accounts(parse_clients("\n".join(told)), make_signer([key.strip() for key in keys.split(",")]), settings.token_lifetime_s)
 
 
 def build_lifespan(settings: Settings, door: Door) -> Lifespan:

@@ -110,6 +110,11 @@ class Settings(BaseSettings):
     cache_max: int = Field(1024, ge=0)
     memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)
     postgres_timeout_s: float = Field(60.0, gt=0, le=86_400)
+    require_auth: bool = False
+    oauth_clients: SecretStr | None = None
+    oauth_clients_file: Path | None = None
+    token_keys: SecretStr | None = None
+    token_lifetime_s: int = Field(3600, ge=60, le=86_400)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     insecure: bool = False
@@ -122,13 +127,23 @@ class Settings(BaseSettings):
             raise ValueError("postgres_port is the embedded Postgres's, and postgres_dsn says there is none; set one of them")
         if self.s3_endpoint is not None and self.store in ("minio", "seaweedfs"):
             raise ValueError(f"store={self.store} starts an S3, and s3_endpoint says there is one; set one of them")
-        if not self.insecure and not is_loopback(self.host):
+        if not self.insecure and not self.require_auth and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host!r} is reachable from other machines and no authentication is configured: "
                 "everybody there could read and change the lake. Bind to 127.0.0.1, or accept it with insecure (--insecure)"
             )
-        self.lakes()
+        self._check_auth()
         return self
+
+    def _check_auth(self) -> None:
+        """Refuse half an authentication, and with it folders where everybody may take everybody's files."""
+        has_clients = self.oauth_clients is not None or self.oauth_clients_file is not None
+        if self.require_auth and not has_clients:
+            raise ValueError("require_auth is set, and neither oauth_clients nor oauth_clients_file names anybody; set one of them")
+        if has_clients and not self.require_auth:
+            raise ValueError("oauth_clients are named, and nobody has to be one of them; set require_auth too")
+        if any("*" in lake.allowed_locations for lake in self.lakes()) and self.require_auth:
+            raise ValueError("allowed_locations opens everything, and require_auth keeps apart who may do what; name folders instead")
 
     @property
     def embedded_postgres(self) -> bool:
@@ -193,6 +208,14 @@ def read_settings(arguments: Mapping[str, Any]) -> Settings:
         raise SettingsError("\n".join(_format_problem(problem["loc"], problem["msg"]) for problem in error.errors())) from error
     except PydanticSettingsError as error:
         raise SettingsError(f"A setting cannot be read: {error}. DUCKICELAKE_LAKES is a JSON object.") from error
+
+
+def read_secret_file(path: Path) -> str:
+    """Return what a file of secrets says. Raises: SettingsError: it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The file {path} cannot be read ({type(error).__name__}).") from error
 
 
 def is_loopback(host: str) -> bool:

@@ -9,7 +9,9 @@ from duckicelake.catalog.memory import TableMemory, estimate_bytes
 from duckicelake.lake.connect import Lake, close_lake, open_lake
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
-from duckicelake.translate.locations import Roots, parse_roots
+from duckicelake.translate.locations import NO_CHOICE, Roots, parse_roots
+
+__all__ = ["NO_CHOICE", "Limits", "Memories", "Warehouse", "close_warehouse", "open_warehouse", "to_client_properties", "with_roots"]
 
 NOWHERE = Roots()
 MAX_CONNECTIONS = 48

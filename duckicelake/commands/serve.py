@@ -1,11 +1,14 @@
 """`duckicelake serve`: the embedded stack, the lakes, the HTTP server; stopped in the opposite order."""
 
 import logging
+import secrets
 from contextlib import ExitStack
 
+from pydantic import SecretStr
 from rich.console import Console
 
-from duckicelake.backends.home import Home, HomeLock, find_holder, open_home
+from duckicelake.app import open_accounts
+from duckicelake.backends.home import Home, HomeLock, find_holder, open_home, write_private
 from duckicelake.backends.ports import check_free
 from duckicelake.backends.stack import Report, start_stack
 from duckicelake.commands.backends import PURPOSE as BACKENDS_PURPOSE
@@ -16,7 +19,7 @@ from duckicelake.commands.logs import configure_logging
 from duckicelake.commands.prepare import prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_welcome
-from duckicelake.config import LakeSettings, Settings
+from duckicelake.config import LakeSettings, Settings, read_secret_file
 
 PURPOSE = "serve"
 
@@ -33,6 +36,8 @@ def serve(settings: Settings, console: Console) -> None:
         home = open_home(settings.home)
         if is_embedded(settings):
             settings = _start_embedded(settings, home, running, log.info)
+        settings = join_token_key(settings, home)
+        open_accounts(settings)
         running.callback(forget_server, home)
         lakes = [prepare_lake(lake, home.make_folder("extensions"), log.info) for lake in settings.lakes()]
         serve_http(settings, lambda: _announce(settings, home, lakes, console))
@@ -49,6 +54,16 @@ def _start_embedded(settings: Settings, home: Home, running: ExitStack, report: 
         stack = start_stack(home.path, plan_stack(settings, PURPOSE), report)
         running.callback(stack.stop)
     return join_home(settings, home)
+
+
+def join_token_key(settings: Settings, home: Home) -> Settings:
+    """Return the settings with a key for tokens, kept in the home: every worker and every next start knows it."""
+    if not settings.require_auth or settings.token_keys is not None:
+        return settings
+    kept = home.path / "token.key"
+    if not kept.exists():
+        write_private(kept, secrets.token_hex(32).encode())
+    return settings.model_copy(update={"token_keys": SecretStr(read_secret_file(kept).strip())})
 
 
 def _announce(settings: Settings, home: Home, lakes: list[LakeSettings], console: Console) -> None:

@@ -46,6 +46,23 @@ LoadViewResult = TypedDict("LoadViewResult", {"metadata-location": str, "metadat
 CommitTableResponse = TypedDict("CommitTableResponse", {"metadata-location": str, "metadata": dict[str, Any]})
 
 
+class OAuthToken(TypedDict):
+    """A token, in RFC 6749's words."""
+
+    access_token: str
+    token_type: str
+    expires_in: int
+    issued_token_type: str
+    scope: str
+
+
+class OAuthError(TypedDict):
+    """Why there is no token, in RFC 6749's words."""
+
+    error: str
+    error_description: str
+
+
 class Readiness(TypedDict):
     """Whether a warehouse can be served, and why not."""
 

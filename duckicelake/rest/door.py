@@ -1,11 +1,13 @@
 """What every route needs: the lakes that are open, the answers that are ready, and the counters."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from duckicelake.access.issuing import Accounts
 from duckicelake.catalog.tables import Position
-from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchWarehouse
+from duckicelake.rest.auth.at import At
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.params import decode_segment
@@ -36,13 +38,22 @@ class OpenLake:
     warehouse: Warehouse
     watch: Watching
 
+    @property
+    def narrow_warehouse(self) -> Warehouse:
+        """The warehouse for those who may not choose where files lie."""
+        return replace(self.warehouse, roots=NO_CHOICE)
+
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The served lakes by prefix, empty until the server has started, and what all their requests share."""
+    """The served lakes by prefix, empty until the server has started, and what all their requests share.
+
+    `accounts` None: nobody has to say who they are, and everybody may do everything.
+    """
 
     cache: TableCache
     metrics: Metrics
+    accounts: Accounts | None = None
     lakes: dict[str, OpenLake] = field(default_factory=dict[str, OpenLake])
 
     def get_lake(self, prefix: str) -> OpenLake:
@@ -51,6 +62,14 @@ class Door:
         Raises: NoSuchWarehouse: no lake of that name is served here
         """
         return self.find_lake(decode_segment(prefix, "prefix"))
+
+    def get_warehouse(self, at: At) -> Warehouse:
+        """Return the warehouse as it is for who asks: without all rights, nobody chooses where files lie.
+
+        Raises: NoSuchWarehouse: no lake of that name is served here
+        """
+        lake = self.get_lake(at.prefix)
+        return lake.warehouse if at.session.may_choose else lake.narrow_warehouse
 
     def find_lake(self, name: str) -> OpenLake:
         """Return the lake of that prefix. Raises: NoSuchWarehouse."""

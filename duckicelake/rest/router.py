@@ -14,6 +14,7 @@ from duckicelake.rest.routes.namespace_changes import NamespaceChangeRoutes
 from duckicelake.rest.routes.namespaces import NamespaceRoutes
 from duckicelake.rest.routes.table_changes import TableChangeRoutes
 from duckicelake.rest.routes.tables import TableRoutes
+from duckicelake.rest.routes.tokens import TokenRoutes
 from duckicelake.rest.routes.view_changes import ViewChangeRoutes
 from duckicelake.rest.routes.views import ViewRoutes
 from duckicelake.rest.served import Served
@@ -30,7 +31,7 @@ BARE_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
     routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door), TableChangeRoutes(door))
-    routes += (ViewRoutes(door), ViewChangeRoutes(door))
+    routes += (ViewRoutes(door), ViewChangeRoutes(door), TokenRoutes(door))
     served = {name: found for module in routes for name, found in module.operations().items()}
     served |= ConfigRoutes(door, list_endpoints(served)).operations()
     for operation in OPERATIONS:

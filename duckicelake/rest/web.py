@@ -7,6 +7,9 @@ from fastapi import Depends, FastAPI
 from prometheus_client.core import Metric
 from starlette.types import ASGIApp
 
+from duckicelake.rest.auth.guard import Guard
+from duckicelake.rest.auth.permissions import check_permission
+from duckicelake.rest.auth.ready import find_allowed_key
 from duckicelake.rest.door import Door
 from duckicelake.rest.errors import build_error_handlers
 from duckicelake.rest.layers.front import Front
@@ -25,22 +28,20 @@ def build_web(door: Door, lifespan: Lifespan) -> ASGIApp:
     """Return the layers a request passes, outermost first."""
     routes = build_routes(door, lifespan)
     door.metrics.add_state(lambda: read_state(door))
-    return Front(
-        HotLane(
-            BodyLimit(RawPaths(routes)),
-            door,
-        ),
-        door.metrics,
-    )
+    inner = BodyLimit(RawPaths(routes))
+    if door.accounts is None:
+        return Front(HotLane(inner, door), door.metrics)
+    return Front(Guard(HotLane(inner, door, find_allowed_key), door.accounts), door.metrics)
 
 
 def build_routes(door: Door, lifespan: Lifespan) -> FastAPI:
     """Return the routes, and the errors they answer with; no page that loads scripts from elsewhere."""
+    checks = (check_query,) if door.accounts is None else (check_query, check_permission)
     app = FastAPI(
         title="DuckIceLake",
         summary="An Iceberg REST catalog over DuckLake",
         lifespan=lifespan,
-        dependencies=[Depends(check_query)],
+        dependencies=[Depends(check) for check in checks],
         exception_handlers=build_error_handlers(),
         redirect_slashes=False,
         docs_url=None,

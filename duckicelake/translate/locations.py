@@ -31,10 +31,14 @@ def has_steps(uri: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Folders that clients may use, each with its trailing slash; `anywhere`: all there are, and names without a folder."""
+    """Folders that clients may use, each with its trailing slash; `anywhere`: all there are, and names without a folder.
+
+    `free` False: the client may not even choose within them; its tables lie where the catalog puts them.
+    """
 
     folders: tuple[str, ...] = ()
     anywhere: bool = False
+    free: bool = True
 
     def holds(self, uri: str) -> bool:
         """Tell whether something with that URI lies below one of the folders."""
@@ -42,6 +46,7 @@ class Roots:
         return not has_steps(plain) and (self.anywhere or any(plain.startswith(folder) and plain != folder for folder in self.folders))
 
 
+NO_CHOICE = Roots(free=False)
 EVERYWHERE = "*"
 
 

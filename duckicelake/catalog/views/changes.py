@@ -32,7 +32,7 @@ from duckicelake.translate.namespaces import to_levels, to_schema_name
 from duckicelake.translate.to_ducklake import views as rows
 from duckicelake.translate.to_ducklake.namespaces import change_tags
 from duckicelake.translate.to_ducklake.views import PlannedView
-from duckicelake.translate.views.found import COMMENT, build_note, metadata_folder
+from duckicelake.translate.views.found import COMMENT, METADATA_PATH, build_note, metadata_folder
 from duckicelake.translate.views.held import HeldView, hold_view
 from duckicelake.translate.views.names import Names, as_query, find_whole
 from duckicelake.translate.views.parser import open_parser
@@ -101,7 +101,9 @@ def _make(warehouse: Warehouse, ident: Ident, view: ViewMetadata, metadata_locat
     with committing(warehouse.lake) as commit:
         place = get_place(commit.conn, ident)
         _check_free(commit.conn, ident)
-        _check_places(commit.conn, view, warehouse.roots)
+        # whoever may not choose was given the location, and so its folder of metadata files
+        is_given = not warehouse.roots.free and METADATA_PATH not in view.properties
+        _check_places(commit.conn, view, Roots() if is_given else warehouse.roots)
         apply(commit, [rows.create_view(commit.head, place, PlannedView(UUID(view.view_uuid), view, note))])
 
 

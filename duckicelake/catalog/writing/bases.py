@@ -85,7 +85,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     ids = [snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)]
     past = look(warehouse.lake, lambda conn: read_past(conn, name, ask.ident.name, ids))
     table, earlier = past.table, past.earlier
-    lake_folder = Roots() if table is None else Roots((to_folder_uri(table_folder(past.data_path, table)),))
+    lake_folder = Roots() if table is None or not warehouse.roots.free else Roots((to_folder_uri(table_folder(past.data_path, table)),))
     creates = asks_to_create(ask.commit.requirements)
     if table is not None and _has_landed(ask, table, past.known):
         return Base(ask.ident, table, None, NOTHING)

@@ -7,7 +7,7 @@ import psycopg
 
 from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
-from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace
+from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNamespace
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner, find_view_neighbour
 from duckicelake.lake.writing.lookups import has_view
@@ -73,10 +73,12 @@ def check_target_free(conn: psycopg.Connection, source: Ident, target: Ident, pl
 def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_id: int = NO_TABLE) -> str:
     """Return a location as it is kept, without its trailing slash. That of a dropped table may be taken over.
 
-    Raises: BadRequest: it lies outside of ICEBERG_PATH and the server's roots, or under DATA_PATH, or in another
-    table's location, or holds one
+    Raises: Forbidden: the client may not choose one. BadRequest: it lies outside of ICEBERG_PATH and the server's roots,
+    or under DATA_PATH, or in another table's location, or holds one
     """
     kept = to_uri(location.rstrip("/"))
+    if not roots.free:
+        raise Forbidden(f"Where tables and views lie is chosen by the catalog, or by principals with all rights: leave {location!r} out.")
     home = read_iceberg_path(conn)
     allowed = Roots((*roots.folders, to_folder_uri(home)), roots.anywhere)
     if not allowed.holds(kept) or "" in to_canonical(kept).partition("://")[2].lstrip("/").split("/"):
@@ -101,6 +103,18 @@ def check_table_location(conn: psycopg.Connection, location: str, roots: Roots, 
     if view is not None:
         raise BadRequest(f"The location {location!r} lies in a view's, or holds one: {view!r}. Choose another.")
     return kept
+
+
+def check_new_location(conn: psycopg.Connection, location: str, default: str, roots: Roots) -> str:
+    """Return the location of a table that is made by a commit: the one it was given when it was staged, or another.
+
+    Raises: as `check_table_location` does. Forbidden: it is a dropped table's, and the client may not choose one
+    """
+    if roots.free or location != default:
+        return check_table_location(conn, location, roots)
+    if find_first_version(conn, location):
+        raise Forbidden(f"The location {location!r} was another table's; stage the table anew.")
+    return check_table_location(conn, location, Roots())
 
 
 def find_first_version(conn: psycopg.Connection, location: str) -> int:

@@ -6,7 +6,7 @@ shows every commit acknowledged before the request arrived.
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,14 +22,15 @@ OPERATIONS_SERVED: Mapping[str, str] = {"GET": "loadTable", "HEAD": "tableExists
 class HotLane:
     """Stands before FastAPI and sends what is ready."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: Door, find_key: Callable[[Scope], TableKey | None] = find_table_key) -> None:
         self._app = app
         self._door = door
+        self._find_key = find_key
         self._loading: dict[TableKey, asyncio.Event] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the ready answer, or let FastAPI make it."""
-        key = find_table_key(scope) if scope["type"] == "http" else None
+        key = self._find_key(scope) if scope["type"] == "http" else None
         if key is None:
             await self._app(scope, receive, send)
             return
@@ -73,6 +74,7 @@ class HotLane:
 
     async def _load(self, key: TableKey, scope: Scope, receive: Receive, send: Send) -> None:
         """Let FastAPI load the table, which fills the cache, and wake those who wait for it."""
+        scope["table_key"] = key
         mine = asyncio.Event()
         first = self._loading.setdefault(key, mine) is mine
         try:

@@ -5,6 +5,8 @@ from fastapi import Response
 from duckicelake.catalog.namespaces import load_namespace
 from duckicelake.catalog.writing import namespaces
 from duckicelake.catalog.writing.once import run_once
+from duckicelake.rest.auth.at import AtParam
+from duckicelake.rest.auth.permissions import check_manage
 from duckicelake.rest.bodies import GetNamespaceResponse, UpdatePropertiesResponse
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_NAMESPACE, UPDATE_PROPERTIES
@@ -33,11 +35,12 @@ class NamespaceChangeRoutes:
             "updateProperties": Served(self.update_properties, body=describe_body(UPDATE_PROPERTIES)),
         }
 
-    def create_namespace(self, prefix: Prefix, body: Body, key: Key) -> GetNamespaceResponse:
+    def create_namespace(self, at: AtParam, body: Body, key: Key) -> GetNamespaceResponse:
         """Create a namespace, with an optional set of properties."""
         asked = decode_create_namespace(body)
+        check_manage(at.session, asked.levels)
         made = run_once(
-            self._door.get_lake(prefix).warehouse,
+            self._door.get_lake(at.prefix).warehouse,
             key,
             lambda w: namespaces.create_namespace(w, asked.levels, asked.properties),
             lambda w: load_namespace(w, asked.levels),

@@ -5,9 +5,11 @@ from urllib.parse import unquote
 
 from fastapi import Query, Response
 
+from duckicelake.access.sessions import Session
 from duckicelake.catalog import namespaces
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchNamespace
+from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.bodies import GetNamespaceResponse, ListNamespacesResponse
 from duckicelake.rest.door import Door
 from duckicelake.rest.params import Levels, PageParam, Prefix, cut_page, split_levels
@@ -30,12 +32,15 @@ class NamespaceRoutes:
 
     def list_namespaces(
         self,
-        prefix: Prefix,
+        at: AtParam,
         page: PageParam,
         parent: Annotated[str, Query(description="List the direct children of this namespace; empty: the top level.")] = "",
     ) -> ListNamespacesResponse:
         """List namespaces, optionally those right below a parent."""
-        found = list_children(self._door.get_lake(prefix).warehouse, parent)
+        listed = list_children(self._door.get_lake(at.prefix).warehouse, parent)
+        found = [levels for levels in listed if at.session.grants.shows(levels)]
+        if parent and not found:
+            check_shown(at.session, parent)
         cut, token = cut_page(found, tuple[str, ...], page)
         return {"namespaces": [list(levels) for levels in cut], "next-page-token": token}
 
@@ -48,6 +53,12 @@ class NamespaceRoutes:
         """Check that a namespace exists."""
         namespaces.check_namespace_exists(self._door.get_lake(prefix).warehouse, levels)
         return Response(status_code=204)
+
+
+def check_shown(session: Session, parent: str) -> None:
+    """Raise NoSuchNamespace when a parent without children to show may not be known, in either of its spellings."""
+    if not any(session.grants.shows(split_levels(spelled)) for spelled in (parent, unquote(parent))):
+        raise NoSuchNamespace(f"Namespace does not exist: {'.'.join(split_levels(parent))}")
 
 
 def list_children(warehouse: Warehouse, parent: str) -> list[tuple[str, ...]]:

@@ -10,9 +10,11 @@ from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.lifecycle import registration, unregistration
 from duckicelake.catalog.writing.once import run_once
 from duckicelake.catalog.writing.tables import load_committed
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
+from duckicelake.rest.auth.at import AtParam
+from duckicelake.rest.auth.permissions import check_write
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_TABLE, REGISTER_TABLE, RENAME, TABLE_COMMIT, TRANSACTION
@@ -51,11 +53,11 @@ class TableChangeRoutes:
             "commitTransaction": Served(self.commit_transaction, status=204, body=describe_body(TRANSACTION)),
         }
 
-    def create_table(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
+    def create_table(self, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
         """Create a table in a namespace, or stage it for a commit that creates it."""
         asked = parse_create_table(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "table"))
-        warehouse = self._door.get_lake(prefix).warehouse
+        warehouse = self._door.get_warehouse(at)
         made = run_once(warehouse, key, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
         return build_response(build_ready_answer(encode_load_result(made), is_kept=False), [])
 
@@ -78,13 +80,13 @@ class TableChangeRoutes:
         gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w: verb.find_unregistered(w, ident))
         return build_response(build_ready_answer(encode_commit_result(gone)), [])
 
-    def update_table(self, prefix: Prefix, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
+    def update_table(self, at: AtParam, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
         """Commit updates to a table."""
         asked = parse_commit_table(decode_json(body))
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
-        warehouse = self._door.get_lake(prefix).warehouse
+        warehouse = self._door.get_warehouse(at)
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w: load_committed(w, ident))
         return build_response(build_ready_answer(encode_commit_result(done), is_kept=False), [])
 
@@ -101,20 +103,24 @@ class TableChangeRoutes:
         run_once(warehouse, key, lambda w: tables.drop_table(w, Ident(levels, name), purged=purge), lambda _: None)
         return Response(status_code=204)
 
-    def rename_table(self, prefix: Prefix, body: Body, key: Key) -> Response:
+    def rename_table(self, at: AtParam, body: Body, key: Key) -> Response:
         """Rename a table, within its namespace or into another."""
         asked = decode_rename(body)
         source, target = to_ident(asked.source), to_ident(asked.destination)
-        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: tables.rename_table(w, source, target), lambda _: None)
+        check_write(at.session, source.namespace, NoSuchTable, source.name)
+        check_write(at.session, target.namespace, NoSuchNamespace)
+        run_once(self._door.get_lake(at.prefix).warehouse, key, lambda w: tables.rename_table(w, source, target), lambda _: None)
         return Response(status_code=204)
 
-    def commit_transaction(self, prefix: Prefix, body: Body, key: Key) -> Response:
+    def commit_transaction(self, at: AtParam, body: Body, key: Key) -> Response:
         """Commit updates to several tables, all or none."""
         asks: list[Ask] = []
         for asked in parse_transaction(decode_json(body)):
             assert asked.identifier is not None
-            asks.append(Ask(to_ident(check_identifier(asked.identifier)), asked))
-        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: commit.commit_tables(w, asks), lambda _: None)
+            ident = to_ident(check_identifier(asked.identifier))
+            check_write(at.session, ident.namespace, NoSuchTable, ident.name)
+            asks.append(Ask(ident, asked))
+        run_once(self._door.get_warehouse(at), key, lambda w: commit.commit_tables(w, asks), lambda _: None)
         return Response(status_code=204)
 
 

@@ -10,7 +10,7 @@ from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.rest.bodies import ListTablesResponse, LoadTableResult
-from duckicelake.rest.cache import ReadyTable, find_table_key
+from duckicelake.rest.cache import ReadyTable, TableKey
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import REPORT
 from duckicelake.rest.params import Levels, PageParam, Prefix, Shape, TableName, cut_page
@@ -69,7 +69,7 @@ class TableRoutes:
         lake = self._door.get_lake(prefix)
         loaded = tables.load_table(lake.warehouse, Ident(levels, name), snapshots)
         answer = build_ready_answer(encode_load_result(loaded))
-        key = find_table_key(request.scope)
+        key: TableKey | None = request.scope.get("table_key")
         if key is not None:
             self._door.cache.put(key, ReadyTable(lake.prefix, loaded.table_id, loaded.position, answer, loaded.local_file))
         return build_response(answer, request.scope["headers"])

@@ -6,10 +6,12 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import changes
 from duckicelake.catalog.views.loading import load_committed
 from duckicelake.catalog.writing.once import run_once
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchView
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
+from duckicelake.rest.auth.at import AtParam
+from duckicelake.rest.auth.permissions import check_write
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
@@ -37,11 +39,11 @@ class ViewChangeRoutes:
             "renameView": Served(self.rename_view, status=204, body=describe_body(RENAME)),
         }
 
-    def create_view(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
+    def create_view(self, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
         """Create a view in a namespace."""
         asked = parse_create_view(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "view"))
-        warehouse = self._door.get_lake(prefix).warehouse
+        warehouse = self._door.get_warehouse(at)
         made = run_once(warehouse, key, lambda w: changes.create_view(w, ident, asked), lambda w: load_committed(w, ident))
         return build_view_response(made)
 
@@ -54,13 +56,13 @@ class ViewChangeRoutes:
         made = run_once(warehouse, key, lambda w: changes.register_view(w, ident, location), lambda w: load_committed(w, ident))
         return build_view_response(made)
 
-    def replace_view(self, prefix: Prefix, levels: Levels, name: ViewName, body: Body, key: Key) -> Response:
+    def replace_view(self, at: AtParam, levels: Levels, name: ViewName, body: Body, key: Key) -> Response:
         """Commit updates to a view."""
         asked = parse_commit_view(decode_json(body))
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
-        warehouse = self._door.get_lake(prefix).warehouse
+        warehouse = self._door.get_warehouse(at)
         done = run_once(warehouse, key, lambda w: changes.replace_view(w, ident, asked), lambda w: load_committed(w, ident))
         return build_view_response(done)
 
@@ -70,9 +72,11 @@ class ViewChangeRoutes:
         run_once(warehouse, key, lambda w: changes.drop_view(w, Ident(levels, name)), lambda _: None)
         return Response(status_code=204)
 
-    def rename_view(self, prefix: Prefix, body: Body, key: Key) -> Response:
+    def rename_view(self, at: AtParam, body: Body, key: Key) -> Response:
         """Rename a view, within its namespace or into another."""
         asked = decode_rename(body)
         source, target = to_ident(asked.source), to_ident(asked.destination)
-        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: changes.rename_view(w, source, target), lambda _: None)
+        check_write(at.session, source.namespace, NoSuchView, source.name)
+        check_write(at.session, target.namespace, NoSuchNamespace)
+        run_once(self._door.get_lake(at.prefix).warehouse, key, lambda w: changes.rename_view(w, source, target), lambda _: None)
         return Response(status_code=204)

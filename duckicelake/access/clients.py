@@ -1,0 +1,106 @@
+"""Clients and their secrets: how settings name them, and whether a secret is right."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import BoundedSemaphore
+
+from cryptography.exceptions import InvalidKey, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+
+from duckicelake.access.grants import BadGrant, Grants, parse_grants
+from duckicelake.errors import CatalogError
+
+HASHED = re.compile(r"\$argon2id\$v=19\$m=(\d{1,7}),t=(\d{1,3}),p=(\d{1,2})\$[A-Za-z0-9+/]{11,86}\$[A-Za-z0-9+/]{16,128}")
+CLIENT = re.compile(r"(?P<id>[!-+./-9;-{}~-]{1,128}):(?P<secret>\$argon2id\$[^|\s]*|[^,|\n]+)\|(?P<grants>[^,\n]+)")
+BETWEEN = re.compile(r"[,\n]")
+MOST_HASH_KIB = 1024 * 1024
+MOST_SIDE_BY_SIDE = 2
+"""Hashing takes memory and time on purpose; a flood of wrong secrets gets no more of it than this."""
+
+
+class BadClients(CatalogError):
+    """The clients cannot be read; the message never shows a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A principal by its id, with its secret (plain, or hashed with argon2id) and what it may do."""
+
+    client_id: str
+    secret: str = field(repr=False)
+    grants: Grants
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether the secret is kept as a hash."""
+        return self.secret.startswith("$argon2id$")
+
+
+def parse_clients(text: str) -> dict[str, Client]:
+    """Return the clients of `id:secret|grant|grant,…`, parted by commas or new lines; `#` starts a line of comment.
+
+    Raises: BadClients: says which one, by its number, and what is wrong with it
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    rest = "\n".join(line for line in lines if line and not line.startswith("#"))
+    clients: dict[str, Client] = {}
+    while rest:
+        number = len(clients) + 1
+        found = CLIENT.match(rest)
+        end = found.end() if found else 0
+        if found is None or (rest[end:] and not BETWEEN.match(rest[end])):
+            raise BadClients(f"Client {number} is not written as `id:secret|grant|…`, such as `reader:…|ns:analytics:r`.")
+        client = _parse_client(found, number)
+        if client.client_id in clients:
+            raise BadClients(f"Client {number} has the id {client.client_id!r}, which another one has too.")
+        clients[client.client_id] = client
+        rest = rest[end:].lstrip(",\n ")
+    return clients
+
+
+def _parse_client(found: re.Match[str], number: int) -> Client:
+    secret = found["secret"].strip()
+    hashed = HASHED.fullmatch(secret)
+    if secret.startswith("$argon2") and (hashed is None or int(hashed[1]) > MOST_HASH_KIB):
+        raise BadClients(f"Client {number} has a secret that is hashed, and not as argon2id writes it ($argon2id$v=19$m=…,t=…,p=…$…$…).")
+    try:
+        return Client(found["id"], secret, parse_grants(part.strip() for part in found["grants"].split("|")))
+    except BadGrant as error:
+        raise BadClients(f"Client {number} ({found['id']}): {error.message}") from error
+
+
+class SecretChecker:
+    """Tells right secrets from wrong ones in a time that says nothing about either."""
+
+    def __init__(self, clients: Mapping[str, Client], key: bytes) -> None:
+        self._clients = clients
+        self._key = key
+        self._hashing = BoundedSemaphore(MOST_SIDE_BY_SIDE)
+        self._stranger = next((client for client in clients.values() if client.is_hashed), None)
+
+    def digest(self, client_id: str, secret: str) -> bytes:
+        """Return what stands for a pair in memory; it says nothing without this process's key."""
+        told = f"{len(client_id)}:{client_id}{secret}".encode("utf-8", "surrogatepass")
+        return hmac.new(self._key, told, hashlib.sha256).digest()
+
+    def find(self, client_id: str, secret: str) -> Client | None:
+        """Return the client whose id and secret these are. Slow for hashed secrets, and then for unknown clients too."""
+        client = self._clients.get(client_id)
+        known = client or self._stranger
+        if known is not None and known.is_hashed:
+            with self._hashing:
+                return client if _verify(secret, known.secret) and client is known else None
+        expected = self.digest(client_id, known.secret if known else "")
+        is_right = hmac.compare_digest(expected, self.digest(client_id, secret))
+        return client if is_right and client is not None else None
+
+
+def _verify(secret: str, hashed: str) -> bool:
+    try:
+        Argon2id.verify_phc_encoded(secret.encode("utf-8", "surrogatepass"), hashed)
+    except (InvalidKey, UnsupportedAlgorithm, ValueError):
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""What a principal may do, by namespace, and how settings, scopes and tokens write it down.
+
+Shape: `*` is everything; `ns:<name>:<r|w|rw|*>` is a right on one namespace and all that is nested in it. Levels are
+joined by `.`; a dot, a colon or anything else within a level is percent-encoded; `ns:*:r` is a right on every namespace.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Flag
+from urllib.parse import quote, unquote
+
+from duckicelake.errors import CatalogError
+
+Levels = tuple[str, ...]
+
+
+class Rights(Flag):
+    """What one may do in a namespace; any of them shows that it is there, and the names in it."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    MANAGE = 4
+    ALL = 8
+
+
+EVERYTHING = Rights.READ | Rights.WRITE | Rights.MANAGE | Rights.ALL
+WORDS = {
+    "r": Rights.READ,
+    "w": Rights.WRITE,
+    "rw": Rights.READ | Rights.WRITE,
+    "*": Rights.READ | Rights.WRITE | Rights.MANAGE,
+}
+GRANT = re.compile(r"ns:(?P<name>[!-9;-~]+):(?P<word>r|w|rw|\*)")
+BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+WHOLE = "*"
+
+
+class BadGrant(CatalogError):
+    """A text that is no grant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Rights on a namespace and what is nested in it; no levels: on all of them. Names are folded."""
+
+    levels: Levels
+    rights: Rights
+
+    def reaches(self, levels: Levels) -> bool:
+        """Tell whether it holds in that (folded) namespace."""
+        return levels[: len(self.levels)] == self.levels
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """All that a principal may do."""
+
+    each: tuple[Grant, ...] = ()
+
+    def on(self, levels: Levels) -> Rights:
+        """Return the rights in a namespace."""
+        folded = fold_levels(levels)
+        found = Rights.NONE
+        for grant in self.each:
+            if grant.reaches(folded):
+                found |= grant.rights
+        return found
+
+    def shows(self, levels: Levels) -> bool:
+        """Tell whether the namespace may be known: by a right in it, or in one nested in it."""
+        folded = fold_levels(levels)
+        return any(grant.reaches(folded) or grant.levels[: len(folded)] == folded for grant in self.each)
+
+    def covers(self, other: "Grants") -> bool:
+        """Tell whether everything that `other` allows is allowed by these."""
+        return all(asked.rights & ~self.on(asked.levels) == Rights.NONE for asked in other.each)
+
+    def within(self, scope: "Grants") -> "Grants":
+        """Return what both allow."""
+        both = [_meet(mine, asked) for mine in self.each for asked in scope.each]
+        return Grants(tuple(dict.fromkeys(grant for grant in both if grant.rights is not Rights.NONE)))
+
+
+ALL_GRANTS = Grants((Grant((), EVERYTHING),))
+
+
+def _meet(one: Grant, other: Grant) -> Grant:
+    longer = max(one.levels, other.levels, key=len)
+    return Grant(longer, one.rights & other.rights if one.reaches(longer) and other.reaches(longer) else Rights.NONE)
+
+
+def parse_grants(texts: Iterable[str]) -> Grants:
+    """Return the grants that texts name. Raises: BadGrant: one of them is none."""
+    return Grants(tuple(_parse_grant(text) for text in texts))
+
+
+def _parse_grant(text: str) -> Grant:
+    if text == WHOLE:
+        return Grant((), EVERYTHING)
+    found = GRANT.fullmatch(text)
+    if found is None or BROKEN_ESCAPE.search(found["name"]):
+        raise BadGrant(f"{text[:100]!r} is no grant; write `ns:<name>:<r|w|rw|*>` or `*`.")
+    if found["name"] == WHOLE:
+        return Grant((), WORDS[found["word"]])
+    try:
+        levels = tuple(unquote(level, errors="strict") for level in found["name"].split("."))
+    except UnicodeDecodeError as error:
+        raise BadGrant(f"{text[:100]!r} is not UTF-8 when its escapes are decoded.") from error
+    if not all(levels):
+        raise BadGrant(f"{text[:100]!r} has an empty level; write a dot within a name as %2E.")
+    return Grant(fold_levels(levels), WORDS[found["word"]])
+
+
+def format_grants(grants: Grants) -> str:
+    """Return the grants as a scope: parted by spaces, each as settings write it."""
+    return " ".join(_format_grant(grant) for grant in grants.each)
+
+
+def _format_grant(grant: Grant) -> str:
+    if grant == ALL_GRANTS.each[0]:
+        return WHOLE
+    word = next(word for word, rights in WORDS.items() if rights == grant.rights & WORDS[WHOLE])
+    name = ".".join(quote(level, safe="").replace(".", "%2E").replace("*", "%2A") for level in grant.levels) or WHOLE
+    return f"ns:{name}:{word}"
+
+
+def fold_levels(levels: Levels) -> Levels:
+    """Return a namespace in the one spelling that rights are compared by: DuckDB folds ASCII letters only."""
+    return tuple("".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in level) for level in levels)

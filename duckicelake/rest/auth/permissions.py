@@ -1,0 +1,134 @@
+"""The permission table: what each operation needs, and how what is denied is answered.
+
+Law: what a principal has no right in at all is hidden (404, as if it were not there); where it has some right,
+what is denied is said (403). An operation without a row is denied to everybody.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from duckicelake.access.grants import Levels, Rights
+from duckicelake.access.sessions import Session
+from duckicelake.errors import Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
+from duckicelake.rest.operations import OPERATIONS
+from duckicelake.rest.params import decode_segment, split_levels
+
+READ, WRITE, MANAGE, ALL, ANY = Rights.READ, Rights.WRITE, Rights.MANAGE, Rights.ALL, Rights.NONE
+
+
+Hidden = type[NoSuchTable] | type[NoSuchView] | type[NoSuchNamespace]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What an operation needs in the namespace of its path; `hides` is what a principal without any right there does not find.
+
+    `need` NONE: any right. `is_public`: no token. `is_open`: any principal, or checked where the body's names are known.
+    `shown`: a right in a nested namespace will do.
+    """
+
+    need: Rights = ANY
+    hides: Hidden = NoSuchTable
+    is_public: bool = False
+    is_open: bool = False
+    shown: bool = False
+
+
+PUBLIC, OPEN = Rule(is_public=True), Rule(is_open=True)
+
+RULES: Mapping[str, Rule] = {
+    "healthz": PUBLIC,
+    "readyz": PUBLIC,
+    "metrics": PUBLIC,
+    "getToken": PUBLIC,
+    "getConfig": OPEN,
+    "listNamespaces": OPEN,
+    "createNamespace": OPEN,
+    "loadNamespaceMetadata": Rule(ANY, NoSuchNamespace),
+    "namespaceExists": Rule(ANY, NoSuchNamespace, shown=True),
+    "dropNamespace": Rule(MANAGE, NoSuchNamespace),
+    "updateProperties": Rule(MANAGE, NoSuchNamespace),
+    "listTables": Rule(ANY, NoSuchNamespace),
+    "createTable": Rule(WRITE, NoSuchNamespace),
+    "registerTable": Rule(ALL, NoSuchNamespace),
+    "loadTable": Rule(READ),
+    "updateTable": Rule(WRITE),
+    "dropTable": Rule(WRITE),
+    "tableExists": Rule(ANY),
+    "unregisterTable": Rule(WRITE),
+    "loadCredentials": Rule(READ),
+    "signRequest": Rule(READ),
+    "reportMetrics": Rule(ANY),
+    "planTableScan": Rule(READ),
+    "fetchPlanningResult": Rule(READ),
+    "cancelPlanning": Rule(READ),
+    "fetchScanTasks": Rule(READ),
+    "renameTable": OPEN,
+    "commitTransaction": OPEN,
+    "listFunctions": Rule(ANY, NoSuchNamespace),
+    "loadFunction": Rule(READ, NoSuchNamespace),
+    "listViews": Rule(ANY, NoSuchNamespace),
+    "createView": Rule(WRITE, NoSuchNamespace),
+    "registerView": Rule(ALL, NoSuchNamespace),
+    "loadView": Rule(READ, NoSuchView),
+    "replaceView": Rule(WRITE, NoSuchView),
+    "dropView": Rule(WRITE, NoSuchView),
+    "viewExists": Rule(ANY, NoSuchView),
+    "renameView": OPEN,
+}
+
+UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
+PUBLIC_PATHS = frozenset(
+    path.encode() for path in (*UNGUARDED, *(operation.path for operation in OPERATIONS if RULES.get(operation.name, OPEN).is_public))
+)
+"""Paths as the client writes them; any other spelling of one is no public path."""
+
+WHAT: Mapping[Hidden, str] = {NoSuchTable: "Table", NoSuchView: "View", NoSuchNamespace: "Namespace"}
+
+
+async def check_permission(request: Request) -> None:
+    """Let the request's operation through, or refuse it as the table says.
+
+    Raises: NoSuchTable, NoSuchView, NoSuchNamespace: it is hidden. Forbidden: it is not. NotAuthorized: nobody asks
+    """
+    operation: str = getattr(request.scope.get("route"), "operation_id", None) or ""
+    rule = RULES.get(operation)
+    if rule is not None and rule.is_public:
+        return
+    session: Session | None = request.scope.get("session")
+    if session is None:
+        raise NotAuthorized("The request has no token; ask POST /v1/oauth/tokens for one.")
+    if rule is None:
+        raise Forbidden(f"Nobody may do this: {operation}.")
+    if not rule.is_open:
+        levels = split_levels(decode_segment(request.path_params["namespace"], "namespace"))
+        name = request.path_params.get("table") or request.path_params.get("view")
+        check_rule(session, rule, levels, None if name is None else decode_segment(name, "name"))
+
+
+def check_rule(session: Session, rule: Rule, levels: Levels, name: str | None = None) -> None:
+    """Raise what the rule says unless the session may do it in the namespace."""
+    rights = session.rights_on(levels)
+    if rights is not Rights.NONE and rule.need in rights:
+        return
+    is_shown = session.grants.shows(levels)
+    if rule.shown and is_shown:
+        return
+    shown = ".".join(levels)
+    if rights is Rights.NONE and not (is_shown and rule.hides is NoSuchNamespace):
+        whole = shown if name is None or rule.hides is NoSuchNamespace else f"{shown}.{name}"
+        raise rule.hides(f"{WHAT[rule.hides]} does not exist: {whole}")
+    raise Forbidden(f"The principal {session.client_id!r} has no right to do this in the namespace {shown!r}.")
+
+
+def check_write(session: Session, levels: Levels, hides: Hidden, name: str | None = None) -> None:
+    """Raise unless the session may change what is in a namespace that the body names."""
+    check_rule(session, Rule(WRITE, hides), levels, name)
+
+
+def check_manage(session: Session, levels: Levels) -> None:
+    """Raise Forbidden unless the session may make that namespace, which may be there or not."""
+    if Rights.MANAGE not in session.rights_on(levels):
+        raise Forbidden(f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}.")

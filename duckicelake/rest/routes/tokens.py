@@ -1,0 +1,124 @@
+"""Tokens: given to clients that prove who they are, and exchanged for newer ones."""
+
+import base64
+import binascii
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from duckicelake.access.issuing import ACCESS_TOKEN, Issued, OAuthRefusal, TokenRequest
+from duckicelake.errors import NotServed
+from duckicelake.rest.bodies import OAuthError, OAuthToken
+from duckicelake.rest.door import Door
+from duckicelake.rest.served import Served
+
+MOST_FORM_BYTES = 64 * 1024
+NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
+FORM_FIELDS = ("grant_type", "scope", "client_id", "client_secret", "subject_token", "subject_token_type", "requested_token_type")
+FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/x-www-form-urlencoded": {
+                "schema": {
+                    "type": "object",
+                    "required": ["grant_type"],
+                    "properties": {name: {"type": "string"} for name in FORM_FIELDS},
+                }
+            }
+        },
+    }
+}
+ANSWERED: dict[int | str, dict[str, Any]] = {
+    200: {"model": OAuthToken, "description": "A token."},
+    400: {"model": OAuthError, "description": "The request is refused, in RFC 6749's words."},
+    401: {"model": OAuthError, "description": "The client did not prove who it is."},
+}
+
+
+class TokenRoutes:
+    """Answers the operation that gives out tokens."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def operations(self) -> dict[str, Served]:
+        """Return what this module serves."""
+        return {"getToken": Served(self.get_token, responses=ANSWERED, body=FORM)}
+
+    async def get_token(self, request: Request) -> Response:
+        """Get a token, by a client's id and secret or in exchange for another token."""
+        accounts = self._door.accounts
+        if accounts is None:
+            raise NotServed("This server asks nobody who they are (require_auth is off), so it gives out no tokens; send no credential.")
+        try:
+            asked = await read_request(request)
+            now_s = time.time()
+            quick = accounts.is_quick(asked, now_s)
+            issued = accounts.issue(asked, now_s) if quick else await run_in_threadpool(accounts.issue, asked, now_s)
+        except OAuthRefusal as refusal:
+            return build_refusal(refusal)
+        return Response(encode_token(issued), headers=NO_STORE, media_type="application/json")
+
+
+async def read_request(request: Request) -> TokenRequest:
+    """Return what a request asks for. Raises: OAuthRefusal: it is malformed."""
+    body = await request.body()
+    if len(body) > MOST_FORM_BYTES:
+        raise OAuthRefusal("invalid_request", "The form is too long.")
+    peer = request.client.host if request.client else ""
+    return TokenRequest(parse_form(body), parse_basic(request.headers.getlist("authorization")), peer)
+
+
+def parse_form(body: bytes) -> Mapping[str, str]:
+    """Return a form's parameters; an empty one counts as absent. Raises: OAuthRefusal: one of them comes twice."""
+    try:
+        pairs = parse_qsl(body.decode(), strict_parsing=bool(body), errors="strict", max_num_fields=50)
+    except ValueError as error:
+        raise OAuthRefusal("invalid_request", "The body is no form (application/x-www-form-urlencoded).") from error
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise OAuthRefusal("invalid_request", "A parameter comes twice.")
+    return dict(pairs)
+
+
+def parse_basic(headers: list[str]) -> tuple[str, str] | None:
+    """Return id and secret of Basic authentication, None when there is none. Raises: OAuthRefusal: it is malformed."""
+    told = [header[6:].strip() for header in headers if header[:6].lower() == "basic "]
+    if not told:
+        return None
+    try:
+        [encoded] = told
+        client_id, colon, secret = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except (ValueError, binascii.Error) as error:
+        raise OAuthRefusal("invalid_request", "The Basic authentication is malformed.") from error
+    if not colon:
+        raise OAuthRefusal("invalid_request", "The Basic authentication has no colon between id and secret.")
+    return client_id, secret
+
+
+def encode_token(issued: Issued) -> bytes:
+    """Return the body of a token's answer."""
+    told: OAuthToken = {
+        "access_token": issued.token,
+        "token_type": "bearer",
+        "expires_in": issued.lifetime_s,
+        "issued_token_type": ACCESS_TOKEN,
+        "scope": issued.scope,
+    }
+    return json.dumps(told).encode()
+
+
+def build_refusal(refusal: OAuthRefusal) -> Response:
+    """Return the answer to what is refused; a client that did not prove itself is told how to."""
+    told: OAuthError = {"error": refusal.code, "error_description": refusal.description}
+    headers, status = dict(NO_STORE), 400
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"], status = str(refusal.retry_after_s), 429
+    elif refusal.code == "invalid_client":
+        headers["WWW-Authenticate"], status = 'Basic realm="duckicelake"', 401
+    return Response(json.dumps(told).encode(), status, headers, "application/json")

@@ -1,0 +1,211 @@
+"""Who may do what: every operation, for each kind of principal."""
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from duckicelake.rest.auth.permissions import RULES
+from duckicelake.rest.cache import TableCache
+from duckicelake.rest.door import Door
+from duckicelake.rest.metrics import Metrics
+from duckicelake.rest.router import add_operations
+from duckicelake.rest.routes.service import ServiceRoutes
+from tests.rest.auth.principals import Guarded
+
+SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "i", "type": "long", "required": False}]}
+UNKNOWN = "00000000-0000-4000-8000-000000000000"
+COMMIT = {"requirements": [{"type": "assert-table-uuid", "uuid": UNKNOWN}], "updates": []}
+VERSION = {
+    "version-id": 1,
+    "timestamp-ms": 1,
+    "schema-id": 0,
+    "summary": {},
+    "representations": [{"type": "sql", "sql": "SELECT 1 AS i", "dialect": "spark"}],
+    "default-namespace": ["a"],
+}
+VIEW_COMMIT = {"requirements": [{"type": "assert-view-uuid", "uuid": UNKNOWN}], "updates": []}
+TABLE = {"name": "t", "schema": SCHEMA}
+VIEW = {"name": "v", "schema": SCHEMA, "view-version": VERSION}
+REGISTER = {"name": "t", "metadata-location": "s3://lake/none/metadata/v1.metadata.json"}
+
+
+def identify(namespace: str, name: str) -> dict[str, Any]:
+    """A name as bodies have it."""
+    return {"namespace": [namespace], "name": name}
+
+
+def rename(name: str, source: str = "a", target: str = "a") -> dict[str, Any]:
+    """A renaming to what is there already."""
+    return {"source": identify(source, name), "destination": identify(target, "other")}
+
+
+def change(*namespaces: str) -> dict[str, Any]:
+    """A transaction on the tables `t` of some namespaces, which does not get through."""
+    return {"table-changes": [{"identifier": identify(name, "t"), **COMMIT} for name in namespaces]}
+
+
+REPORT = {"report-type": "scan-report"}
+HIDDEN, DENIED = 404, 403
+ASKED = [
+    # what, method, path, body, and the answers to: reader, writer, blind, owner, stranger
+    ("loadNamespaceMetadata", "GET", "namespaces/a", None, (200, 200, 200, 200, HIDDEN)),
+    ("namespaceExists", "HEAD", "namespaces/a", None, (204, 204, 204, 204, HIDDEN)),
+    ("dropNamespace", "DELETE", "namespaces/a", None, (DENIED, DENIED, DENIED, 409, HIDDEN)),
+    ("updateProperties", "POST", "namespaces/a/properties", {"removals": ["x"]}, (DENIED, DENIED, DENIED, 200, HIDDEN)),
+    ("createNamespace", "POST", "namespaces", {"namespace": ["a"]}, (DENIED, DENIED, DENIED, 409, DENIED)),
+    ("listTables", "GET", "namespaces/a/tables", None, (200, 200, 200, 200, HIDDEN)),
+    ("createTable", "POST", "namespaces/a/tables", TABLE, (DENIED, 409, 409, 409, HIDDEN)),
+    ("registerTable", "POST", "namespaces/a/register", REGISTER, (DENIED, DENIED, DENIED, DENIED, HIDDEN)),
+    ("loadTable", "GET", "namespaces/a/tables/t", None, (200, 200, DENIED, 200, HIDDEN)),
+    ("tableExists", "HEAD", "namespaces/a/tables/t", None, (204, 204, 204, 204, HIDDEN)),
+    ("updateTable", "POST", "namespaces/a/tables/t", COMMIT, (DENIED, 409, 409, 409, HIDDEN)),
+    ("dropTable", "DELETE", "namespaces/a/tables/none", None, (DENIED, 404, 404, 404, HIDDEN)),
+    ("unregisterTable", "POST", "namespaces/a/tables/none/unregister", None, (DENIED, 404, 404, 404, HIDDEN)),
+    ("loadCredentials", "GET", "namespaces/a/tables/t/credentials", None, (501, 501, DENIED, 501, HIDDEN)),
+    ("signRequest", "POST", "namespaces/a/tables/t/sign", {}, (501, 501, DENIED, 501, HIDDEN)),
+    ("planTableScan", "POST", "namespaces/a/tables/t/plan", {}, (501, 501, DENIED, 501, HIDDEN)),
+    ("fetchPlanningResult", "GET", "namespaces/a/tables/t/plan/1", None, (501, 501, DENIED, 501, HIDDEN)),
+    ("cancelPlanning", "DELETE", "namespaces/a/tables/t/plan/1", None, (501, 501, DENIED, 501, HIDDEN)),
+    ("fetchScanTasks", "POST", "namespaces/a/tables/t/tasks", {}, (501, 501, DENIED, 501, HIDDEN)),
+    ("reportMetrics", "POST", "namespaces/a/tables/t/metrics", REPORT, (204, 204, 204, 204, HIDDEN)),
+    ("renameTable", "POST", "tables/rename", rename("t"), (DENIED, 409, 409, 409, HIDDEN)),
+    ("renameTable", "POST", "tables/rename", rename("t", target="b"), (DENIED, HIDDEN, HIDDEN, HIDDEN, HIDDEN)),
+    ("renameTable", "POST", "tables/rename", rename("t", source="b"), (HIDDEN, HIDDEN, HIDDEN, HIDDEN, HIDDEN)),
+    ("commitTransaction", "POST", "transactions/commit", change("a"), (DENIED, 409, 409, 409, HIDDEN)),
+    ("commitTransaction", "POST", "transactions/commit", change("a", "b"), (DENIED, HIDDEN, HIDDEN, HIDDEN, HIDDEN)),
+    ("listFunctions", "GET", "namespaces/a/functions", None, (501, 501, 501, 501, HIDDEN)),
+    ("loadFunction", "GET", "namespaces/a/functions/f", None, (501, 501, DENIED, 501, HIDDEN)),
+    ("listViews", "GET", "namespaces/a/views", None, (200, 200, 200, 200, HIDDEN)),
+    ("createView", "POST", "namespaces/a/views", VIEW, (DENIED, 409, 409, 409, HIDDEN)),
+    ("registerView", "POST", "namespaces/a/register-view", REGISTER, (DENIED, DENIED, DENIED, DENIED, HIDDEN)),
+    ("loadView", "GET", "namespaces/a/views/v", None, (200, 200, DENIED, 200, HIDDEN)),
+    ("viewExists", "HEAD", "namespaces/a/views/v", None, (204, 204, 204, 204, HIDDEN)),
+    ("replaceView", "POST", "namespaces/a/views/v", VIEW_COMMIT, (DENIED, 409, 409, 409, HIDDEN)),
+    ("dropView", "DELETE", "namespaces/a/views/none", None, (DENIED, 404, 404, 404, HIDDEN)),
+    ("renameView", "POST", "views/rename", rename("v"), (DENIED, 409, 409, 409, HIDDEN)),
+    ("renameView", "POST", "views/rename", rename("v", target="b"), (DENIED, HIDDEN, HIDDEN, HIDDEN, HIDDEN)),
+]
+PRINCIPALS = ("reader", "writer", "blind", "owner", "stranger")
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "path", "body", "statuses"), ASKED, ids=[f"{row[0]}-{index}" for index, row in enumerate(ASKED)]
+)
+def test_each_principal_may_do_what_it_has_rights_for(
+    guarded: Guarded, name: str, method: str, path: str, body: Any, statuses: tuple[int, ...]
+) -> None:
+    """Whoever has the right gets as far as the catalog's own answer; others get 403, or 404 as for what is not there."""
+    assert name in RULES
+    answers = [guarded.ask(principal, method, path, body) for principal in PRINCIPALS]
+    assert tuple(answer.status for answer in answers) == statuses
+    for answer in answers:
+        if answer.status in (DENIED, HIDDEN) and method != "HEAD":
+            assert answer.error[0] == answer.status
+
+
+@pytest.mark.parametrize(
+    ("method", "hidden", "missing"),
+    [
+        ("GET", "namespaces/b", "namespaces/c"),
+        ("GET", "namespaces/b/tables", "namespaces/c/tables"),
+        ("GET", "namespaces/b/tables/t", "namespaces/c/tables/t"),
+        ("GET", "namespaces/b/views/v", "namespaces/c/views/v"),
+        ("DELETE", "namespaces/b/tables/t", "namespaces/c/tables/t"),
+        ("DELETE", "namespaces/b", "namespaces/c"),
+        ("GET", "namespaces?parent=b", "namespaces?parent=c"),
+    ],
+)
+def test_what_is_hidden_looks_as_if_it_were_not_there(guarded: Guarded, method: str, hidden: str, missing: str) -> None:
+    """The same words as an administrator gets for what is missing."""
+    told = guarded.ask("reader", method, hidden).json["error"]
+    assert told == {**guarded.ask("admin", method, missing).json["error"], "message": told["message"]}
+    assert told["message"].replace("b", "c") == guarded.ask("admin", method, missing).json["error"]["message"].replace("b", "c")
+
+
+def test_lists_show_what_one_has_a_right_in(guarded: Guarded) -> None:
+    """And the parents of that; an administrator sees all."""
+    listed = {who: guarded.get(who, "namespaces").json["namespaces"] for who in ("reader", "nested", "stranger", "admin")}
+    assert listed == {"reader": [["a"]], "nested": [["deep"]], "stranger": [], "admin": [["a"], ["b"], ["deep"], ["main"]]}
+    assert guarded.get("nested", "namespaces?parent=deep").json["namespaces"] == [["deep", "er"]]
+    assert guarded.get("reader", "namespaces?parent=a").json["namespaces"] == []
+
+
+def test_a_parent_of_what_one_may_is_there_and_closed(guarded: Guarded) -> None:
+    """Its existence is known, what it holds is not."""
+    assert guarded.ask("nested", "HEAD", "namespaces/deep").status == 204
+    assert guarded.get("nested", "namespaces/deep").error == (403, "NotAuthorizedException")
+    assert guarded.get("nested", "namespaces/deep/tables").error == (403, "NotAuthorizedException")
+    assert guarded.get("nested", "namespaces/deep%1Fer/tables/t").status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["namespaces/B/tables/t", "namespaces/%62/tables/t", "namespaces/b/tables/T", "namespaces/a%2F..%2Fb/tables/t"]
+)
+def test_spelling_opens_nothing(guarded: Guarded, path: str) -> None:
+    """Case, escapes and steps lead to the same decision."""
+    assert guarded.get("reader", path).error == (404, "NoSuchTableException")
+    assert guarded.get("reader", "namespaces/A/tables/T").status == 200
+
+
+def test_a_ready_answer_is_for_those_who_may_read_it(fresh: Guarded) -> None:
+    """What one principal's load made ready, another without the right does not get; nor does one with a narrower token."""
+    path = "namespaces/b/tables/t"
+    assert [fresh.get("admin", path).status for _ in range(2)] == [200, 200]
+    hits = fresh.server.count("duckicelake_table_cache_total", outcome="hit")
+    assert hits > 0
+    assert fresh.get("reader", path).status == 404
+    narrow = {"Authorization": f"Bearer {fresh.token('admin', 'ns:a:r')}"}
+    assert fresh.server.get(path, narrow).status == 404
+    assert fresh.server.get("namespaces/a/tables/t", narrow).status == 200
+    assert fresh.server.count("duckicelake_table_cache_total", outcome="hit") == hits
+
+
+def test_nobody_without_all_rights_chooses_where_files_lie(fresh: Guarded) -> None:
+    """A location could hold the places of tables to come; the one that a staged table was given may be said again."""
+    table = {**TABLE, "name": "mine", "location": f"{fresh.lake.iceberg_path}a"}
+    assert fresh.ask("owner", "POST", "namespaces/a/tables", table).error == (403, "NotAuthorizedException")
+    view = {**VIEW, "name": "seen", "location": f"{fresh.lake.iceberg_path}a"}
+    assert fresh.ask("owner", "POST", "namespaces/a/views", view).error == (403, "NotAuthorizedException")
+    moved = {"requirements": [], "updates": [{"action": "set-location", "location": f"{fresh.lake.iceberg_path}a"}]}
+    assert fresh.ask("owner", "POST", "namespaces/a/tables/t", moved).error == (403, "NotAuthorizedException")
+    assert fresh.ask("admin", "POST", "namespaces/a/tables", {**table, "location": f"{fresh.lake.iceberg_path}x/y"}).status == 200
+
+
+def test_a_staged_table_is_made_where_it_was_given_a_place(fresh: Guarded) -> None:
+    """The commit that makes it repeats uuid and location; another uuid's place is not to be had."""
+    staged = fresh.ask("writer", "POST", "namespaces/a/tables", {**TABLE, "name": "made", "stage-create": True}).json["metadata"]
+    schema, spec, order = staged["schemas"][0], staged["partition-specs"][0], staged["sort-orders"][0]
+    updates = [
+        {"action": "assign-uuid", "uuid": UNKNOWN},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": schema},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": spec},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": order},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": staged["location"]},
+    ]
+    body = {"requirements": [{"type": "assert-create"}], "updates": updates}
+    assert fresh.ask("writer", "POST", "namespaces/a/tables/made", body).error == (403, "NotAuthorizedException")
+    updates[0] = {"action": "assign-uuid", "uuid": staged["table-uuid"]}
+    made = fresh.ask("writer", "POST", "namespaces/a/tables/made", body)
+    assert made.status == 200, made.body
+    assert made.json["metadata"]["location"] == staged["location"]
+
+
+def test_every_route_has_a_row() -> None:
+    """Whoever adds an operation says what it needs; without a row nobody may do it."""
+    app, door = FastAPI(), Door(TableCache(0), Metrics())
+    add_operations(app, door)
+    ServiceRoutes(door).add(app)
+    routed = {route.operation_id for route in app.routes if isinstance(route, APIRoute)}
+    assert routed == set(RULES)
+
+
+def test_every_row_is_tried() -> None:
+    """Each operation that needs a right is asked for by each kind of principal."""
+    tried = {row[0] for row in ASKED} | {"listNamespaces"}
+    assert {name for name, rule in RULES.items() if not rule.is_public} - tried == {"getConfig"}
