@@ -17,6 +17,7 @@ HAS_TABLE = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::t
 SELECT_LAKE_SCHEMAS = "SELECT schemaname FROM pg_tables WHERE tablename = 'ducklake_metadata' ORDER BY schemaname"
 SELECT_DATA_PATH = "SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
 SELECT_DATA_PATH_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL")
+SELECT_ICEBERG_PATH_OF = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'iceberg_path'")
 SELECT_ICEBERG_PATH = "SELECT value FROM iceberg_setting WHERE key = 'iceberg_path'"
 
 
@@ -78,7 +79,7 @@ def read_paths(conn: psycopg.Connection, lake: LakeSettings) -> LakeSettings:
     _check_same(lake, "iceberg_path", lake.iceberg_path, kept)
     iceberg_path = kept or lake.iceberg_path or find_path_beside(data_path or "")
     if kept is None:
-        _check_neighbours(conn, lake, iceberg_path)
+        _check_neighbours(conn, lake, data_path or "", iceberg_path)
     return lake.model_copy(update={"data_path": data_path, "iceberg_path": iceberg_path})
 
 
@@ -97,22 +98,36 @@ def find_path_beside(data_path: str) -> str:
     return f"{root}{'://' if root else ''}{top}/{'iceberg' if last == 'data' else last + '-iceberg'}/"
 
 
-def _check_neighbours(conn: psycopg.Connection, lake: LakeSettings, iceberg_path: str) -> None:
-    """Refuse an ICEBERG_PATH under the DATA_PATH of another lake in the same database, which would clean up there.
+def _check_neighbours(conn: psycopg.Connection, lake: LakeSettings, data_path: str, iceberg_path: str) -> None:
+    """Refuse an ICEBERG_PATH under the DATA_PATH of another lake in the same database, which would clean up there, and the opposite.
 
     Raises: SettingsError: names the other lake's schema
     """
     others = [schema for (schema,) in conn.execute(SELECT_LAKE_SCHEMAS).fetchall() if schema != lake.metadata_schema]
     for schema in others:
-        try:
-            row = conn.execute(SELECT_DATA_PATH_OF.format(sql.Identifier(schema))).fetchone()
-            if row is not None:
-                check_beside(row[0], iceberg_path)
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn):
-            # a lake that is not ours to read, or of another version
-            continue
-        except BadRequest as error:
-            raise SettingsError(f"Lake {lake.name!r}: in the lake of schema {schema!r}: {error.message} Set iceberg_path.") from error
+        theirs = _find_value(conn, SELECT_DATA_PATH_OF, schema)
+        if theirs is not None:
+            _check_beside_other(lake, schema, (theirs, iceberg_path), "Set iceberg_path.")
+        theirs = _find_value(conn, SELECT_ICEBERG_PATH_OF, schema)
+        if theirs is not None:
+            remedy = "This lake's clean-up would remove the other one's files: copy its tables with DuckDB into a lake elsewhere."
+            _check_beside_other(lake, schema, (data_path, theirs), remedy)
+
+
+def _find_value(conn: psycopg.Connection, query: sql.SQL, schema: str) -> str | None:
+    try:
+        row = conn.execute(query.format(sql.Identifier(schema))).fetchone()
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable):
+        # a lake that is not ours to read, of another version, or not prepared
+        return None
+    return None if row is None else row[0]
+
+
+def _check_beside_other(lake: LakeSettings, schema: str, paths: tuple[str, str], remedy: str) -> None:
+    try:
+        check_beside(*paths)
+    except BadRequest as error:
+        raise SettingsError(f"Lake {lake.name!r}: in the lake of schema {schema!r}: {error.message} {remedy}") from error
 
 
 def _create(conn: psycopg.Connection, lake: LakeSettings, extension_folder: Path) -> None:

@@ -170,11 +170,16 @@ def _open(pool: ConnectionPool[LakeConnection], ask: Callable[[psycopg.Connectio
         usual, conn.timeout_s = conn.timeout_s, FROZEN_S
         try:
             found = ask(conn)
-        except BaseException as error:
+        except psycopg.OperationalError:
             conn.close()
             pool.putconn(conn)
-            if not isinstance(error, psycopg.OperationalError) or monotonic() > ends:
+            if monotonic() > ends:
                 raise
+        except BaseException:
+            # an answer was taken badly: the connection is as good as before
+            conn.timeout_s = usual
+            pool.putconn(conn)
+            raise
         else:
             conn.timeout_s = usual
             return conn, found

@@ -56,6 +56,10 @@ RELATIVE = (
     "UPDATE ducklake_metadata SET value = '/absolute/path/' WHERE key = 'data_path' AND scope IS NULL, "
     "and attach the lake without DATA_PATH. The files stay where they are."
 )
+PLAIN = (
+    "Name the same folder without, with UPDATE ducklake_metadata SET value = '…' WHERE key = 'data_path' AND scope IS NULL; in an object "
+    "store an empty part is a name of its own: copy the lake's tables with DuckDB into a lake without one."
+)
 LOCK_TRIES, LOCK_PAUSE_S = 600, 0.05
 NEVER_IDLE = "Other transactions hold the lake's tables all the time; end the long ones, or try again when the lake is quieter."
 OURS: Sequence[tuple[LiteralString, str]] = (
@@ -180,8 +184,9 @@ def check_supported(settings: dict[str, str]) -> None:
 
 
 def check_absolute(data_path: str) -> None:
-    """Refuse a DATA_PATH that means another folder to everybody who reads it, or lies in a store we do not speak."""
+    """Refuse a DATA_PATH that means another folder to everybody who reads it, or lies where we cannot read."""
     if data_path.startswith(("/", "file:/", "s3://", "s3a://", "s3n://")):
+        _check_plain("The lake's DATA_PATH", data_path, PLAIN)
         return
     if "://" in data_path:
         raise Unsupported(
@@ -191,8 +196,17 @@ def check_absolute(data_path: str) -> None:
     raise BadRequest(f"The lake's DATA_PATH {data_path!r} {RELATIVE}")
 
 
+def _check_plain(what: str, path: str, remedy: str) -> None:
+    """Refuse a path that has another spelling, or names objects that S3 clients cannot name."""
+    below = with_slash(path)[:-1]
+    below = below.partition("://")[2] if below.startswith("s3") else below.removeprefix("file:").lstrip("/")
+    if below and not {"", ".", ".."}.isdisjoint(below.split("/")):
+        raise BadRequest(f"{what} {path!r} has an empty, '.' or '..' part. {remedy}")
+
+
 def check_beside(data_path: str, iceberg_path: str) -> None:
     """Refuse paths of which one holds the other: DuckLake's orphan clean-up deletes files it does not know under DATA_PATH."""
+    _check_plain("ICEBERG_PATH", iceberg_path, "Choose a plain folder.")
     ours, ducklakes = _plain(iceberg_path), _plain(data_path)
     if ours.startswith(ducklakes) or ducklakes.startswith(ours):
         raise BadRequest(
@@ -202,7 +216,11 @@ def check_beside(data_path: str, iceberg_path: str) -> None:
 
 
 def _plain(path: str) -> str:
-    return with_slash(path).removeprefix("file://")
+    """Return one spelling of a folder, to compare by."""
+    folder = with_slash(path)
+    if folder.startswith(("s3a://", "s3n://")):
+        return "s3://" + folder.partition("://")[2]
+    return folder if "://" in folder and not folder.startswith("file:") else re.sub("/+", "/", folder.removeprefix("file:"))
 
 
 def with_slash(path: str) -> str:

@@ -10,6 +10,8 @@ from uuid import UUID
 
 from duckicelake.lake.rows import TableRow
 
+S3_SCHEMES = ("s3a://", "s3n://")
+SLASHES = re.compile("/{2,}")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -19,9 +21,11 @@ def to_uri(path: str) -> str:
 
 
 def to_canonical(uri: str) -> str:
-    """Return one spelling of a URI, to compare by: `file:/a` and `/a` are `file:///a`."""
-    path = uri.removeprefix("file:") if uri.startswith("file:") else uri
-    return "file:///" + path.lstrip("/") if path.startswith("/") else uri
+    """Return one spelling of a URI, to compare by: `file:/a` and `/a` are `file:///a`, `s3a://b` and `s3n://b` are `s3://b`."""
+    if uri.startswith(S3_SCHEMES):
+        return "s3://" + uri.partition("://")[2]
+    path = uri.removeprefix("file:")
+    return "file://" + SLASHES.sub("/", path) if path.startswith("/") else uri
 
 
 def has_steps(uri: str) -> bool:

@@ -79,6 +79,7 @@ def test_several_lakes_of_one_database_are_served_side_by_side(lake: FreshLake, 
 
 def test_a_whole_bucket_needs_another_place_for_iceberg(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
     """Without one it says so, a folder inside is refused, one in another bucket is taken."""
+    abandon_lake(to_settings(lake, lake.metadata_schema))
     with pytest.raises(SettingsError, match="set iceberg_path"):
         adopt("whole", "s3://lake/")
     with pytest.raises(BadRequest, match="one under the other"):
@@ -108,6 +109,13 @@ def test_no_lake_gets_its_iceberg_files_below_another(lake: FreshLake, adopt: Ad
     with pytest.raises(SettingsError, match="schema 'outer'.*Set iceberg_path"):
         adopt("inner", f"{tmp_path}/files/below/data/")
     assert prepare(lake, tmp_path, "inner", iceberg_path=f"{tmp_path}/elsewhere/").iceberg_path == f"{tmp_path}/elsewhere/"
+
+
+def test_no_lake_comes_around_anothers_iceberg_files(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
+    """Its own orphan clean-up would delete them."""
+    adopt("inner", f"{tmp_path}/files/inner/data/", iceberg_path=f"{tmp_path}/files/inner/iceberg/")
+    with pytest.raises(SettingsError, match="schema 'inner'.*copy its tables"):
+        adopt("outer", f"{tmp_path}/files/", iceberg_path=f"{tmp_path}/elsewhere/")
 
 
 @pytest.mark.parametrize(

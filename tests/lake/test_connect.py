@@ -6,12 +6,13 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, ServiceUnavailable, Unsupported
-from duckicelake.lake.connect import ERRORS_BY_SQLSTATE, Lake, close_lake, open_lake, reading, writing
+from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, NoSuchTable, ServiceUnavailable, Unsupported
+from duckicelake.lake.connect import ERRORS_BY_SQLSTATE, Lake, close_lake, look, open_lake, reading, writing
 from duckicelake.lake.read import read_position
 from tests.lake.wire import wire_to
 from tests.support.lakes import FreshLake
@@ -56,6 +57,21 @@ def test_an_error_inside_leaves_nothing(opened: Lake, lake: FreshLake, error: Ba
     with writing(opened) as conn:
         conn.execute(INSERT_SETTING, {"key": "next"})
     assert keys(lake) == ["iceberg_path", "next"]
+
+
+def test_a_look_that_finds_nothing_costs_no_connection(opened: Lake) -> None:
+    """What its caller makes of the answer goes on unchanged, and the next look has the same connection."""
+    pids: list[int] = []
+
+    def find_nothing(conn: psycopg.Connection) -> None:
+        pids.append(conn.info.backend_pid)
+        conn.execute("SELECT 1")
+        raise NoSuchTable("Table does not exist: main.t")
+
+    for _ in range(5):
+        with pytest.raises(NoSuchTable):
+            look(opened, find_nothing)
+    assert len(set(pids)) == 1
 
 
 def test_a_reading_transaction_writes_nothing(opened: Lake, lake: FreshLake) -> None:

@@ -12,7 +12,7 @@ from psycopg import connect
 
 from duckicelake.backends.ducklake import LakeAddress, create_lake
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
-from duckicelake.lake.install import check_beside, install, uninstall
+from duckicelake.lake.install import check_absolute, check_beside, install, uninstall
 from tests.lake.bare import list_relations, make_bare_lake
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
@@ -191,6 +191,15 @@ def test_an_option_of_one_table_is_not_the_lakes(lake: FreshLake) -> None:
     install(conn, lake.metadata_schema, lake.iceberg_path)
 
 
+@pytest.mark.parametrize("path", ["s3://b/da//ta/", "s3://b//", "/lake/../data/", "file:///lake/./data", "/lake//data/", "s3a://b/x/.."])
+def test_a_path_has_one_spelling(path: str) -> None:
+    """Checks of where things lie could not be trusted otherwise, and S3 clients have no name for an empty part."""
+    with pytest.raises(BadRequest, match="part"):
+        check_absolute(path)
+    with pytest.raises(BadRequest, match="part"):
+        check_beside("s3://other/data/", path)
+
+
 @pytest.mark.parametrize(
     ("data_path", "iceberg_path"),
     [
@@ -202,6 +211,10 @@ def test_an_option_of_one_table_is_not_the_lakes(lake: FreshLake) -> None:
         pytest.param("file:///lake/data/", "/lake/data/iceberg/", id="below a URI"),
         pytest.param("s3://b/lake/data/", "s3://b/lake/", id="above: a namespace may be called data"),
         pytest.param("s3://b/data/", "s3://b/", id="a whole bucket above"),
+        pytest.param("s3a://b/", "s3://b/ice/", id="another scheme of S3's"),
+        pytest.param("s3://b/", "s3n://b/ice/", id="an old scheme of S3's"),
+        pytest.param("file:/lake/data/", "/lake/data/ice/", id="a URI with one slash"),
+        pytest.param("/lake//data/", "/lake/data/ice/", id="more slashes than needed"),
     ],
 )
 def test_the_two_paths_never_hold_one_another(data_path: str, iceberg_path: str) -> None:

@@ -1,6 +1,6 @@
 """Where tables are and were: nobody else's files may come into a table's locations.
 
-Locations are compared in one spelling: `file:/a` is `file:///a`.
+Locations are compared in one spelling: `file:/a` is `file:///a`, `s3a://b` is `s3://b`.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,11 @@ import psycopg
 
 SELECT_NEIGHBOUR = """
 SELECT n.location FROM (
-    SELECT t.table_id, t.location, regexp_replace(t.location, '^file:/+', 'file:///') AS plain FROM iceberg_table t
+    SELECT t.table_id, t.location, regexp_replace(regexp_replace(t.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///') AS plain
+      FROM iceberg_table t
     UNION ALL
-    SELECT l.table_id, l.location, regexp_replace(l.location, '^file:/+', 'file:///') FROM iceberg_location l
+    SELECT l.table_id, l.location, regexp_replace(regexp_replace(l.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///')
+      FROM iceberg_location l
 ) n
  WHERE n.table_id <> %(table_id)s
    AND (starts_with(%(location)s || '/', n.plain || '/') OR starts_with(n.plain || '/', %(location)s || '/'))
@@ -30,7 +32,7 @@ def find_neighbour(conn: psycopg.Connection, table_id: int, location: str) -> st
 
 SELECT_VIEW_NEIGHBOUR = """
 SELECT n.location FROM (
-    SELECT p.location, regexp_replace(rtrim(p.location, '/'), '^file:/+', 'file:///') AS plain
+    SELECT p.location, regexp_replace(regexp_replace(rtrim(p.location, '/'), '^s3[an]://', 's3://'), '^file:/+', 'file:///') AS plain
       FROM iceberg_view v
       JOIN ducklake_view d ON d.view_id = v.view_id AND d.end_snapshot IS NULL,
            LATERAL (VALUES (v.metadata::json ->> 'location'), (regexp_replace(v.metadata_location, '/[^/]*$', ''))) AS p(location)
@@ -52,7 +54,7 @@ SELECT coalesce(max(n.metadata_version), 0) FROM (
     UNION ALL
     SELECT l.location, l.metadata_version FROM iceberg_location l
 ) n
- WHERE regexp_replace(n.location, '^file:/+', 'file:///') = %(location)s
+ WHERE regexp_replace(regexp_replace(n.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///') = %(location)s
 """
 
 
@@ -70,7 +72,7 @@ SELECT n.location FROM (
 ) n
  WHERE n.table_id <> %(table_id)s
    AND EXISTS (SELECT FROM unnest(%(uris)s::text[]) u
-                WHERE starts_with(u, regexp_replace(n.location, '^file:/+', 'file:///') || '/'))
+                WHERE starts_with(u, regexp_replace(regexp_replace(n.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///') || '/'))
  LIMIT 1
 """
 

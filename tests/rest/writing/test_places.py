@@ -77,6 +77,21 @@ def test_no_location_holds_data_path(lake: FreshLake) -> None:
             assert client.create(location=location).error == (400, "BadRequestException"), location
 
 
+@pytest.mark.parametrize("scheme", ["s3a://", "s3n://"])
+def test_a_place_is_one_whatever_scheme_names_it(lake: FreshLake, scheme: str) -> None:
+    """DATA_PATH, another table's location and what lies below it are refused under every name that S3 has."""
+    with serve(make_settings(lake, allowed_locations=("*",))) as server:
+        client = open_client(server, lake)
+        base = client.create("one", location=f"{lake.iceberg_path}one").json["metadata"]
+        rows = read_rows(lake)
+        for location in (f"{lake.data_path}x", f"{lake.iceberg_path}one", f"{lake.iceberg_path}one/below"):
+            other = location.replace("s3://", scheme)
+            assert client.create("two", location=other).error == (400, "BadRequestException"), other
+        stray = data_file(base | {"location": lake.data_path.replace("s3://", scheme)}, "x")
+        assert client.commit(client.append(base, 9_000_000_001, [stray]), name="one").error == (400, "BadRequestException")
+        assert read_rows(lake) == rows
+
+
 def test_everywhere_takes_names_without_a_folder(lake: FreshLake) -> None:
     """With `*` a client's words are kept as they are, and shown so."""
     with serve(make_settings(lake, allowed_locations=("*",))) as server:
