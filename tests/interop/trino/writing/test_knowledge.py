@@ -64,7 +64,6 @@ def test_the_past_is_found_by_time_and_by_version(filled: Story) -> None:
     filled.refuse("SELECT * FROM {t} FOR VERSION AS OF BIGINT '999999'", "snapshot ID does not exists|snapshot")
     filled.run(f"INSERT INTO {{t}} SELECT * FROM {{t}} FOR VERSION AS OF BIGINT '{first}' WHERE id = 29")
     assert filled.run("SELECT name FROM {t} WHERE id = 29") == [("n29",)]
-    filled.check_going_on()
 
 
 def test_statistics_are_written_read_and_dropped(filled: Story) -> None:
@@ -85,7 +84,6 @@ def test_statistics_are_written_read_and_dropped(filled: Story) -> None:
     assert filled.load()["statistics"] == []
     filled.run("ANALYZE {t} WITH (columns = ARRAY['part'])")
     assert {row[0]: row[2] for row in filled.run("SHOW STATS FOR {t}")} == {"id": None, "part": 2.0, "name": None, None: None}
-    filled.check_going_on()
 
 
 def test_branches_and_tags_of_others_are_read(filled: Story) -> None:

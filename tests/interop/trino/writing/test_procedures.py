@@ -28,7 +28,7 @@ def fill(story: Story, format_version: int = 2) -> list[int]:
     return story.list_snapshots()
 
 
-@pytest.mark.parametrize("format_version", [2, 3])
+@pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_rewriting_changes_no_rows(story: Story, format_version: int) -> None:
     """Data files with their deletes, a partition's alone, and manifests; every snapshot reads as before."""
     ids = fill(story, format_version)

@@ -67,7 +67,6 @@ def test_tables_are_described_as_they_were_made(story: Story) -> None:
     assert columns == [("id", "the key", False), ("name", None, True), ("at", None, True)]
     assert story.ask("SELECT comment, tags['owner'] FROM duckdb_tables() WHERE schema_name = 'ns'") == [("hello", "ann")]
     story.refuse("INSERT INTO {t} (name) VALUES ('x')", "NULL value not allowed for NOT NULL column")
-    story.check_going_on()
 
 
 def test_tables_are_made_of_queries(story: Story) -> None:
@@ -106,10 +105,9 @@ def test_locations_are_those_asked_for(story: Story) -> None:
     story.run(f"CREATE TABLE {{c}}.ns.u (id integer) WITH (data_location = '{story.served.lake.iceberg_path}beside')")
     story.refuse("INSERT INTO {c}.ns.u VALUES 1", "does not lie in the table's location")
     assert story.check("u") == 0
-    story.check_going_on()
 
 
-@pytest.mark.parametrize("file_format", ["ORC", "AVRO"])
+@pytest.mark.parametrize("file_format", ["ORC", pytest.param("AVRO", marks=pytest.mark.long)])
 def test_other_formats_of_files_are_refused_by_name(story: Story, file_format: str) -> None:
     """Trino makes the table first: it is there and empty, until it gets Parquet."""
     story.refuse(
