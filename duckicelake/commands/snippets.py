@@ -93,6 +93,8 @@ def format_trino(facts: Facts) -> str:
         "iceberg.rest-catalog.warehouse": facts.warehouse,
         "iceberg.rest-catalog.case-insensitive-name-matching": "true",
         "iceberg.rest-catalog.nested-namespace-enabled": "true",
+        # Trino does not ask for gc.enabled, and knows no file that DuckLake's rows alone name.
+        "iceberg.remove-orphan-files.min-retention": "36500d",
     }
     if facts.s3_access_key_id is not None:
         properties |= {"fs.native-s3.enabled": "true", "s3.path-style-access": "true"}

@@ -1,5 +1,6 @@
 """A served lake as Trino shows it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,8 @@ class TrinoReader:
         return self.trino.arrow(sql.format(self.catalog)).to_pylist()
 
 
-def open_trino(trino: Trino, served: Served) -> TrinoReader:
-    """The running Trino, with this catalog added."""
+def open_trino(trino: Trino, served: Served, more: Mapping[str, str] | None = None) -> TrinoReader:
+    """The running Trino, with this catalog added; `more` are settings of the connector."""
     store = served.lake.store
     properties = {
         "iceberg.catalog.type": "rest",
@@ -44,7 +45,7 @@ def open_trino(trino: Trino, served: Served) -> TrinoReader:
         "s3.aws-access-key": store.access_key_id or "",
         "s3.aws-secret-key": store.secret_access_key or "",
     }
-    return TrinoReader(trino, trino.add(properties))
+    return TrinoReader(trino, trino.add({**properties, **(more or {})}))
 
 
 def fold_names(table: pa.Table) -> pa.Table:
