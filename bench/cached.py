@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from bench.accounting import Meter, find_tree, list_processes
@@ -40,6 +40,12 @@ CASES = (
 )
 
 
+GUARDED_CASES = (
+    Case("200 with a token, 32 connections", "small_body", MANY),
+    Case("200 with a token and keys, 32 connections", "small_body", MANY, {"X-Iceberg-Access-Delegation": "vended-credentials"}),
+)
+
+
 def measure_cached(stand: Stand, scale: Scale) -> Result:
     """Return what an answer costs that is ready, and what it asks of Postgres and of the store."""
     seed_table(stand, Growing("small_body", 1, 1))
@@ -48,6 +54,9 @@ def measure_cached(stand: Stand, scale: Scale) -> Result:
     path = stand.table_path("small_body")
     with store_stopped(stand):
         stopped = run_load(_plan(stand, path, STOPPED_REQUESTS, MANY, {}), lambda run: run())
+    token = stand.guard_server()
+    rows += [_measure_case(stand, replace(case, headers={**case.headers, **token}), scale) for case in GUARDED_CASES]
+    stand.restart_server()
     return Result(TITLE, rows, {"answered_200_while_the_store_was_stopped": stopped.statuses.get("200", 0), "asked": STOPPED_REQUESTS})
 
 
@@ -86,7 +95,9 @@ def format_statuses(outcome: Outcome) -> str:
 
 def _measure_case(stand: Stand, case: Case, scale: Scale) -> dict[str, Cell]:
     path = stand.table_path(case.table)
-    status, headers, body = stand.server.fetch(path)
+    # what is asked for gzipped is weighed as it was
+    plain = {name: text for name, text in case.headers.items() if name != "Accept-Encoding"}
+    status, headers, body = stand.server.fetch(path, plain)
     assert status == 200, body
     sent = {"If-None-Match": headers["etag"]} if case.is_conditional else {}
     load = _plan(stand, path, int(scale.requests * case.share), case.connections, {**case.headers, **sent})

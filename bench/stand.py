@@ -116,6 +116,18 @@ class Stand:
         self.server.stop()
         self.server = start_server(self.home, self.server.port)
 
+    def guard_server(self) -> Mapping[str, str]:
+        """Let the server ask for tokens from now on, and return the header that one of them makes."""
+        self.server.stop()
+        settings = {"DUCKICELAKE_REQUIRE_AUTH": "1", "DUCKICELAKE_OAUTH_CLIENTS": "bench:secret-of-bench|*"}
+        self.server = start_server(self.home, self.server.port, settings)
+        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=REQUEST_SECONDS)
+        form = "grant_type=client_credentials&client_id=bench&client_secret=secret-of-bench"
+        connection.request("POST", "/v1/oauth/tokens", form, {"Content-Type": "application/x-www-form-urlencoded"})
+        token = json.loads(connection.getresponse().read())["access_token"]
+        connection.close()
+        return {"Authorization": f"Bearer {token}"}
+
     def table_path(self, name: str) -> str:
         """Return where a table of the benchmarks is loaded from."""
         return f"/v1/{self.lake.name}/namespaces/{NAMESPACE}/tables/{name}"
@@ -140,9 +152,9 @@ def temporary_home() -> Generator[Path]:
         yield Path(folder) / "home"
 
 
-def start_server(home: Path, port: int) -> Server:
+def start_server(home: Path, port: int, settings: Mapping[str, str] | None = None) -> Server:
     """Return a server on the home that is ready for work; it starts Postgres and S3 when nobody runs them there."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("DUCKICELAKE_")}
+    kept = dict(settings or {}) | {name: text for name, text in os.environ.items() if not name.startswith("DUCKICELAKE_")}
     log_path = open_home(home).make_folder("log") / "serve.log"
     began = time.perf_counter()
     with log_path.open("ab") as log:

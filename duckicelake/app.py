@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.issuing import Accounts
 from duckicelake.access.tokens import make_signer
-from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse, with_roots
+from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_vendor
 from duckicelake.config import LakeSettings, Settings, read_secret_file
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
@@ -53,18 +53,20 @@ def build_lifespan(settings: Settings, door: Door) -> Lifespan:
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as opened:
             for lake in settings.lakes():
-                door.lakes[lake.name] = await open_lake(lake, read_limits(settings), opened)
+                door.lakes[lake.name] = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
             yield
         door.lakes.clear()
 
     return lifespan
 
 
-async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitStack) -> OpenLake:
-    """Return a lake with its pool and its watch, both closed when `opened` is."""
+async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitStack, *, vends: bool) -> OpenLake:
+    """Return a lake with its pool and its watch, both closed when `opened` is; `vends`: who asks is known, and may get keys."""
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
     warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
     warehouse = with_roots(warehouse, settings.allowed_locations)
+    if vends and settings.sts_role_arn is not None:
+        warehouse = with_vendor(warehouse, read_store_settings(settings), read_sts_settings(settings, settings.sts_role_arn))
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)
@@ -85,3 +87,8 @@ def read_store_settings(settings: LakeSettings) -> StoreSettings:
         access_key_id=settings.s3_access_key_id,
         secret_access_key=None if secret is None else secret.get_secret_value(),
     )
+
+
+def read_sts_settings(settings: LakeSettings, role_arn: str) -> StsSettings:
+    """Return how to get keys for others."""
+    return StsSettings(role_arn, settings.sts_endpoint, settings.sts_external_id, settings.vended_lifetime_s)

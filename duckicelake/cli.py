@@ -14,7 +14,7 @@ from rich.console import Console
 from duckicelake.backends.home import Home, open_home
 from duckicelake.commands import backends as background
 from duckicelake.commands.embedded import join_home, using_stack
-from duckicelake.commands.facts import choose_lake, find_facts
+from duckicelake.commands.facts import choose_lake, find_facts, hide_secrets
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
@@ -114,10 +114,11 @@ def connect(
     client: Annotated[ClientName | None, typer.Option(help="Only this client.")] = None,
     form: Annotated[OutputFormat, typer.Option("--format", help="Text to paste, JSON, or shell exports.")] = OutputFormat.text,
     warehouse: WarehouseOption = None,
+    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Let the text hold passwords and keys, to be pasted.")] = False,
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Say how to connect: all clients or one, as text to paste, as JSON, or as shell exports. Holds secrets."""
+    """Say how to connect: all clients or one, as text to paste, or as JSON or shell exports, which hold secrets."""
     settings, opened = _read_joined({"home": home, "config": config})
     facts = find_facts(settings, opened, warehouse)
     if form is OutputFormat.json:
@@ -125,7 +126,8 @@ def connect(
     elif form is OutputFormat.env:
         typer.echo(format_environment(facts), nl=False)
     else:
-        typer.echo(format_all(facts) if client is None else format_snippet(facts, client.value), nl=False)
+        shown = facts if show_secrets else hide_secrets(facts)
+        typer.echo(format_all(shown) if client is None else format_snippet(shown, client.value), nl=False)
 
 
 def check(

@@ -32,6 +32,10 @@ Locations = tuple[Annotated[str, Field(pattern=LOCATION_PATTERN)], ...]
 """Folders as URIs or absolute paths; `*` is everywhere."""
 
 
+VendedLifetime = Annotated[int, Field(ge=900, le=43_200)]
+"""What STS takes."""
+
+
 class SettingsError(CatalogError):
     """A setting is unknown, malformed or contradicts another; the message names it."""
 
@@ -55,6 +59,10 @@ class LakeSettings(BaseModel):
     s3_region: str = "us-east-1"
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
+    sts_role_arn: str | None = None
+    sts_endpoint: str | None = None
+    sts_external_id: str | None = None
+    vended_lifetime_s: VendedLifetime = 3600
 
     @model_validator(mode="after")
     def check_paths_and_keys(self) -> Self:
@@ -82,6 +90,10 @@ class LakeSection(BaseModel):
     s3_region: str | None = None
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
+    sts_role_arn: str | None = None
+    sts_endpoint: str | None = None
+    sts_external_id: str | None = None
+    vended_lifetime_s: VendedLifetime | None = None
 
 
 class Settings(BaseSettings):
@@ -107,6 +119,10 @@ class Settings(BaseSettings):
     s3_region: str = "us-east-1"
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
+    sts_role_arn: str | None = None
+    sts_endpoint: str | None = None
+    sts_external_id: str | None = None
+    vended_lifetime_s: VendedLifetime = 3600
     cache_max: int = Field(1024, ge=0)
     memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)
     postgres_timeout_s: float = Field(60.0, gt=0, le=86_400)

@@ -79,6 +79,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/config.py", "settings_customise_sources"),
     # A command's parameters are its options.
     ("duckicelake/cli.py", "serve"),
+    ("duckicelake/cli.py", "connect"),
 }
 
 

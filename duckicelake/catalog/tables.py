@@ -36,6 +36,7 @@ class LoadedTable:
     """What a load answers. `metadata` is encoded JSON; `position` is how much of the lake it shows.
 
     `metadata_location` is None for a table that is only staged. `local_file` is that file where it lies on the local disk.
+    `location` is the table's own.
     """
 
     metadata_location: str | None
@@ -44,6 +45,7 @@ class LoadedTable:
     table_id: int
     position: Position
     local_file: str | None = None
+    location: str = ""
 
 
 def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:
@@ -79,7 +81,7 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
         # Java's words
         raise NotFound(f"Failed to open input stream for file: {location} (`duckicelake check --repair` writes it again)")
     encoded = published.encoded if snapshots == "all" else encode_metadata(only_refs(published.metadata))
-    return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file)
+    return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, published.metadata.location)
 
 
 def publish_table(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:

@@ -7,11 +7,23 @@ from threading import Lock
 
 from duckicelake.catalog.memory import TableMemory, estimate_bytes
 from duckicelake.lake.connect import Lake, close_lake, open_lake
+from duckicelake.store.keys.sessions import StsSettings, Vendor
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
 from duckicelake.translate.locations import NO_CHOICE, Roots, parse_roots
 
-__all__ = ["NO_CHOICE", "Limits", "Memories", "Warehouse", "close_warehouse", "open_warehouse", "to_client_properties", "with_roots"]
+__all__ = [
+    "NO_CHOICE",
+    "Limits",
+    "Memories",
+    "StsSettings",
+    "Warehouse",
+    "close_warehouse",
+    "open_warehouse",
+    "to_client_properties",
+    "with_roots",
+    "with_vendor",
+]
 
 NOWHERE = Roots()
 MAX_CONNECTIONS = 48
@@ -84,7 +96,7 @@ class Memories:
 class Warehouse:
     """One DuckLake as one REST prefix. `client_properties` are what every client of it is told.
 
-    `roots` are where clients may put tables and files beside ICEBERG_PATH and a table's own location.
+    `roots` are where clients may put tables and files beside ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
     """
 
     name: str
@@ -93,6 +105,7 @@ class Warehouse:
     client_properties: dict[str, str]
     memories: Memories
     roots: Roots = NOWHERE
+    vendor: Vendor | None = None
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:
@@ -105,6 +118,11 @@ def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettin
 def with_roots(warehouse: Warehouse, paths: Sequence[str]) -> Warehouse:
     """Return the warehouse with these folders open to clients, as settings name them."""
     return replace(warehouse, roots=parse_roots(paths))
+
+
+def with_vendor(warehouse: Warehouse, store: StoreSettings, sts: StsSettings) -> Warehouse:
+    """Return the warehouse with keys vended to those who ask for them."""
+    return replace(warehouse, vendor=Vendor(store, sts))
 
 
 def close_warehouse(warehouse: Warehouse) -> None:

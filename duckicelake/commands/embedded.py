@@ -77,4 +77,5 @@ def _list_store(settings: Settings, access: StoreAccess) -> dict[str, Any]:
         "s3_secret_access_key": SecretStr(access.secret_access_key),
         "data_path": settings.data_path or DATA_PATH,
         "iceberg_path": settings.iceberg_path or ICEBERG_PATH,
+        "sts_role_arn": settings.sts_role_arn or access.role_arn,
     }

@@ -51,7 +51,7 @@ def format_welcome(lakes: Sequence[Facts]) -> str:
         lines += [f"\nWarehouse {facts.warehouse!r}: data in {facts.ducklake_data_path}, Iceberg files in {facts.iceberg_path}"]
         lines += ["\nDuckDB, as DuckLake (reads and writes):", format_ducklake(facts)]
         lines += ["PyIceberg:", format_pyiceberg(facts)]
-    lines += ["Every client, with its keys: duckicelake connect. Stop with Ctrl-C."]
+    lines += ["Every client, with its keys: duckicelake connect --show-secrets. Stop with Ctrl-C."]
     return "\n".join(lines)
 
 

@@ -36,8 +36,24 @@ class TableIdentifier(TypedDict):
 
 
 ListTablesResponse = TypedDict("ListTablesResponse", {"identifiers": list[TableIdentifier], "next-page-token": str | None})
+
+
+class StorageCredential(TypedDict):
+    """Keys for what lies under a prefix."""
+
+    prefix: str
+    config: dict[str, str]
+
+
+LoadCredentialsResponse = TypedDict("LoadCredentialsResponse", {"storage-credentials": list[StorageCredential]})
 LoadTableResult = TypedDict(
-    "LoadTableResult", {"metadata-location": NotRequired[str], "metadata": dict[str, Any], "config": dict[str, str]}
+    "LoadTableResult",
+    {
+        "metadata-location": NotRequired[str],
+        "metadata": dict[str, Any],
+        "config": dict[str, str],
+        "storage-credentials": NotRequired[list[StorageCredential]],
+    },
 )
 """A table that is only staged has no metadata file yet."""
 

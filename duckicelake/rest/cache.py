@@ -14,7 +14,7 @@ from duckicelake.rest.ready import ReadyAnswer
 DEFAULT_MAX_BYTES = 128 * 1024 * 1024
 
 TableKey = tuple[bytes, str]
-"""The raw path of a load, and its shape."""
+"""The raw path of a load, and its shape, with the rights that keys in it have."""
 
 SHAPES: Mapping[bytes, str] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
 """The queries worth keeping an answer for; any other spelling takes the long way and fills nothing."""
@@ -24,13 +24,17 @@ TABLE_PATH_PARTS = 7
 
 @dataclass(frozen=True, slots=True)
 class ReadyTable:
-    """A table's ready answer, with the state of the lake that it shows. `local_file`: the answer holds while that is there."""
+    """A table's ready answer, with the state of the lake that it shows. `local_file`: the answer holds while that is there.
+
+    `fresh_until_s`: it holds keys, which are given out until then.
+    """
 
     prefix: str
     table_id: int
     position: Position
     answer: ReadyAnswer
     local_file: str | None = None
+    fresh_until_s: float | None = None
 
 
 class TableCache:

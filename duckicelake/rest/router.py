@@ -28,11 +28,17 @@ BARE_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 }
 
 
+GUARDED = frozenset({"getToken", "loadCredentials"})
+"""What is served only where it is known who asks."""
+
+
 def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
     routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door), TableChangeRoutes(door))
     routes += (ViewRoutes(door), ViewChangeRoutes(door), TokenRoutes(door))
     served = {name: found for module in routes for name, found in module.operations().items()}
+    if door.accounts is None:
+        served = {name: found for name, found in served.items() if name not in GUARDED}
     served |= ConfigRoutes(door, list_endpoints(served)).operations()
     for operation in OPERATIONS:
         if operation.name in served:

@@ -172,7 +172,7 @@ def test_connect_describes_a_lake_of_yours(lake: FreshLake, tmp_path: Path) -> N
 @pytest.mark.parametrize("client", ["duckdb", "ducklake"])
 def test_sql_snippets_run_as_they_are(lake: FreshLake, tmp_path: Path, client: str) -> None:
     """What `connect` prints for DuckDB is valid SQL up to the catalog's own address."""
-    text = run(tmp_path, "connect", "--home", str(tmp_path / "home"), "--client", client, settings=settings_for(lake)).out
+    text = run(tmp_path, "connect", "--home", str(tmp_path / "home"), "--client", client, "--show-secrets", settings=settings_for(lake)).out
     conn = lake.bare_duckdb()
     for statement in text.replace("\n", " ").split(";"):
         # Extensions are loaded already, from their wheels.
@@ -194,7 +194,7 @@ def test_sql_snippets_run_as_they_are(lake: FreshLake, tmp_path: Path, client: s
 )
 def test_every_client_has_its_snippet(lake: FreshLake, tmp_path: Path, client: str, expected: str) -> None:
     """With the catalog's address and the store's keys."""
-    text = run(tmp_path, "connect", "--home", str(tmp_path / "home"), "--client", client, settings=settings_for(lake)).out
+    text = run(tmp_path, "connect", "--home", str(tmp_path / "home"), "--client", client, "--show-secrets", settings=settings_for(lake)).out
     assert expected in text
     assert lake.store.secret_access_key in text
 
@@ -242,3 +242,13 @@ def test_version_names_what_runs(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert versions["duckicelake"] == project["version"]
     assert versions["duckdb"] == "1.5.5"
+
+
+def test_the_text_hides_secrets_unless_told_otherwise(lake: FreshLake, tmp_path: Path) -> None:
+    """Neither the password of Postgres nor the secret key of the store stands on a screen by accident."""
+    text = run(tmp_path, "connect", "--home", str(tmp_path / "home"), settings=settings_for(lake)).out
+    password = lake.dsn.partition("password=")[2].split(" ")[0]
+    assert len(password) > 8
+    assert password not in text
+    assert lake.store.secret_access_key not in text
+    assert lake.store.access_key_id in text

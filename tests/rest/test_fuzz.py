@@ -115,6 +115,8 @@ def check_answer(method: str, status: int, body: bytes) -> None:
         assert json.loads(body)["error"]["code"] == status
 
 
+# the server runs in this process, and its connection pool draws random numbers of its own meanwhile
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(method=METHODS, path=FREE_PATH | TABLE_PATH | NAMESPACE_PATH, query=QUERY, tag=HEADER_VALUES, encoding=HEADER_VALUES, body=BODIES)
 def test_no_request_makes_the_server_fail(

@@ -7,6 +7,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from duckicelake.access.issuing import Accounts
+from duckicelake.access.tokens import make_signer
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door
 from duckicelake.rest.metrics import Metrics
@@ -22,9 +24,9 @@ ROW = re.compile(r"\| `(\w+)` \| `(\w+) (\S+)` \|")
 
 @pytest.fixture
 def app() -> FastAPI:
-    """The routes of a door without lakes."""
+    """The routes of a guarded door without lakes."""
     app = FastAPI()
-    add_operations(app, Door(TableCache(0), Metrics()))
+    add_operations(app, Door(TableCache(0), Metrics(), Accounts({}, make_signer(["k" * 32]), 60)))
     return app
 
 

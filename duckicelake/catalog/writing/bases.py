@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 import psycopg
 
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.places import Grounds
+from duckicelake.catalog.writing.places import Grounds, check_given, get_place
 from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
 from duckicelake.catalog.writing.ready.deletes import DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
@@ -19,11 +20,11 @@ from duckicelake.iceberg.requests.requirements import asks_to_create, check_requ
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import look, reading
-from duckicelake.lake.read import find_table
+from duckicelake.lake.read import find_table, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched, read_past
 from duckicelake.lake.writing.transaction import Commit
-from duckicelake.translate.locations import Roots, table_folder, to_folder_uri
+from duckicelake.translate.locations import Roots, table_folder, table_location, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.commits import (
@@ -95,6 +96,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     if table is not None:
         table, published = publish_table(warehouse, ask.ident)
         metadata, position = without_aliases(published.metadata), published.position
+    _check_told_locations(warehouse, ask, metadata)
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots, lake_folder))
     reader = ManifestReader(warehouse.objects, base.grounds)
@@ -168,6 +170,22 @@ def _list_locations(ask: Ask, metadata: TableMetadata | None) -> Sequence[str]:
     present = [] if metadata is None else [metadata.location]
     told = [update.location.rstrip("/") for update in ask.commit.updates if isinstance(update, SetLocation)]
     return [*present, *told]
+
+
+def _check_told_locations(warehouse: Warehouse, ask: Ask, metadata: TableMetadata | None) -> None:
+    """Raise Forbidden for a location that the client may not choose, before anything is read or written there."""
+    told = [update.location.rstrip("/") for update in ask.commit.updates if isinstance(update, SetLocation)]
+    if warehouse.roots.free or not told:
+        return
+    if metadata is not None:
+        given = metadata.location
+    else:
+        uuids = [update.uuid for update in ask.commit.updates if isinstance(update, AssignUuid)]
+        with reading(warehouse.lake) as conn:
+            place = get_place(conn, ask.ident)
+            given = table_location(read_iceberg_path(conn), UUID(uuids[-1]), place.schema_name, place.table_name) if uuids else ""
+    for location in told:
+        check_given(location, given)
 
 
 def _check_in_time(warehouse: Warehouse, ask: Ask, base: Base) -> None:

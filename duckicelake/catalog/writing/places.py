@@ -105,6 +105,12 @@ def check_table_location(conn: psycopg.Connection, location: str, roots: Roots, 
     return kept
 
 
+def check_given(location: str, given: str) -> None:
+    """Raise Forbidden for another location than the one that the catalog gave, from a client that may not choose."""
+    if location != given:
+        raise Forbidden(f"Where tables and views lie is chosen by the catalog, or by principals with all rights: leave {location!r} out.")
+
+
 def check_new_location(conn: psycopg.Connection, location: str, default: str, roots: Roots) -> str:
     """Return the location of a table that is made by a commit: the one it was given when it was staged, or another.
 

@@ -37,7 +37,7 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable) -> Load
             check_free(conn, ident, place)
             new = _describe(conn, place, asked, warehouse.roots)
         rows.create_table(0, place, new)
-        return LoadedTable(None, encode_metadata(new), {}, -1, Position(-1, -1))
+        return LoadedTable(None, encode_metadata(new), {}, -1, Position(-1, -1), location=new.location)
     with committing(warehouse.lake) as commit:
         place = get_place(commit.conn, ident)
         check_free(commit.conn, ident, place)

@@ -9,6 +9,7 @@ from duckicelake.rest.cache import TableKey, find_table_key
 from duckicelake.rest.params import decode_segment, split_levels
 
 NAMESPACE_PART = 4
+DELEGATION, VENDED = b"x-iceberg-access-delegation", b"vended-credentials"
 
 
 def find_allowed_key(scope: Scope) -> TableKey | None:
@@ -19,7 +20,21 @@ def find_allowed_key(scope: Scope) -> TableKey | None:
         return None
     rights = find_rights(session, key[0])
     is_allowed = Rights.READ in rights if scope["method"] == "GET" else rights is not Rights.NONE
-    return key if is_allowed else None
+    if not is_allowed:
+        return None
+    wanted = Rights.NONE if scope["method"] == "HEAD" else find_wanted(scope, rights)
+    return key if wanted is Rights.NONE else (key[0], f"{key[1]} {wanted.value}")
+
+
+def find_wanted(scope: Scope, rights: Rights) -> Rights:
+    """Return the rights for which the client wants keys with its answer, none when it wants no keys."""
+    asked = [value for name, value in scope["headers"] if name == DELEGATION]
+    return rights & (Rights.READ | Rights.WRITE) if any(asks_for_keys(value) for value in asked) else Rights.NONE
+
+
+def asks_for_keys(value: bytes) -> bool:
+    """Tell whether an X-Iceberg-Access-Delegation header takes keys."""
+    return value == VENDED or any(part.strip() == VENDED for part in value.split(b","))
 
 
 def find_rights(session: Session, raw_path: bytes) -> Rights:

@@ -6,6 +6,7 @@ shows every commit acknowledged before the request arrived.
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -58,7 +59,8 @@ class HotLane:
             return None
         await lake.watch.position()
         is_there = entry.local_file is None or os.path.exists(entry.local_file)
-        if is_there and lake.watch.is_current(entry.table_id, entry.position):
+        is_fresh = entry.fresh_until_s is None or time.time() < entry.fresh_until_s
+        if is_there and is_fresh and lake.watch.is_current(entry.table_id, entry.position):
             self._door.metrics.count_load("hit")
             return entry
         self._door.metrics.count_load("stale")

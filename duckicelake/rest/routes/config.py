@@ -13,6 +13,8 @@ from duckicelake.rest.params import ADVERTISED_SEPARATOR
 from duckicelake.rest.served import Served
 
 KEY_LIFETIME = "PT30M"
+CREDENTIALS = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
+"""Advertised only where keys are vended: DuckDB asks for them as soon as it sees this."""
 
 
 class ConfigRoutes:
@@ -35,7 +37,7 @@ class ConfigRoutes:
         return {
             "defaults": dict(lake.warehouse.client_properties),
             "overrides": {"prefix": quote(name, safe=""), "namespace-separator": ADVERTISED_SEPARATOR},
-            "endpoints": list(self._endpoints),
+            "endpoints": [endpoint for endpoint in self._endpoints if lake.warehouse.vendor is not None or endpoint != CREDENTIALS],
             "idempotency-key-lifetime": KEY_LIFETIME,
         }
 

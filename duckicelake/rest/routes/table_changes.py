@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import Query, Response
+from fastapi import Query, Request, Response
 
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.writing import commit, tables
@@ -14,6 +14,7 @@ from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
 from duckicelake.rest.auth.at import AtParam
+from duckicelake.rest.auth.keys import find_keys_after
 from duckicelake.rest.auth.permissions import check_write
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
@@ -53,25 +54,27 @@ class TableChangeRoutes:
             "commitTransaction": Served(self.commit_transaction, status=204, body=describe_body(TRANSACTION)),
         }
 
-    def create_table(self, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
+    def create_table(self, request: Request, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
         """Create a table in a namespace, or stage it for a commit that creates it."""
         asked = parse_create_table(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._door.get_warehouse(at)
         made = run_once(warehouse, key, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
-        return build_response(build_ready_answer(encode_load_result(made), is_kept=False), [])
+        keys = find_keys_after(request.scope, warehouse, ident, made)
+        return build_response(build_ready_answer(encode_load_result(made, keys), is_kept=False), [])
 
-    def register_table(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
+    def register_table(self, request: Request, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
         """Make the table of a metadata file known, in place of another where the request says so."""
         asked = decode_register(body)
-        warehouse, ident = self._door.get_lake(prefix).warehouse, Ident(levels, asked.name)
+        warehouse, ident = self._door.get_warehouse(at), Ident(levels, asked.name)
         made = run_once(
             warehouse,
             key,
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
             lambda w: load_committed(w, ident),
         )
-        return build_response(build_ready_answer(encode_load_result(made), is_kept=False), [])
+        keys = find_keys_after(request.scope, warehouse, ident, made)
+        return build_response(build_ready_answer(encode_load_result(made, keys), is_kept=False), [])
 
     def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
         """Take a table out of the catalog; all of its files stay."""

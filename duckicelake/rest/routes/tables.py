@@ -1,15 +1,20 @@
 """Tables: listed, loaded, looked for."""
 
 import json
+import time
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
 from duckicelake.catalog import tables
+from duckicelake.catalog.keys.vending import VendedKeys, get_keys
 from duckicelake.catalog.tables import Ident, LoadedTable
+from duckicelake.errors import NotServed
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
-from duckicelake.rest.bodies import ListTablesResponse, LoadTableResult
+from duckicelake.rest.auth.at import AtParam
+from duckicelake.rest.auth.keys import encode_credentials, encode_newer, find_keys, to_wanted
+from duckicelake.rest.bodies import ListTablesResponse, LoadCredentialsResponse, LoadTableResult
 from duckicelake.rest.cache import ReadyTable, TableKey
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import REPORT
@@ -23,6 +28,7 @@ LOADED: dict[int | str, dict[str, Any]] = {
     200: {"model": LoadTableResult, "description": "The table's metadata, with an ETag."},
     304: {"description": "The client's copy, named by If-None-Match, is the current one."},
 }
+CREDENTIALS: dict[int | str, dict[str, Any]] = {200: {"model": LoadCredentialsResponse, "description": "Keys for the table's files."}}
 CONDITIONAL: dict[str, Any] = {
     "parameters": [
         {
@@ -47,6 +53,7 @@ class TableRoutes:
         return {
             "listTables": Served(self.list_tables),
             "loadTable": Served(self.load_table, responses=LOADED, body=CONDITIONAL),
+            "loadCredentials": Served(self.load_credentials, responses=CREDENTIALS),
             "tableExists": Served(self.check_table, status=204),
             "reportMetrics": Served(self.report_metrics, status=204, body=describe_body(REPORT)),
         }
@@ -68,11 +75,24 @@ class TableRoutes:
         """Load a table's metadata."""
         lake = self._door.get_lake(prefix)
         loaded = tables.load_table(lake.warehouse, Ident(levels, name), snapshots)
-        answer = build_ready_answer(encode_load_result(loaded))
+        keys = find_keys(request.scope, lake.warehouse, Ident(levels, name), loaded)
+        answer = build_ready_answer(encode_load_result(loaded, keys))
         key: TableKey | None = request.scope.get("table_key")
         if key is not None:
-            self._door.cache.put(key, ReadyTable(lake.prefix, loaded.table_id, loaded.position, answer, loaded.local_file))
+            fresh_until_s = None if keys is None else keys.fresh_until_s
+            ready = ReadyTable(lake.prefix, loaded.table_id, loaded.position, answer, loaded.local_file, fresh_until_s)
+            self._door.cache.put(key, ready)
         return build_response(answer, request.scope["headers"])
+
+    def load_credentials(self, at: AtParam, levels: Levels, name: TableName) -> Response:
+        """Load new storage credentials for a table."""
+        warehouse, ident = self._door.get_lake(at.prefix).warehouse, Ident(levels, name)
+        if warehouse.vendor is None:
+            raise NotServed("No keys are vended for this warehouse (require_auth and sts_role_arn); use keys of your own.")
+        loaded = tables.load_table(warehouse, ident, "refs")
+        wanted = to_wanted(warehouse, ident, at.session.rights_on(levels))
+        newer = get_keys(warehouse, ident, loaded, wanted, time.time())
+        return Response(encode_newer(newer), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     def check_table(self, prefix: Prefix, levels: Levels, name: TableName) -> Response:
         """Check that a table exists."""
@@ -87,10 +107,12 @@ class TableRoutes:
         return Response(status_code=204)
 
 
-def encode_load_result(loaded: LoadedTable) -> bytes:
+def encode_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> bytes:
     """Return the body of a load; the metadata is JSON already and is put in as it is."""
-    config = json.dumps(loaded.config, ensure_ascii=False, separators=(",", ":")).encode()
-    return b'{%b"metadata":%b,"config":%b}' % (_encode_location(loaded), loaded.metadata, config)
+    told = loaded.config if keys is None else {**loaded.config, **keys.config}
+    config = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+    more = b"" if keys is None else encode_credentials(keys)
+    return b'{%b"metadata":%b,"config":%b%b}' % (_encode_location(loaded), loaded.metadata, config, more)
 
 
 def encode_commit_result(loaded: LoadedTable) -> bytes:

@@ -55,7 +55,7 @@ class TokenRoutes:
         """Get a token, by a client's id and secret or in exchange for another token."""
         accounts = self._door.accounts
         if accounts is None:
-            raise NotServed("This server asks nobody who they are (require_auth is off), so it gives out no tokens; send no credential.")
+            raise NotServed("This server asks nobody who they are, so it gives out no tokens.")
         try:
             asked = await read_request(request)
             now_s = time.time()

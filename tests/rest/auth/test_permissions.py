@@ -173,6 +173,21 @@ def test_nobody_without_all_rights_chooses_where_files_lie(fresh: Guarded) -> No
     assert fresh.ask("admin", "POST", "namespaces/a/tables", {**table, "location": f"{fresh.lake.iceberg_path}x/y"}).status == 200
 
 
+def test_another_tables_snapshots_are_not_taken_over(fresh: Guarded) -> None:
+    """Neither by their manifest lists alone nor with the location that they lie in; nothing of them is read for that."""
+    theirs = fresh.get("admin", "namespaces/b/tables/t").json["metadata"]
+    before = fresh.get("admin", "namespaces/a/tables/t").body
+    snapshot = {**theirs["snapshots"][-1], "snapshot-id": 77, "sequence-number": 1000}
+    added = [{"action": "add-snapshot", "snapshot": snapshot}]
+    added += [{"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 77}]
+    moved = {"action": "set-location", "location": theirs["location"]}
+    path = "namespaces/a/tables/t"
+    assert fresh.ask("writer", "POST", path, {"requirements": [], "updates": added}).status == 400
+    assert fresh.ask("writer", "POST", path, {"requirements": [], "updates": [moved, *added]}).error == (403, "NotAuthorizedException")
+    assert fresh.ask("writer", "POST", path, {"requirements": [], "updates": [*added, moved]}).error == (403, "NotAuthorizedException")
+    assert fresh.get("admin", path).body == before
+
+
 def test_a_staged_table_is_made_where_it_was_given_a_place(fresh: Guarded) -> None:
     """The commit that makes it repeats uuid and location; another uuid's place is not to be had."""
     staged = fresh.ask("writer", "POST", "namespaces/a/tables", {**TABLE, "name": "made", "stage-create": True}).json["metadata"]

@@ -1,0 +1,1 @@
+"""Keys for one table: where its files lie, and what a principal gets for them."""

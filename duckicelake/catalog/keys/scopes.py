@@ -1,0 +1,64 @@
+"""Where a table's files lie, and which of these places are its alone.
+
+A folder may be another table's too: DuckDB uses names of folders again after a table was renamed or dropped, and SeaweedFS
+takes no notice of case. Of such a folder only the table's own files are opened, one by one.
+"""
+
+from collections.abc import Sequence
+
+import psycopg
+
+from duckicelake.catalog.tables import Ident, get_table
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.lake.connect import reading
+from duckicelake.lake.keys.places import TablePlace, list_outside_paths, list_table_places
+from duckicelake.lake.read import read_data_path, read_iceberg_path
+from duckicelake.store.keys.policy import KeyScope
+from duckicelake.translate.locations import file_uri, table_folder, to_folder_uri
+
+MOST_FILES = 64
+"""More objects than any policy has room for."""
+
+
+def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> KeyScope:
+    """Return what there is to read of a table, and as writable its present location.
+
+    Raises: NoSuchTable: it has gone
+    """
+    with reading(warehouse.lake) as conn:
+        table = get_table(conn, ident)
+        data_path = read_data_path(conn)
+        folder = table_folder(data_path, table)
+        places = list_table_places(conn)
+        own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
+        others = _list_others(places, table.table_id, data_path)
+        wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, folder)))
+        alone = tuple(place for place in wanted if is_alone(place, others, (data_path, read_iceberg_path(conn))))
+        files = _list_files(conn, table.table_id, folder, alone)
+    return KeyScope(alone, files, tuple(place for place in alone if place == to_folder_uri(location)))
+
+
+def _list_others(places: Sequence[TablePlace], table_id: int, data_path: str) -> frozenset[str]:
+    """Return the folders and locations of all other tables that ever were, folded."""
+    found: set[str] = set()
+    for place in places:
+        if place.table_id != table_id:
+            found.add(to_folder_uri(place.location if place.folder is None else place.resolve(data_path)).lower())
+    return frozenset(found)
+
+
+def is_alone(folder: str, others: frozenset[str], lake_paths: Sequence[str]) -> bool:
+    """Tell whether nothing of another table can lie in a folder: none has it, lies in it or holds it, in any case.
+
+    What holds all of the lake's data, or all of its locations, is for the tables to come too.
+    """
+    folded = folder.lower()
+    if any(to_folder_uri(path).lower().startswith(folded) for path in lake_paths):
+        return False
+    return not any(other.startswith(folded) or folded.startswith(other) for other in others)
+
+
+def _list_files(conn: psycopg.Connection, table_id: int, folder: str, alone: Sequence[str]) -> tuple[str, ...]:
+    """Return the files of the table that lie in none of the folders that are its alone."""
+    outside = list_outside_paths(conn, table_id, folder, list(alone), MOST_FILES)
+    return tuple(sorted(file_uri(folder, path, is_relative) for path, is_relative in outside))

@@ -1,0 +1,1 @@
+"""What keys for single tables are cut from."""

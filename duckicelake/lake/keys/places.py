@@ -1,0 +1,57 @@
+"""Where all tables lie, and which files of one lie elsewhere: what keys are cut from."""
+
+from dataclasses import dataclass
+
+import psycopg
+
+from duckicelake.lake.read import fetch_rows
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """One place that a table has or had: DuckLake's folder (`folder` and its schema's, each maybe relative), or a location."""
+
+    table_id: int
+    location: str
+    folder: str | None
+    folder_is_relative: bool
+    schema_folder: str | None
+    schema_is_relative: bool
+
+    def resolve(self, data_path: str) -> str:
+        """Return DuckLake's folder as a path or URI."""
+        parent = (data_path if self.schema_is_relative else "") + (self.schema_folder or "")
+        return (parent if self.folder_is_relative else "") + (self.folder or "")
+
+
+SELECT_PLACES = """
+SELECT DISTINCT t.table_id, '' AS location, coalesce(t.path, '') AS folder, coalesce(t.path_is_relative, true) AS folder_is_relative,
+       s.path AS schema_folder, coalesce(s.path_is_relative, true) AS schema_is_relative
+  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id
+UNION ALL
+SELECT n.table_id, n.location, NULL, true, NULL, true
+  FROM (SELECT table_id, location FROM iceberg_table UNION SELECT table_id, location FROM iceberg_location) n
+"""
+
+
+def list_table_places(conn: psycopg.Connection) -> list[TablePlace]:
+    """Return the places of all tables that DuckLake still knows of, dropped ones and earlier places included."""
+    return fetch_rows(conn, TablePlace, SELECT_PLACES)
+
+
+SELECT_OUTSIDE_PATHS = """
+SELECT n.path, n.path_is_relative FROM (
+    SELECT path, coalesce(path_is_relative, true) AS path_is_relative FROM ducklake_data_file WHERE table_id = %(table_id)s
+    UNION
+    SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file WHERE table_id = %(table_id)s
+) n
+ WHERE NOT EXISTS (SELECT FROM unnest(%(alone)s::text[]) f
+                    WHERE starts_with(CASE WHEN n.path_is_relative THEN %(folder)s || n.path ELSE n.path END, f))
+ LIMIT %(most)s
+"""
+
+
+def list_outside_paths(conn: psycopg.Connection, table_id: int, folder: str, alone: list[str], most: int) -> list[tuple[str, bool]]:
+    """Return the paths of a table's files, live or not, that lie in none of some folders; whether each is relative; not all of many."""
+    parameters = {"table_id": table_id, "folder": folder, "alone": alone, "most": most}
+    return [(row[0], row[1]) for row in conn.execute(SELECT_OUTSIDE_PATHS, parameters)]

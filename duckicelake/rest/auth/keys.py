@@ -1,0 +1,56 @@
+"""Keys asked for with a table: who gets which, and how the answers hold them."""
+
+import json
+import time
+from urllib.parse import quote
+
+from starlette.types import Scope
+
+from duckicelake.access.grants import Rights
+from duckicelake.access.sessions import Session
+from duckicelake.catalog.keys.vending import VendedKeys, Wanted, vend
+from duckicelake.catalog.tables import Ident, LoadedTable
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import CatalogError
+from duckicelake.rest.auth.ready import find_wanted
+from duckicelake.rest.params import ADVERTISED_SEPARATOR
+
+
+def find_keys(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> VendedKeys | None:
+    """Return the keys that a request asks for with its answer; None when it wants none, or none are vended."""
+    session: Session | None = scope.get("session")
+    if session is None or warehouse.vendor is None:
+        return None
+    rights = find_wanted(scope, session.rights_on(ident.namespace))
+    return vend(warehouse, ident, loaded, to_wanted(warehouse, ident, rights), time.time())
+
+
+def find_keys_after(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> VendedKeys | None:
+    """Return the keys that the answer to a new table holds; none when they cannot be had now, because the table is there.
+
+    Raises: what `find_keys` raises, for a table that is only staged
+    """
+    try:
+        return find_keys(scope, warehouse, ident, made)
+    except CatalogError:
+        if made.metadata_location is None:
+            raise
+        return None
+
+
+def to_wanted(warehouse: Warehouse, ident: Ident, rights: Rights) -> Wanted:
+    """Return which keys rights are good for, and where newer ones are found."""
+    namespace = ADVERTISED_SEPARATOR.join(quote(level, safe="") for level in ident.namespace)
+    path = f"v1/{quote(warehouse.name, safe='')}/namespaces/{namespace}/tables/{quote(ident.name, safe='')}/credentials"
+    return Wanted(Rights.READ in rights, Rights.WRITE in rights, path)
+
+
+def encode_credentials(keys: VendedKeys) -> bytes:
+    """Return keys as a load holds them: for each of the table's folders, because DuckDB takes a single one for the location alone."""
+    told = [{"prefix": prefix, "config": dict(keys.config)} for prefix in keys.prefixes]
+    return b',"storage-credentials":%b' % json.dumps(told, separators=(",", ":")).encode()
+
+
+def encode_newer(keys: VendedKeys) -> bytes:
+    """Return newer keys: one of them, as Java and Trino insist on."""
+    return json.dumps({"storage-credentials": [{"prefix": keys.whole_prefix, "config": dict(keys.config)}]}).encode()

@@ -1,0 +1,85 @@
+"""What a vended key may do, as the store's token service takes it.
+
+Law: a policy names folders and objects of one table and nothing above them; what a server could take for a wildcard,
+an escape or another spelling never gets into one.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from duckicelake.errors import Unsupported
+from duckicelake.store.place import parse_uri
+
+PLAIN_KEY = re.compile(r"[A-Za-z0-9_.=@:+/-]+")
+LONGEST_POLICY = 2048
+"""Characters that STS takes, AWS's and SeaweedFS's."""
+
+READ = ("s3:GetObject",)
+LIST = ("s3:ListBucket",)
+WRITE = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyScope:
+    """What a key is for: folders (URIs that end with `/`) and single objects to read, folders to write."""
+
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+
+
+def is_on_s3(scope: KeyScope) -> bool:
+    """Tell whether everything in the scope lies on S3, where there are keys at all."""
+    return all(parse_uri(uri).bucket for uri in (*scope.folders, *scope.files, *scope.writable))
+
+
+def format_policy(scope: KeyScope) -> str:
+    """Return the session policy of a scope, always the same text for the same one.
+
+    Raises: Unsupported: a name in it has no safe spelling, or there is more than a policy holds
+    """
+    statements: list[dict[str, Any]] = []
+    readable = [*(_name(folder) + "/*" for folder in scope.folders), *(_name(uri) for uri in scope.files)]
+    if readable:
+        statements.append(_allow(READ, readable))
+    statements += [_allow_list(bucket, keys) for bucket, keys in _group(scope.folders)]
+    if scope.writable:
+        statements.append(_allow(WRITE, [_name(folder) + "/*" for folder in scope.writable]))
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    if len(policy) > LONGEST_POLICY:
+        raise Unsupported(
+            f"The table's files lie in too many places for one key ({len(policy)} of {LONGEST_POLICY} characters of policy): "
+            "it shares its folder with another table, or has files from elsewhere. Rewrite it into a new table, or use keys of your own."
+        )
+    return policy
+
+
+def _allow(actions: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{resource}" for resource in resources]}
+
+
+def _allow_list(bucket: str, keys: Sequence[str]) -> dict[str, Any]:
+    prefixes = [spelled for key in keys for spelled in (f"{key}/", f"{key}/*")]
+    return _allow(LIST, [bucket]) | {"Condition": {"StringLike": {"s3:prefix": prefixes}}}
+
+
+def _group(folders: Iterable[str]) -> list[tuple[str, list[str]]]:
+    found: dict[str, list[str]] = {}
+    for folder in folders:
+        bucket, _, key = _name(folder).partition("/")
+        found.setdefault(bucket, []).append(key)
+    return sorted(found.items())
+
+
+def _name(uri: str) -> str:
+    """Return `bucket/key` without a slash at its end. Raises: Unsupported: the key has no safe spelling, or is none."""
+    address = parse_uri(uri)
+    if not address.key or not PLAIN_KEY.fullmatch(address.key) or not PLAIN_KEY.fullmatch(address.bucket):
+        raise Unsupported(
+            f"No key can be given for {uri!r}: in a policy its name could mean something else. "
+            "Use names of letters, digits, '_', '.', '=', '-', or keys of your own."
+        )
+    return f"{address.bucket}/{address.key}"

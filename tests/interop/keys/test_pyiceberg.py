@@ -1,0 +1,84 @@
+"""PyIceberg with an id and a secret and no other keys."""
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, OAuthError
+
+from tests.rest.auth.principals import Guarded, secret_of
+from tests.rest.serving import WAREHOUSE
+
+ROWS = ("a", "rows")
+
+
+def open_catalog(guarded: Guarded, principal: str, secret: str | None = None, **more: str) -> RestCatalog:
+    """The catalog as a principal."""
+    credential = f"{principal}:{secret or secret_of(principal)}"
+    more["oauth2-server-uri"] = f"{guarded.server.uri}/v1/oauth/tokens"
+    catalog = RestCatalog("lake", uri=guarded.server.uri, warehouse=WAREHOUSE, credential=credential, **more)
+    guarded.lake.opened.callback(catalog.close)
+    return catalog
+
+
+def test_a_reader_reads_and_is_refused_each_write(guarded: Guarded) -> None:
+    """With what the catalog hands out alone; each refusal says so, and nothing is changed."""
+    catalog = open_catalog(guarded, "reader")
+    table = catalog.load_table(ROWS)
+    before = guarded.lake.duckdb().execute("SELECT count(*), sum(i) FROM lake.a.rows").fetchone()
+    scanned = table.scan().to_arrow()
+    assert (scanned.num_rows, sum(scanned["i"].to_pylist())) == before
+    for write in (
+        lambda: table.append(scanned.slice(0, 1)),
+        lambda: table.delete("i = 20"),
+    ):
+        with pytest.raises((ForbiddenError, OSError)):
+            write()
+    with pytest.raises(ForbiddenError, match="has no right"):
+        catalog.create_table(("a", "mine"), schema=scanned.schema)
+    with pytest.raises(ForbiddenError, match="has no right"):
+        catalog.drop_table(ROWS)
+    with pytest.raises(ForbiddenError, match="has no right"):
+        table.transaction().set_properties({"a": "b"}).commit_transaction()
+    with pytest.raises(ForbiddenError, match="has no right"):
+        catalog.create_namespace("mine")
+    assert guarded.lake.duckdb().execute("SELECT count(*), sum(i) FROM lake.a.rows").fetchone() == before
+
+
+def test_what_is_not_its_own_is_not_there(guarded: Guarded) -> None:
+    """Neither in lists nor by name."""
+    catalog = open_catalog(guarded, "reader")
+    assert catalog.list_namespaces() == [("a",)]
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table(("b", "t"))
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.list_tables("b")
+
+
+def test_a_writer_writes(guarded: Guarded) -> None:
+    """Into a table of DuckDB's and into one of its own, and DuckDB sees the rows."""
+    catalog = open_catalog(guarded, "writer")
+    more = pa.table({"i": pa.array([7, 8], pa.int64()), "s": ["seven", "eight"]})
+    made = catalog.create_table(("a", "made"), schema=more.schema)
+    made.append(more)
+    made.delete("i = 7")
+    catalog.load_table(ROWS).append(more)
+    conn = guarded.lake.duckdb()
+    assert conn.execute("FROM lake.a.made").fetchall() == [(8, "eight")]
+    assert conn.execute("SELECT count(*) FROM lake.a.rows WHERE s IN ('seven', 'eight')").fetchone() == (2,)
+    assert made.refresh().scan().to_arrow().num_rows == 1
+    catalog.drop_table(("a", "made"))
+    assert not catalog.table_exists(("a", "made"))
+
+
+def test_a_narrower_scope_is_kept(guarded: Guarded) -> None:
+    """A writer that asked for reading alone reads alone."""
+    catalog = open_catalog(guarded, "writer", scope="ns:a:r")
+    assert catalog.load_table(ROWS).scan().to_arrow().num_rows > 0
+    with pytest.raises(ForbiddenError):
+        catalog.drop_table(ROWS)
+
+
+def test_a_wrong_secret_is_told(guarded: Guarded) -> None:
+    """At once, in OAuth's words."""
+    with pytest.raises(OAuthError, match="invalid_client"):
+        open_catalog(guarded, "reader", "wrong")

@@ -1,0 +1,75 @@
+"""Vended keys as an S3 client, and what a store says to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.rest.auth.principals import Guarded
+
+DELEGATION = {"X-Iceberg-Access-Delegation": "vended-credentials"}
+REFUSED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId"})
+
+
+def open_s3(endpoint: str, keys: tuple[str, str, str | None]) -> Any:
+    """An S3 client of these keys."""
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=keys[0],
+        aws_secret_access_key=keys[1],
+        aws_session_token=keys[2],
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+    )
+
+
+def open_vended(config: Mapping[str, str]) -> Any:
+    """An S3 client of keys as a load tells them."""
+    keys = (config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"])
+    return open_s3(config["s3.endpoint"], keys)
+
+
+def open_root(guarded: Guarded) -> Any:
+    """An S3 client of the root's keys."""
+    store = guarded.lake.store
+    return open_s3(store.endpoint, (store.access_key_id, store.secret_access_key, None))
+
+
+@dataclass(frozen=True, slots=True)
+class Vended:
+    """A table as somebody loaded it with keys."""
+
+    s3: Any
+    metadata: Mapping[str, Any]
+    config: Mapping[str, str]
+    prefixes: tuple[str, ...]
+
+
+def load_with_keys(guarded: Guarded, principal: str, path: str) -> Vended:
+    """Load a table as a principal, with keys."""
+    headers = {"Authorization": f"Bearer {guarded.token(principal)}", **DELEGATION}
+    answer = guarded.server.get(path, headers)
+    assert answer.status == 200, answer.body
+    told = answer.json
+    prefixes = tuple(each["prefix"] for each in told["storage-credentials"])
+    assert all(each["config"] == told["config"] for each in told["storage-credentials"])
+    return Vended(open_vended(told["config"]), told["metadata"], told["config"], prefixes)
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Bucket and key of a URI."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key
+
+
+def is_refused(call: Any, **arguments: Any) -> bool:
+    """Whether the store refuses a call; False when it does it, or says that nothing is there."""
+    try:
+        call(**arguments)
+    except ClientError as error:
+        return error.response["Error"]["Code"] in REFUSED
+    return False

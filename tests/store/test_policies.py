@@ -1,0 +1,70 @@
+"""Session policies: what they name, and what they refuse to."""
+
+import json
+
+import pytest
+
+from duckicelake.errors import Unsupported
+from duckicelake.store.keys.policy import LONGEST_POLICY, KeyScope, format_policy, is_on_s3
+
+T1 = "s3://lake/data/main/t1/"
+LOCATION = "s3://lake/iceberg/main/t1-0190/"
+
+
+def test_reading_is_getting_and_listing() -> None:
+    """In the folders, and single objects; nothing else."""
+    read, listed = json.loads(format_policy(KeyScope((T1,), ("s3://other/f.parquet",))))["Statement"]
+    assert read == {
+        "Effect": "Allow",
+        "Action": ["s3:GetObject"],
+        "Resource": ["arn:aws:s3:::lake/data/main/t1/*", "arn:aws:s3:::other/f.parquet"],
+    }
+    assert listed["Action"] == ["s3:ListBucket"]
+    assert listed["Resource"] == ["arn:aws:s3:::lake"]
+    assert listed["Condition"] == {"StringLike": {"s3:prefix": ["data/main/t1/", "data/main/t1/*"]}}
+
+
+def test_writing_is_at_the_location_alone() -> None:
+    """Whoever may not read gets no more than that."""
+    [write] = json.loads(format_policy(KeyScope(writable=(LOCATION,))))["Statement"]
+    assert write["Resource"] == ["arn:aws:s3:::lake/iceberg/main/t1-0190/*"]
+    assert "s3:GetObject" not in write["Action"]
+
+
+def test_a_policy_is_the_same_for_the_same_scope() -> None:
+    """Keys are kept by it."""
+    assert format_policy(KeyScope((T1, LOCATION), (), (LOCATION,))) == format_policy(KeyScope((T1, LOCATION), (), (LOCATION,)))
+
+
+NAMES = ["*", "t?", "${aws:username}", 'a"b', "a\\b", "a b", "t%2f", "ü", "\u212a", "a\nb", "..", ".", "a//b", "{", "'", "~", ""]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("where", ["folder", "file", "writable"])
+def test_names_that_could_mean_more_are_refused(where: str, name: str) -> None:
+    """Wildcards, variables, quotes, escapes, steps, letters that fold to others; and a whole bucket."""
+    uri = f"s3://lake/{name}" if name else "s3://lake"
+    scope = {"folder": KeyScope((uri + "/",)), "file": KeyScope(files=(uri,)), "writable": KeyScope(writable=(uri + "/",))}[where]
+    with pytest.raises(Unsupported):
+        format_policy(scope)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """At the very character that STS would refuse, and not before."""
+    fitting = KeyScope((T1,), tuple(f"s3://lake/f{number:04}" for number in range(60)))
+    spare = LONGEST_POLICY - len(format_policy(fitting))
+    assert 0 < spare < 1000
+    for more, fits in ((spare, True), (spare + 1, False)):
+        name = "x" * (more - len(',"arn:aws:s3:::lake/"'))
+        scope = KeyScope(fitting.folders, (*fitting.files, f"s3://lake/{name}"))
+        if fits:
+            assert len(format_policy(scope)) == LONGEST_POLICY
+        else:
+            with pytest.raises(Unsupported, match="too many places"):
+                format_policy(scope)
+
+
+def test_local_folders_have_no_keys() -> None:
+    """Nothing is vended for them."""
+    assert is_on_s3(KeyScope((T1,)))
+    assert not is_on_s3(KeyScope((T1,), ("file:///a/b",)))
