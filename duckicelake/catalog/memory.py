@@ -26,7 +26,8 @@ from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibilit
 class Published:
     """A state that has its numbers and whose objects are all there. `encoded` is the metadata file.
 
-    `state` is what was read of the table, with the numbers, without what lies in its history and files.
+    `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` is
+    the manifest list that was written last, by its URI.
     """
 
     position: Position
@@ -34,6 +35,7 @@ class Published:
     metadata_location: str
     encoded: bytes
     state: TableState
+    newest_list: tuple[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class TableMemory:
     schemas: tuple[tuple[object, ...], Schemas] | None = None
     history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None
+    newest_list: tuple[str, bytes] = ("", b"")
     location: str | None = None
     hint_etag: str | None = None
     is_lost: bool = False

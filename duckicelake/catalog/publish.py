@@ -87,7 +87,7 @@ def show(objects: Objects, draft: Draft, notes: TableNotes, memory: TableMemory)
     metadata = with_version(draft.metadata, log)
     location = metadata_uri(draft.wanted.note.location, log[-1].metadata_version)
     state = replace(draft.state, notes=notes, spans=(), snapshots=(), delete_files=(), inlined_tables=(), inlined_deletes=())
-    published = Published(state.position, metadata, location, encode_metadata(metadata, memory.history), state)
+    published = Published(state.position, metadata, location, encode_metadata(metadata, memory.history), state, memory.newest_list)
     write_metadata(objects, published, log[-1].metadata_version, memory)
     return published
 

@@ -102,6 +102,8 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, published, grounds=Grounds(locations, warehouse.roots, lake_folder))
     reader = ManifestReader(warehouse.objects, base.grounds)
+    if published is not None:
+        reader.at_hand = published.newest_list
     return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
 
 
