@@ -22,7 +22,7 @@ LIMITS = (
     Limit("later", "without_body_the_last_row_over_the_first", 2.0),
     Limit("commits", "server_and_postgres_cpu_ms", 40.0, lambda row: row["commit"] == "set-properties"),
     Limit("commits", "server_and_postgres_cpu_ms", 60.0, lambda row: row["commit"] == "fast append"),
-    Limit("commits", "fsyncs", 2.9, lambda row: True),
+    Limit("commits", "fsyncs", 1.9, lambda row: True),
     Limit("commit_files", "peak_mib_above_idle", 250.0, lambda row: True),
     Limit("commit_files", "cpu_ms_per_file", 0.8, lambda row: int(row["files"] or 0) >= 1000),
     Limit("deletes", "the_same_files_of_the_most_over_of_the_fewest", 2.0),

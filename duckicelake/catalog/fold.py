@@ -17,6 +17,7 @@ from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.read_table import Since, read_table
 from duckicelake.lake.read_values import read_repeated_files
 from duckicelake.lake.rows import TableNote, TableRow, TableState
+from duckicelake.lake.writing.read_back import read_back
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import History, to_history
 from duckicelake.translate.locations import table_folder
@@ -76,7 +77,7 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     sources = gather(objects, table_folder(state.data_path, state.table), state, memory)
     first = min((file.begin_snapshot for file in sources.files), default=state.position.lake_snapshot_id)
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
-    schemas = to_schemas(state, oldest_row, has_deletes=bool(sources.visibility))
+    schemas = _find_schemas(state, oldest_row, bool(sources.visibility), memory)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
     partitioning = with_told_specs(partitioning, state.partitions, schemas.current, state.notes)
     mapping = to_name_mapping(state.name_mappings, state.columns)
@@ -88,6 +89,17 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _rewrites_past(sources, earlier)):
         return None
     return Reading(state, sources, schemas, partitioning, mapping, oldest_row, earlier)
+
+
+def _find_schemas(state: TableState, oldest_row: int, has_deletes: bool, memory: TableMemory) -> Schemas:
+    """Return the table's schemas, those made last where all that they are made of is as it was then."""
+    notes, note = state.notes, state.notes.table
+    numbers = None if note is None else (note.format_version, note.last_column_id)
+    told = (notes.schemas, notes.shapes, numbers, state.too_large)
+    source = (state.table, state.columns, state.column_tags, state.name_mappings, told, oldest_row, has_deletes)
+    if memory.schemas is None or memory.schemas[0] != source:
+        memory.schemas = (source, to_schemas(state, oldest_row, has_deletes=has_deletes))
+    return memory.schemas[1]
 
 
 def _goes_on(state: TableState, earlier: Folded) -> bool:
@@ -111,8 +123,24 @@ def _rewrites_past(sources: Sources, earlier: Folded) -> bool:
     return False
 
 
-def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory) -> tuple[Snapshot, ...]:
-    """Return all snapshots of the table that was read; their objects are in the store, and memory holds how to go on."""
+def read_on(conn: psycopg.Connection, objects: Objects, known: TableState, memory: TableMemory) -> Reading | None:
+    """Read what the commit in this transaction did to a table that is as `known` otherwise; None when more must be read.
+
+    Only for commits of plain rows: see `lake.writing.read_back`.
+    """
+    if memory.folded is None:
+        return None
+    state = read_back(conn, known, memory.folded.since)
+    reading = None if state is None else _interpret(objects, state, memory, memory.folded)
+    if reading is not None:
+        _check_repeated(conn, reading)
+    return reading
+
+
+def fold(
+    conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory
+) -> tuple[tuple[Snapshot, ...], Outbox]:
+    """Return all snapshots of the table that was read, and their objects, not shipped yet; memory holds how to go on."""
     memory.folded = None
     earlier, state = reading.earlier, reading.state
     before = earlier.snapshots if earlier else ()
@@ -125,7 +153,6 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
     shelves = _take_shelves(writer, history, earlier)
     plans = to_manifests(history.steps, shelves, writer.files.spec_of)
     snapshots = (*before, *writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
-    writer.deriver.outbox.ship()
     memory.folded = Folded(
         since=Since(state.position.lake_snapshot_id, state.next_file_id),
         history_id=state.history_id,
@@ -144,7 +171,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         has_unproven=writer.files.has_unproven,
         breaks_vectors=writer.files.breaks_vectors,
     )
-    return snapshots
+    return snapshots, writer.deriver.outbox
 
 
 def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory) -> ManifestWriter:

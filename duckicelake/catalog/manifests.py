@@ -111,12 +111,13 @@ class ManifestWriter:
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, to_sequence_number(self.note, snapshot_id), self._version, first_row_id)
         note = self.notes.get(snapshot_id)
+        newest = self.deriver.memory.newest_list = self._write_list(header, files)
         snapshot = Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent,
             sequence_number=header.sequence_number,
             timestamp_ms=plan.step.timestamp_ms,
-            manifest_list=self._write_list(header, files),
+            manifest_list=newest[0],
             summary=with_told_summary(summary, note),
             schema_id=schema_id if note is None else note.schema_id,
             first_row_id=first_row_id,
@@ -124,15 +125,15 @@ class ManifestWriter:
         )
         if note is not None and snapshot_id in self.aliased:
             # clients of Iceberg delete the manifest list of a snapshot they drop, so an alias has its own
-            uri = self._write_list(replace(header, snapshot_id=note.client_snapshot_id), files)
+            uri, _ = self._write_list(replace(header, snapshot_id=note.client_snapshot_id), files)
             self.aliases[snapshot_id] = to_alias(snapshot, note.client_snapshot_id, uri)
         return snapshot
 
-    def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
+    def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> tuple[str, bytes]:
         content = self.encode_list(header, files)
         uri = manifest_list_uri(self.deriver.location, header.snapshot_id, format_digest(content))
         self.deriver.outbox.add(uri, content)
-        return uri
+        return uri, content
 
     @property
     def _version(self) -> int:

@@ -13,22 +13,29 @@ from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read_table import Since
-from duckicelake.lake.rows import Position
+from duckicelake.lake.rows import Position, TableState
 from duckicelake.store.rewritten import Embedded
 from duckicelake.translate.manifests import Shelves
 from duckicelake.translate.partitions import PublishedSpec
+from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.summaries import Totals
 from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A state that has its numbers and whose objects are all there. `encoded` is the metadata file."""
+    """A state that has its numbers and whose objects are all there. `encoded` is the metadata file.
+
+    `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` is
+    the manifest list that was written last, by its URI.
+    """
 
     position: Position
     metadata: TableMetadata
     metadata_location: str
     encoded: bytes
+    state: TableState
+    newest_list: tuple[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,10 @@ class Refusal:
 
 @dataclass(slots=True)
 class TableMemory:
-    """One table's; `lock` is held while the table is published, so that one thread does the work for all."""
+    """One table's; `lock` is held while the table is published, so that one thread does the work for all.
+
+    `is_lost`: whoever waited for it takes another one.
+    """
 
     lock: Lock = field(default_factory=Lock)
     published: Published | None = None
@@ -78,10 +88,20 @@ class TableMemory:
     data_files: OrderedDict[FileKey, AnyFile] = field(default_factory=OrderedDict[FileKey, AnyFile])
     told_numbers: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     checked_files: set[FileKey] = field(default_factory=set[FileKey])
+    schemas: tuple[tuple[object, ...], Schemas] | None = None
     history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None
+    newest_list: tuple[str, bytes] = ("", b"")
     location: str | None = None
     hint_etag: str | None = None
+    is_lost: bool = False
+
+
+def count_parts(memory: TableMemory) -> tuple[int, int]:
+    """Return how many large and small things a table's memory holds: as long as these stay about the same, so does its size."""
+    large = (memory.deleted_rows, memory.embedded, memory.derived_rows, memory.delete_files)
+    encoded_bytes = 0 if memory.published is None else len(memory.published.encoded)
+    return sum(map(len, large)), len(memory.data_files) + len(memory.known_uris or ()) + encoded_bytes // OBJECT_BYTES
 
 
 SAMPLE = 2

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 import psycopg
@@ -10,6 +10,7 @@ import psycopg
 from duckicelake.catalog.beside import publish_beside
 from duckicelake.catalog.fold import Reading, fold, read
 from duckicelake.catalog.memory import Published, TableMemory
+from duckicelake.catalog.outbox import Outbox
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
@@ -18,7 +19,7 @@ from duckicelake.lake.connect import writing
 from duckicelake.lake.notes import Numbering, number, number_next
 from duckicelake.lake.refs.rows import UNTOLD
 from duckicelake.lake.refs.told import tell_kept
-from duckicelake.lake.rows import MetadataLogRow, Position, TableNote, TableRow, TableState
+from duckicelake.lake.rows import Position, TableNote, TableNotes, TableRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import to_ms
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
@@ -33,18 +34,38 @@ from duckicelake.translate.to_iceberg import Shape, to_metadata, with_version
 HINT_TRIES = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A state in Iceberg's words, without its number; the objects that it names are on their way."""
+
+    state: TableState
+    metadata: TableMetadata
+    wanted: Numbering
+    outbox: Outbox
+
+
 def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, memory: TableMemory) -> Published:
     """Publish the state that `conn`'s transaction sees: write its objects, number it, write its metadata file.
 
     Raises: Unsupported: something in the table is not published. LakeMoved: a newer state was published meanwhile
     """
-    reading = read(conn, warehouse.objects, table, memory)
+    draft = make_draft(conn, warehouse.objects, read(conn, warehouse.objects, table, memory), memory)
+    draft.outbox.ship()
+    tell_named(warehouse, draft.state, draft.metadata)
+    return show(warehouse.objects, draft, number_state(warehouse, draft), memory)
+
+
+def make_draft(conn: psycopg.Connection, objects: Objects, reading: Reading, memory: TableMemory) -> Draft:
+    """Return what was read of a table in Iceberg's words.
+
+    Raises: Unsupported: something in the table is not published. LakeMoved: it is elsewhere now
+    """
     state = reading.state
-    note = raise_note(state.notes.table or new_note(warehouse.objects, state), reading.schemas.format_version, state.position)
+    note = raise_note(state.notes.table or new_note(objects, state), reading.schemas.format_version, state.position)
     if memory.location not in (None, note.location):
         raise LakeMoved("The table has another location now; try again.")
     memory.location = note.location
-    snapshots = fold(conn, warehouse.objects, reading, note, memory)
+    snapshots, outbox = fold(conn, objects, reading, note, memory)
     if snapshots:
         note = replace(note, current_snapshot_id=snapshots[-1].snapshot_id)
     folded = memory.folded
@@ -54,20 +75,24 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     partitioning = without_unused(reading.partitioning, folded.has_unproven)
     schemas = replace(reading.schemas, breaks_vectors=reading.schemas.breaks_vectors or folded.breaks_vectors)
     shape = Shape(schemas, partitioning, orders, reading.mapping)
-    aliases = (*folded.aliases.values(), *publish_beside(conn, warehouse.objects, state, memory, note.location))
+    aliases = (*folded.aliases.values(), *publish_beside(conn, objects, state, memory, note.location))
     earlier_log = find_earlier_log(reading, memory)
     draft = with_statistics(to_metadata(state, note.location, shape, snapshots, earlier_log), state.notes)
-    tell_named(warehouse, state, draft)
     shown = len(draft.snapshots)
     draft = with_past_log(with_aliases(draft, aliases), state.notes.refs.registered)
     memory.history.ahead = len(draft.snapshots) - shown
     token = digest_metadata(draft, memory.history)
-    wanted = Numbering(state.position, token, note, *shape.new_notes())
-    log = number_state(warehouse, state, wanted, find_updated_ms(state, draft))
-    metadata = with_version(draft, log)
-    location = metadata_uri(note.location, log[-1].metadata_version)
-    published = Published(state.position, metadata, location, encode_metadata(metadata, memory.history))
-    write_metadata(warehouse.objects, published, log[-1].metadata_version, memory)
+    return Draft(state, draft, Numbering(state.position, token, note, *shape.new_notes()), outbox)
+
+
+def show(objects: Objects, draft: Draft, notes: TableNotes, memory: TableMemory) -> Published:
+    """Write the metadata file of a state that has its number and whose other objects are there."""
+    log = notes.metadata_log
+    metadata = with_version(draft.metadata, log)
+    location = metadata_uri(draft.wanted.note.location, log[-1].metadata_version)
+    state = replace(draft.state, notes=notes, spans=(), snapshots=(), delete_files=(), inlined_tables=(), inlined_deletes=())
+    published = Published(state.position, metadata, location, encode_metadata(metadata, memory.history), state, memory.newest_list)
+    write_metadata(objects, published, log[-1].metadata_version, memory)
     return published
 
 
@@ -102,16 +127,14 @@ def raise_note(note: TableNote, format_version: int, position: Position) -> Tabl
     return replace(note, format_version=format_version, numbered_until=position.lake_snapshot_id if rebased else note.numbered_until)
 
 
-def number_state(warehouse: Warehouse, state: TableState, wanted: Numbering, now_ms: int) -> Sequence[MetadataLogRow]:
-    """Return the log of metadata versions that ends with this state's, giving it one when it has none."""
-    noted = state.notes.table
-    if noted is not None and noted.token == wanted.token:
-        return state.notes.metadata_log
+def number_state(warehouse: Warehouse, draft: Draft) -> TableNotes:
+    """Return the table's notes, whose log of metadata versions ends with this state's, giving it one when it has none."""
+    noted = draft.state.notes.table
+    if noted is not None and noted.token == draft.wanted.token:
+        return draft.state.notes
+    now_ms = find_updated_ms(draft.state, draft.metadata)
     with writing(warehouse.lake) as conn:
-        easily = number_next(conn, wanted, state.notes, now_ms)
-        if easily is not None:
-            return easily
-        return number(conn, wanted, now_ms).metadata_log
+        return number_next(conn, draft.wanted, draft.state.notes, now_ms) or number(conn, draft.wanted, now_ms)
 
 
 def tell_named(warehouse: Warehouse, state: TableState, draft: TableMetadata) -> None:

@@ -1,6 +1,6 @@
 """Tables: list, exists, load."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import psycopg
@@ -84,11 +84,11 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
     return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, published.metadata.location)
 
 
-def publish_table(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:
-    """Return a table and its published state, as new as the call. Raises what `load_table` raises."""
+def publish_table(warehouse: Warehouse, ident: Ident, seen: Seen | None = None) -> tuple[TableRow, Published]:
+    """Return a table and its published state, as new as the call, or as what the caller has `seen`. Raises what `load_table` raises."""
     for attempt in range(1, LOAD_TRIES + 1):
         try:
-            return _load(warehouse, ident)
+            return _load(warehouse, ident, seen if attempt == 1 else None)
         except (LakeMoved, NotFound) as error:
             # maintenance may have removed what was being read; a new reading sees what replaced it
             if attempt == LOAD_TRIES:
@@ -103,13 +103,15 @@ def _explain(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
     return error
 
 
-def _load(warehouse: Warehouse, ident: Ident) -> tuple[TableRow, Published]:
-    table, seen = look(warehouse.lake, lambda conn: _see(conn, ident))
+def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None) -> tuple[TableRow, Published]:
+    table, seen = look(warehouse.lake, lambda conn: _see(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
     memory = warehouse.memories.of(table.table_id)
     published = memory.published
     if published is not None and published.position == seen.position and memory.repair_id == seen.repair_id:
         return table, published
     with memory.lock, reading(warehouse.lake) as conn:
+        if memory.is_lost:
+            raise LakeMoved(f"A commit to {ident} came to nothing; try again.")
         now, seen = _see(conn, ident)
         if now.table_id != table.table_id:
             raise LakeMoved(f"The table {ident} was replaced while it was being read; try again.")
@@ -129,8 +131,9 @@ def _see(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
 
 def _publish(warehouse: Warehouse, conn: psycopg.Connection, memory: TableMemory, table: TableRow, position: Position) -> Published:
     """Return the published state of a table, or refuse it again, doing what was done before only once."""
-    refusal = memory.refusal
-    if memory.published is not None and memory.published.position == position:
+    refusal, known = memory.refusal, memory.published
+    if known is not None and (known.position == position or not is_touched(conn, table.table_id, known.position, position)):
+        memory.published = replace(known, position=position)
         return memory.published
     if refusal is not None and not is_touched(conn, table.table_id, refusal.position, position):
         memory.refusal = Refusal(position, refusal.error)

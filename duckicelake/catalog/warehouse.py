@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
-from duckicelake.catalog.memory import TableMemory, estimate_bytes
+from duckicelake.catalog.memory import TableMemory, count_parts, estimate_bytes
 from duckicelake.lake.connect import Lake, close_lake, open_lake
 from duckicelake.store.keys.sessions import StsSettings, Vendor
 from duckicelake.store.objects import Objects, open_objects
@@ -26,6 +26,9 @@ __all__ = [
 ]
 
 NOWHERE = Roots()
+GROWS = 1.25
+"""How much a table's memory grows until it is weighed again."""
+NEVER = (-1, 0)
 MAX_CONNECTIONS = 48
 """Not below the threads that requests run in."""
 
@@ -46,6 +49,7 @@ class Memories:
     limits: Limits = field(default_factory=Limits)
     _by_table: OrderedDict[int, TableMemory] = field(default_factory=OrderedDict[int, TableMemory])
     _size_bytes: dict[int, int] = field(default_factory=dict[int, int])
+    _parts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     _lock: Lock = field(default_factory=Lock)
 
     def of(self, table_id: int) -> TableMemory:
@@ -57,11 +61,18 @@ class Memories:
             return memory
 
     def weigh(self, table_id: int, memory: TableMemory) -> None:
-        """Take note of how large a table's memory is now; those used longest ago make room for it."""
+        """Take note of how large a table's memory is now; those used longest ago make room for it.
+
+        That looks at much of it: what holds about as much as when it was weighed last is not weighed again.
+        """
+        parts = count_parts(memory)
+        large, small = self._parts.get(table_id, NEVER)
+        if parts[0] == large and small <= parts[1] <= small * GROWS:
+            return
         size_bytes = estimate_bytes(memory)
         with self._lock:
             if self._by_table.get(table_id) is memory:
-                self._size_bytes[table_id] = size_bytes
+                self._size_bytes[table_id], self._parts[table_id] = size_bytes, parts
                 self._forget_oldest()
 
     def forget(self, table_id: int, memory: TableMemory) -> None:
@@ -90,6 +101,7 @@ class Memories:
     def _forget(self, table_id: int) -> None:
         del self._by_table[table_id]
         self._size_bytes.pop(table_id, None)
+        self._parts.pop(table_id, None)
 
 
 @dataclass(frozen=True, slots=True)

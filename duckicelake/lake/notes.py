@@ -1,7 +1,7 @@
 """Numbers once given out: metadata versions and their log, schema and spec ids, locations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -155,10 +155,10 @@ INSERT INTO iceberg_metadata_log (table_id, metadata_version, updated_ms) SELECT
 """
 
 
-def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> Sequence[MetadataLogRow] | None:
+def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes | None:
     """Give a state the next metadata version when it needs no other ids and nobody gave out a number since its notes were read.
 
-    Returns the log; None when it is not as easy as that, and then nothing was done.
+    Returns the notes as they are then; None when it is not as easy as that, and then nothing was done.
     """
     last = noted.table
     if last is None or wanted.schemas or wanted.specs or wanted.sort_orders or last.location != wanted.note.location:
@@ -171,8 +171,24 @@ def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, 
     version = _describe_version(wanted, last, now_ms)
     if conn.execute(INSERT_NEXT_VERSION, version | known).rowcount != 1:
         return None
-    kept = noted.metadata_log[-METADATA_LOG_MAX:]
-    return [*kept, MetadataLogRow(last.metadata_version + 1, max(now_ms, last.updated_ms))]
+    made = MetadataLogRow(last.metadata_version + 1, max(now_ms, last.updated_ms))
+    log = [*noted.metadata_log[-METADATA_LOG_MAX:], made]
+    return replace(noted, table=_with_version(last, wanted, made), metadata_log=log)
+
+
+def _with_version(last: TableNote, wanted: Numbering, made: MetadataLogRow) -> TableNote:
+    """Return a table's note as it is after `_describe_version` was written to it."""
+    return replace(
+        last,
+        metadata_version=made.metadata_version,
+        lake_snapshot_id=wanted.position.lake_snapshot_id,
+        change_id=wanted.position.change_id,
+        token=wanted.token,
+        updated_ms=made.updated_ms,
+        format_version=wanted.note.format_version,
+        current_snapshot_id=wanted.note.current_snapshot_id,
+        numbered_until=wanted.note.numbered_until,
+    )
 
 
 def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNotes:

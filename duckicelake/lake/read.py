@@ -199,10 +199,16 @@ class Seen:
     repair_id: int
 
 
+SEEN_QUERIES = (SELECT_TABLE, SELECT_POSITION, SELECT_REPAIR_ID)
+
+
 def read_seen(conn: psycopg.Connection, schema_name: str, table_name: str) -> Seen:
     """Return the live table of that name, in any case, and what tells whether it is as it was."""
-    queries = (SELECT_TABLE, SELECT_POSITION, SELECT_REPAIR_ID)
-    found = fetch_together(conn, queries, schema_name=schema_name, table_name=table_name)
+    return to_seen(fetch_together(conn, SEEN_QUERIES, schema_name=schema_name, table_name=table_name))
+
+
+def to_seen(found: Together) -> Seen:
+    """Return the same from the answers to `SEEN_QUERIES`."""
     [position] = found.rows(Position, SELECT_POSITION)
     return Seen(_first(to_tables(found)), position, found.value(SELECT_REPAIR_ID))
 

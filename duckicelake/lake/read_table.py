@@ -77,7 +77,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         iceberg_path=to_iceberg_path(found.value(SELECT_ICEBERG_PATH)),
         table=table,
         tags=found.rows(TagRow, SELECT_TAGS),
-        snapshots=_on_main(_read_snapshots(conn, lately, events, after), notes.refs),
+        snapshots=on_main(_read_snapshots(conn, lately, events, after), notes.refs),
         oldest=found.rows(SnapshotRow, SELECT_OLDEST_SNAPSHOT, snapshot_time=datetime.fromisoformat)[0],
         columns=found.rows(ColumnRow, SELECT_COLUMNS),
         column_tags=found.rows(ColumnTagRow, SELECT_COLUMN_TAGS),
@@ -105,10 +105,10 @@ def _ask(conn: psycopg.Connection, table_id: int, since: Since) -> tuple[Togethe
     name = _name_inlined_deletes(table_id)
     found = fetch_together(conn, STATE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1, name=name)
     known = {"table_id": table_id, "since": since.lake_snapshot_id, "next_file_id": since.next_file_id}
-    return found, fetch_together(conn, LATE_QUERIES, **known, **_format_tokens(table_id))
+    return found, fetch_together(conn, LATE_QUERIES, **known, **format_table_tokens(table_id))
 
 
-def _on_main(snapshots: Sequence[SnapshotRow], refs: RefNotes) -> list[SnapshotRow]:
+def on_main(snapshots: Sequence[SnapshotRow], refs: RefNotes) -> list[SnapshotRow]:
     """Return the snapshots without those that clients removed, whose changes count for the next one, and those beside main."""
     others = refs.hidden | {note.snapshot_id for note in refs.kept if note.is_beside}
     return [row for row in snapshots if row.snapshot_id not in others]
@@ -123,12 +123,6 @@ SELECT snapshot_id, next_file_id, (SELECT coalesce(max(id), 0) FROM iceberg_chan
 SELECT_NEXT_ROW_ID = """
 SELECT greatest(next_row_id, 0) FROM ducklake_table_stats WHERE table_id = %(table_id)s
 """
-
-
-def read_next_row_id(conn: psycopg.Connection, table_id: int) -> int:
-    """Return the row id that the table's next row gets; 0 before its first row."""
-    row = conn.execute(SELECT_NEXT_ROW_ID, {"table_id": table_id}).fetchone()
-    return row[0] if row else 0
 
 
 SELECT_SPANS = """
@@ -271,7 +265,7 @@ def _read_snapshots(conn: psycopg.Connection, lately: Together, event_ids: set[i
 LATE_QUERIES = (SELECT_SNAPSHOTS, SELECT_SNAPSHOT_NOTES, SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_AFFECTED_FILES)
 
 
-def _format_tokens(table_id: int) -> dict[str, list[str]]:
+def format_table_tokens(table_id: int) -> dict[str, list[str]]:
     """Return what the changes of a table are called: of its rows, of anything, of anything but its end."""
     return {
         "tokens": format_tokens(table_id, DATA_KINDS),

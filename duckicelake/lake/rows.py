@@ -364,10 +364,9 @@ class TableState:
     """One table as one transaction saw it, without the details of its data files.
 
     Of files, deletes, inlined rows and snapshots it holds what changed after the lake snapshot `since`: every file that
-    began or ended then, and everything that decides which rows of the files with changed deletes are visible.
-    `aliases` are the snapshots of the table's newest change, when a client made it; `changed_at` is the time of the newest
-    change after `since`.
-    `history_id` is the newest of our changes that may have changed the table's past.
+    began or ended then, and everything that decides which rows of the files with changed deletes are visible. `aliases` are
+    the snapshots of the table's newest change, when a client made it; `changed_at` is the time of the newest change after
+    `since`. `history_id` is the newest of our changes that may have changed the table's past.
     `too_large` are the uint32 columns with numbers in files that no signed 32 bits hold.
     """
 

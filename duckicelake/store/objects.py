@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import datetime
 from operator import length_hint
@@ -34,6 +34,7 @@ class Objects:
         self._settings = settings
         self._places: dict[str, Place] = {}
         self._lock = Lock()
+        self._pool = ThreadPoolExecutor(IN_FLIGHT - 1, "objects")
         self._writing: set[str] = set()
         self._written = Condition()
 
@@ -57,7 +58,7 @@ class Objects:
         def read_one(uri: str) -> None:
             read[uri] = self.read(uri)
 
-        _side_by_side(read_one, uris)
+        _side_by_side(self._pool, read_one, uris)
         return read
 
     def read_ranges(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -88,7 +89,7 @@ class Objects:
             if self.put_new(uri, content):
                 new.add(uri)
 
-        _side_by_side(put_one, items)
+        _side_by_side(self._pool, put_one, items)
         return new
 
     def find_etag(self, uri: str) -> str | None:
@@ -144,7 +145,7 @@ class Objects:
 
     def delete_many(self, uris: Iterable[str]) -> None:
         """Remove objects side by side; those that are missing are fine."""
-        _side_by_side(self.delete, uris)
+        _side_by_side(self._pool, self.delete, uris)
 
     def check(self, uri: str) -> None:
         """Raise ServiceUnavailable, within about three seconds, unless the URI's bucket answers us."""
@@ -216,8 +217,8 @@ def open_objects(settings: StoreSettings) -> Objects:
     return Objects(settings)
 
 
-def _side_by_side(act: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Act on every item with a bounded number of threads, each taking the next item when it is free."""
+def _side_by_side(pool: ThreadPoolExecutor, act: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """Act on every item with a bounded number of threads, each taking the next item when it is free; this one never waits for a turn."""
     source, lock, failed = iter(items), Lock(), Event()
 
     def work() -> None:
@@ -233,10 +234,11 @@ def _side_by_side(act: Callable[[Item], None], items: Iterable[Item]) -> None:
                 raise
 
     workers = min(IN_FLIGHT, length_hint(items, IN_FLIGHT))
-    if workers <= 1:
-        return work()
-    with ThreadPoolExecutor(workers - 1, "objects") as pool:
-        others = [pool.submit(work) for _ in range(workers - 1)]
+    others = [pool.submit(work) for _ in range(workers - 1)]
+    try:
         work()
-        for worker in others:
-            worker.result()
+    finally:
+        started = [worker for worker in others if not worker.cancel()]
+        wait(started)
+    for worker in started:
+        worker.result()

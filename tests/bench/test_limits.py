@@ -6,7 +6,7 @@ from bench.report import Result
 
 def test_a_figure_above_its_limit_is_named() -> None:
     """Each limit is of one figure, of some rows or of the facts."""
-    row = {"commit": "set-properties", "server_and_postgres_cpu_ms": 99.5, "fsyncs": 2.0}
+    row = {"commit": "set-properties", "server_and_postgres_cpu_ms": 99.5, "fsyncs": 1.0}
     fine = row | {"server_and_postgres_cpu_ms": 9.5}
     assert list(list_broken({"commits": Result("", [fine])})) == []
     [told] = list_broken({"commits": Result("", [fine, row])})

@@ -6,11 +6,12 @@ from uuid import UUID
 
 import psycopg
 
+from duckicelake.catalog.memory import Published
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.places import Grounds, check_given, get_place
 from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
-from duckicelake.catalog.writing.ready.deletes import DeleteWriter, ReadyDeletes
+from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_move
 from duckicelake.errors import BadRequest, NoSuchTable
@@ -49,23 +50,26 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A table as it was published at a position, without aliases; `table` is None when there is none of that name.
+    """A table as it was `published` at a position, `metadata` without aliases; `table` is None when there is none of that name.
 
     `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. `used_specs` are
     those of snapshots that stay, when the request removes specs. With `move` the last of the changes gives main the files of
-    that snapshot. `beside` are the snapshots that are not for main, by their client's ids.
+    that snapshot. `beside` are the snapshots that are not for main, by their client's ids. `known` are, under the lock, the
+    lake snapshots of those of the client's ids that have been committed.
     """
 
     ident: Ident
     table: TableRow | None
     metadata: TableMetadata | None
     position: Position
+    published: Published | None = None
     changes: Sequence[FileChange] = ()
     deletes: Sequence[ReadyDeletes] = ()
     grounds: Grounds = NO_GROUNDS
     used_specs: frozenset[int] = frozenset()
     move: Snapshot | None = None
     beside: Mapping[int, ReadySnapshot] = field(default_factory=dict[int, ReadySnapshot])
+    known: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -85,21 +89,23 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     name = to_schema_name(ask.ident.namespace)
     ids = [snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)]
     past = look(warehouse.lake, lambda conn: read_past(conn, name, ask.ident.name, ids))
-    table, earlier = past.table, past.earlier
+    table, earlier = past.seen.table, past.earlier
     lake_folder = Roots() if table is None or not warehouse.roots.free else Roots((to_folder_uri(table_folder(past.data_path, table)),))
     creates = asks_to_create(ask.commit.requirements)
     if table is not None and _has_landed(ask, table, past.known):
         return Base(ask.ident, table, None, NOTHING)
     if table is None and not creates:
         raise NoSuchTable(f"Table does not exist: {ask.ident}")
-    metadata, position = None, NOTHING
+    metadata, position, published = None, NOTHING, None
     if table is not None:
-        table, published = publish_table(warehouse, ask.ident)
+        table, published = publish_table(warehouse, ask.ident, past.seen)
         metadata, position = without_aliases(published.metadata), published.position
     _check_told_locations(warehouse, ask, metadata)
     locations = (*earlier, *_list_locations(ask, metadata))
-    base = Base(ask.ident, table, metadata, position, grounds=Grounds(locations, warehouse.roots, lake_folder))
+    base = Base(ask.ident, table, metadata, position, published, grounds=Grounds(locations, warehouse.roots, lake_folder))
     reader = ManifestReader(warehouse.objects, base.grounds)
+    if published is not None:
+        reader.at_hand = published.newest_list
     return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
 
 
@@ -119,6 +125,8 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         raise
     if move is not None and base.metadata is not None:
         changes.append(find_move(reader, base.metadata, move))
+    if not any(change.deletes or change.returned for change in changes):
+        return replace(base, changes=changes, deletes=[NO_DELETES] * len(changes), move=move, beside=beside)
     with reading(warehouse.lake) as conn:
         deletes = DeleteWriter(conn, warehouse.objects, base.grounds.locations, base.table).make_ready(changes)
     return replace(base, changes=changes, deletes=deletes, move=move, beside=beside)
@@ -190,24 +198,34 @@ def _check_told_locations(warehouse: Warehouse, ask: Ask, metadata: TableMetadat
 
 def _check_in_time(warehouse: Warehouse, ask: Ask, base: Base) -> None:
     with reading(warehouse.lake) as conn:
-        require(conn, ask, base)
+        require(ask, look_up(conn, ask, base))
 
 
-def require(conn: psycopg.Connection, ask: Ask, base: Base) -> Mapping[int, int]:
-    """Return the lake snapshots of those of the client's ids that are known, when all requirements hold.
+def look_up(conn: psycopg.Connection, ask: Ask, base: Base) -> Base:
+    """Return the base with those of the client's ids that are known."""
+    added = {snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)}
+    client_ids = set(list_client_ids(ask.commit.requirements, ask.commit.updates)) - list_ours(base) | added
+    if base.table is None or not client_ids:
+        return base
+    return replace(base, known=find_client_snapshots(conn, base.table.table_id, client_ids))
 
-    Raises: CommitFailed: one does not
-    """
-    client_ids = list_client_ids(ask.commit.requirements, ask.commit.updates)
-    known = find_client_snapshots(conn, base.table.table_id, client_ids) if base.table else {}
-    ours = {snapshot.snapshot_id for snapshot in base.metadata.snapshots} if base.metadata else set[int]()
+
+def list_ours(base: Base) -> set[int]:
+    """Return the ids of the snapshots that the table has."""
+    return {snapshot.snapshot_id for snapshot in base.metadata.snapshots} if base.metadata else set[int]()
+
+
+def require(ask: Ask, base: Base) -> None:
+    """Raise CommitFailed when a requirement does not hold."""
+    ours, known = list_ours(base), base.known
     check_requirements(base.metadata, map_requirements(ask.commit.requirements, lambda i: i if i in ours else known.get(i, i)))
-    return known
 
 
 def has_landed(commit: Commit, ask: Ask, base: Base) -> bool:
     """Tell, under the lock, whether the request has been committed before."""
-    table = find_table(commit.conn, to_schema_name(ask.ident.namespace), ask.ident.name) if base.table is None else base.table
+    if base.table is not None:
+        return _has_landed(ask, base.table, base.known)
+    table = find_table(commit.conn, to_schema_name(ask.ident.namespace), ask.ident.name)
     ids = [snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)]
     return table is not None and _has_landed(ask, table, find_client_snapshots(commit.conn, table.table_id, ids) if ids else {})
 

@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.bases import Ask, Base, has_landed, read_base
+from duckicelake.catalog.writing.ahead import numbered_ahead
+from duckicelake.catalog.writing.bases import Ask, Base, has_landed, look_up, read_base
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.plans import plan
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.rows import LakeStep
 from duckicelake.lake.writing.transaction import Commit, committing
 
 COMMIT_TRIES = 10
@@ -32,8 +35,7 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: nobody knows whether it landed, or it did and cannot be shown
     """
-    _commit(warehouse, [Ask(ident, asked)])
-    return load_committed(warehouse, ident)
+    return _commit(warehouse, [Ask(ident, asked)]) or load_committed(warehouse, ident)
 
 
 def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
@@ -41,34 +43,43 @@ def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
     _commit(warehouse, asks)
 
 
-def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
+def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> LoadedTable | None:
+    """Commit, and return the table when it is one and the commit has shown it."""
     bases: Sequence[Base] = ()
     for number in range(COMMIT_TRIES):
         bases = bases or [read_base(warehouse, ask) for ask in asks]
         try:
-            with committing(warehouse.lake) as commit:
-                _apply(commit, asks, bases)
-                if number < WAYS_GIVEN and commit.is_in_the_way:
-                    raise _GivenWay
+            return _commit_once(warehouse, asks, bases, gives_way=number < WAYS_GIVEN)
         except _Moved:
             bases = ()
-            continue
         except _GivenWay:
-            continue
+            pass
         except LakeBusy as error:
             raise CommitFailed(error.message) from error
-        return
     raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
 
 
-def _apply(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> None:
-    """Write the commit, unless it has landed before; what was read before the lock must still be true."""
+def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base], *, gives_way: bool) -> LoadedTable | None:
+    with ExitStack() as held:
+        with committing(warehouse.lake) as commit:
+            steps = _apply(commit, asks, bases)
+            if gives_way and commit.is_in_the_way:
+                raise _GivenWay
+            made = held.enter_context(numbered_ahead(warehouse, commit.conn, bases[0], steps)) if len(bases) == 1 else None
+        return None if made is None else made.show(warehouse)
+
+
+def _apply(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Sequence[LakeStep]:
+    """Write the commit, unless it has landed before, and return the steps if they are all; what was read must still be true."""
+    bases = [look_up(commit.conn, ask, base) for ask, base in zip(asks, bases, strict=True)]
     if any(has_landed(commit, ask, base) for ask, base in zip(asks, bases, strict=True)):
-        return
+        return ()
     if any(base.is_outdated(commit) for base in bases):
         raise _Moved
     ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
     now_ms = time.time_ns() // 1_000_000
     tables = [plan(commit, ask, base, ids, now_ms) for ask, base in zip(asks, bases, strict=True)]
     steps = to_lake_steps(commit.head, ids, [table.steps for table in tables if table.steps])
-    apply(commit, steps, [note for table in tables for note in table.notes])
+    notes = [note for table in tables for note in table.notes]
+    apply(commit, steps, notes)
+    return () if notes else steps

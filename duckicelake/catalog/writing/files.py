@@ -15,7 +15,6 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read import read_data_path
-from duckicelake.lake.read_table import read_next_row_id
 from duckicelake.lake.refs.rows import NewKeptFile, NewMove, RefNotes, ReturnedFile, TakenRowIds
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.lookups import find_files_by_path, find_sources, list_inlined_versions
@@ -182,7 +181,7 @@ def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[Tabl
     notes: list[NewRow] = [to_note(planned, snapshot, commit.head.snapshot_id + count) for snapshot in planned.added]
     if base.move is not None:
         notes.append(NewMove(planned.table_id, base.move.snapshot_id))
-    next_row_id = 0 if planned.row is None or not base.changes else read_next_row_id(commit.conn, planned.table_id)
+    next_row_id = 0 if base.published is None else base.published.state.next_row_id
     for number, (step, note, change, ready) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
         step.rows.append(note)
         beside = base.beside.get(planned.added[number - 1].snapshot_id) if number <= len(planned.added) else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
-from duckicelake.catalog.writing.bases import Ask, Base, require
+from duckicelake.catalog.writing.bases import Ask, Base, list_ours, require
 from duckicelake.catalog.writing.files import FileWriter, Planned, add_snapshots
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.places import check_free, check_new_location, check_table_location, find_first_version, get_place
@@ -14,7 +14,7 @@ from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
 from duckicelake.lake.read import read_iceberg_path
 from duckicelake.lake.refs.rows import RefNotes
-from duckicelake.lake.writing.lookups import LiveRows, read_live
+from duckicelake.lake.writing.lookups import LiveRows, to_live
 from duckicelake.lake.writing.note_rows import LeftLocation
 from duckicelake.lake.writing.rows import ChangedTableNote, NewRow
 from duckicelake.lake.writing.transaction import Commit
@@ -47,11 +47,11 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchNamespace, AlreadyExists
     """
-    known = require(commit.conn, ask, base)
-    live = None if base.table is None else read_live(commit.conn, base.table.table_id)
+    require(ask, base)
+    known, ours = base.known, list_ours(base)
+    live = None if base.published is None else to_live(base.published.state)
     if base.metadata is not None and live is not None:
         base = replace(base, metadata=with_removed(base.metadata, live.notes))
-    ours = {snapshot.snapshot_id for snapshot in base.metadata.snapshots} if base.metadata else set[int]()
     added = list_added(ask.commit.updates)
     fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(added, 1)}
     _check_fresh(fresh, known, ours)

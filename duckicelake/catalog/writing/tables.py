@@ -65,7 +65,12 @@ def load_committed(warehouse: Warehouse, ident: Ident) -> LoadedTable:
     try:
         return load_table(warehouse, ident)
     except CatalogError as error:
-        raise CommitStateUnknown(f"The commit to {ident} is done, but its metadata cannot be shown now: {error.message}") from error
+        raise cannot_show(ident, error) from error
+
+
+def cannot_show(ident: Ident, error: CatalogError) -> CommitStateUnknown:
+    """Return what to tell about a commit that is done, when what comes after it failed."""
+    return CommitStateUnknown(f"The commit to {ident} is done, but its metadata cannot be shown now: {error.message}")
 
 
 def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False) -> None:

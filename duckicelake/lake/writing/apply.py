@@ -14,15 +14,16 @@ from duckicelake.lake.writing.statements import STATEMENTS
 from duckicelake.lake.writing.transaction import Commit
 
 INSERT_SNAPSHOT = """
-INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
--- time travel by time wants it ascending, and a transaction's own time is that of its begin
-SELECT %(snapshot_id)s::bigint, greatest(clock_timestamp(), max(snapshot_time) + interval '1 microsecond'), %(schema_version)s,
-       %(next_catalog_id)s, %(next_file_id)s
-  FROM ducklake_snapshot WHERE snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot WHERE snapshot_id < %(snapshot_id)s::bigint)
-"""
-
-INSERT_CHANGES = """
-INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) VALUES (%(snapshot_id)s, %(changes_made)s)
+WITH made AS (
+    INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
+    -- time travel by time wants it ascending, and a transaction's own time is that of its begin
+    SELECT %(snapshot_id)s::bigint, greatest(clock_timestamp(), max(snapshot_time) + interval '1 microsecond'),
+           %(schema_version)s::bigint, %(next_catalog_id)s::bigint, %(next_file_id)s::bigint
+      FROM ducklake_snapshot
+     WHERE snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot WHERE snapshot_id < %(snapshot_id)s::bigint)
+ RETURNING snapshot_id
+)
+INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) SELECT snapshot_id, %(changes_made)s::text FROM made
 """
 
 # DuckDB's flush locks such rows before it waits for the lake: Postgres would end one of the two after a second, and perhaps DuckDB
@@ -86,8 +87,7 @@ def apply(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = (
         made = {"snapshot_id": snapshot_id, "schema_version": schema_version}
         _write_all(commit.conn, step.rows, made)
         counters = {"next_catalog_id": step.next_catalog_id, "next_file_id": step.next_file_id}
-        commit.conn.execute(INSERT_SNAPSHOT, made | counters)
-        commit.conn.execute(INSERT_CHANGES, {"snapshot_id": snapshot_id, "changes_made": format_changes(step.changes)})
+        commit.conn.execute(INSERT_SNAPSHOT, {**made, **counters, "changes_made": format_changes(step.changes)})
     _write_all(commit.conn, notes, {"snapshot_id": snapshot_id, "schema_version": schema_version})
     return snapshot_id
 

@@ -8,10 +8,8 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
-from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
-from duckicelake.lake.read import SELECT_DATA_PATH, SELECT_TABLE, SELECT_TAGS, fetch_rows, fetch_together, to_tables
-from duckicelake.lake.read_table import SELECT_COLUMNS
-from duckicelake.lake.rows import ColumnRow, DeleteFileRow, Position, TableNotes, TableRow, TagRow
+from duckicelake.lake.read import SEEN_QUERIES, SELECT_DATA_PATH, Seen, fetch_rows, fetch_together, to_seen
+from duckicelake.lake.rows import ColumnRow, DeleteFileRow, Position, TableNotes, TableState
 
 SELECT_CHILD = """
 SELECT EXISTS (SELECT FROM ducklake_table WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL)
@@ -77,7 +75,7 @@ SELECT n.table_id, n.client_snapshot_id, n.lake_snapshot_id
 class Past:
     """A table, where it has been before, the lake snapshots of those of a client's ids that have been committed to it, DATA_PATH."""
 
-    table: TableRow | None
+    seen: Seen
     earlier: Sequence[str]
     known: Mapping[int, int]
     data_path: str = ""
@@ -85,15 +83,16 @@ class Past:
 
 def read_past(conn: psycopg.Connection, schema_name: str, table_name: str, ids: Sequence[int]) -> Past:
     """Return what tells whether a request has landed."""
-    queries = (SELECT_TABLE, SELECT_EARLIER_BY_NAME, SELECT_KNOWN_BY_NAME, SELECT_DATA_PATH)
+    queries = (*SEEN_QUERIES, SELECT_EARLIER_BY_NAME, SELECT_KNOWN_BY_NAME, SELECT_DATA_PATH)
     found = fetch_together(conn, queries, schema_name=schema_name, table_name=table_name, ids=list(ids))
-    table = next(iter(to_tables(found)), None)
-    if table is None:
-        return Past(None, [], {})
-    earlier = [row["location"] for row in found.found[SELECT_EARLIER_BY_NAME] if row["table_id"] == table.table_id]
-    known = [row for row in found.found[SELECT_KNOWN_BY_NAME] if row["table_id"] == table.table_id]
+    seen = to_seen(found)
+    if seen.table is None:
+        return Past(seen, [], {})
+    table_id = seen.table.table_id
+    earlier = [row["location"] for row in found.found[SELECT_EARLIER_BY_NAME] if row["table_id"] == table_id]
+    known = [row for row in found.found[SELECT_KNOWN_BY_NAME] if row["table_id"] == table_id]
     ids_by_client = {row["client_snapshot_id"]: row["lake_snapshot_id"] for row in known}
-    return Past(table, earlier, ids_by_client, found.value(SELECT_DATA_PATH) or "")
+    return Past(seen, earlier, ids_by_client, found.value(SELECT_DATA_PATH) or "")
 
 
 SELECT_VIEW = """
@@ -187,14 +186,6 @@ def list_inlined_versions(conn: psycopg.Connection, table_id: int) -> list[int]:
     return [row[0] for row in conn.execute(SELECT_INLINED_VERSIONS, {"table_id": table_id})]
 
 
-SELECT_LIVE_COLUMN_TAGS = """
-SELECT column_id, value FROM ducklake_column_tag
- WHERE table_id = %(table_id)s AND key = 'comment' AND end_snapshot IS NULL AND value IS NOT NULL
-"""
-
-LIVE_QUERIES = (*NOTE_QUERIES, SELECT_TAGS, SELECT_COLUMNS, SELECT_LIVE_COLUMN_TAGS)
-
-
 @dataclass(frozen=True, slots=True)
 class LiveRows:
     """A table's notes, its live tags, its columns in all their versions, and the live comments on them."""
@@ -205,12 +196,11 @@ class LiveRows:
     comments: Mapping[int, str]
 
 
-def read_live(conn: psycopg.Connection, table_id: int) -> LiveRows:
-    """Return what a change of a table is compared with."""
-    found = fetch_together(conn, LIVE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1)
+def to_live(state: TableState) -> LiveRows:
+    """Return what a change of a table is compared with, when nothing has concerned the table since it was read."""
     return LiveRows(
-        notes=to_notes(found),
-        tags={tag.key: tag.value for tag in found.rows(TagRow, SELECT_TAGS) if tag.value is not None},
-        columns=found.rows(ColumnRow, SELECT_COLUMNS),
-        comments={row["column_id"]: row["value"] for row in found.found[SELECT_LIVE_COLUMN_TAGS]},
+        notes=state.notes,
+        tags={tag.key: tag.value for tag in state.tags if tag.value is not None},
+        columns=state.columns,
+        comments={tag.column_id: tag.value for tag in state.column_tags if tag.end_snapshot is None and tag.value is not None},
     )

@@ -43,6 +43,9 @@ class ReadyDeletes:
     inlined: Sequence[EndedInlinedRows]
 
 
+NO_DELETES = ReadyDeletes((), ())
+
+
 @dataclass(frozen=True, slots=True)
 class DeleteWriter:
     """Writes the delete files of one commit below the last of the table's locations, beside those that are published."""

@@ -1,0 +1,95 @@
+"""Commits that number the state they make: in their own transaction, and just as a server would that knows nothing of it."""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.rest.serving import Answer, Server, make_settings, serve
+from tests.rest.writing.client import Client, data_file, open_client
+from tests.support.lakes import FreshLake
+
+FIRST_ID = 9_000_000_000
+
+SELECT_TRANSACTIONS = """
+SELECT (SELECT xmin::text FROM iceberg_metadata_log ORDER BY metadata_version DESC LIMIT 1),
+       (SELECT xmin::text FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1)
+"""
+
+REFUSE_AT_COMMIT = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
+CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON iceberg_metadata_log DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+
+
+@pytest.fixture
+def client(server: Server, lake: FreshLake) -> Client:
+    """A client of a lake with the table main.t, in which there is a file already."""
+    client = open_client(server, lake)
+    assert client.create().status == 200
+    assert append(client, 1).status == 200
+    return client
+
+
+def append(client: Client, number: int) -> Answer:
+    """Add a file."""
+    base = client.load()
+    return client.commit(client.append(base, FIRST_ID + number, [data_file(base, f"f{number}")]))
+
+
+def set_property(client: Client, number: int) -> Answer:
+    """Give a property a new value."""
+    return client.commit([{"action": "set-properties", "updates": {"k": str(number)}}])
+
+
+def remove_property(client: Client, _: int) -> Answer:
+    """Take it away."""
+    return client.commit([{"action": "remove-properties", "removals": ["k"]}])
+
+
+KINDS = (set_property, append, append, set_property, remove_property, append)
+
+
+def ask_others(others: Sequence[Server]) -> list[Any]:
+    """What other servers tell of the table: where its metadata is, and the metadata."""
+    found = [server.get("namespaces/main/tables/t").json for server in others]
+    return [(item["metadata-location"], item["metadata"]) for item in found]
+
+
+def test_what_a_commit_shows_is_what_others_load(client: Client, lake: FreshLake) -> None:
+    """Between commits of DuckDB's to this table and to others: the same bytes of metadata, under the same number."""
+    duck, numbers = lake.duckdb(), count(2)
+    with serve(make_settings(lake)) as beside:
+        for statement in ("CREATE TABLE u (i INTEGER)", "INSERT INTO t VALUES (1, 'inlined')", "ALTER TABLE t ADD COLUMN c INTEGER"):
+            duck.execute(statement)
+            for change in KINDS:
+                shown = change(client, next(numbers)).json
+                duck.execute("INSERT INTO u VALUES (1)")
+                assert ask_others([beside, client.server]) == [(shown["metadata-location"], shown["metadata"])] * 2
+    with serve(make_settings(lake)) as fresh:
+        assert ask_others([fresh]) == ask_others([client.server])
+
+
+def test_rows_and_number_come_in_one_transaction(client: Client, lake: FreshLake) -> None:
+    """So that Postgres waits for its disk once."""
+    conn = lake.psycopg()
+    for number, change in enumerate(KINDS, 2):
+        assert change(client, number).status == 200
+        row = conn.execute(SELECT_TRANSACTIONS).fetchone()
+        assert row is not None
+        assert row[0] == row[1], change
+
+
+def test_a_commit_that_fails_at_its_end_is_not_remembered(client: Client, lake: FreshLake) -> None:
+    """What it would have shown is forgotten; another commit takes its lake snapshot."""
+    conn, before = lake.psycopg(), client.load()
+    conn.execute(REFUSE_AT_COMMIT)
+    assert append(client, 2).status == 500
+    conn.execute("DROP TRIGGER refuse ON iceberg_metadata_log")
+    assert client.load() == before
+    shown = append(client, 3).json
+    assert [file["summary"].get("total-data-files") for file in shown["metadata"]["snapshots"][-1:]] == ["2"]
+    with serve(make_settings(lake)) as fresh:
+        assert ask_others([fresh, client.server]) == [(shown["metadata-location"], shown["metadata"])] * 2
