@@ -47,7 +47,7 @@ def test_every_benchmark_reports(figures: Figures) -> None:
 
 def test_cached_loads_share_queries_and_need_no_store(figures: Figures) -> None:
     """Every request is answered as asked; many connections share a query; with the store stopped all is the same."""
-    one, many, unchanged, large, *guarded = figures["cached"]["rows"]
+    one, many, unchanged, large, *_ = figures["cached"]["rows"]
     assert one["statuses"] == f"{SMALL.requests // 2}×200"
     assert many["statuses"] == f"{SMALL.requests}×200"
     assert unchanged["statuses"] == f"{SMALL.requests}×304"
