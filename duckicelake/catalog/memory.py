@@ -96,6 +96,13 @@ class TableMemory:
     hint_etag: str | None = None
     is_lost: bool = False
 
+    def forget_made(self) -> None:
+        """Forget the objects that were made: those of a load that failed may never have reached the store."""
+        self.folded = None
+        self.newest_list = ("", b"")
+        for made in (self.derived_rows, self.derived_files, self.delete_files):
+            made.clear()
+
 
 def count_parts(memory: TableMemory) -> tuple[int, int]:
     """Return how many large and small things a table's memory holds: as long as these stay about the same, so does its size."""

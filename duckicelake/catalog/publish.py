@@ -49,10 +49,14 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
 
     Raises: Unsupported: something in the table is not published. LakeMoved: a newer state was published meanwhile
     """
-    draft = make_draft(conn, warehouse.objects, read(conn, warehouse.objects, table, memory), memory)
-    draft.outbox.ship()
-    tell_named(warehouse, draft.state, draft.metadata)
-    return show(warehouse.objects, draft, number_state(warehouse, draft), memory)
+    try:
+        draft = make_draft(conn, warehouse.objects, read(conn, warehouse.objects, table, memory), memory)
+        draft.outbox.ship()
+        tell_named(warehouse, draft.state, draft.metadata)
+        return show(warehouse.objects, draft, number_state(warehouse, draft), memory)
+    except BaseException:
+        memory.forget_made()
+        raise
 
 
 def make_draft(conn: psycopg.Connection, objects: Objects, reading: Reading, memory: TableMemory) -> Draft:

@@ -76,7 +76,8 @@ def test_manifest_lists_come_back(version, data):
     """decode_manifest_list(encode_manifest_list(x)) = x, and a foreign Avro reader finds a valid file."""
     files = data.draw(st.lists(manifest_files(version), max_size=3))
     content = encode_manifest_list(list_header(version), files)
-    assert decode_manifest_list(content) == files
+    # delete manifests have no row ids, whatever is written there
+    assert decode_manifest_list(content) == [replace(file, first_row_id=None) if file.content else file for file in files]
     assert [row["manifest_path"] for row in fastavro_rows(content)] == [file.manifest_path for file in files]
 
 

@@ -63,6 +63,8 @@ def test_every_statement_on_rows_and_columns(pair: Pair, format_version: int) ->
         assert pair.rows(), statement
     assert len(pair.rows()) == 20
     check_going_on(pair.served, ("ns", "t"))
+    # a session of DuckDB 1.5.5 breaks when another one flushes a table whose columns have changed
+    pair.lake = pair.served.lake.duckdb()
     pair.ice.execute("TRUNCATE ice.ns.t")
     assert pair.rows() == []
 
