@@ -1,6 +1,7 @@
 """Details of data files, read in slices when a manifest needs them: a table may have more than fit in memory."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import psycopg
@@ -9,7 +10,7 @@ from duckicelake.catalog.memory import TableMemory
 from duckicelake.iceberg.manifest import AnyFile, EncodedFile, encode_files
 from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
-from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats
 from duckicelake.lake.writing.client_notes import read_file_notes
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
@@ -31,9 +32,23 @@ FEW = 20
 """Up to so many files are read faster one by one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What the lake tells of some data files of one schema: of a few row by row, of many column by column."""
+
+    notes: Mapping[int, FileNote]
+    few: Sequence[DataFileRow]
+    stats: Sequence[ColumnStatsRow]
+    many: Sequence[DataFileRow]
+    packed: PackedColumnStats | None
+
+
 @dataclass(slots=True)
 class DataFiles:
-    """One table's data files, real ones by their rows in `conn`'s transaction, derived ones from memory."""
+    """One table's data files, real ones by their rows in `conn`'s transaction, derived ones from memory.
+
+    Postgres gathers the next slice while one is encoded; `close` waits for it, so that the connection is free again.
+    """
 
     conn: psycopg.Connection
     table_id: int
@@ -47,6 +62,13 @@ class DataFiles:
     leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
     has_unproven: bool = False
     breaks_vectors: bool = False
+    ahead: "tuple[Sequence[int], Future[list[Fetched]]] | None" = None
+
+    def close(self) -> None:
+        """Wait for what is being read ahead; whatever comes of it, nobody wants it."""
+        if self.ahead is not None:
+            (_, fetching), self.ahead = self.ahead, None
+            fetching.exception()
 
     def place(self, keys: Iterable[FileKey]) -> None:
         """Find out the specs of many files at once, before they are asked for one by one."""
@@ -58,7 +80,7 @@ class DataFiles:
         for part in _slices(real, SLICE):
             notes = read_file_notes(self.conn, part)
             for row in read_data_files(self.conn, part):
-                spec, _ = self._choose_spec(row, notes.get(row.data_file_id))
+                spec, _ = self._choose_spec(row, self.schemas.at(row.begin_snapshot), notes.get(row.data_file_id))
                 self.spec_ids[row.data_file_id] = spec.spec_id
                 self.has_unproven |= spec is self.partitioning.unproven
 
@@ -66,8 +88,7 @@ class DataFiles:
     def _is_split(self) -> bool:
         return len(self.partitioning.specs) > 1
 
-    def _choose_spec(self, row: DataFileRow, note: FileNote | None) -> tuple[PublishedSpec, tuple[object, ...]]:
-        schema = self.schemas.at(row.begin_snapshot)
+    def _choose_spec(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[PublishedSpec, tuple[object, ...]]:
         return find_told_partition(note, self.partitioning, schema) or choose_spec(row, self.partitioning, schema)
 
     def spec_of(self, key: FileKey) -> int:
@@ -86,23 +107,49 @@ class DataFiles:
             self.prepare([key])
         return self.memory.data_files[key]
 
-    def prepare(self, keys: Iterable[FileKey]) -> None:
-        """Have these files in memory, reading all that are missing in one go."""
-        files = self.memory.data_files
+    def prepare(self, keys: Iterable[FileKey], following: Iterable[FileKey] = ()) -> None:
+        """Have these files in memory, reading all that are missing in one go, and begin to read those wanted next."""
         wanted = sorted({key for key in keys if key >= 0})
-        missing = [key for key in wanted if key not in files]
+        missing = self._missing(wanted)
         self._make_room(wanted, len(missing))
-        for part in _slices(missing, self.most_at_once):
-            by_schema: dict[int, list[DataFileRow]] = {}
-            notes = read_file_notes(self.conn, part)
-            for row in read_data_files(self.conn, part):
-                by_schema.setdefault(self.schemas.at(row.begin_snapshot).schema_id, []).append(row)
-            for rows in by_schema.values():
-                plain = [row for row in rows if row.data_file_id not in notes]
-                few = len(plain) <= FEW
-                self._read(rows if few else [row for row in rows if row.data_file_id in notes], notes)
-                if not few:
-                    self._read_many(plain)
+        parts = list(_slices(missing, self.most_at_once))
+        after = self._missing(sorted(set(following)))[: self.most_at_once]
+        for part, next_part in zip(parts, [*parts[1:], after], strict=False):
+            fetched = self._fetch_or_await(part)
+            self._fetch_ahead(next_part)
+            for some in fetched:
+                self._take(some)
+
+    def _missing(self, keys: Sequence[FileKey]) -> list[FileKey]:
+        return [key for key in keys if key >= 0 and key not in self.memory.data_files]
+
+    def _fetch_ahead(self, part: Sequence[int]) -> None:
+        if self.ahead is None and len(part) > FEW:
+            with_one_thread = ThreadPoolExecutor(1, "read-ahead")
+            self.ahead = part, with_one_thread.submit(self._fetch, part)
+            with_one_thread.shutdown(wait=False)
+
+    def _fetch_or_await(self, part: Sequence[int]) -> list[Fetched]:
+        if self.ahead is None or self.ahead[0] != part:
+            self.close()
+            return self._fetch(part)
+        (_, fetching), self.ahead = self.ahead, None
+        return fetching.result()
+
+    def _fetch(self, part: Sequence[int]) -> list[Fetched]:
+        by_schema: dict[int, list[DataFileRow]] = {}
+        notes = read_file_notes(self.conn, part)
+        for row in read_data_files(self.conn, part):
+            by_schema.setdefault(self.schemas.at(row.begin_snapshot).schema_id, []).append(row)
+        return [self._fetch_stats(rows, notes) for rows in by_schema.values()]
+
+    def _fetch_stats(self, rows: Sequence[DataFileRow], notes: Mapping[int, FileNote]) -> Fetched:
+        plain = sorted((row for row in rows if row.data_file_id not in notes), key=lambda row: row.data_file_id)
+        many = plain if len(plain) > FEW else []
+        few = [row for row in rows if row.data_file_id in notes] if many else rows
+        stats = read_column_stats(self.conn, self.table_id, [row.data_file_id for row in few]) if few else []
+        packed = read_packed_column_stats(self.conn, self.table_id, [row.data_file_id for row in many]) if many else None
+        return Fetched(notes, few, stats, many, packed)
 
     @property
     def most_at_once(self) -> int:
@@ -123,29 +170,27 @@ class DataFiles:
     def _width(self) -> int:
         return max(10, len(self._leaf_types(self.schemas.current)))
 
-    def _read(self, rows: Sequence[DataFileRow], notes: Mapping[int, FileNote]) -> None:
-        """Take a few files in, value by value."""
-        stats: dict[int, list[ColumnStatsRow]] = {row.data_file_id: [] for row in rows}
-        for found in read_column_stats(self.conn, self.table_id, list(stats)):
+    def _take(self, fetched: Fetched) -> None:
+        """Take files of one schema in, a few value by value, many column by column."""
+        stats: dict[int, list[ColumnStatsRow]] = {row.data_file_id: [] for row in fetched.few}
+        for found in fetched.stats:
             stats[found.data_file_id].append(found)
-        for row in rows:
-            schema, note = self.schemas.at(row.begin_snapshot), notes.get(row.data_file_id)
+        for row in fetched.few:
+            schema, note = self.schemas.at(row.begin_snapshot), fetched.notes.get(row.data_file_id)
             uri, partition = self._find_place(row, schema, note)
             file = to_data_file(row, uri, partition, stats[row.data_file_id], self._leaf_types(schema))
             self.memory.data_files[row.data_file_id] = with_told(file, row, note)
             if note is not None and note.sequence_number is not None:
                 self.memory.told_numbers[row.data_file_id] = note.sequence_number
+        if fetched.packed is not None:
+            self._take_many(fetched.many, fetched.packed)
 
-    def _read_many(self, rows: Sequence[DataFileRow]) -> None:
-        """Take many files of one schema in, column by column."""
+    def _take_many(self, rows: Sequence[DataFileRow], statistics: PackedColumnStats) -> None:
         schema = self.schemas.at(rows[0].begin_snapshot)
-        ordered = sorted(rows, key=lambda row: row.data_file_id)
-        ids = [row.data_file_id for row in ordered]
+        ids = [row.data_file_id for row in rows]
         plain = [
-            EncodedFile(*self._find_place(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0)
-            for row in ordered
+            EncodedFile(*self._find_place(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0) for row in rows
         ]
-        statistics = read_packed_column_stats(self.conn, self.table_id, ids)
         metrics = encode_metrics(statistics, ids, self._leaf_types(schema))
         encoded = encode_files(plain, metrics, self.schemas.format_version)
         self.memory.data_files.update(zip(ids, encoded, strict=True))
@@ -156,7 +201,7 @@ class DataFiles:
         Raises: Unsupported: Iceberg readers cannot read it
         """
         check_readable(row, is_told=note is not None)
-        spec, partition = self._choose_spec(row, note)
+        spec, partition = self._choose_spec(row, schema, note)
         uri = file_uri(self.folder, row.path, row.path_is_relative)
         self._check_mapping(row, uri, spec)
         return uri, partition

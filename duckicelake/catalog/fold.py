@@ -1,6 +1,7 @@
 """A table's snapshots, folded from its rows: from the beginning, or on from where an earlier load stopped."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import psycopg
@@ -150,9 +151,10 @@ def fold(
     added = [file.key for step in (history.base, *history.steps) for file in step.added]
     writer.deriver.derive_rows({key: reading.sources.derived[key] for key in added if key in reading.sources.derived})
     writer.files.place(added)
-    shelves = _take_shelves(writer, history, earlier)
-    plans = to_manifests(history.steps, shelves, writer.files.spec_of)
-    snapshots = (*before, *writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
+    with closing(writer.files):
+        shelves = _take_shelves(writer, history, earlier)
+        plans = to_manifests(history.steps, shelves, writer.files.spec_of)
+        snapshots = (*before, *writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
     memory.folded = Folded(
         since=Since(state.position.lake_snapshot_id, state.next_file_id),
         history_id=state.history_id,

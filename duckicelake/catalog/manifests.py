@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from duckicelake.catalog.data_files import DataFiles
 from duckicelake.catalog.derive import Deriver
@@ -105,7 +106,7 @@ class ManifestWriter:
         snapshot_id = plan.step.snapshot_id
         schema_id = self.files.schemas.at(snapshot_id).schema_id
         self.tally = Tally()
-        files = [self._write_manifest(manifest) for manifest in plan.manifests]
+        files = self._write_manifests(plan.manifests)
         first_row_id = self.totals.next_row_id if self._version >= V3 else None
         summary, self.totals = summarise(plan.step, self.tally, self.totals)
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
@@ -139,16 +140,15 @@ class ManifestWriter:
     def _version(self) -> int:
         return self.files.schemas.format_version
 
-    def _write_manifest(self, plan: ManifestPlan) -> ManifestFile:
-        key = (plan.content, plan.number)
-        found = self.written.get(key)
-        if found is None:
-            found = self.written[key] = self._encode(plan)
-        return found
+    def _write_manifests(self, plans: Sequence[ManifestPlan]) -> list[ManifestFile]:
+        fresh = [plan for plan in plans if (plan.content, plan.number) not in self.written]
+        for plan, following in zip_longest(fresh, fresh[1:]):
+            self.files.prepare(_keys(plan), () if following is None else _keys(following))
+            self.written[plan.content, plan.number] = self._encode(plan)
+        return [self.written[plan.content, plan.number] for plan in plans]
 
     def _encode(self, plan: ManifestPlan) -> ManifestFile:
         header, encode = self._encoder(plan)
-        self.files.prepare(entry.key for entry in plan.entries)
         entries = [self._to_entry(entry, plan) for entry in plan.entries]
         for entry in entries:
             if entry.status != EXISTING:
@@ -188,6 +188,10 @@ class ManifestWriter:
     def _delete_file(self, entry: EntryPlan) -> DataFile:
         positions = self.visibility[entry.key].deleted_at(entry.since)
         return self.deriver.derive_deletes(self.files.get(entry.key), positions)
+
+
+def _keys(plan: ManifestPlan) -> Iterator[FileKey]:
+    return (entry.key for entry in plan.entries)
 
 
 def to_sequence_number(note: TableNote, lake_snapshot_id: int) -> int:

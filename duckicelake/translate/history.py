@@ -48,10 +48,10 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
     steps = _published_steps(state, last_event(files, visibility.values()), after_ms)
     base = Step(_base_id(state, steps), 0)
     every = (base, *steps)
-    ids = np.array([step.snapshot_id for step in every], dtype=np.int64)
+    ids = [step.snapshot_id for step in every]
     for file in files:
-        first = _step_index(ids, file.begin_snapshot)
-        last = len(every) if file.end_snapshot is None else _step_index(ids, file.end_snapshot)
+        first = bisect_left(ids, file.begin_snapshot)
+        last = len(every) if file.end_snapshot is None else bisect_left(ids, file.end_snapshot)
         if first >= last:
             continue
         every[first].added.append(file)
@@ -99,10 +99,6 @@ def _count_new_rows(before: int, step: Step, visibility: Mapping[FileKey, Visibi
     kept = step.deletes.keys() - {file.key for file in step.added}
     deleted = sum(count_deleted(key, step.snapshot_id) - count_deleted(key, before) for key in kept)
     return added - removed - deleted
-
-
-def _step_index(ids: Longs, event: int) -> int:
-    return int(np.searchsorted(ids, event))
 
 
 def _add_deletes(key: FileKey, visibility: Visibility, every: Sequence[Step], span: range) -> None:

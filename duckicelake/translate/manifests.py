@@ -6,7 +6,8 @@ entry is rewritten only once per size class. Full manifests are never merged.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from duckicelake.translate.history import History, Step
 from duckicelake.translate.visibility import FileKey
@@ -18,8 +19,7 @@ MERGE_FAN = 16
 ENTRIES_MAX = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPlan:
+class EntryPlan(NamedTuple):
     """One manifest entry. `since` is the lake snapshot its sequence number stands for.
 
     A delete file is known by its data file and `since`; a data file by its key alone.
@@ -77,14 +77,14 @@ class Shelf:
         """Return, with their spec ids, the live entries of the manifests that hold any of these files, and forget them."""
         numbers = sorted({self.where[key] for key in keys if key in self.where})
         plans = [self.plans.pop(number) for number in numbers]
-        return [(plan.spec_id, replace(entry, status=EXISTING)) for plan in plans for entry in plan.live()]
+        return [(plan.spec_id, entry._replace(status=EXISTING)) for plan in plans for entry in plan.live()]
 
     def take_tier(self, spec_id: int, tier: int) -> list[EntryPlan]:
         """Return the live entries of all manifests of one size class and forget them, when they are due to merge."""
         numbers = [n for n, p in self.plans.items() if p.spec_id == spec_id and size_class(len(p.entries)) == tier]
         if len(numbers) < MERGE_FAN - 1:
             return []
-        return [replace(entry, status=EXISTING) for number in numbers for entry in self.plans.pop(number).live()]
+        return [entry._replace(status=EXISTING) for number in numbers for entry in self.plans.pop(number).live()]
 
     def drop_empty(self) -> None:
         for number in [n for n, p in self.plans.items() if all(e.status == DELETED for e in p.entries)]:
@@ -117,7 +117,7 @@ def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[Fil
 
 
 def _put_base(shelf: Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:
-    entries = [(spec_of(e.key), replace(e, status=EXISTING, snapshot_id=e.since)) for e in _added(shelf.content, base)]
+    entries = [(spec_of(e.key), e._replace(status=EXISTING, snapshot_id=e.since)) for e in _added(shelf.content, base)]
     for spec_id, chunk in _chunks(entries):
         shelf.put(spec_id, snapshot_id, chunk)
 
@@ -136,7 +136,7 @@ def _fold(shelf: Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
     entries = [(spec_of(entry.key), entry) for entry in _added(shelf.content, step)]
     for spec_id, entry in touched:
         if entry.key in gone:
-            entries.append((spec_id, replace(entry, status=DELETED, snapshot_id=step.snapshot_id)))
+            entries.append((spec_id, entry._replace(status=DELETED, snapshot_id=step.snapshot_id)))
             shelf.where.pop(entry.key, None)
         else:
             entries.append((spec_id, entry))

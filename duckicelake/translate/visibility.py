@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,7 @@ Identity = tuple[int, int, bytes]
 """Lake snapshot, schema version and row ids of some rows: no other rows of the table ever have it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrackedFile:
+class TrackedFile(NamedTuple):
     """One file of rows and the span of lake snapshots in which it is read."""
 
     key: FileKey
@@ -208,7 +208,7 @@ def track_restored(
             ends = died[part]
             mortal = np.flatnonzero(ends < FOREVER).astype(np.int64)
             end = int(ends.max()) if len(mortal) == len(ends) else written_at
-            restored.append(replace(found, file=replace(found.file, end_snapshot=end)))
+            restored.append(replace(found, file=found.file._replace(end_snapshot=end)))
             if len(mortal):
                 visibility[found.file.key] = Visibility(mortal, np.zeros(len(mortal), dtype=np.int64), ends[mortal])
     return restored, visibility

@@ -1,9 +1,15 @@
 """Many files at once: read column by column, they are published in the bytes of files read one by one."""
 
-from duckicelake.catalog.data_files import FEW
+import struct
+import threading
+
+import pytest
+
+from duckicelake.catalog.data_files import FEW, SLICE
 from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import Unsupported
 from tests.catalog.conftest import Opener
-from tests.catalog.reading import check_every_snapshot, load
+from tests.catalog.reading import check_every_snapshot, load, open_static
 from tests.support.lakes import FreshLake
 
 FILES = FEW + 12
@@ -59,3 +65,50 @@ def test_a_table_whose_past_has_expired(lake: FreshLake, warehouse: Warehouse) -
     assert summary is not None
     assert summary["total-data-files"] == str(FILES + 1)
     assert summary["total-records"] == str((FILES + 1) * 20)
+
+
+COPY_FILE = """
+INSERT INTO ducklake_data_file
+SELECT (jsonb_populate_record(f, jsonb_build_object('data_file_id', 1000 + i, 'path', 'copy-' || i || '.parquet'))).*
+  FROM ducklake_data_file f, generate_series(1, %(copies)s) i
+"""
+COPY_STATS = """
+INSERT INTO ducklake_file_column_stats
+SELECT (jsonb_populate_record(s, jsonb_build_object('data_file_id', 1000 + i, 'max_value', (1000 + i)::text))).*
+  FROM ducklake_file_column_stats s, generate_series(1, %(copies)s) i
+"""
+
+
+def make_copies(lake: FreshLake, copies: int) -> None:
+    """A table whose only file stands there so many times more, each with a bound of its own."""
+    with lake.duckdb() as conn:
+        conn.execute("CREATE TABLE t AS SELECT range::BIGINT AS id FROM range(100)")
+    with lake.psycopg() as conn:
+        conn.execute(COPY_FILE, {"copies": copies})
+        conn.execute(COPY_STATS, {"copies": copies})
+
+
+def test_files_of_several_slices(lake: FreshLake, warehouse: Warehouse) -> None:
+    """What is read while something else is encoded belongs to its own file."""
+    make_copies(lake, 3 * SLICE)
+    files = open_static(lake, load(warehouse)).inspect.files()
+    bounds = {
+        str(path).rpartition("/")[2]: upper
+        for path, upper in zip(files["file_path"].to_pylist(), files["upper_bounds"].to_pylist(), strict=True)
+    }
+    assert len(bounds) == 3 * SLICE + 1
+    for number in range(1, 3 * SLICE + 1):
+        assert dict(bounds[f"copy-{number}.parquet"]) == {1: struct.pack("<q", 1000 + number)}
+
+
+def test_a_refused_file_while_others_are_read(lake: FreshLake, warehouse: Warehouse) -> None:
+    """Nothing is read for a load that has failed: its connection is free for the next one."""
+    make_copies(lake, 3 * SLICE)
+    with lake.psycopg() as conn:
+        conn.execute("UPDATE ducklake_data_file SET encryption_key = 'k' WHERE data_file_id = 1001")
+    with pytest.raises(Unsupported, match="encrypted"):
+        load(warehouse)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
+    with lake.duckdb() as conn:
+        conn.execute("CREATE TABLE u AS SELECT range AS id FROM range(100)")
+    assert load(warehouse, "u").metadata

@@ -66,7 +66,8 @@ def _arrange(packed: PackedColumnStats, data_file_ids: Sequence[int], types: Lea
     """Return the rows that count, by file and column, and where each file's rows begin."""
     wanted = np.array(data_file_ids, dtype=np.int64)
     files, columns = _longs(packed.data_file_id), _longs(packed.column_id)
-    rows = np.flatnonzero(np.isin(files, wanted) & np.isin(columns, list(types)))
+    asked = np.searchsorted(wanted, files, side="right") > np.searchsorted(wanted, files)
+    rows = np.flatnonzero(asked & np.isin(columns, list(types)))
     rows = rows[np.lexsort((columns[rows], files[rows]))]
     arranged = Rows(
         columns[rows],
