@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.issuing import Accounts
 from duckicelake.access.tokens import make_signer
+from duckicelake.catalog.health import Rounds
 from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_vendor
 from duckicelake.config import LakeSettings, Settings, read_secret_file
 from duckicelake.lake.watch import Watch
@@ -54,6 +56,8 @@ def build_lifespan(settings: Settings, door: Door) -> Lifespan:
         async with AsyncExitStack() as opened:
             for lake in settings.lakes():
                 door.lakes[lake.name] = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
+                if settings.object_check_s:
+                    start_rounds(settings.object_check_s, door, lake.name, opened)
             yield
         door.lakes.clear()
 
@@ -71,6 +75,13 @@ async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitSta
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)
     return OpenLake(settings.name, warehouse, watch)
+
+
+def start_rounds(period_s: float, door: Door, name: str, opened: AsyncExitStack) -> None:
+    """Look after what is published of a lake until `opened` is closed."""
+    rounds = Rounds(door.lakes[name].warehouse, period_s, partial(door.cache.forget, name))
+    rounds.start()
+    opened.push_async_callback(run_in_threadpool, rounds.stop)
 
 
 def read_limits(settings: Settings) -> Limits:

@@ -1,9 +1,16 @@
 """Is a warehouse ready to work, and is everything there that it published?"""
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from time import monotonic
 
+from duckicelake.catalog.memory import Published, TableMemory
+from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import CatalogError
 from duckicelake.iceberg.decoding.avro_file import OUR_OWN
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest_list import ManifestFile
@@ -12,6 +19,11 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.read import read_iceberg_path
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import metadata_uri, to_uri, version_hint_uri
+from duckicelake.translate.namespaces import to_levels
+
+MAX_SHARE = 0.01
+"""Of a server's time, for looking after what it has published."""
+STOP_SECONDS = 5.0
 
 
 def check_ready(warehouse: Warehouse) -> None:
@@ -47,3 +59,69 @@ def _list_needed(objects: Objects, location: str, metadata_version: int, present
     for uri in manifests:
         if uri in present:
             yield from (entry.data_file.file_path for entry in decode_manifest(objects.read(uri), uri, OUR_OWN)[1])
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Looks every `period_s` whether what the server has published is still in the store, and publishes again what is not.
+
+    That loads make no store call is why somebody has to. `forget` is told of a table whose ready answers cannot be trusted.
+    """
+
+    warehouse: Warehouse
+    period_s: float
+    forget: Callable[[int], None]
+    _log: logging.Logger = field(default_factory=lambda: logging.getLogger("duckicelake.objects"))
+    _stopping: Event = field(default_factory=Event)
+    _thread: Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = Thread(target=self._run, name="rounds", daemon=True)
+
+    def start(self) -> None:
+        """Begin, with the first round after a period."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, within seconds: a table that is being published is not waited for."""
+        self._stopping.set()
+        self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        pause = self.period_s
+        while not self._stopping.wait(pause):
+            began = monotonic()
+            self.make()
+            pause = max(self.period_s, (monotonic() - began) / MAX_SHARE)
+
+    def make(self) -> None:
+        """Look after every table that is remembered, once."""
+        for table_id, memory in self.warehouse.memories.items():
+            if self._stopping.is_set():
+                return
+            try:
+                self._look_after(table_id, memory)
+            except CatalogError as error:
+                self._log.warning("Published objects of table %d could not be looked after: %s", table_id, error.message)
+
+    def _look_after(self, table_id: int, memory: TableMemory) -> None:
+        published = memory.published
+        lost = [] if published is None else _list_lost(self.warehouse.objects, published, memory)
+        if published is None or not lost:
+            return
+        table = published.state.table
+        self._log.warning("%d published objects of %s.%s are gone, such as %s.", len(lost), table.schema_name, table.table_name, lost[0])
+        with memory.lock:
+            memory.is_lost = True
+            self.warehouse.memories.forget(table_id, memory)
+        self.forget(table_id)
+        publish_table(self.warehouse, Ident(to_levels(table.schema_name), table.table_name))
+
+
+def _list_lost(objects: Objects, published: Published, memory: TableMemory) -> list[str]:
+    """Return what this server knows to be in the store and is not there: what it wrote or found there before looking."""
+    known = (memory.known_uris or set[str]()).copy()
+    if not known:
+        return []
+    present = {uri for uri, _ in objects.list_under(published.metadata.location)}
+    return [uri for uri in sorted(known - present) if not objects.exists(uri)]

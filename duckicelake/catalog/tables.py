@@ -111,7 +111,7 @@ def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None) -> tuple[TableR
         return table, published
     with memory.lock, reading(warehouse.lake) as conn:
         if memory.is_lost:
-            raise LakeMoved(f"A commit to {ident} came to nothing; try again.")
+            raise LakeMoved(f"What was remembered of {ident} holds no longer; try again.")
         now, seen = _see(conn, ident)
         if now.table_id != table.table_id:
             raise LakeMoved(f"The table {ident} was replaced while it was being read; try again.")

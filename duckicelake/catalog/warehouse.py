@@ -84,6 +84,11 @@ class Memories:
     def __len__(self) -> int:
         return len(self._by_table)
 
+    def items(self) -> list[tuple[int, TableMemory]]:
+        """Return what is remembered by table, and count none of it as used."""
+        with self._lock:
+            return list(self._by_table.items())
+
     def table_ids(self) -> list[int]:
         """Return the tables that are remembered, the one used longest ago first."""
         return list(self._by_table)

@@ -67,6 +67,12 @@ class TableCache:
             while self._entries and (len(self._entries) > self._max_entries or self.size_bytes > self._max_bytes):
                 self._remove(next(iter(self._entries)))
 
+    def forget(self, prefix: str, table_id: int) -> None:
+        """Keep no answer of a table any longer."""
+        with self._lock:
+            for key in [key for key, entry in self._entries.items() if (entry.prefix, entry.table_id) == (prefix, table_id)]:
+                self._remove(key)
+
     def _remove(self, key: TableKey) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:

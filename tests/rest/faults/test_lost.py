@@ -12,6 +12,7 @@ from duckicelake.store.objects import Objects, StoreSettings, open_objects
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.commands import run
 from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
 
 PATH = "namespaces/main/tables/t"
 STEPS = (
@@ -133,3 +134,28 @@ def test_a_data_file_that_is_gone_hides_nothing_else(filled: FreshLake, objects:
         assert server.get(PATH).status == 200
         with pytest.raises(FileNotFoundError, match=urlsplit(gone[0]).path.rsplit("/", 1)[1]):
             count_rows(server, filled)
+
+
+@pytest.mark.parametrize("choose", [lambda uri: True, lambda uri: "/snap-" in uri], ids=["everything", "manifest lists"])
+def test_lost_objects_come_back_by_themselves(filled: FreshLake, objects: Objects, choose: Callable[[str], bool]) -> None:
+    """A server looks after what it has published; nobody has to load the table or restart anything."""
+    with serve(make_settings(filled, object_check_s=0.2)) as server:
+        before = server.get(PATH)
+        gone = set(delete_under(objects, location_of(server), choose))
+        wait_for(lambda: {uri for uri, _ in objects.list_under(before.json["metadata"]["location"])} >= gone, "the objects are back")
+        assert server.get(PATH).json == before.json
+        assert count_rows(server, filled) == ROWS
+
+
+def test_what_cannot_come_back_is_no_longer_promised(filled: FreshLake, objects: Objects) -> None:
+    """The answer that was ready for a table is given up when its objects are gone and cannot be made again."""
+    with serve(make_settings(filled, object_check_s=0.2)) as server:
+        assert server.get(PATH).status == 200
+        (gone,) = delete_under(objects, filled.data_path, lambda uri: "-delete" in uri)
+        assert server.get(PATH).status == 200
+        delete_under(objects, location_of(server))
+        wait_for(lambda: server.get(PATH).status != 200, "the answer is given up")
+        answer = server.get(PATH)
+        assert answer.error == (404, "NotFoundException")
+        assert gone in answer.json["error"]["message"]
+        assert server.get("namespaces/main/tables/u").status == 200
