@@ -23,6 +23,7 @@ NOWHERE = -1
 REACH_SECONDS = 300.0
 DONE = (200, 204)
 IN_THE_WAY = (404, 409)
+UNKNOWN = 500
 
 
 def send(server: Server, asked: Asked, headers: Mapping[str, str]) -> Answer:
@@ -100,6 +101,11 @@ class Onlooker:
 def open_onlooker(lake: FreshLake, duck: duckdb.DuckDBPyConnection) -> Onlooker:
     """Return somebody who looks at a lake for a whole test."""
     return Onlooker(lake, duck, lake.psycopg())
+
+
+def is_ready(server: Server) -> bool:
+    """Tell whether the server reaches Postgres and the store, and watches the lake; the table `probe` must be there."""
+    return server.get("/readyz").status == server.get("namespaces/main/tables/probe").status == 200
 
 
 def is_same(seen: Mapping[str, Rows], expected: Mapping[str, Rows]) -> bool:

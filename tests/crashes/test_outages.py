@@ -11,16 +11,15 @@ import pytest
 
 from tests.crashes.kinds import KINDS, Stand
 from tests.crashes.process import Running, running
-from tests.crashes.story import DONE, Onlooker, break_off, check_retry, is_same, list_effects, open_onlooker
+from tests.crashes.story import DONE, UNKNOWN, Onlooker, break_off, check_retry, is_ready, is_same, list_effects, open_onlooker
 from tests.rest.faults.gateway import Gateway
-from tests.rest.serving import Server, make_settings
+from tests.rest.serving import make_settings
 from tests.rest.writing.client import open_client
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
 
 SEED = 20261121
 STEPS = 3
-UNKNOWN = 500
 PIDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
@@ -84,11 +83,6 @@ class Place:
         self.gate.is_full = False
         self.gate.passing.set()
         wait_for(lambda: is_ready(self.run.server), "the server to be ready")
-
-
-def is_ready(server: Server) -> bool:
-    """Whether the server reaches Postgres and the store, and watches the lake again."""
-    return server.get("/readyz").status == server.get("namespaces/main/tables/probe").status == 200
 
 
 @pytest.fixture
