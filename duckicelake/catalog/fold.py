@@ -96,7 +96,7 @@ def _find_schemas(state: TableState, oldest_row: int, has_deletes: bool, memory:
     """Return the table's schemas, those made last where all that they are made of is as it was then."""
     notes, note = state.notes, state.notes.table
     numbers = None if note is None else (note.format_version, note.last_column_id)
-    told = (notes.schemas, notes.shapes, numbers, state.too_large)
+    told = (notes.schemas, notes.shapes, numbers, state.too_large, state.lacked)
     source = (state.table, state.columns, state.column_tags, state.name_mappings, told, oldest_row, has_deletes)
     if memory.schemas is None or memory.schemas[0] != source:
         memory.schemas = (source, to_schemas(state, oldest_row, has_deletes=has_deletes))

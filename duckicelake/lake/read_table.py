@@ -14,7 +14,7 @@ from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
 from duckicelake.lake.damage import check_state, check_table
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
 from duckicelake.lake.read import SELECT_DATA_PATH, SELECT_ICEBERG_PATH, SELECT_TAGS, Together, fetch_rows, fetch_together, to_iceberg_path
-from duckicelake.lake.read_values import with_too_large
+from duckicelake.lake.read_values import with_values
 from duckicelake.lake.refs.read import SELECT_HISTORY_ID
 from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import (
@@ -97,7 +97,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         history_id=found.value(SELECT_HISTORY_ID) or 0,
     )
     check_state(state)
-    return with_too_large(conn, state, since.next_file_id)
+    return with_values(conn, state, since.next_file_id)
 
 
 def _ask(conn: psycopg.Connection, table_id: int, since: Since) -> tuple[Together, Together]:

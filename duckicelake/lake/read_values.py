@@ -10,7 +10,7 @@ SELECT_TOO_LARGE = """
 SELECT DISTINCT c.column_id
   FROM ducklake_column c
   -- files from before the column was changed to another type
-  JOIN ducklake_data_file f ON f.table_id = c.table_id AND (c.end_snapshot IS NULL OR f.begin_snapshot < c.end_snapshot)
+  JOIN ducklake_data_file f ON f.table_id = c.table_id AND (c.end_snapshot IS NULL OR f.begin_snapshot <= c.end_snapshot)
   LEFT JOIN ducklake_file_column_stats s ON s.data_file_id = f.data_file_id AND s.table_id = f.table_id AND s.column_id = c.column_id
  WHERE c.table_id = %(table_id)s AND lower(c.column_type) = 'uint32' AND f.data_file_id >= %(next_file_id)s
    AND CASE WHEN s.data_file_id IS NULL
@@ -23,12 +23,30 @@ SELECT DISTINCT c.column_id
 """
 
 
-def with_too_large(conn: psycopg.Connection, state: TableState, next_file_id: int) -> TableState:
-    """Return the state with those uint32 columns named of which a file not read before may hold numbers from 2^31 on."""
-    if not any(row.column_type.lower() == "uint32" for row in state.columns):
-        return state
+SELECT_LACKED = """
+SELECT DISTINCT a.column_id
+  -- as they began: what was renamed since was in the files before
+  FROM (SELECT column_id, min(begin_snapshot) AS begin_snapshot FROM ducklake_column
+         WHERE table_id = %(table_id)s GROUP BY column_id HAVING bool_or(initial_default IS NOT NULL)) a
+  JOIN ducklake_data_file f ON f.table_id = %(table_id)s AND f.begin_snapshot = a.begin_snapshot
+ WHERE NOT EXISTS (SELECT FROM ducklake_file_column_stats s
+                    WHERE s.table_id = %(table_id)s AND s.data_file_id = f.data_file_id AND s.column_id = a.column_id)
+ ORDER BY a.column_id
+"""
+
+
+def with_values(conn: psycopg.Connection, state: TableState, next_file_id: int) -> TableState:
+    """Return the state with what files tell of its columns.
+
+    `too_large`: the uint32 columns of which a file not read before may hold numbers from 2^31 on. `lacked`: the columns with a
+    default that were added after rows of the same transaction, so that files of their own lake snapshot have none of them.
+    """
     known = {"table_id": state.table.table_id, "next_file_id": next_file_id}
-    return replace(state, too_large=[row[0] for row in conn.execute(SELECT_TOO_LARGE, known)])
+    if any(row.column_type.lower() == "uint32" for row in state.columns):
+        state = replace(state, too_large=[row[0] for row in conn.execute(SELECT_TOO_LARGE, known)])
+    if any(row.initial_default is not None for row in state.columns):
+        state = replace(state, lacked=[row[0] for row in conn.execute(SELECT_LACKED, known)])
+    return state
 
 
 SELECT_REPEATED_FILES = """

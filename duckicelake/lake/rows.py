@@ -367,7 +367,7 @@ class TableState:
     began or ended then, and everything that decides which rows of the files with changed deletes are visible. `aliases` are
     the snapshots of the table's newest change, when a client made it; `changed_at` is the time of the newest change after
     `since`. `history_id` is the newest of our changes that may have changed the table's past.
-    `too_large` are the uint32 columns with numbers in files that no signed 32 bits hold.
+    `too_large` and `lacked` are columns: see `lake.read_values`.
     """
 
     position: Position
@@ -396,4 +396,5 @@ class TableState:
     aliases: Sequence[SnapshotNote] = ()
     changed_at: datetime | None = None
     too_large: Sequence[int] = ()
+    lacked: Sequence[int] = ()
     history_id: int = 0

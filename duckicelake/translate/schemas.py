@@ -72,7 +72,7 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     told = parse_notes(state.notes.schemas if state.notes.shapes else ())
     shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
     unreadable = find_unreadable(state.columns, oldest_row)
-    defaulted, hidden = find_defaulted(state.columns, oldest_row, state.name_mappings), find_hidden(state.columns)
+    defaulted, hidden = find_defaulted(state, oldest_row), find_hidden(state.columns)
     ids = {note.json: note.id for note in state.notes.schemas}
     new_notes: list[JsonNote] = []
     timeline: list[tuple[int, Schema]] = []
@@ -83,7 +83,7 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
             continue
         rules = FieldRules(state.table, since != changes[-1], defaulted, unreadable, hidden)
         fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
-        fields = without_twins(fields, is_in_files=until is None or until > oldest_row)
+        fields = without_twins(fields, is_in_files=until is None or until >= oldest_row)
         if not fields:
             continue
         schema = carry_over(fields, timeline[-1][1]) if shapes and since > min(shapes) else Schema(0, fields)
@@ -102,7 +102,7 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
 
 
 def _has_millis(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
-    in_files = (row for row in columns if row.end_snapshot is None or row.end_snapshot > oldest_row)
+    in_files = (row for row in columns if row.end_snapshot is None or row.end_snapshot >= oldest_row)
     return any(row.column_type.lower() == "timestamp_ms" for row in in_files)
 
 
@@ -113,7 +113,8 @@ def _has_widened(timeline: Sequence[tuple[int, Schema]], oldest_row: int) -> boo
         names = {field_id: leaf.name for field_id, leaf in leaf_fields(schema)}
         if any(names.get(field_id) == "long" for field_id in ints):
             return True
-        if until is None or until > oldest_row:
+        # one transaction may write rows first and then change their columns
+        if until is None or until >= oldest_row:
             ints |= {field_id for field_id, name in names.items() if name == "int"}
     return False
 

@@ -15,7 +15,7 @@ from duckicelake.iceberg.types import (
     StructType,
     find_decimal,
 )
-from duckicelake.lake.rows import ColumnRow, ColumnTagRow, NameMappingRow, TableRow
+from duckicelake.lake.rows import ColumnRow, ColumnTagRow, TableRow, TableState
 from duckicelake.translate.shape.leaf_types import PARTIAL, WHOLE_DOUBLES, find_primitive
 from duckicelake.translate.shape.remedies import ColumnTree, format_remedy
 from duckicelake.translate.values import parse_value
@@ -176,12 +176,12 @@ def refuse_value(table: TableRow, tree: ColumnTree, column_id: int, what: str) -
 def find_unreadable(columns: Sequence[ColumnRow], oldest_snapshot_id: int) -> Mapping[ColumnRow, str]:
     """Return the versions of columns that Iceberg cannot read all older rows by, each with the type of such rows.
 
-    Units:  `oldest_snapshot_id` is the lake snapshot of the oldest row left, so older types do not matter
+    Units:  `oldest_snapshot_id` is the lake snapshot of the oldest row left, so types that ended before it do not matter
     Source: Iceberg spec «Schema Evolution»: int → long, float → double, a decimal to more digits
     """
     versions: dict[int, list[ColumnRow]] = {}
     for row in sorted(columns, key=lambda row: row.begin_snapshot):
-        if row.end_snapshot is None or row.end_snapshot > oldest_snapshot_id:
+        if row.end_snapshot is None or row.end_snapshot >= oldest_snapshot_id:
             versions.setdefault(row.column_id, []).append(row)
     found: dict[ColumnRow, str] = {}
     for rows in versions.values():
@@ -206,11 +206,12 @@ def is_promotion(old: str, new: str) -> bool:
     return before == after or (before.name, after.name) in {("int", "long"), ("float", "double")}
 
 
-def find_defaulted(columns: Sequence[ColumnRow], oldest_snapshot_id: int, mappings: Iterable[NameMappingRow]) -> frozenset[int]:
+def find_defaulted(state: TableState, oldest_row: int) -> frozenset[int]:
     """Return the columns with a default that some file lacks, so that its rows are read as it and not as null.
 
     Files lack the columns that are younger than they are, and those that `ducklake_add_data_files` did not find in them.
     """
+    columns, mappings = state.columns, state.name_mappings
     first: dict[int, int] = {}
     for row in columns:
         first[row.column_id] = min(row.begin_snapshot, first.get(row.column_id, row.begin_snapshot))
@@ -219,7 +220,7 @@ def find_defaulted(columns: Sequence[ColumnRow], oldest_snapshot_id: int, mappin
         mapped.setdefault(row.mapping_id, set()).add(row.target_field_id)
     in_all = set[int].intersection(*mapped.values()) if mapped else first.keys()
     with_default = {row.column_id for row in columns if row.initial_default is not None}
-    return frozenset(key for key in with_default if first[key] > oldest_snapshot_id or key not in in_all)
+    return frozenset(key for key in with_default if first[key] > oldest_row or key not in in_all or key in state.lacked)
 
 
 def schema_changes(columns: Iterable[ColumnRow], tags: Iterable[ColumnTagRow]) -> list[int]:

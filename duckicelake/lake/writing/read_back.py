@@ -24,7 +24,7 @@ from duckicelake.lake.read_table import (
     format_table_tokens,
     on_main,
 )
-from duckicelake.lake.read_values import with_too_large
+from duckicelake.lake.read_values import with_values
 from duckicelake.lake.rows import FileSpan, HeadRow, Position, SnapshotNote, SnapshotRow, TableNote, TableState, TagRow
 from duckicelake.lake.writing.client_notes import SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_SNAPSHOT_NOTES
 from duckicelake.lake.writing.rows import (
@@ -76,4 +76,4 @@ def read_back(conn: psycopg.Connection, known: TableState, since: Since) -> Tabl
         aliases=found.rows(SnapshotNote, SELECT_ALIASES),
         changed_at=None if changed_at is None else datetime.fromisoformat(changed_at),
     )
-    return with_too_large(conn, state, since.next_file_id)
+    return with_values(conn, state, since.next_file_id)
