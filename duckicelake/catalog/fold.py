@@ -31,6 +31,8 @@ from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
 
 EVERYTHING = Since()
 NOTHING_HIDDEN = (b"", b"", b"")
+NO_ROW = 2**63 - 1
+"""Later than any lake snapshot: the oldest row of a table that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     if earlier is not None and not _goes_on(state, earlier):
         return None
     sources = gather(objects, table_folder(state.data_path, state.table), state, memory)
-    first = min((file.begin_snapshot for file in sources.files), default=state.position.lake_snapshot_id)
+    first = min((file.begin_snapshot for file in sources.files), default=NO_ROW)
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
     schemas = _find_schemas(state, oldest_row, bool(sources.visibility), memory)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)

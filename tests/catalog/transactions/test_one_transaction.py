@@ -7,6 +7,7 @@ import pytest
 
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import Unsupported
+from tests.catalog.conftest import Opener
 from tests.catalog.reading import load, open_static
 from tests.support.lakes import FreshLake
 
@@ -70,3 +71,25 @@ def test_a_change_of_type_that_iceberg_does_not_know(lake: FreshLake, warehouse:
     play(lake, 0, INSERT, "ALTER TABLE t ALTER x SET DATA TYPE DOUBLE")
     with pytest.raises(Unsupported, match="'x'|x"):
         load(warehouse)
+
+
+def test_an_empty_table_that_was_changed_last(lake: FreshLake, warehouse: Warehouse) -> None:
+    """Where no row is, none is of an older type: what would be refused with rows is published, and raises no version."""
+    play(lake, 0, "ALTER TABLE t ALTER x SET DATA TYPE DOUBLE", "ALTER TABLE t ADD COLUMN y INTEGER DEFAULT 5")
+    assert json.loads(load(warehouse).metadata)["format-version"] == 2
+
+
+def test_a_table_changed_before_its_first_row(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
+    """A server that has seen every state of it publishes what one publishes that sees the last alone."""
+    play(lake, 0)
+    assert load(warehouse).metadata
+    conn = lake.duckdb()
+    for statement in (
+        "ALTER TABLE t ALTER x SET DATA TYPE DOUBLE",
+        "ALTER TABLE t ADD COLUMN y INTEGER DEFAULT 5",
+        "INSERT INTO t VALUES (1, 2, 3)",
+    ):
+        conn.execute(statement)
+        seen = load(warehouse)
+    assert json.loads(seen.metadata)["format-version"] == 2
+    assert load(open_server(lake)).metadata == seen.metadata
