@@ -147,12 +147,13 @@ def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRea
             known = find_client_snapshots(conn, base.table.table_id, parents)
         lists |= {client_id: lists[ours] for client_id, ours in known.items() if ours in lists and client_id not in lists}
     ready: dict[int, ReadySnapshot] = {}
+    ids = {snapshot.snapshot_id for snapshot in added}
     for snapshot in added:
         if snapshot.snapshot_id in beside:
             parent = snapshot.parent_snapshot_id
             if parent is not None and parent not in lists:
                 raise BadRequest(f"Snapshot {snapshot.snapshot_id} has the parent {parent}, which the table has not.")
-            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, None if parent is None else lists[parent])
+            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, None if parent is None else lists[parent], ids)
     return ready
 
 

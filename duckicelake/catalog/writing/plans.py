@@ -103,7 +103,7 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     if new.location != old.location:
         new = replace(new, location=check_table_location(conn, new.location, base.grounds.roots, table_id))
         planned = replace(planned, new=new)
-    live = LiveTable(table_id, found.columns, found.comments, found.tags)
+    live = LiveTable(table_id, found.columns, found.comments, found.tags, notes.shapes[-1].order_id if notes.shapes else 0)
     note = notes.table
     sequence_base = note.sequence_base if note else 0
     first = TableStep()
