@@ -33,7 +33,7 @@ def draw_client_steps(draw: Draw, lake: Lake) -> list[Step]:
     shape = draw(st.integers(0, 15))
     if shape < 8:
         has_refs = any(table.refs for table in lake.tables.values())
-        makers = _NAMES if shape < 2 else OF_REFS if has_refs and shape < 5 else ALONE
+        makers = _NAMES if shape < 2 else OF_REFS if has_refs and shape < 6 else ALONE
         operation = draw(st.sampled_from(makers))(draw, lake)
         return [] if operation is None else [Step((operation,), by=PYICEBERG)]
     table = draw_table(draw, lake)

@@ -143,6 +143,6 @@ def draw_refused(draw: Draw, lake: Lake) -> Operation | None:
 
 ALONE: tuple[Callable[[Draw, Lake], Operation | None], ...] = (
     *(draw_dynamic_overwrite, draw_dynamic_overwrite, draw_upsert, draw_written, draw_partitioning, draw_partitioning),
-    *(draw_sorting, draw_properties, draw_ref, draw_branch, draw_branch, draw_move, draw_move, draw_refused),
+    *(draw_sorting, draw_properties, draw_ref, draw_ref, draw_branch, draw_branch, draw_move, draw_refused),
 )
 OF_REFS = (draw_branch, draw_branch, draw_move)
