@@ -11,7 +11,7 @@ from tests.differential.checks.lineage import check_lineage
 from tests.differential.checks.manifests import check_metadata
 from tests.differential.checks.rows import check_as_duckdb, check_head, check_lake_snapshots, check_snapshots
 from tests.differential.checks.shape import check_shape
-from tests.differential.checks.snapshots import check_increments, check_snapshot_ids
+from tests.differential.checks.snapshots import check_increments, check_refs, check_snapshot_ids
 from tests.differential.clients.writer import PyIcebergWriter
 from tests.differential.generator.model import Moment, Table
 from tests.differential.generator.steps import History
@@ -59,6 +59,7 @@ def play(served: Served, history: History, writer: DuckLakeReader, reader: PyIce
         for table in moment.lake.tables.values() if moment.is_known else ():
             if table != before.get(table.table_id) or moment.is_maintenance:
                 check_head(table, reader)
+                check_refs(Past(moments, {}), table, reader)
     return moments
 
 
@@ -80,7 +81,9 @@ def prove_table(past: Past, table: Table, witnesses: Witnesses, *, is_forgetful:
     for reader in witnesses.others:
         if isinstance(reader, SparkReader) and published.format_version >= 3:
             check_lineage(table, duckdb, reader)
-    entries = check_metadata(published, has_expired=past.has_expired).values()
+    check_refs(past, table, pyiceberg)
+    has_moved = bool(past.list_moved(table.table_id))
+    entries = check_metadata(published, has_expired=past.has_expired, has_refs=table.has_had_refs, has_moved=has_moved).values()
     data_files = {entry.data_file.file_path: entry.data_file for entry in entries if entry.data_file.content == DataFileContent.DATA}
     targets = list_targets(published, data_files)
     for entry in entries:

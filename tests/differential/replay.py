@@ -1,7 +1,7 @@
 """A history played into a real lake, and what the model says each lake snapshot must show."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 from uuid import UUID
@@ -52,9 +52,12 @@ def replay(conn: DuckDBPyConnection, history: History, outside: str, client: Cli
         head = read_head(conn)
         is_one = not step.is_maintenance and step.by is None
         assert head <= before + 1 or not is_one, f"one step made lake snapshots {before + 1} to {head}"
-        for lake_snapshot_id in range(before + 1, head + 1):
-            is_known = step.is_maintenance or lake_snapshot_id == head
-            yield Moment(lake_snapshot_id, lake, step.touched, step.inserted, step.is_maintenance, is_known)
+        assert head == before or not step.is_refused, f"a refused step made lake snapshots {before + 1} to {head}"
+        moment = Moment(head, lake, step.touched, step.inserted, step.is_maintenance, beside=step.beside, moved=step.moved)
+        for lake_snapshot_id in range(before + 1, head):
+            yield replace(moment, lake_snapshot_id=lake_snapshot_id, is_known=step.is_maintenance)
+        # What clients say beside the rows is known even when it makes no lake snapshot.
+        yield moment if head > before else Moment(head, lake)
         before, last = head, lake
 
 
@@ -163,13 +166,21 @@ class Past:
         unknown = {moment.lake_snapshot_id for moment in self.all_moments if not moment.is_known}
         return [snapshot_id for snapshot_id in snapshot_ids if snapshot_id not in unknown]
 
+    def list_beside(self, table_id: int) -> set[int]:
+        """The lake snapshots that are a client's writes beside main."""
+        return {moment.lake_snapshot_id for moment in self.all_moments if table_id in moment.beside}
+
+    def list_moved(self, table_id: int) -> set[int]:
+        """The lake snapshots that give main the rows of another snapshot; Iceberg clients see none of them."""
+        return {moment.lake_snapshot_id for moment in self.all_moments if table_id in moment.moved}
+
     def list_changes(self, table_id: int) -> list[Change]:
         """What each lake snapshot, expired or not, did to the table; those left out that cannot have touched its rows."""
         changes, before = list[Change](), None
         for moment in self.all_moments:
             after = moment.lake.tables.get(table_id)
             is_possible = moment.is_maintenance or table_id in moment.touched or changed_rows(before, after)
-            if after is not None and is_possible:
+            if after is not None and is_possible and table_id not in moment.moved:
                 changes.append(Change(moment.lake_snapshot_id, before, after, table_id in moment.inserted, moment.is_maintenance))
             before = after
         return changes

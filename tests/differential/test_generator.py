@@ -145,7 +145,7 @@ def test_histories_reach_every_operation() -> None:
     seen: set[str] = set()
 
     @seed(1)
-    @history_settings(600)
+    @history_settings(1000)
     @given(histories(wide=True) | histories(wide=True, has_clients=True))
     def collect(history: History) -> None:
         seen.update(type(operation).__name__ for step in history.steps for operation in step.operations)

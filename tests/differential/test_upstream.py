@@ -360,3 +360,25 @@ def test_spark_reads_milliseconds_wrongly_by_vectors(served: Served, spark: Spar
     frames = spark.session.read.option("vectorization-enabled", "true")
     wrong = spark.collect(frames.table, f"{reader.catalog}.main.t")["x"].cast(pa.int64()).to_pylist()
     assert sorted(set(wrong)) == [951_782_400_000, 951_868_800_000]
+
+
+def test_columns_of_an_earlier_state_are_shown_between_two_tables(served: Served) -> None:
+    """After another table at an earlier snapshot: the first rows inlined raise the schema version, which DuckDB then takes for older."""
+    run(
+        served,
+        "CALL lake.set_option('data_inlining_row_limit', 0)",
+        "CREATE TABLE o (id INTEGER, b INTEGER)",
+        "ALTER TABLE o SET PARTITIONED BY (id)",
+        "CREATE TABLE e (id INTEGER)",
+        "ALTER TABLE o ADD COLUMN c INTEGER",
+        "INSERT INTO e VALUES (1)",
+        "INSERT INTO o VALUES (1, 1, 1)",
+        "CALL lake.set_option('data_inlining_row_limit', 10)",
+        "BEGIN; INSERT INTO o VALUES (8, 8, 8); INSERT INTO e VALUES (5); COMMIT",
+        "DROP TABLE e",
+    )
+    wanted, conn = ["id", "b", "c"], served.lake.duckdb()
+    asked = ("FROM e AT (VERSION => 5)", "FROM o AT (VERSION => 6)", "FROM o AT (VERSION => 7)")
+    shown = [conn.execute(statement).to_arrow_table().column_names for statement in asked]
+    assert shown == [["id"], wanted, wanted[:2]]
+    assert served.lake.duckdb().execute("FROM o AT (VERSION => 7)").to_arrow_table().column_names == wanted

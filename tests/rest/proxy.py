@@ -1,16 +1,17 @@
 """A wire that can be cut: forwards TCP connections to a real server until told to stop."""
 
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Lock, Thread
 
 
 class Wire:
-    """Listens on a port of its own and forwards every connection to `target`."""
+    """Listens on a port of its own and forwards every connection to what `dial` reaches."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        self._target = target
+    def __init__(self, dial: Callable[[], socket.socket]) -> None:
+        self._dial = dial
         self._open: set[socket.socket] = set()
         self._lock = Lock()
         self._whole = True
@@ -46,11 +47,16 @@ class Wire:
             here.close()
             return
         try:
-            there = socket.create_connection(self._target)
+            there = self._dial()
         except OSError:
             here.close()
             return
         with self._lock:
+            # Cut while it dialled: what is not among the open ones yet would have been passed over.
+            if not self._whole:
+                here.close()
+                there.close()
+                return
             self._open |= {here, there}
         Thread(target=self._forward, args=(here, there), daemon=True).start()
         Thread(target=self._forward, args=(there, here), daemon=True).start()
@@ -69,7 +75,7 @@ class Wire:
 @contextmanager
 def wire_to(host: str, port: int) -> Generator[Wire]:
     """A wire to a server, whole at first."""
-    wire = Wire((host, port))
+    wire = Wire(partial(socket.create_connection, (host, port)))
     try:
         yield wire
     finally:

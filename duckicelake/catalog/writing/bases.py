@@ -137,20 +137,23 @@ def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRea
     beside, added = list_beside(ask.commit.updates), list_added(ask.commit.updates)
     if not beside:
         return {}
-    if base.table is None or base.metadata is None:
-        raise BadRequest("A table cannot be made with snapshots beside main; send another commit for them.")
-    with reading(warehouse.lake) as conn:
-        parents = [snapshot.parent_snapshot_id for snapshot in added if snapshot.parent_snapshot_id is not None]
-        known = find_client_snapshots(conn, base.table.table_id, parents)
-    lists = {snapshot.snapshot_id: snapshot.manifest_list for snapshot in (*base.metadata.snapshots, *added)}
-    lists |= {client_id: lists[ours] for client_id, ours in known.items() if ours in lists and client_id not in lists}
+    if not base.grounds.locations:
+        raise BadRequest("A table that is made with snapshots beside main needs a location to keep them in; send set-location.")
+    there = () if base.metadata is None else base.metadata.snapshots
+    lists = {snapshot.snapshot_id: snapshot.manifest_list for snapshot in (*there, *added)}
+    if base.table is not None:
+        with reading(warehouse.lake) as conn:
+            parents = [snapshot.parent_snapshot_id for snapshot in added if snapshot.parent_snapshot_id is not None]
+            known = find_client_snapshots(conn, base.table.table_id, parents)
+        lists |= {client_id: lists[ours] for client_id, ours in known.items() if ours in lists and client_id not in lists}
     ready: dict[int, ReadySnapshot] = {}
+    ids = {snapshot.snapshot_id for snapshot in added}
     for snapshot in added:
         if snapshot.snapshot_id in beside:
             parent = snapshot.parent_snapshot_id
             if parent is not None and parent not in lists:
                 raise BadRequest(f"Snapshot {snapshot.snapshot_id} has the parent {parent}, which the table has not.")
-            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, None if parent is None else lists[parent])
+            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, None if parent is None else lists[parent], ids)
     return ready
 
 

@@ -51,7 +51,8 @@ class Planned:
 class FileWriter:
     """Turns one table's file changes into rows. `made` are the ids of files that earlier snapshots of the commit add.
 
-    `notes` are about its snapshots beside main, and `bases` the snapshots of main that these grew from.
+    `notes` are about its snapshots beside main, and `bases` the snapshots of main that these grew from; `given` are its snapshots
+    so far.
     """
 
     commit: Commit
@@ -61,6 +62,7 @@ class FileWriter:
     made: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     notes: list[NewRow] = field(default_factory=list[NewRow])
     bases: dict[int, int] = field(default_factory=dict[int, int])
+    given: dict[int, tuple[Snapshot, Numbers]] = field(default_factory=dict[int, tuple[Snapshot, Numbers]])
 
     def add_files(self, step: TableStep, change: FileChange, next_row_id: int) -> int:
         """Add the rows of new files, and return the row id after theirs."""
@@ -76,6 +78,15 @@ class FileWriter:
             self.made.setdefault(file.file.file_path, []).append(data_file_id)
         return next_row_id + sum(file.file.record_count for file in taken)
 
+    def give(self, snapshot: Snapshot, snapshot_id: int, next_row_id: int) -> None:
+        """Remember what the lake calls a snapshot of the request: later ones may list its manifests."""
+        planned = self.planned
+        made = find_snapshot(planned.new, snapshot_id)
+        parent = made.parent_snapshot_id if made else None
+        first_row_id = next_row_id if planned.new.format_version >= FIRST_LINEAGE_FORMAT else None
+        numbers = Numbers(snapshot_id, parent, self._find_base(parent), snapshot_id - planned.sequence_base, first_row_id)
+        self.given[snapshot.snapshot_id] = snapshot, numbers
+
     def add_beside(self, step: TableStep, ready: ReadySnapshot, snapshot_id: int, next_row_id: int) -> int:
         """Note a snapshot beside main, which takes a lake snapshot for its number, and return the row id after its rows."""
         planned = self.planned
@@ -83,19 +94,16 @@ class FileWriter:
         check_files(self.commit.conn, planned.table_id, self.grounds, [file.file.file_path for file in taken])
         # a legacy word for a rewriting: DuckDB takes it for no conflict with anything
         step.tell("compacted_table", planned.table_id)
-        made = find_snapshot(planned.new, snapshot_id)
-        parent = made.parent_snapshot_id if made else None
-        first_row_id = next_row_id if planned.new.format_version >= FIRST_LINEAGE_FORMAT else None
-        numbers = Numbers(snapshot_id, parent, self._find_base(parent), snapshot_id - planned.sequence_base, first_row_id)
+        numbers = self.given[ready.snapshot.snapshot_id][1]
         told = {
             "format-version": planned.new.format_version,
             "schema-id": planned.new.current_schema_id,
             "timestamp-ms": planned.new.last_updated_ms,
         }
-        self.notes.append(to_kept(planned.table_id, planned.new.location, ready, numbers, told))
+        self.notes.append(to_kept(planned.table_id, planned.new.location, ready, self.given, told))
         self.bases[snapshot_id] = numbers.base_snapshot_id
         self.notes += [NewKeptFile(planned.table_id, path) for path in ready.paths]
-        if first_row_id is None or not ready.snapshot.added_rows:
+        if numbers.first_row_id is None or not ready.snapshot.added_rows:
             return next_row_id
         step.rows.append(TakenRowIds(planned.table_id, ready.snapshot.added_rows))
         return next_row_id + ready.snapshot.added_rows
@@ -184,7 +192,10 @@ def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[Tabl
     next_row_id = 0 if base.published is None else base.published.state.next_row_id
     for number, (step, note, change, ready) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
         step.rows.append(note)
-        beside = base.beside.get(planned.added[number - 1].snapshot_id) if number <= len(planned.added) else None
+        snapshot = planned.added[number - 1] if number <= len(planned.added) else None
+        if snapshot is not None:
+            writer.give(snapshot, commit.head.snapshot_id + number, next_row_id)
+        beside = None if snapshot is None else base.beside.get(snapshot.snapshot_id)
         if beside is not None:
             next_row_id = writer.add_beside(step, beside, commit.head.snapshot_id + number, next_row_id)
             continue

@@ -90,8 +90,10 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     planned = Planned(table_id, None, new, list_added(ask.commit.updates))
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
-    steps = add_snapshots(FileWriter(commit, ids, planned, base.grounds), first, base)
-    return TablePlan(steps, change_refs(table_id, None, new, RefNotes()))
+        planned = replace(planned, sequence_base=commit.head.snapshot_id)
+    writer = FileWriter(commit, ids, planned, base.grounds)
+    steps = add_snapshots(writer, first, base)
+    return TablePlan(steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
 
 
 def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: LiveRows) -> TablePlan:
@@ -101,7 +103,7 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     if new.location != old.location:
         new = replace(new, location=check_table_location(conn, new.location, base.grounds.roots, table_id))
         planned = replace(planned, new=new)
-    live = LiveTable(table_id, found.columns, found.comments, found.tags)
+    live = LiveTable(table_id, found.columns, found.comments, found.tags, notes.shapes[-1].order_id if notes.shapes else 0)
     note = notes.table
     sequence_base = note.sequence_base if note else 0
     first = TableStep()

@@ -69,12 +69,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """What a commit finds of a table under the lock: all its columns, and its live comments and tags."""
+    """What a commit finds of a table under the lock: all its columns, its live comments and tags, and the order that clients gave it."""
 
     table_id: int
     columns: Sequence[ColumnRow]
     comments: Mapping[int, str]
     tags: Mapping[str, str]
+    told_order_id: int = 0
 
 
 def create_table(table_id: int, place: Place, new: TableMetadata, metadata_version: int = 0) -> TableStep:
@@ -140,7 +141,7 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
     shape = _change_shape(live, base, new, widens=adds_data and has_narrow(live.columns))
     rows += shape
     rows += _change_properties(live, base, new)
-    notes = new_shape_notes(live.table_id, base, new)
+    notes = new_shape_notes(live.table_id, base, new, live.told_order_id)
     if (new.format_version, new.last_column_id, new.last_partition_id, new.location) != (
         base.format_version,
         base.last_column_id,
@@ -193,8 +194,11 @@ def stored_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in properties.items() if key != SNAPSHOT_ID_PROPERTY}
 
 
-def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadata) -> list[NewRow]:
-    """Return the notes of schemas, specs and orders that are new, and of the current ones where something is."""
+def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadata, told_order_id: int = 0) -> list[NewRow]:
+    """Return the notes of schemas, specs and orders that are new, and of the current ones where something is.
+
+    An order that the commit leaves alone may be DuckDB's: `told_order_id`, the clients' own, is noted on.
+    """
     known_schemas = {item.schema_id for item in base.schemas} if base else set[int]()
     known_specs = {item.spec_id for item in base.partition_specs} if base else set[int]()
     known_orders = {item.order_id for item in base.sort_orders} if base else {0}
@@ -204,7 +208,9 @@ def new_shape_notes(table_id: int, base: TableMetadata | None, new: TableMetadat
         *(NewSortOrderNote(table_id, i.order_id, format_order(i)) for i in new.sort_orders if i.order_id not in known_orders),
     ]
     if notes or base is None or _current_ids(base) != _current_ids(new):
-        notes.append(NewShape(table_id, *_current_ids(new)))
+        is_told = base is None or base.default_sort_order_id != new.default_sort_order_id
+        order_id = new.default_sort_order_id if is_told else told_order_id
+        notes.append(NewShape(table_id, new.current_schema_id, new.default_spec_id, order_id))
     return notes
 
 

@@ -34,19 +34,31 @@ def list_snapshots(table: IcebergTable) -> list[Snapshot]:
     return [found for found in table.snapshots() if found.summary is None or found.summary.additional_properties.get(ALIAS_OF) is None]
 
 
-def check_metadata(table: IcebergTable, *, has_expired: bool = False) -> dict[FileKey, ManifestEntry]:
+def check_metadata(
+    table: IcebergTable, *, has_expired: bool = False, has_refs: bool = False, has_moved: bool = False
+) -> dict[FileKey, ManifestEntry]:
     """Check all snapshots against each other and their manifests; returns every file that is in any of them.
 
-    `has_expired`: what the first snapshot carries on may come from snapshots that are gone.
+    `has_expired`: what a snapshot without a parent carries on may come from snapshots that are gone. `has_refs`: a client made
+    tags or branches, so that snapshots may be a tree. `has_moved`: main went elsewhere, where files count as newer than they were.
     """
-    _check_chain(table)
-    snapshots = list_snapshots(table)
-    live = _read_carried(table, snapshots[0]) if has_expired and snapshots else {}
-    ever = dict(live)
-    for snapshot in snapshots:
-        changes = _read_changes(table, snapshot, live)
-        _check_summary(snapshot, changes)
-        live = changes.live
+    if has_refs:
+        _check_tree(table)
+    else:
+        _check_chain(table)
+    ever: dict[FileKey, ManifestEntry] = {}
+    left: dict[int | None, Live] = {}
+    for snapshot in list_snapshots(table):
+        before = left.get(snapshot.parent_snapshot_id)
+        is_cut = before is None and has_expired
+        if before is None:
+            before = _read_carried(table, snapshot) if is_cut else {}
+        changes = _read_changes(table, snapshot, before)
+        if not has_moved:
+            _check_carried(changes.live, before)
+        _check_summary(snapshot, changes, is_cut=is_cut)
+        left[snapshot.snapshot_id] = changes.live
+        ever.update(before)
         ever.update(changes.added)
     return ever
 
@@ -82,6 +94,21 @@ def _check_chain(table: IcebergTable) -> None:
     assert metadata.last_updated_ms >= max(times, default=0)
 
 
+def _check_tree(table: IcebergTable) -> None:
+    metadata, snapshots = table.metadata, list_snapshots(table)
+    ids = {snapshot.snapshot_id for snapshot in snapshots}
+    assert len(ids) == len(snapshots)
+    parents = {snapshot.parent_snapshot_id for snapshot in snapshots} - {None}
+    assert parents <= ids, f"parents {parents} of {ids}"
+    numbers = [snapshot.sequence_number or 0 for snapshot in snapshots]
+    assert numbers == sorted(set(numbers)), f"sequence numbers {numbers}"
+    assert metadata.last_sequence_number >= max(numbers, default=0)
+    assert metadata.current_snapshot_id in ids
+    assert metadata.refs["main"].snapshot_id == metadata.current_snapshot_id
+    assert metadata.snapshot_log[-1].snapshot_id == metadata.current_snapshot_id
+    assert {ref.snapshot_id for ref in metadata.refs.values()} <= ids
+
+
 def _read_changes(table: IcebergTable, snapshot: Snapshot, before: Live) -> Changes:
     """Check one snapshot's manifests against the files its parent left."""
     added: dict[FileKey, ManifestEntry] = {}
@@ -105,7 +132,8 @@ def _read_changes(table: IcebergTable, snapshot: Snapshot, before: Live) -> Chan
                 assert entry.file_sequence_number == snapshot.sequence_number
                 added[key] = entry
             else:
-                _check_carried(key, entry, before)
+                assert key in before, f"{key} is old but was not there"
+                assert entry.data_file.record_count == before[key].data_file.record_count, key
     assert live.keys() == (before.keys() - deleted.keys()) | added.keys(), f"snapshot {snapshot.snapshot_id} loses or invents files"
     return Changes(added, deleted, live)
 
@@ -115,11 +143,12 @@ def key_of(data_file: DataFile) -> FileKey:
     return data_file.content.name, data_file.file_path
 
 
-def _check_carried(key: FileKey, entry: ManifestEntry, before: Live) -> None:
-    assert key in before, f"{key} is old but was not there"
-    old = before[key]
-    same = (old.snapshot_id, old.sequence_number, old.file_sequence_number, old.data_file.record_count)
-    assert (entry.snapshot_id, entry.sequence_number, entry.file_sequence_number, entry.data_file.record_count) == same, key
+def _check_carried(live: Live, before: Live) -> None:
+    """A file that a snapshot carries on keeps the snapshot and the numbers that it came with."""
+    for key in live.keys() & before.keys():
+        old, new = before[key], live[key]
+        same = (old.snapshot_id, old.sequence_number, old.file_sequence_number)
+        assert (new.snapshot_id, new.sequence_number, new.file_sequence_number) == same, key
 
 
 def _check_manifest(table: IcebergTable, manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> None:
@@ -150,8 +179,11 @@ def read_bytes(io: FileIO, path: str) -> bytes:
         return source.read()
 
 
-def _check_summary(snapshot: Snapshot, changes: Changes) -> None:
-    """A summary's figures are those of the manifests, absent meaning none; its operation says what happened."""
+def _check_summary(snapshot: Snapshot, changes: Changes, *, is_cut: bool) -> None:
+    """A summary's figures are those of the manifests, absent meaning none; its operation says what happened.
+
+    `is_cut`: what the snapshot removed may be expired with its forerunner, and its author's word for it stays.
+    """
     assert snapshot.summary is not None
     summary = {**snapshot.summary.additional_properties, "operation": snapshot.summary.operation.value}
     expected = {
@@ -175,7 +207,7 @@ def _check_summary(snapshot: Snapshot, changes: Changes) -> None:
     shown = {name: int(summary.get(name, "0")) for name in expected}
     assert shown == expected, f"snapshot {snapshot.snapshot_id}: {_differences(shown, expected)}"
     assert summary["ducklake.snapshot-id"] == str(snapshot.snapshot_id)
-    assert summary["operation"] in _possible_operations(changes), f"snapshot {snapshot.snapshot_id}: {summary['operation']}"
+    assert is_cut or summary["operation"] in _possible_operations(changes), f"snapshot {snapshot.snapshot_id}: {summary['operation']}"
 
 
 def _possible_operations(changes: Changes) -> set[str]:

@@ -5,6 +5,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.sorting import NullOrder, SortDirection
 
 from tests.differential.checks.manifests import list_snapshots
+from tests.differential.clients.layouts import format_transform
 from tests.differential.generator.kinds import Scalar, format_iceberg_type
 from tests.differential.generator.model import Table
 from tests.differential.replay import Past
@@ -18,6 +19,9 @@ def check_shape(past: Past, table: Table, published: IcebergTable) -> None:
     check_column_ids(past, table, published)
     check_sort_order(table, published)
     check_spec(table, published)
+    shown = {name: published.properties.get(name) for name in table.properties}
+    assert shown == table.properties, f"{table.ident} has the properties {shown}, expected {table.properties}"
+    assert "test.refused" not in published.properties
 
 
 def check_schema(table: Table, published: IcebergTable) -> None:
@@ -40,6 +44,7 @@ def check_column_ids(past: Past, table: Table, published: IcebergTable) -> None:
     schemas = published.schemas()
     given: dict[int, int] = {}
     known = set(past.list_known(snapshot.snapshot_id for snapshot in list_snapshots(published)))
+    known -= past.list_beside(table.table_id)
     for snapshot in list_snapshots(published):
         if snapshot.snapshot_id not in known:
             continue
@@ -56,7 +61,7 @@ def check_sort_order(table: Table, published: IcebergTable) -> None:
     ids = _field_ids(table, published)
     directions = {True: SortDirection.DESC, False: SortDirection.ASC}
     nulls = {True: NullOrder.NULLS_FIRST, False: NullOrder.NULLS_LAST}
-    expected = [(ids[key.column_id], "identity", directions[key.descending], nulls[key.nulls_first]) for key in table.sorting]
+    expected = [(ids[key.column_id], "identity", directions[key.descending], nulls[key.nulls_first]) for key in table.shown_sorting]
     shown = [(field.source_id, str(field.transform), field.direction, field.null_order) for field in published.sort_order().fields]
     assert shown == expected, f"{table.ident} is sorted by {shown}, expected {expected}"
 
@@ -64,8 +69,12 @@ def check_sort_order(table: Table, published: IcebergTable) -> None:
 def check_spec(table: Table, published: IcebergTable) -> None:
     """The default spec has every key that Iceberg can say, and no other; buckets of a column of another type once may say nothing."""
     ids = _field_ids(table, published)
-    expected = {(ids[column_id], transform) for column_id, transform in list_sayable_keys(table)}
     shown = _list_keys(published.spec())
+    if not table.partitioning:
+        told = {(ids[key.column_id], format_transform(key.transform)) for key in table.shown_partitioning}
+        assert shown == told, f"{table.ident} is partitioned by {sorted(shown)}, a client said {sorted(told)}"
+        return
+    expected = {(ids[column_id], transform) for column_id, transform in list_sayable_keys(table)}
     certain = {(source_id, transform) for source_id, transform in expected if not transform.startswith("bucket")}
     assert certain <= shown <= expected, f"{table.ident} is partitioned by {sorted(shown)}, expected {sorted(expected)}"
 

@@ -1,6 +1,7 @@
 """A table's snapshots are the lake snapshots that changed it, each with the operation that it was."""
 
 from collections import Counter
+from dataclasses import replace
 
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -18,16 +19,18 @@ def check_snapshot_ids(past: Past, table: Table, published: IcebergTable, record
 
     A statement that found no rows makes none, and DuckLake alone knows whether a transaction that undid itself left any
     trace: `recorded` are the lake snapshots in which it says so. When all are expired, the last one stays for as long as
-    the table is as it left it.
+    the table is as it left it; what refs name stays, and what they named may.
     """
-    snapshot_ids = [snapshot.snapshot_id for snapshot in list_snapshots(published)]
+    beside, moved = past.list_beside(table.table_id), past.list_moved(table.table_id)
+    snapshot_ids = [snapshot.snapshot_id for snapshot in list_snapshots(published) if snapshot.snapshot_id not in beside]
+    recorded = recorded - beside - moved
     changes = past.list_changes(table.table_id)
     kept = {change.lake_snapshot_id for change in changes} & past.lake_snapshot_ids
     certain = {change.lake_snapshot_id for change in changes if change.is_certain} & kept
     expired = set(snapshot_ids) - past.lake_snapshot_ids
     assert certain <= set(snapshot_ids) <= kept | expired, f"{table.ident} has snapshots {snapshot_ids}, expected {sorted(certain)}"
     assert set(snapshot_ids) - expired == recorded, f"{table.ident} has snapshots {snapshot_ids}, DuckLake says {sorted(recorded)}"
-    if expired:
+    if expired and not table.has_had_refs:
         assert not recorded, f"{table.ident} has snapshots {snapshot_ids} although {sorted(expired)} are expired"
         possible = {change.lake_snapshot_id for change in changes}
         last = max(change.lake_snapshot_id for change in changes if change.is_certain)
@@ -39,8 +42,13 @@ def check_snapshot_ids(past: Past, table: Table, published: IcebergTable, record
 def check_increments(past: Past, table: Table, reader: PyIcebergReader) -> None:
     """Between two snapshots, an incremental scan gives the rows that appends in between have added, as far as the model knows."""
     published = reader.catalog.load_table(table.ident)
+    if table.has_had_refs and past.has_expired:
+        return
     appends = list_appends(past, table, published)
-    snapshot_ids = [snapshot.snapshot_id for snapshot in list_snapshots(published)]
+    if past.list_moved(table.table_id):
+        return
+    beside = past.list_beside(table.table_id)
+    snapshot_ids = [snapshot.snapshot_id for snapshot in list_snapshots(published) if snapshot.snapshot_id not in beside]
     starts: list[int | None] = [None] if snapshot_ids and not past.has_expired else []
     starts += dict.fromkeys(snapshot_ids[index] for index in (0, (len(snapshot_ids) - 1) // 2) if snapshot_ids[1:])
     blind = past.find_blind(table.table_id)
@@ -83,3 +91,15 @@ def list_appends(past: Past, table: Table, published: IcebergTable) -> dict[int,
 def _operation_of(snapshot: Snapshot) -> Operation:
     assert snapshot.summary is not None
     return snapshot.summary.operation
+
+
+def check_refs(past: Past, table: Table, reader: PyIcebergReader) -> None:
+    """Tags and branches are the model's, and show its rows, under the columns of the snapshot that they name."""
+    published = reader.catalog.load_table(table.ident)
+    shown = {name: ref.snapshot_ref_type.value == "branch" for name, ref in published.refs().items() if name != "main"}
+    assert shown == {name: ref.is_branch for name, ref in table.refs.items()}, f"{table.ident} has the refs {shown}"
+    for name, ref in table.refs.items():
+        snapshot_id = published.refs()[name].snapshot_id
+        then = replace(past.table_at(table.table_id, snapshot_id), rows=ref.rows)
+        answer = Answer(reader, f"{table.ident} at {name}, snapshot {snapshot_id}", reader.read(table.ident, snapshot_id))
+        check_rows(then.plain_rows(), then.columns, answer)

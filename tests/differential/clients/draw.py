@@ -5,16 +5,15 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from tests.differential.clients.operations import Overwrite
+from tests.differential.clients.draw_alone import ALONE, OF_REFS
+from tests.differential.clients.draw_rows import draw_append, draw_client_delete, draw_overwrite
 from tests.differential.generator import schemas
-from tests.differential.generator.definitions import AddColumn, CreateTable, PromoteColumn, SetComment, SetRequired
-from tests.differential.generator.draw import columns, rows, tables
+from tests.differential.generator.definitions import AddColumn, CreateTable, DropColumn, PromoteColumn, SetComment, SetRequired
+from tests.differential.generator.draw import columns, tables
 from tests.differential.generator.draw.tables import Draw, can_be_written, draw_rng, draw_table, without_default
 from tests.differential.generator.kinds import SCALARS, Scalar, format_iceberg_type
-from tests.differential.generator.model import Lake, Table
+from tests.differential.generator.model import Lake
 from tests.differential.generator.nested import PromoteField, find_field
-from tests.differential.generator.operations import Delete, Insert
-from tests.differential.generator.predicates import Everything, IsNull, KeyIn, KeyModulo, Predicate, key_column
 from tests.differential.generator.steps import Operation, Step
 
 PYICEBERG = "PyIceberg"
@@ -31,8 +30,11 @@ Maker = Callable[[Draw, Lake], Operation | None]
 
 def draw_client_steps(draw: Draw, lake: Lake) -> list[Step]:
     """One commit by PyIceberg: of one operation, or a transaction of several on one table: columns first, then rows."""
-    if draw(st.integers(0, 7)) == 0:
-        operation = draw(st.sampled_from(_NAMES))(draw, lake)
+    shape = draw(st.integers(0, 15))
+    if shape < 8:
+        has_refs = any(table.refs for table in lake.tables.values())
+        makers = _NAMES if shape < 2 else OF_REFS if has_refs and shape < 6 else ALONE
+        operation = draw(st.sampled_from(makers))(draw, lake)
         return [] if operation is None else [Step((operation,), by=PYICEBERG)]
     table = draw_table(draw, lake)
     operations: list[Operation] = []
@@ -48,49 +50,6 @@ def draw_client_steps(draw: Draw, lake: Lake) -> list[Step]:
 def only(lake: Lake, table_id: int) -> Lake:
     """The lake with nothing but one table, for draws that choose one."""
     return replace(lake, tables={table_id: lake.tables[table_id]})
-
-
-def can_write(table: Table) -> bool:
-    """PyArrow cannot group rows by uuids, so PyIceberg cannot write to such partitions."""
-    return all(table.column(key.column_id).kind != Scalar("uuid") for key in table.partitioning)
-
-
-def draw_append(draw: Draw, lake: Lake) -> Operation | None:
-    """Rows added."""
-    table = draw_table(draw, lake)
-    if not can_write(table):
-        return None
-    return Insert(table.table_id, schemas.draw_rows(table, draw(st.integers(1, 20)), draw_rng(draw, lake)))
-
-
-def draw_filter(draw: Draw, table: Table) -> Predicate:
-    """Which rows are meant. Iceberg has no modulo; PyIceberg 0.12 takes a dot in a name for a path, and keeps NaN with NULL."""
-    predicate = rows.draw_predicate(draw, table)
-    if isinstance(predicate, IsNull):
-        column = table.column(predicate.column_id)
-        if "." not in column.name and column.kind not in (Scalar("float32"), Scalar("float64")):
-            return predicate
-    key = key_column(table)
-    if isinstance(predicate, KeyIn) and "." not in key.name:
-        return predicate
-    divisor = predicate.divisor if isinstance(predicate, KeyModulo) else 2
-    keys = sorted({row.values[key.column_id] for row in table.rows})[::divisor]
-    return KeyIn(tuple(keys)) if keys and "." not in key.name else Everything()
-
-
-def draw_client_delete(draw: Draw, lake: Lake) -> Operation | None:
-    """Rows deleted, which PyIceberg does by writing files anew."""
-    table = draw_table(draw, lake)
-    return Delete(table.table_id, draw_filter(draw, table)) if can_write(table) else None
-
-
-def draw_overwrite(draw: Draw, lake: Lake) -> Operation | None:
-    """Rows deleted and others added."""
-    table = draw_table(draw, lake)
-    if not can_write(table):
-        return None
-    added = schemas.draw_rows(table, draw(st.integers(1, 8)), draw_rng(draw, lake))
-    return Overwrite(table.table_id, draw_filter(draw, table), added)
 
 
 def draw_client_column(draw: Draw, lake: Lake) -> Operation | None:
@@ -131,6 +90,16 @@ def draw_doc(draw: Draw, lake: Lake) -> Operation | None:
     return operation if is_sayable else None
 
 
+def draw_client_drop(draw: Draw, lake: Lake) -> Operation | None:
+    """A column dropped that no client partitions or sorts by: such a one stays, for the catalog holds a default to its columns."""
+    operation = columns.draw_drop_column(draw, lake)
+    if not isinstance(operation, DropColumn):
+        return None
+    table = lake.tables[operation.table_id]
+    told = {key.column_id for key in (*table.told_partitioning, *table.told_sorting)}
+    return None if operation.column_id in told else operation
+
+
 def draw_client_table(draw: Draw, lake: Lake) -> Operation | None:
     """A table made, empty."""
     if len(lake.tables) >= tables.MOST_TABLES:
@@ -143,6 +112,6 @@ def draw_client_table(draw: Draw, lake: Lake) -> Operation | None:
 _ROWS: tuple[Maker, ...] = (draw_append, draw_append, draw_client_delete, draw_client_delete, draw_overwrite)
 _COLUMNS: tuple[Maker, ...] = (
     *(draw_client_column, draw_client_field, draw_client_promotion, draw_optional, draw_doc),
-    *(columns.draw_drop_column, columns.draw_rename_column, columns.draw_drop_field, columns.draw_rename_field),
+    *(draw_client_drop, columns.draw_rename_column, columns.draw_drop_field, columns.draw_rename_field),
 )
 _NAMES: tuple[Maker, ...] = (tables.draw_namespace, draw_client_table, tables.draw_rename_table, tables.draw_drop_table)

@@ -2,13 +2,20 @@
 
 from dataclasses import dataclass
 from typing import assert_never
+from uuid import uuid4
 from warnings import catch_warnings, simplefilter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In, IsNull, NotNull
 from pyiceberg.table import Transaction
 
-from tests.differential.clients.operations import Overwrite
+from tests.differential.clients.layouts import change_properties, check_refused, tell_partitioning, tell_sorting
+from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
+from tests.differential.clients.ref_operations import WriteToBranch
+from tests.differential.clients.refs import OfRefs, change_refs
+from tests.differential.clients.shape_operations import ChangeProperties, Refused, TellPartitioning, TellSorting
 from tests.differential.clients.values import to_arrow, to_iceberg_type, to_schema
 from tests.differential.generator import predicates
 from tests.differential.generator.definitions import (
@@ -30,7 +37,8 @@ from tests.differential.generator.operations import Cells, Delete, Insert
 from tests.differential.generator.steps import Operation, Step
 
 OfNames = CreateNamespace | CreateTable | DropTable | RenameTable
-OfRows = Insert | Delete | Overwrite
+OfRows = Insert | Delete | Overwrite | DynamicOverwrite | Upsert | AddWritten
+OfLayout = TellPartitioning | TellSorting | ChangeProperties
 OfColumns = AddColumn | DropColumn | RenameColumn | PromoteColumn | SetRequired | SetComment
 OfFields = AddField | DropField | RenameField | PromoteField
 
@@ -46,6 +54,12 @@ class PyIcebergWriter:
         first = step.operations[0]
         if isinstance(first, OfNames):
             self._define(first, lake)
+            return
+        if isinstance(first, OfRefs):
+            change_refs(self.catalog, first, lake.tables[first.table_id].ident)
+            return
+        if isinstance(first, Refused):
+            check_refused(self.catalog, first, lake.tables[first.table_id].ident)
             return
         with catch_warnings():
             # PyIceberg says so when a delete finds no row.
@@ -73,6 +87,10 @@ class PyIcebergWriter:
 def _add(transaction: Transaction, operation: Operation, lake: Lake) -> None:
     if isinstance(operation, OfRows):
         _add_rows(transaction, operation, lake.tables[operation.table_id])
+    elif isinstance(operation, WriteToBranch):
+        _add_rows(transaction, operation.change, lake.tables[operation.table_id], operation.name)
+    elif isinstance(operation, OfLayout):
+        _tell(transaction, operation, lake.tables[operation.table_id])
     elif isinstance(operation, OfColumns):
         _change_columns(transaction, operation, lake.tables[operation.table_id])
     elif isinstance(operation, OfFields):
@@ -81,16 +99,42 @@ def _add(transaction: Transaction, operation: Operation, lake: Lake) -> None:
         raise AssertionError(f"PyIceberg has no word for {operation}")
 
 
-def _add_rows(transaction: Transaction, operation: OfRows, table: Table) -> None:
+def _tell(transaction: Transaction, operation: OfLayout, table: Table) -> None:
     match operation:
-        case Insert(_, rows):
-            transaction.append(_to_arrow(transaction, table, rows))
-        case Delete(_, predicate):
-            transaction.delete(to_filter(predicate, table))
-        case Overwrite(_, predicate, rows):
-            transaction.overwrite(_to_arrow(transaction, table, rows), to_filter(predicate, table))
+        case TellPartitioning():
+            tell_partitioning(transaction, operation, table)
+        case TellSorting():
+            tell_sorting(transaction, operation, table)
+        case ChangeProperties():
+            change_properties(transaction, operation)
         case _:
             assert_never(operation)
+
+
+def _add_rows(transaction: Transaction, operation: OfRows, table: Table, branch: str = "main") -> None:
+    match operation:
+        case Insert(_, rows):
+            transaction.append(_to_arrow(transaction, table, rows), branch=branch)
+        case Delete(_, predicate):
+            transaction.delete(to_filter(predicate, table), branch=branch)
+        case Overwrite(_, predicate, rows):
+            transaction.overwrite(_to_arrow(transaction, table, rows), to_filter(predicate, table), branch=branch)
+        case DynamicOverwrite(_, rows):
+            transaction.dynamic_partition_overwrite(_to_arrow(transaction, table, rows))
+        case Upsert(_, rows):
+            transaction.upsert(_to_arrow(transaction, table, rows), join_cols=[predicates.key_column(table).name])
+        case AddWritten(_, rows):
+            _add_file(transaction, _to_arrow(transaction, table, rows))
+        case _:
+            assert_never(operation)
+
+
+def _add_file(transaction: Transaction, rows: pa.Table) -> None:
+    path = f"{transaction.table_metadata.location}/data/written-{uuid4()}.parquet"
+    plain = pa.schema([field.remove_metadata() for field in rows.schema])
+    with transaction._table.io.new_output(path).create() as sink:
+        pq.write_table(rows.cast(plain), sink)
+    transaction.add_files([path])
 
 
 def _to_arrow(transaction: Transaction, table: Table, rows: tuple[Cells, ...]):

@@ -38,7 +38,7 @@ class AddFile:
         kept = ({key: value for key, value in row if key not in self.left_out} for row in self.rows)
         grown = lake.add_rows(table, kept)
         names = {**table.file_names, **dict(list_paths(list_in_file(table, self.left_out)))}
-        changed = replace(grown.tables[self.table_id], file_names=names)
+        changed = replace(grown.tables[self.table_id], file_names=names, has_added_files=True)
         return grown.with_table(replace(changed, seen_null=changed.seen_null | self.left_out, lacking=changed.lacking | self.left_out))
 
     def _spell(self, name: str) -> str:

@@ -32,7 +32,7 @@ class SetDeletionVectors:
         return format_option(lake.tables[self.table_id], "write_deletion_vectors", str(self.wanted).lower())
 
     def apply(self, lake: Lake) -> Lake:
-        return lake
+        return lake.with_table(replace(lake.tables[self.table_id], has_vectors=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class SetPartitioning:
         return f"ALTER TABLE {table.sql_name} SET PARTITIONED BY ({', '.join(_format_key(table, key) for key in self.keys)})"
 
     def apply(self, lake: Lake) -> Lake:
-        return lake.with_table(replace(lake.tables[self.table_id], partitioning=self.keys))
+        # Undone, it leaves the table unpartitioned for clients too, whatever they said before.
+        return lake.with_table(replace(lake.tables[self.table_id], partitioning=self.keys, told_partitioning=()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tests.differential.generator.kinds import SCALARS, Column, Kind, Listing, Scalar, Struct, Value, quote
 from tests.differential.generator.kinds import Mapping as MapKind
 from tests.differential.generator.literals import Rows, make_plain
 
 DEFAULT_INLINED_ROWS = 10
+
+Key = TypeVar("Key", "PartitionKey", "SortKey")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """One key of a table's partitioning: `identity`, `year`, `month`, `day`, `hour` or `bucket(N)`."""
+    """One key of a table's partitioning: `identity`, `year`, `month`, `day`, `hour` or `bucket(N)`; clients have `truncate(N)` too."""
 
     column_id: int
     transform: str
@@ -34,6 +37,14 @@ class SortKey:
     column_id: int
     descending: bool
     nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tag or branch, and the rows of what it names."""
+
+    is_branch: bool
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,14 @@ class Table:
     younger: frozenset[int] = frozenset()
     # What the names of added files mean, by path in lower case.
     file_names: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    has_added_files: bool = False
+    has_vectors: bool = False
+    # What Iceberg clients said; their layouts count while DuckDB has none.
+    told_partitioning: tuple[PartitionKey, ...] = ()
+    told_sorting: tuple[SortKey, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    refs: Mapping[str, Ref] = field(default_factory=dict)
+    has_had_refs: bool = False
 
     @property
     def ident(self) -> tuple[str, str]:
@@ -75,6 +94,20 @@ class Table:
     def fixed_columns(self) -> frozenset[int]:
         """Columns that DuckDB refuses to drop: those that it partitions or sorts by."""
         return frozenset(key.column_id for key in (*self.partitioning, *self.sorting))
+
+    @property
+    def shown_partitioning(self) -> tuple[PartitionKey, ...]:
+        """The partitioning that new files of Iceberg clients get; a client's one goes with its columns."""
+        return self.partitioning or self._whole(self.told_partitioning)
+
+    @property
+    def shown_sorting(self) -> tuple[SortKey, ...]:
+        """The sort order that Iceberg clients see."""
+        return self.sorting or self._whole(self.told_sorting)
+
+    def _whole(self, keys: tuple[Key, ...]) -> tuple[Key, ...]:
+        columns = {column.column_id for column in self.columns}
+        return keys if all(key.column_id in columns for key in keys) else ()
 
     def plain_rows(self, columns: tuple[Column, ...] | None = None) -> Rows:
         """The rows as a reader should show them, under another schema of this table if one is given."""
@@ -128,7 +161,8 @@ class Moment:
     """The lake as one lake snapshot left it, and the tables whose rows the step was about.
 
     `inserted` are those of them that it did nothing to but INSERT. A commit may make more lake snapshots than one; those
-    but the last are not `is_known`: clients delete whole files first.
+    but the last are not `is_known`: clients delete whole files first. A client wrote beside main to the tables `beside`, and let
+    main of the tables `moved` go to another snapshot.
     """
 
     lake_snapshot_id: int
@@ -137,6 +171,8 @@ class Moment:
     inserted: frozenset[int] = frozenset()
     is_maintenance: bool = False
     is_known: bool = True
+    beside: frozenset[int] = frozenset()
+    moved: frozenset[int] = frozenset()
 
 
 def changed_rows(before: Table | None, after: Table | None) -> bool:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from tests.differential.clients.operations import Overwrite
+from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
+from tests.differential.clients.ref_operations import DropRef, MakeRef, MoveMain, WriteToBranch
+from tests.differential.clients.shape_operations import ChangeProperties, Refused, TellPartitioning, TellSorting
 from tests.differential.generator.added_files import AddFile
 from tests.differential.generator.definitions import (
     AddColumn,
@@ -47,9 +49,11 @@ OfColumns = AddColumn | DropColumn | RenameColumn | PromoteColumn | SetRequired 
 OfFields = AddField | DropField | RenameField | PromoteField
 OfLayout = SetInlining | SetDeletionVectors | SetPartitioning | SetSorting
 Maintenance = FlushInlined | MergeAdjacent | RewriteFiles | ExpireSnapshots | Checkpoint | ForgetEverything | CleanUp
-OnlyAdding = Insert | AddFile | CreateTableAs
-RowOperation = OnlyAdding | Delete | Truncate | Update | Merge | Overwrite
-Operation = RowOperation | OfTables | OfColumns | OfFields | OfLayout | Maintenance
+OnlyAdding = Insert | AddFile | CreateTableAs | AddWritten
+RowOperation = OnlyAdding | Delete | Truncate | Update | Merge | Overwrite | DynamicOverwrite | Upsert
+OfRefs = MakeRef | DropRef | WriteToBranch | MoveMain
+Told = TellPartitioning | TellSorting | ChangeProperties | Refused
+Operation = RowOperation | OfRefs | Told | OfTables | OfColumns | OfFields | OfLayout | Maintenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,21 @@ class Step:
     def is_maintenance(self) -> bool:
         """Nothing but files and snapshots is changed, of any table."""
         return any(isinstance(operation, Maintenance) for operation in self.operations)
+
+    @property
+    def beside(self) -> frozenset[int]:
+        """The tables that it writes to beside main."""
+        return frozenset(operation.table_id for operation in self.operations if isinstance(operation, WriteToBranch))
+
+    @property
+    def moved(self) -> frozenset[int]:
+        """The tables whose main it lets go elsewhere."""
+        return frozenset(operation.table_id for operation in self.operations if isinstance(operation, MoveMain))
+
+    @property
+    def is_refused(self) -> bool:
+        """The catalog must refuse it."""
+        return any(isinstance(operation, Refused) for operation in self.operations)
 
     @property
     def inserted(self) -> frozenset[int]:

@@ -4,7 +4,7 @@ The copies lie under the table's location and are all there is of them: DuckLake
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.catalog.outbox import format_digest
@@ -32,36 +32,36 @@ class ReadySnapshot:
     paths: Sequence[str]
 
 
-def make_ready(reader: ManifestReader, snapshot: Snapshot, parent_list: str | None) -> ReadySnapshot:
-    """Copy the manifests that a snapshot has and its parent has not.
+def make_ready(reader: ManifestReader, snapshot: Snapshot, parent_list: str | None, added: Collection[int]) -> ReadySnapshot:
+    """Copy the manifests that a snapshot has and its parent has not, and those of other snapshots that the request has `added`.
 
     Raises: BadRequest: they cannot be taken, or name files that are nowhere in the table
     """
     before = {} if parent_list is None else {file.manifest_path: file for file in reader.read_list(parent_list)}
     after = reader.read_list(snapshot.manifest_list)
-    fresh = [file for file in after if file.manifest_path not in before]
+    fresh = [file for file in after if file.manifest_path not in before or file.added_snapshot_id in added]
     change, others = find_added(reader, before, {file.manifest_path: file for file in after}, snapshot.snapshot_id)
     for path in others:
         if not reader.grounds.is_own(path):
             raise BadRequest(
                 f"Snapshot {snapshot.snapshot_id} lists {path!r}, which its parent has not; add files by snapshots of their own."
             )
-    copies = {file.manifest_path: _copy(reader, file, snapshot.snapshot_id) for file in fresh}
+    copies = {file.manifest_path: _copy(reader, file, added) for file in fresh}
     files = [copies.get(file.manifest_path, file) for file in after]
     return ReadySnapshot(snapshot, files, change, sorted({*others, *(file.file_path for file in change.added)}))
 
 
-def _copy(reader: ManifestReader, file: ManifestFile, snapshot_id: int) -> ManifestFile:
+def _copy(reader: ManifestReader, file: ManifestFile, added: Collection[int]) -> ManifestFile:
     manifest: OpenManifest = reader.read_manifest(file)
-    content = encode_manifest(manifest.header, [_without_own(entry, file, snapshot_id) for entry in manifest.entries])
+    content = encode_manifest(manifest.header, [_without_own(entry, file, added) for entry in manifest.entries])
     uri = manifest_uri(reader.grounds.locations[-1], format_digest(content))
     reader.objects.put_new(uri, content)
     return replace(file, manifest_path=uri, manifest_length=len(content))
 
 
-def _without_own(entry: ManifestEntry, file: ManifestFile, snapshot_id: int) -> ManifestEntry:
-    """Return an entry that inherits from the list whatever the snapshot itself says: its id is going to be another."""
-    if entry.snapshot_id != snapshot_id or file.added_snapshot_id != snapshot_id:
+def _without_own(entry: ManifestEntry, file: ManifestFile, added: Collection[int]) -> ManifestEntry:
+    """Return an entry that inherits from the list whatever its snapshot itself says: the ids of those `added` are going to be others."""
+    if entry.snapshot_id not in added or file.added_snapshot_id != entry.snapshot_id:
         return entry
     if entry.status != ADDED:
         return replace(entry, snapshot_id=None)
@@ -81,10 +81,14 @@ class Numbers:
     first_row_id: int | None
 
 
-def to_kept(table_id: int, location: str, ready: ReadySnapshot, numbers: Numbers, told: Mapping[str, int]) -> NewKept:
-    """Return the note of a snapshot beside main; `told` holds its format version, schema id and time."""
-    snapshot = ready.snapshot
-    listed = [_renumber(file, snapshot, numbers) for file in ready.files]
+Given = Mapping[int, tuple[Snapshot, Numbers]]
+"""The snapshots of a request, by the ids that their client gave them, and what the lake calls them."""
+
+
+def to_kept(table_id: int, location: str, ready: ReadySnapshot, given: Given, told: Mapping[str, int]) -> NewKept:
+    """Return the note of a snapshot beside main; `given` has it, too. `told` holds its format version, schema id and time."""
+    snapshot, numbers = given[ready.snapshot.snapshot_id]
+    listed = [_renumber(file, given) for file in ready.files]
     version, first_row_id = told["format-version"], numbers.first_row_id
     header = ManifestListHeader(numbers.snapshot_id, numbers.parent_snapshot_id, numbers.sequence_number, version, first_row_id)
     content = encode_manifest_list(header, listed)
@@ -104,9 +108,10 @@ def to_kept(table_id: int, location: str, ready: ReadySnapshot, numbers: Numbers
     return NewKept(table_id, numbers.snapshot_id, numbers.base_snapshot_id, text, content)
 
 
-def _renumber(file: ManifestFile, snapshot: Snapshot, numbers: Numbers) -> ManifestFile:
-    if file.added_snapshot_id != snapshot.snapshot_id:
+def _renumber(file: ManifestFile, given: Given) -> ManifestFile:
+    if file.added_snapshot_id not in given:
         return file
+    snapshot, numbers = given[file.added_snapshot_id]
     is_new = file.min_sequence_number >= file.sequence_number
     first_row_id = file.first_row_id
     if first_row_id is not None and numbers.first_row_id is not None:

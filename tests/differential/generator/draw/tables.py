@@ -139,8 +139,9 @@ def draw_inlining(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_vectors(draw: Draw, lake: Lake) -> Operation | None:
-    """Deletes as deletion vectors, or as Parquet again."""
-    return SetDeletionVectors(draw_table(draw, lake).table_id, draw(st.integers(0, 2)) > 0)
+    """Deletes as deletion vectors, or as Parquet again; not where refs name states that the lake would forget."""
+    table = draw_table(draw, lake)
+    return None if table.has_had_refs else SetDeletionVectors(table.table_id, draw(st.integers(0, 2)) > 0)
 
 
 def draw_partitioning(draw: Draw, lake: Lake) -> Operation | None:

@@ -1,0 +1,95 @@
+"""Steps of Iceberg clients that histories may seldom take, each alone: all of a history's checks hold after them."""
+
+import pytest
+
+from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
+from tests.differential.clients.ref_operations import DropRef, MakeRef, MoveMain, WriteToBranch
+from tests.differential.clients.shape_operations import REFUSALS, ChangeProperties, Refused, TellPartitioning, TellSorting
+from tests.differential.generator.definitions import AddColumn, CreateTable, DropColumn
+from tests.differential.generator.kinds import Column, Scalar
+from tests.differential.generator.layout import SetPartitioning, SetSorting
+from tests.differential.generator.maintenance import Checkpoint, CleanUp, ForgetEverything
+from tests.differential.generator.model import PartitionKey, SortKey
+from tests.differential.generator.operations import Cells, Delete, Insert
+from tests.differential.generator.predicates import Everything, KeyIn
+from tests.differential.generator.steps import History, Operation, Step
+from tests.differential.prove import prove
+from tests.differential.sessions import Sessions
+from tests.support.readers import Served
+
+P = "PyIceberg"
+COLUMNS = (Column(1, "id", Scalar("int64")), Column(2, "name", Scalar("varchar")), Column(3, "day", Scalar("date")))
+MAKE = (Step((CreateTable("main", "t", COLUMNS),)), Step((Insert(1, tuple(((1, i), (2, "ab"[i % 2]), (3, None)) for i in range(20))),)))
+BRANCH, TAG = MakeRef(1, "dev", True), MakeRef(1, "v1", False)
+BY_NAME = (PartitionKey(2, "identity"),)
+
+
+def row(key: int, name: str | None = "a") -> Cells:
+    """A row."""
+    return ((1, key), (2, name), (3, None))
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        pytest.param(
+            (BRANCH, WriteToBranch("dev", Overwrite(1, KeyIn((3, 4)), (row(70), row(71)))), WriteToBranch("dev", Delete(1, KeyIn((70,))))),
+            id="a branch overwritten",
+        ),
+        pytest.param(
+            (BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), Insert(1, (row(80),)), MoveMain(1, "dev"), Insert(1, (row(81),))),
+            id="main moved to a branch",
+        ),
+        pytest.param((TAG, Delete(1, KeyIn((1, 2))), MoveMain(1, "v1"), Delete(1, KeyIn((3,))), DropRef(1, "v1")), id="rolled back"),
+        pytest.param(
+            (TellPartitioning(1, BY_NAME), DynamicOverwrite(1, (row(70), row(71, None))), DynamicOverwrite(1, (row(72, None),))),
+            id="partitions replaced",
+        ),
+        pytest.param((Upsert(1, (row(3, "new"), row(4, None), row(90))), Upsert(1, (row(90), row(91)))), id="upserted"),
+        pytest.param((AddWritten(1, (row(70), row(71))), Delete(1, KeyIn((70,)))), id="a file added"),
+        pytest.param((ChangeProperties(1, (("test.a", "1"), ("owner", "ü")), None), ChangeProperties(1, (), "test.a")), id="properties"),
+    ],
+)
+def test_clients_and_duckdb_agree(served: Served, sessions: Sessions, operations: tuple[Operation, ...]) -> None:
+    """DuckDB inserts, deletes and maintains between them."""
+    steps = list(MAKE)
+    for place, operation in enumerate(operations):
+        steps.append(Step((operation,), P))
+        steps.append(Step((Insert(1, (row(100 + place, "a"),)),)))
+    steps += [Step((Checkpoint(),)), Step((ForgetEverything(),)), Step((CleanUp(),)), Step((Delete(1, Everything()),))]
+    prove(served, History("UTC", tuple(steps)), sessions)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param((Step((Insert(1, (row(32),)),), P),), id="undone"),
+        pytest.param((Step((TellPartitioning(1, BY_NAME),), P), Step((Insert(1, (row(33),)),), P)), id="told again"),
+        pytest.param(
+            (Step((TellPartitioning(1, BY_NAME),), P), Step((DropColumn(1, 2),)), Step((Insert(1, (row(34),)),), P)), id="dropped"
+        ),
+    ],
+)
+def test_either_sides_layout_counts_as_it_came(served: Served, sessions: Sessions, ending: tuple[Step, ...]) -> None:
+    """DuckDB's order hides a client's, which shows again when it is undone; its partitioning ends a client's; the next word counts."""
+    later = (PartitionKey(3, "identity"),)
+    steps = (
+        *MAKE,
+        Step((TellPartitioning(1, (PartitionKey(1, "bucket(4)"), *BY_NAME)),), P),
+        Step((TellSorting(1, (SortKey(1, True, False),)),), P),
+        Step((Insert(1, (row(30),)),), P),
+        Step((SetPartitioning(1, later),)),
+        Step((SetSorting(1, (SortKey(2, False, True),)),)),
+        Step((Insert(1, (row(31),)),), P),
+        Step((AddColumn(1, Column(4, "more", Scalar("int32"))),), P),
+        Step((SetPartitioning(1, ()),)),
+        Step((SetSorting(1, ()),)),
+        *ending,
+    )
+    prove(served, History("UTC", steps), sessions)
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_what_is_refused_changes_nothing(served: Served, sessions: Sessions, reason: str) -> None:
+    """Neither rows, nor snapshots, nor what clients are shown."""
+    prove(served, History("UTC", (*MAKE, Step((Refused(1, reason),), P), Step((Insert(1, (row(30),)),), P))), sessions)
