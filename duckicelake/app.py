@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.issuing import Accounts
 from duckicelake.access.tokens import make_signer
-from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_vendor
+from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_signer, with_vendor
 from duckicelake.config import LakeSettings, Settings, read_secret_file
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
@@ -65,6 +65,8 @@ async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitSta
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
     warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
     warehouse = with_roots(warehouse, settings.allowed_locations)
+    if vends:
+        warehouse = with_signer(warehouse, read_store_settings(settings))
     if vends and settings.sts_role_arn is not None:
         warehouse = with_vendor(warehouse, read_store_settings(settings), read_sts_settings(settings, settings.sts_role_arn))
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)

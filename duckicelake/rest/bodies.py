@@ -45,6 +45,13 @@ class StorageCredential(TypedDict):
     config: dict[str, str]
 
 
+class RemoteSignResult(TypedDict):
+    """Where to send a signed request, and the headers to add to it."""
+
+    uri: str
+    headers: dict[str, list[str]]
+
+
 LoadCredentialsResponse = TypedDict("LoadCredentialsResponse", {"storage-credentials": list[StorageCredential]})
 LoadTableResult = TypedDict(
     "LoadTableResult",

@@ -69,3 +69,6 @@ OPERATIONS = (
 
 UNLISTED = frozenset({"getConfig", "getToken"})
 """Operations outside `{prefix}`, which `endpoints` never lists."""
+
+SIGN_ANYWHERE = Operation("signAnywhere", "POST", "/v1/aws/s3/sign")
+"""Where older clients ask for signatures that nobody told them where; it names no table, so it is refused by its name."""

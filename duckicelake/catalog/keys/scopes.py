@@ -5,16 +5,18 @@ takes no notice of case. Of such a folder only the table's own files are opened,
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import psycopg
 
 from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.lake.connect import reading
-from duckicelake.lake.keys.places import TablePlace, list_outside_paths, list_table_places
+from duckicelake.lake.keys.places import TablePlace, has_path, list_outside_paths, list_table_places
 from duckicelake.lake.read import read_data_path, read_iceberg_path
+from duckicelake.lake.rows import TableRow
 from duckicelake.store.keys.policy import KeyScope
-from duckicelake.translate.locations import file_uri, table_folder, to_folder_uri
+from duckicelake.translate.locations import S3_SCHEMES, file_uri, table_folder, to_canonical, to_folder_uri
 
 MOST_FILES = 64
 """More objects than any policy has room for."""
@@ -27,15 +29,27 @@ def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> KeyScope:
     """
     with reading(warehouse.lake) as conn:
         table = get_table(conn, ident)
-        data_path = read_data_path(conn)
-        folder = table_folder(data_path, table)
-        places = list_table_places(conn)
-        own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
-        others = _list_others(places, table.table_id, data_path)
-        wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, folder)))
-        alone = tuple(place for place in wanted if is_alone(place, others, (data_path, read_iceberg_path(conn))))
-        files = _list_files(conn, table.table_id, folder, alone)
-    return KeyScope(alone, files, tuple(place for place in alone if place == to_folder_uri(location)))
+        folder = table_folder(read_data_path(conn), table)
+        scope = read_folders(conn, table, location)
+        return replace(scope, files=_list_files(conn, table.table_id, folder, scope.folders))
+
+
+def read_folders(conn: psycopg.Connection, table: TableRow, location: str) -> KeyScope:
+    """Return the same without single files: the folders that are the table's alone."""
+    data_path = read_data_path(conn)
+    places = list_table_places(conn)
+    own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
+    others = _list_others(places, table.table_id, data_path)
+    wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, table_folder(data_path, table))))
+    alone = tuple(place for place in wanted if is_alone(place, others, (data_path, read_iceberg_path(conn))))
+    return KeyScope(alone, (), tuple(place for place in alone if place == to_folder_uri(location)))
+
+
+def owns_file(conn: psycopg.Connection, table: TableRow, uri: str) -> bool:
+    """Tell whether one of the table's files, live or not, has that URI (`s3://…`)."""
+    folder = to_canonical(table_folder(read_data_path(conn), table))
+    relative = uri.removeprefix(folder) if uri.startswith(folder) else None
+    return has_path(conn, table.table_id, relative, [scheme + uri.removeprefix("s3://") for scheme in ("s3://", *S3_SCHEMES)])
 
 
 def _list_others(places: Sequence[TablePlace], table_id: int, data_path: str) -> frozenset[str]:
