@@ -45,6 +45,12 @@ class StorageCredential(TypedDict):
     config: dict[str, str]
 
 
+class JsonWebKeys(TypedDict):
+    """Public keys of tokens (RFC 7517)."""
+
+    keys: list[dict[str, str]]
+
+
 class RemoteSignResult(TypedDict):
     """Where to send a signed request, and the headers to add to it."""
 

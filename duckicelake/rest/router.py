@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from duckicelake.errors import NotServed
 from duckicelake.rest.bodies import IcebergErrorResponse
 from duckicelake.rest.door import Door
-from duckicelake.rest.operations import OPERATIONS, SIGN_ANYWHERE, UNLISTED, Operation
+from duckicelake.rest.operations import BESIDE, OPERATIONS, UNLISTED, Operation
 from duckicelake.rest.routes.config import ConfigRoutes
 from duckicelake.rest.routes.namespace_changes import NamespaceChangeRoutes
 from duckicelake.rest.routes.namespaces import NamespaceRoutes
@@ -29,7 +29,7 @@ BARE_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 }
 
 
-GUARDED = frozenset({"getToken", "loadCredentials", "signRequest"})
+GUARDED = frozenset({"getToken", "getKeys", "loadCredentials", "signRequest"})
 """What is served only where it is known who asks."""
 
 
@@ -41,7 +41,7 @@ def add_operations(app: FastAPI, door: Door) -> None:
     if door.accounts is None:
         served = {name: found for name, found in served.items() if name not in GUARDED}
     served |= ConfigRoutes(door, list_endpoints(served)).operations()
-    for operation in (*OPERATIONS, SIGN_ANYWHERE):
+    for operation in (*OPERATIONS, *BESIDE):
         if operation.name in served:
             add_served(app, operation, served[operation.name])
         else:

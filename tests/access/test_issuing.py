@@ -19,7 +19,7 @@ from duckicelake.access.issuing import (
     OAuthRefusal,
     TokenRequest,
 )
-from duckicelake.access.tokens import make_signer
+from duckicelake.access.token_keys import make_signer
 from duckicelake.errors import NotAuthorized
 
 NOW = 1_800_000_000.5

@@ -28,7 +28,7 @@ COPY_SOURCE = "x-amz-copy-source"
 AMZ_HEADERS = frozenset(
     {
         *(HASH, DATE, COPY_SOURCE, "x-amz-copy-source-range", "x-amz-metadata-directive", "x-amz-user-agent"),
-        *("x-amz-checksum-mode", "x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm", "x-amz-checksum-type"),
+        *("x-amz-checksum-mode", "x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm", "x-amz-checksum-type", "x-amz-te"),
         *(f"x-amz-checksum-{kind}" for kind in ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")),
         *("x-amz-trailer", "x-amz-decoded-content-length", "x-amz-server-side-encryption", "x-amz-storage-class"),
     }
