@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from duckicelake.catalog.keys.scopes import owns_file, read_folders
+from duckicelake.catalog.keys.scopes import owns_file, read_folders, read_staged_folder
 from duckicelake.catalog.memory import Published
 from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
 from duckicelake.catalog.warehouse import Warehouse, to_client_properties
-from duckicelake.errors import Forbidden, NotServed
+from duckicelake.errors import Forbidden, NoSuchTable, NotServed
 from duckicelake.lake.connect import reading
 from duckicelake.lake.rows import TableRow
 from duckicelake.store.keys.asks import Ask, Told, parse_ask
@@ -41,7 +41,7 @@ class Signed:
 def sign_request(warehouse: Warehouse, ident: Ident, told: Told, may: May, now_s: float) -> Signed:
     """Return a request to the store, signed.
 
-    Raises: NoSuchTable: there is none. NotServed: nothing is signed here. BadRequest, Forbidden: this is not
+    Raises: NoSuchTable: there is none, nor was one staged there. NotServed: nothing is signed here. BadRequest, Forbidden: this is not
     """
     signer = warehouse.signer
     if signer is None:
@@ -49,14 +49,19 @@ def sign_request(warehouse: Warehouse, ident: Ident, told: Told, may: May, now_s
     ask = parse_ask(signer.store, told, now_s)
     if not (may.writes if ask.purpose == "write" else may.reads) or (ask.sources and not may.reads):
         raise Forbidden(f"The principal has no right to {ask.purpose} files of the table {ident}.")
-    _check_owned(warehouse, ident, ask)
+    try:
+        _check_owned(warehouse, ident, ask)
+    except NoSuchTable:
+        if not may.writes:
+            raise
+        _check_staged(warehouse, ident, ask)
     uri, headers = signer.sign(ask)
     return Signed(uri, headers, is_kept=ask.purpose != "write")
 
 
 def find_signing_config(warehouse: Warehouse, loaded: LoadedTable, path: str) -> Mapping[str, str]:
     """Return what clients are told to have a table's requests signed at that path; nothing where nothing is signed."""
-    if warehouse.signer is None or loaded.metadata_location is None or not parse_uri(loaded.location).bucket:
+    if warehouse.signer is None or not parse_uri(loaded.location).bucket:
         return {}
     return {
         "s3.remote-signing-enabled": "true",
@@ -81,6 +86,17 @@ def _check_owned(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
     others = [uri for uri in wanted if not _lies_in((uri,), scope.folders)]
     if others and not _are_files(warehouse, table, others):
         raise Forbidden(f"What is to be read is no file of the table {ident}.")
+
+
+def _check_staged(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
+    """Raise unless every spelling lies in one location that the table may have been given when it was staged.
+
+    Raises: NoSuchTable, Forbidden
+    """
+    with reading(warehouse.lake) as conn:
+        scope = read_staged_folder(conn, ident, ask.spellings[0])
+    if not _lies_in((*ask.spellings, *ask.sources), _only_plain(scope.folders)):
+        raise Forbidden(f"Nothing but files below the location of {ident}, which is not made yet, is signed for.")
 
 
 def _find_scope(warehouse: Warehouse, table: TableRow, published: Published) -> KeyScope:

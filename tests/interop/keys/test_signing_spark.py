@@ -33,7 +33,7 @@ def add_signed(spark: Spark, guarded: Guarded, principal: str) -> str:
 
 
 def test_spark_reads_and_writes_by_signatures_alone(signing: Guarded, spark: Spark) -> None:
-    """A writer appends, makes a table and deletes from it; a reader reads, and the store never sees its write."""
+    """A writer appends, makes tables, with rows too, and deletes from one; a reader reads, and the store never sees its write."""
     writer, reader = (add_signed(spark, signing, who) for who in ("writer", "reader"))
     spark.session.sql(f"INSERT INTO {writer}.a.rows VALUES (7), (8)")
     spark.session.sql(f"CREATE TABLE {writer}.a.made (i BIGINT)")
@@ -41,6 +41,8 @@ def test_spark_reads_and_writes_by_signatures_alone(signing: Guarded, spark: Spa
     spark.session.sql(f"DELETE FROM {writer}.a.made WHERE i = 7")
     assert spark.arrow(f"SELECT i FROM {reader}.a.made").to_pylist() == [{"i": 8}]
     assert spark.arrow(f"SELECT count(*) AS c FROM {reader}.a.rows").to_pylist() == [{"c": 50002}]
+    spark.session.sql(f"CREATE TABLE {writer}.a.copied AS SELECT i + 1 AS i FROM {writer}.a.made")
+    assert signing.lake.duckdb().execute("FROM lake.a.copied").fetchall() == [(9,)]
     with pytest.raises(Py4JJavaError, match="no right to write files"):
         spark.session.sql(f"INSERT INTO {reader}.a.rows VALUES (9)")
     assert signing.lake.duckdb().execute("SELECT count(*) FROM lake.a.rows").fetchone() == (50002,)

@@ -11,6 +11,7 @@ import pytest
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.signed import REFUSED, SigningClient, sign_as, to_path
 from tests.rest.auth.test_escapes import BUCKET, PLACES, list_keys, put
+from tests.rest.auth.test_permissions import TABLE as NEW_TABLE
 from tests.rest.auth.vended import open_root, split
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.shared_stack import SharedStack
@@ -334,6 +335,35 @@ def test_nothing_is_signed_for_a_table_that_is_gone(lake: FreshLake) -> None:
         assert client.ask("GET", to_path(f"{location}/metadata/v1.metadata.json")).status == 200
         lake.duckdb().execute("DROP TABLE a.t")
         assert client.ask("GET", to_path(f"{location}/metadata/v1.metadata.json")).error == (404, "NoSuchTableException")
+
+
+def test_a_staged_table_is_written_where_it_was_given_a_place(lake: FreshLake) -> None:
+    """By those who may make it, under its name; not in another's place, nor in one that a table had, nor by readers."""
+    with guard(lake) as guarded:
+        body = {**NEW_TABLE, "name": "made", "stage-create": True}
+        staged = guarded.ask("writer", "POST", "namespaces/a/tables", body, **ASKS_SIGNING).json
+        assert staged["config"]["s3.signer.endpoint"] == "v1/lake/namespaces/a/tables/made/sign"
+        path = to_path(split(staged["metadata"]["location"])[1])
+        writer, reader = (sign_as(guarded, who, "namespaces/a/tables/made") for who in ("writer", "reader"))
+        assert writer.send("PUT", f"{path}/data/x", b"x")[0] == 200
+        assert writer.send("GET", f"{path}/data/x") == (200, b"x")
+        for refused in (path, f"{path}/", f"{path[:-1]}/x", f"{path}0/x", f"{path}/../x", to_path(f"{lake.name}/iceberg/a/x")):
+            assert writer.ask("PUT", refused).status in {403, 404}
+        for client in (
+            reader,
+            sign_as(guarded, "writer", "namespaces/a/tables/mad"),
+            sign_as(guarded, "writer", "namespaces/a/tables/made2"),
+        ):
+            assert client.ask("PUT", f"{path}/data/x").status in {403, 404}
+            assert client.ask("GET", f"{path}/data/x").status == 404
+        assert sign_as(guarded, "stranger", "namespaces/a/tables/made").ask("PUT", f"{path}/data/x").status == 404
+        own = split(guarded.get("writer", "namespaces/a/tables/t").json["metadata"]["location"])[1]
+        lake.duckdb().execute("DROP TABLE a.t")
+        gone = sign_as(guarded, "writer", "namespaces/a/tables/t")
+        for method in ("GET", "PUT"):
+            assert gone.ask(method, to_path(f"{own}/metadata/v1.metadata.json")).status in {403, 404}
+        view = split(guarded.get("writer", "namespaces/a/views/v").json["metadata"]["location"])[1]
+        assert sign_as(guarded, "writer", "namespaces/a/tables/v").ask("GET", to_path(f"{view}/metadata/x")).status == 409
 
 
 def test_a_folder_on_disk_is_not_signed_for(local_lake: FreshLake) -> None:
