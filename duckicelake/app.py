@@ -11,9 +11,9 @@ from starlette.types import ASGIApp
 
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.issuing import Accounts
-from duckicelake.access.tokens import make_signer
+from duckicelake.access.token_keys import Signer, make_signer
 from duckicelake.catalog.health import Rounds
-from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_vendor
+from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_signer, with_vendor
 from duckicelake.config import LakeSettings, Settings, read_secret_file
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
@@ -43,9 +43,17 @@ def open_accounts(settings: Settings) -> Accounts | None:
     told = [] if settings.oauth_clients is None else [settings.oauth_clients.get_secret_value()]
     if settings.oauth_clients_file is not None:
         told.append(read_secret_file(settings.oauth_clients_file))
-    # without a key of its own a server makes one: its tokens end with it, and no other server knows them
-    keys = secrets.token_hex(32) if settings.token_keys is None else settings.token_keys.get_secret_value()
-    return Accounts(parse_clients("\n".join(told)), make_signer([key.strip() for key in keys.split(",")]), settings.token_lifetime_s)
+    return Accounts(parse_clients("\n".join(told)), open_signer(settings), settings.token_lifetime_s)
+
+
+def open_signer(settings: Settings) -> Signer:
+    """Return the keys of tokens. Without any a server makes one: its tokens end with it, and no other server knows them."""
+    pems = [read_secret_file(path) for path in settings.token_key_files]
+    if settings.token_keys is not None:
+        keys = [key.strip() for key in settings.token_keys.get_secret_value().split(",")]
+    else:
+        keys = [] if pems else [secrets.token_hex(32)]
+    return make_signer(keys, pems)
 
 
 def build_lifespan(settings: Settings, door: Door) -> Lifespan:
@@ -69,6 +77,8 @@ async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitSta
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
     warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
     warehouse = with_roots(warehouse, settings.allowed_locations)
+    if vends:
+        warehouse = with_signer(warehouse, read_store_settings(settings))
     if vends and settings.sts_role_arn is not None:
         warehouse = with_vendor(warehouse, read_store_settings(settings), read_sts_settings(settings, settings.sts_role_arn))
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)

@@ -131,6 +131,7 @@ class Settings(BaseSettings):
     oauth_clients: SecretStr | None = None
     oauth_clients_file: Path | None = None
     token_keys: SecretStr | None = None
+    token_key_files: tuple[Path, ...] = ()
     token_lifetime_s: int = Field(3600, ge=60, le=86_400)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

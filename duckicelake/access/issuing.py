@@ -13,7 +13,8 @@ from threading import Lock
 from duckicelake.access.clients import Client, SecretChecker
 from duckicelake.access.grants import ALL_GRANTS, BadGrant, Grants, format_grants, parse_grants
 from duckicelake.access.sessions import WHOLE_SCOPES, Session, narrow
-from duckicelake.access.tokens import Claims, Signer, make_token, read_token
+from duckicelake.access.token_keys import Signer
+from duckicelake.access.tokens import Claims, make_token, read_token
 from duckicelake.errors import NotAuthorized
 
 CLIENT_CREDENTIALS = "client_credentials"
@@ -80,6 +81,10 @@ class Accounts:
         self._failures: OrderedDict[Pair, list[float]] = OrderedDict()
         self._sessions: dict[bytes, Session] = {}
         self._lock = Lock()
+
+    def list_public_keys(self) -> list[Mapping[str, str]]:
+        """Return the public halves of the keys that sign tokens, as JWKs."""
+        return self._signer.list_public()
 
     def find_session(self, token: bytes, now_s: float) -> Session:
         """Return the session of a bearer. Raises: NotAuthorized: the token is worth nothing (any more)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from duckicelake.access.grants import ALL_GRANTS, Grants, Levels, Rights, parse_grants
 
 MOST_REMEMBERED = 4096
-WHOLE_SCOPES = frozenset({"", "*", "catalog", "PRINCIPAL_ROLE:ALL"})
+WHOLE_SCOPES = frozenset({"", "*", "catalog", "sign", "PRINCIPAL_ROLE:ALL"})
 """What clients ask for when nobody told them a scope: all that the principal has. `*` is settled by the grants themselves."""
 
 

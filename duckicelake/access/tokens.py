@@ -1,32 +1,18 @@
 """Access tokens: signed, short-lived, and worth no more than what their principal may do now."""
 
-import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import jwt
 
-from duckicelake.errors import CatalogError, NotAuthorized
+from duckicelake.access.token_keys import Signer, TokenKey
+from duckicelake.errors import NotAuthorized
 
-ALGORITHM = "HS256"
 ISSUER = AUDIENCE = "duckicelake"
-SHORTEST_KEY_BYTES = 32
 MOST_TOKEN_BYTES = 8192
 CLOCK_SKEW_S = 5
 CLAIMS = ("iss", "aud", "sub", "iat", "nbf", "exp", "jti", "auth_time", "scope")
-
-
-class BadKey(CatalogError):
-    """A key that signs nothing well."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """The keys of tokens by their ids: the first one signs, each of them is believed."""
-
-    keys: Mapping[str, bytes] = field(repr=False)
-    signing_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +23,6 @@ class Claims:
     scope: str
     authenticated_at_s: int
     expires_at_s: int
-
-
-def make_signer(keys: Sequence[str]) -> Signer:
-    """Return the signer of keys as settings name them, the newest first; a key's id follows from it.
-
-    Raises: BadKey: a key is too short to be one
-    """
-    encoded = [key.encode() for key in keys]
-    if not encoded or any(len(key) < SHORTEST_KEY_BYTES for key in encoded):
-        raise BadKey(f"A key of tokens has at least {SHORTEST_KEY_BYTES} bytes; make one with `openssl rand -hex 32`.")
-    by_id = {hashlib.sha256(b"kid " + key).hexdigest()[:16]: key for key in encoded}
-    return Signer(by_id, next(iter(by_id)))
 
 
 def make_token(signer: Signer, claims: Claims, now_s: int) -> str:
@@ -64,7 +38,9 @@ def make_token(signer: Signer, claims: Claims, now_s: int) -> str:
         "auth_time": claims.authenticated_at_s,
         "scope": claims.scope,
     }
-    return jwt.encode(told, signer.keys[signer.signing_id], ALGORITHM, headers={"kid": signer.signing_id})
+    key = signer.keys[signer.signing_id]
+    assert key.signing is not None
+    return jwt.encode(told, key.signing, key.algorithm, headers={"kid": signer.signing_id})
 
 
 def read_token(signer: Signer, token: bytes | str, now_s: float) -> Claims:
@@ -76,8 +52,9 @@ def read_token(signer: Signer, token: bytes | str, now_s: float) -> Claims:
         key = _find_key(signer, token)
         told = jwt.decode(
             token,
-            key,
-            [ALGORITHM],
+            key.verifying,
+            # the key's own algorithm and no other: a public key is never taken for a secret
+            [key.algorithm],
             # its time is told by `now_s` below, not by a clock of the library
             options={"require": list(CLAIMS), "verify_exp": False, "verify_nbf": False, "verify_iat": False},
             audience=AUDIENCE,
@@ -88,7 +65,7 @@ def read_token(signer: Signer, token: bytes | str, now_s: float) -> Claims:
     return _check_claims(told, now_s)
 
 
-def _find_key(signer: Signer, token: bytes | str) -> bytes:
+def _find_key(signer: Signer, token: bytes | str) -> TokenKey:
     if len(token) > MOST_TOKEN_BYTES:
         raise ValueError("too long")
     kid = jwt.get_unverified_header(token).get("kid")

@@ -14,6 +14,7 @@ from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read_table import Since
 from duckicelake.lake.rows import Position, TableState
+from duckicelake.store.keys.policy import KeyScope
 from duckicelake.store.rewritten import Embedded
 from duckicelake.translate.manifests import Shelves
 from duckicelake.translate.partitions import PublishedSpec
@@ -79,6 +80,7 @@ class TableMemory:
     published: Published | None = None
     refusal: Refusal | None = None
     repair_id: int | None = None
+    scope: tuple[Position, KeyScope] | None = None
     folded: Folded | None = None
     deleted_rows: dict[int, tuple[Longs, Longs | None]] = field(default_factory=dict[int, tuple[Longs, Longs | None]])
     embedded: dict[int, Embedded] = field(default_factory=dict[int, Embedded])

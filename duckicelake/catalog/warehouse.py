@@ -8,6 +8,7 @@ from threading import Lock
 from duckicelake.catalog.memory import TableMemory, count_parts, estimate_bytes
 from duckicelake.lake.connect import Lake, close_lake, open_lake
 from duckicelake.store.keys.sessions import StsSettings, Vendor
+from duckicelake.store.keys.signer import Signer
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.s3 import StoreSettings
 from duckicelake.translate.locations import NO_CHOICE, Roots, parse_roots
@@ -22,6 +23,7 @@ __all__ = [
     "open_warehouse",
     "to_client_properties",
     "with_roots",
+    "with_signer",
     "with_vendor",
 ]
 
@@ -114,6 +116,7 @@ class Warehouse:
     """One DuckLake as one REST prefix. `client_properties` are what every client of it is told.
 
     `roots` are where clients may put tables and files beside ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
+    `signer` None: nothing is signed.
     """
 
     name: str
@@ -123,6 +126,7 @@ class Warehouse:
     memories: Memories
     roots: Roots = NOWHERE
     vendor: Vendor | None = None
+    signer: Signer | None = None
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:
@@ -140,6 +144,11 @@ def with_roots(warehouse: Warehouse, paths: Sequence[str]) -> Warehouse:
 def with_vendor(warehouse: Warehouse, store: StoreSettings, sts: StsSettings) -> Warehouse:
     """Return the warehouse with keys vended to those who ask for them."""
     return replace(warehouse, vendor=Vendor(store, sts))
+
+
+def with_signer(warehouse: Warehouse, store: StoreSettings) -> Warehouse:
+    """Return the warehouse with requests to the store signed for those who may send them."""
+    return replace(warehouse, signer=Signer(store))
 
 
 def close_warehouse(warehouse: Warehouse) -> None:

@@ -58,7 +58,7 @@ def _start_embedded(settings: Settings, home: Home, running: ExitStack, report: 
 
 def join_token_key(settings: Settings, home: Home) -> Settings:
     """Return the settings with a key for tokens, kept in the home: every worker and every next start knows it."""
-    if not settings.require_auth or settings.token_keys is not None:
+    if not settings.require_auth or settings.token_keys is not None or settings.token_key_files:
         return settings
     kept = home.path / "token.key"
     if not kept.exists():

@@ -45,6 +45,19 @@ class StorageCredential(TypedDict):
     config: dict[str, str]
 
 
+class JsonWebKeys(TypedDict):
+    """Public keys of tokens (RFC 7517)."""
+
+    keys: list[dict[str, str]]
+
+
+class RemoteSignResult(TypedDict):
+    """Where to send a signed request, and the headers to add to it."""
+
+    uri: str
+    headers: dict[str, list[str]]
+
+
 LoadCredentialsResponse = TypedDict("LoadCredentialsResponse", {"storage-credentials": list[StorageCredential]})
 LoadTableResult = TypedDict(
     "LoadTableResult",

@@ -69,3 +69,7 @@ OPERATIONS = (
 
 UNLISTED = frozenset({"getConfig", "getToken"})
 """Operations outside `{prefix}`, which `endpoints` never lists."""
+
+BESIDE = (Operation("getKeys", "GET", "/v1/oauth/jwks"), Operation("signAnywhere", "POST", "/v1/aws/s3/sign"))
+"""What is not in the specification: the public keys of tokens; and where older clients ask for signatures when nobody told
+them where. That names no table, so it is refused by its name."""

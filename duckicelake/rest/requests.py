@@ -8,10 +8,11 @@ from uuid import UUID
 
 from fastapi import Depends, Header, Request
 
+from duckicelake.catalog.keys.signing import Told
 from duckicelake.catalog.writing.once import RequestKey
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, find_list, find_text_map, get_list, get_text, is_text
+from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_list, find_text, find_text_map, get_list, get_text, is_text
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
 from duckicelake.rest.page.shapes import Shape
 from duckicelake.rest.params import check_name
@@ -134,3 +135,17 @@ def check_identifier(identifier: Identifier) -> Identifier:
         check_name(level, "namespace")
     check_name(identifier.name, "table")
     return identifier
+
+
+def decode_sign(body: bytes) -> Told:
+    """Return the request that a body wants signed. Raises BadRequest when it is malformed, or for another kind of store."""
+    what = "request to sign"
+    node = as_object(decode_json(body), what)
+    if (find_text(node, "provider", what) or "s3").lower() != "s3":
+        raise BadRequest("Only requests to S3 are signed; leave out 'provider', or send \"s3\"")
+    headers = as_object(node.get("headers"), f"'headers' of {what}")
+    values = {name: as_list(told, f"the header {name[:64]!r} of {what}") for name, told in headers.items()}
+    if not all(is_text(value) for found in values.values() for value in found):
+        raise BadRequest("Cannot read request to sign: a header has a value that is no string")
+    told = {name: [str(value) for value in found] for name, found in values.items()}
+    return Told(get_text(node, "method", what), get_text(node, "uri", what), get_text(node, "region", what), told)

@@ -19,7 +19,7 @@ from duckicelake.access.issuing import (
     OAuthRefusal,
     TokenRequest,
 )
-from duckicelake.access.tokens import make_signer
+from duckicelake.access.token_keys import make_signer
 from duckicelake.errors import NotAuthorized
 
 NOW = 1_800_000_000.5
@@ -74,9 +74,9 @@ def test_a_client_gets_a_token_for_all_it_may_do(request_: TokenRequest) -> None
     assert rights(accounts, issued, "c") == Rights.NONE
 
 
-@pytest.mark.parametrize("scope", ["catalog", "PRINCIPAL_ROLE:ALL", ""])
+@pytest.mark.parametrize("scope", ["catalog", "sign", "PRINCIPAL_ROLE:ALL", ""])
 def test_the_scopes_that_clients_send_by_themselves_mean_everything(scope: str) -> None:
-    """Java and PyIceberg send `catalog`, DuckDB PRINCIPAL_ROLE:ALL."""
+    """Java and PyIceberg send `catalog`, Java's signer `sign`, DuckDB PRINCIPAL_ROLE:ALL."""
     issued = open_accounts().issue(ask({**CREDENTIALS, "scope": scope}, WRITER), NOW)
     assert issued.scope == "ns:a:rw ns:b:r"
 

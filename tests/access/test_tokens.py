@@ -11,7 +11,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 
-from duckicelake.access.tokens import BadKey, Claims, Signer, make_signer, make_token, read_token
+from duckicelake.access.token_keys import BadKey, Signer, make_signer
+from duckicelake.access.tokens import Claims, make_token, read_token
 from duckicelake.errors import NotAuthorized
 
 KEY, OTHER = "k" * 32, "o" * 32

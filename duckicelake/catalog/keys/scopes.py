@@ -4,18 +4,26 @@ A folder may be another table's too: DuckDB uses names of folders again after a 
 takes no notice of case. Of such a folder only the table's own files are opened, one by one.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
 
 import psycopg
 
 from duckicelake.catalog.tables import Ident, get_table
-from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
+from duckicelake.catalog.writing.places import NO_TABLE, check_free, check_new_location, get_place
+from duckicelake.errors import NoSuchTable
 from duckicelake.lake.connect import reading
-from duckicelake.lake.keys.places import TablePlace, list_outside_paths, list_table_places
+from duckicelake.lake.keys.places import TablePlace, has_path, list_outside_paths, list_table_places
 from duckicelake.lake.read import read_data_path, read_iceberg_path
+from duckicelake.lake.rows import TableRow
 from duckicelake.store.keys.policy import KeyScope
-from duckicelake.translate.locations import file_uri, table_folder, to_folder_uri
+from duckicelake.translate.locations import PLAIN_NAME, S3_SCHEMES, file_uri, table_folder, table_location, to_canonical, to_folder_uri
 
+NOBODY = UUID(int=0)
+STAGED = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/.")
 MOST_FILES = 64
 """More objects than any policy has room for."""
 
@@ -27,15 +35,48 @@ def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> KeyScope:
     """
     with reading(warehouse.lake) as conn:
         table = get_table(conn, ident)
-        data_path = read_data_path(conn)
-        folder = table_folder(data_path, table)
-        places = list_table_places(conn)
-        own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
-        others = _list_others(places, table.table_id, data_path)
-        wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, folder)))
-        alone = tuple(place for place in wanted if is_alone(place, others, (data_path, read_iceberg_path(conn))))
-        files = _list_files(conn, table.table_id, folder, alone)
-    return KeyScope(alone, files, tuple(place for place in alone if place == to_folder_uri(location)))
+        folder = table_folder(read_data_path(conn), table)
+        scope = read_folders(conn, table, location)
+        return replace(scope, files=_list_files(conn, table.table_id, folder, scope.folders))
+
+
+def read_folders(conn: psycopg.Connection, table: TableRow, location: str) -> KeyScope:
+    """Return the same without single files: the folders that are the table's alone."""
+    data_path = read_data_path(conn)
+    places = list_table_places(conn)
+    own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
+    others = _list_others(places, table.table_id, data_path)
+    wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, table_folder(data_path, table))))
+    alone = tuple(place for place in wanted if is_alone(place, others, (data_path, read_iceberg_path(conn))))
+    return KeyScope(alone, (), tuple(place for place in alone if place == to_folder_uri(location)))
+
+
+def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> KeyScope:
+    """Return the location that a URI lies in, if a table of that name, which is not there, may have been given it when it was staged.
+
+    Raises: NoSuchTable: it may not. What `check_free` and `check_new_location` raise: it could not be made there any more
+    """
+    place = get_place(conn, ident)
+    check_free(conn, ident, place)
+    iceberg_path = read_iceberg_path(conn)
+    start = to_canonical(table_location(iceberg_path, NOBODY, place.schema_name, place.table_name)).removesuffix(str(NOBODY))
+    found = STAGED.match(uri.removeprefix(start)) if uri.startswith(start) else None
+    # without the name in it, a location could be another staged table's
+    if found is None or not PLAIN_NAME.fullmatch(place.table_name) or not PLAIN_NAME.fullmatch(place.schema_name):
+        raise NoSuchTable(f"Table does not exist: {ident}")
+    location = start + found[1]
+    check_new_location(conn, location, location, NO_CHOICE)
+    data_path = read_data_path(conn)
+    if not is_alone(location + "/", _list_others(list_table_places(conn), NO_TABLE, data_path), (data_path, iceberg_path)):
+        raise NoSuchTable(f"Table does not exist: {ident}")
+    return KeyScope((location + "/",), (), (location + "/",))
+
+
+def owns_file(conn: psycopg.Connection, table: TableRow, uri: str) -> bool:
+    """Tell whether one of the table's files, live or not, has that URI (`s3://…`)."""
+    folder = to_canonical(table_folder(read_data_path(conn), table))
+    relative = uri.removeprefix(folder) if uri.startswith(folder) else None
+    return has_path(conn, table.table_id, relative, [scheme + uri.removeprefix("s3://") for scheme in ("s3://", *S3_SCHEMES)])
 
 
 def _list_others(places: Sequence[TablePlace], table_id: int, data_path: str) -> frozenset[str]:

@@ -55,3 +55,17 @@ def list_outside_paths(conn: psycopg.Connection, table_id: int, folder: str, alo
     """Return the paths of a table's files, live or not, that lie in none of some folders; whether each is relative; not all of many."""
     parameters = {"table_id": table_id, "folder": folder, "alone": alone, "most": most}
     return [(row[0], row[1]) for row in conn.execute(SELECT_OUTSIDE_PATHS, parameters)]
+
+
+SELECT_HAS_PATH = """
+SELECT EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = %(table_id)s
+                  AND CASE WHEN coalesce(f.path_is_relative, true) THEN f.path = %(relative)s ELSE f.path = ANY(%(whole)s::text[]) END)
+    OR EXISTS (SELECT FROM ducklake_delete_file f WHERE f.table_id = %(table_id)s
+                  AND CASE WHEN coalesce(f.path_is_relative, true) THEN f.path = %(relative)s ELSE f.path = ANY(%(whole)s::text[]) END)
+"""
+
+
+def has_path(conn: psycopg.Connection, table_id: int, relative: str | None, whole: list[str]) -> bool:
+    """Tell whether a table has or had a file of that relative path, or of one of these whole ones."""
+    row = conn.execute(SELECT_HAS_PATH, {"table_id": table_id, "relative": relative, "whole": whole}).fetchone()
+    return row is not None and bool(row[0])

@@ -2,17 +2,19 @@
 
 import json
 import time
+from dataclasses import replace
 from urllib.parse import quote
 
 from starlette.types import Scope
 
 from duckicelake.access.grants import Rights
 from duckicelake.access.sessions import Session
+from duckicelake.catalog.keys.signing import find_signing_config
 from duckicelake.catalog.keys.vending import VendedKeys, Wanted, vend
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError
-from duckicelake.rest.auth.ready import find_wanted
+from duckicelake.rest.auth.ready import find_wanted, wants_signing
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
 
 
@@ -40,9 +42,20 @@ def find_keys_after(scope: Scope, warehouse: Warehouse, ident: Ident, made: Load
 
 def to_wanted(warehouse: Warehouse, ident: Ident, rights: Rights) -> Wanted:
     """Return which keys rights are good for, and where newer ones are found."""
+    return Wanted(Rights.READ in rights, Rights.WRITE in rights, f"{format_path(warehouse, ident)}/credentials")
+
+
+def with_signing(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> LoadedTable:
+    """Return a table with what clients are told that take signatures in the place of keys; as it is for others."""
+    if scope.get("session") is None or not wants_signing(scope):
+        return loaded
+    return replace(loaded, config={**loaded.config, **find_signing_config(warehouse, loaded, f"{format_path(warehouse, ident)}/sign")})
+
+
+def format_path(warehouse: Warehouse, ident: Ident) -> str:
+    """Return a table's path below the catalog's URI."""
     namespace = ADVERTISED_SEPARATOR.join(quote(level, safe="") for level in ident.namespace)
-    path = f"v1/{quote(warehouse.name, safe='')}/namespaces/{namespace}/tables/{quote(ident.name, safe='')}/credentials"
-    return Wanted(Rights.READ in rights, Rights.WRITE in rights, path)
+    return f"v1/{quote(warehouse.name, safe='')}/namespaces/{namespace}/tables/{quote(ident.name, safe='')}"
 
 
 def encode_credentials(keys: VendedKeys) -> bytes:

@@ -12,7 +12,7 @@ from fastapi import Request
 from duckicelake.access.grants import Levels, Rights
 from duckicelake.access.sessions import Session
 from duckicelake.errors import Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
-from duckicelake.rest.operations import OPERATIONS
+from duckicelake.rest.operations import BESIDE, OPERATIONS
 from duckicelake.rest.params import decode_segment, split_levels
 
 READ, WRITE, MANAGE, ALL, ANY = Rights.READ, Rights.WRITE, Rights.MANAGE, Rights.ALL, Rights.NONE
@@ -43,6 +43,7 @@ RULES: Mapping[str, Rule] = {
     "readyz": PUBLIC,
     "metrics": PUBLIC,
     "getToken": PUBLIC,
+    "getKeys": PUBLIC,
     "getConfig": OPEN,
     "listNamespaces": OPEN,
     "createNamespace": OPEN,
@@ -59,7 +60,8 @@ RULES: Mapping[str, Rule] = {
     "tableExists": Rule(ANY),
     "unregisterTable": Rule(WRITE),
     "loadCredentials": Rule(READ),
-    "signRequest": Rule(READ),
+    "signRequest": Rule(ANY),
+    "signAnywhere": OPEN,
     "reportMetrics": Rule(ANY),
     "planTableScan": Rule(READ),
     "fetchPlanningResult": Rule(READ),
@@ -81,7 +83,8 @@ RULES: Mapping[str, Rule] = {
 
 UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
 PUBLIC_PATHS = frozenset(
-    path.encode() for path in (*UNGUARDED, *(operation.path for operation in OPERATIONS if RULES.get(operation.name, OPEN).is_public))
+    path.encode()
+    for path in (*UNGUARDED, *(operation.path for operation in (*OPERATIONS, *BESIDE) if RULES.get(operation.name, OPEN).is_public))
 )
 """Paths as the client writes them; any other spelling of one is no public path."""
 

@@ -9,7 +9,9 @@ from duckicelake.rest.cache import TableKey, find_table_key
 from duckicelake.rest.params import decode_segment, split_levels
 
 NAMESPACE_PART = 4
-DELEGATION, VENDED = b"x-iceberg-access-delegation", b"vended-credentials"
+DELEGATION, VENDED, SIGNING = b"x-iceberg-access-delegation", b"vended-credentials", b"remote-signing"
+
+KEYED = Rights.READ | Rights.WRITE
 
 
 def find_allowed_key(scope: Scope) -> TableKey | None:
@@ -22,19 +24,29 @@ def find_allowed_key(scope: Scope) -> TableKey | None:
     is_allowed = Rights.READ in rights if scope["method"] == "GET" else rights is not Rights.NONE
     if not is_allowed:
         return None
-    wanted = Rights.NONE if scope["method"] == "HEAD" else find_wanted(scope, rights)
-    return key if wanted is Rights.NONE else (key[0], f"{key[1]} {wanted.value}")
+    asked = b"" if scope["method"] == "HEAD" else find_delegation(scope)
+    wanted, signing = rights & KEYED if takes(asked, VENDED) else Rights.NONE, takes(asked, SIGNING)
+    return (key[0], f"{key[1]} {wanted.value}{' signing' * signing}") if wanted is not Rights.NONE or signing else key
 
 
 def find_wanted(scope: Scope, rights: Rights) -> Rights:
     """Return the rights for which the client wants keys with its answer, none when it wants no keys."""
-    asked = [value for name, value in scope["headers"] if name == DELEGATION]
-    return rights & (Rights.READ | Rights.WRITE) if any(asks_for_keys(value) for value in asked) else Rights.NONE
+    return rights & KEYED if takes(find_delegation(scope), VENDED) else Rights.NONE
 
 
-def asks_for_keys(value: bytes) -> bool:
-    """Tell whether an X-Iceberg-Access-Delegation header takes keys."""
-    return value == VENDED or any(part.strip() == VENDED for part in value.split(b","))
+def wants_signing(scope: Scope) -> bool:
+    """Tell whether the client takes signatures of the requests that it sends to the store."""
+    return takes(find_delegation(scope), SIGNING)
+
+
+def find_delegation(scope: Scope) -> bytes:
+    """Return what a client takes in the place of keys of its own: its X-Iceberg-Access-Delegation headers, or nothing."""
+    return b",".join([value for name, value in scope["headers"] if name == DELEGATION])
+
+
+def takes(asked: bytes, kind: bytes) -> bool:
+    """Tell whether a kind is in the header's list."""
+    return asked == kind or (kind in asked and any(part.strip() == kind for part in asked.split(b",")))
 
 
 def find_rights(session: Session, raw_path: bytes) -> Rights:

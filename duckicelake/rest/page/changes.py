@@ -110,3 +110,12 @@ CREATE_TABLE = an_object(
 REGISTER_TABLE = an_object({"name": NAME, "metadata-location": TEXT}, {"overwrite": FLAG})
 CREATE_VIEW = an_object({"name": NAME, "schema": SCHEMA, "view-version": VIEW_VERSION}, {"location": TEXT, "properties": TEXT_MAP})
 REGISTER_VIEW = an_object({"name": NAME, "metadata-location": TEXT})
+SIGN_REQUEST = an_object(
+    {
+        "region": TEXT,
+        "uri": TEXT,
+        "method": one_of(["PUT", "GET", "HEAD", "POST", "DELETE", "PATCH", "OPTIONS"]),
+        "headers": {"type": "object", "additionalProperties": TEXTS},
+    },
+    {"properties": TEXT_MAP, "body": TEXT, "provider": TEXT},
+)

@@ -3,8 +3,10 @@
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
+from starlette.types import Scope
 
-from duckicelake.catalog.tables import Ident
+from duckicelake.catalog.tables import Ident, LoadedTable
+from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing import commit, tables
 from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.lifecycle import registration, unregistration
@@ -14,7 +16,7 @@ from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
 from duckicelake.rest.auth.at import AtParam
-from duckicelake.rest.auth.keys import find_keys_after
+from duckicelake.rest.auth.keys import find_keys_after, with_signing
 from duckicelake.rest.auth.permissions import check_write
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
@@ -60,8 +62,7 @@ class TableChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._door.get_warehouse(at)
         made = run_once(warehouse, key, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
-        keys = find_keys_after(request.scope, warehouse, ident, made)
-        return build_response(build_ready_answer(encode_load_result(made, keys), is_kept=False), [])
+        return build_made(request.scope, warehouse, ident, made)
 
     def register_table(self, request: Request, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
         """Make the table of a metadata file known, in place of another where the request says so."""
@@ -73,8 +74,7 @@ class TableChangeRoutes:
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
             lambda w: load_committed(w, ident),
         )
-        keys = find_keys_after(request.scope, warehouse, ident, made)
-        return build_response(build_ready_answer(encode_load_result(made, keys), is_kept=False), [])
+        return build_made(request.scope, warehouse, ident, made)
 
     def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
         """Take a table out of the catalog; all of its files stay."""
@@ -125,6 +125,13 @@ class TableChangeRoutes:
             asks.append(Ask(ident, asked))
         run_once(self._door.get_warehouse(at), key, lambda w: commit.commit_tables(w, asks), lambda _: None)
         return Response(status_code=204)
+
+
+def build_made(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> Response:
+    """Return the answer to a new table, with the keys or the signing that the client takes."""
+    keys = find_keys_after(scope, warehouse, ident, made)
+    told = made if keys is not None else with_signing(scope, warehouse, ident, made)
+    return build_response(build_ready_answer(encode_load_result(told, keys), is_kept=False), [])
 
 
 def to_ident(identifier: Identifier) -> Ident:

@@ -13,7 +13,7 @@ from duckicelake.errors import NotServed
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.rest.auth.at import AtParam
-from duckicelake.rest.auth.keys import encode_credentials, encode_newer, find_keys, to_wanted
+from duckicelake.rest.auth.keys import encode_credentials, encode_newer, find_keys, to_wanted, with_signing
 from duckicelake.rest.bodies import ListTablesResponse, LoadCredentialsResponse, LoadTableResult
 from duckicelake.rest.cache import ReadyTable, TableKey
 from duckicelake.rest.door import Door
@@ -76,6 +76,8 @@ class TableRoutes:
         lake = self._door.get_lake(prefix)
         loaded = tables.load_table(lake.warehouse, Ident(levels, name), snapshots)
         keys = find_keys(request.scope, lake.warehouse, Ident(levels, name), loaded)
+        if keys is None:
+            loaded = with_signing(request.scope, lake.warehouse, Ident(levels, name), loaded)
         answer = build_ready_answer(encode_load_result(loaded, keys))
         key: TableKey | None = request.scope.get("table_key")
         if key is not None:

@@ -13,10 +13,11 @@ from starlette.concurrency import run_in_threadpool
 
 from duckicelake.access.issuing import ACCESS_TOKEN, Issued, OAuthRefusal, TokenRequest
 from duckicelake.errors import NotServed
-from duckicelake.rest.bodies import OAuthError, OAuthToken
+from duckicelake.rest.bodies import JsonWebKeys, OAuthError, OAuthToken
 from duckicelake.rest.door import Door
 from duckicelake.rest.served import Served
 
+KEYS_KEPT_S = 300
 MOST_FORM_BYTES = 64 * 1024
 NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 FORM_FIELDS = ("grant_type", "scope", "client_id", "client_secret", "subject_token", "subject_token_type", "requested_token_type")
@@ -42,14 +43,22 @@ ANSWERED: dict[int | str, dict[str, Any]] = {
 
 
 class TokenRoutes:
-    """Answers the operation that gives out tokens."""
+    """Answers the operations that give out tokens, and the keys to verify them with."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
 
     def operations(self) -> dict[str, Served]:
         """Return what this module serves."""
-        return {"getToken": Served(self.get_token, responses=ANSWERED, body=FORM)}
+        return {"getToken": Served(self.get_token, responses=ANSWERED, body=FORM), "getKeys": Served(self.get_keys)}
+
+    async def get_keys(self, response: Response) -> JsonWebKeys:
+        """Get the public keys of tokens, for those who want to verify one; there are none while secrets sign."""
+        accounts = self._door.accounts
+        if accounts is None:
+            raise NotServed("This server asks nobody who they are, so it signs no tokens.")
+        response.headers["Cache-Control"] = f"public, max-age={KEYS_KEPT_S}"
+        return {"keys": [dict(key) for key in accounts.list_public_keys()]}
 
     async def get_token(self, request: Request) -> Response:
         """Get a token, by a client's id and secret or in exchange for another token."""

@@ -1,0 +1,101 @@
+"""Which stores get signed requests."""
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from duckicelake.errors import Forbidden, NotServed, ServiceUnavailable
+from duckicelake.store.keys.asks import Ask, Told, parse_ask
+from duckicelake.store.keys.signer import Signer
+from duckicelake.store.s3 import StoreSettings
+from tests.support.lakes import FreshLake
+
+AWS = StoreSettings(None, "eu-central-1", "id", "secret")
+
+
+def ask(store: StoreSettings, uri: str, method: str = "GET") -> Ask:
+    """A request without headers."""
+    return parse_ask(store, Told(method, uri, store.region, {}), time.time())
+
+
+class Obeying(BaseHTTPRequestHandler):
+    """A store that looks at no signature."""
+
+    def do_GET(self) -> None:
+        """Say yes."""
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def run_obeying() -> Generator[StoreSettings]:
+    """That store, on a port of its own."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Obeying) as running:
+        thread = Thread(target=running.serve_forever)
+        thread.start()
+        try:
+            yield StoreSettings(f"http://127.0.0.1:{running.server_port}", "us-east-1", "id", "secret")
+        finally:
+            running.shutdown()
+            thread.join()
+
+
+def test_a_store_that_obeys_unsigned_headers_gets_no_signature() -> None:
+    """A signed PUT would copy any object there; the refusal says what to do."""
+    with run_obeying() as store, pytest.raises(NotServed, match="sts_role_arn"):
+        Signer(store).sign(ask(store, f"{store.endpoint}/lake/x"))
+
+
+def test_the_embedded_store_holds_to_what_is_signed(lake: FreshLake) -> None:
+    """SeaweedFS is asked once."""
+    store = StoreSettings(lake.store.endpoint, lake.store.region, lake.store.access_key_id, lake.store.secret_access_key)
+    uri, headers = Signer(store).sign(ask(store, f"{store.endpoint}/lake/a%62"))
+    assert uri == f"{store.endpoint}/lake/ab"
+    assert set(headers) == {"authorization", "x-amz-date", "x-amz-content-sha256", "x-forwarded-host", "x-forwarded-prefix"}
+    assert store.secret_access_key not in str(headers)
+
+
+def test_a_store_that_is_away_or_knows_no_such_keys_is_named(lake: FreshLake) -> None:
+    """503, and no key in it."""
+    away = StoreSettings("http://127.0.0.1:9", "us-east-1", "id", "a-secret")
+    strange = StoreSettings(lake.store.endpoint, lake.store.region, "nobody", "a-secret")
+    for store in (away, strange):
+        with pytest.raises(ServiceUnavailable) as caught:
+            Signer(store).sign(ask(store, f"{store.endpoint}/lake/x"))
+        assert str(store.endpoint) in caught.value.message
+        assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("https://s3.eu-central-1.amazonaws.com/lake/a/b", "s3://lake/a/b"),
+        ("https://lake.s3.eu-central-1.amazonaws.com/a/b", "s3://lake/a/b"),
+        ("https://a.lake.s3.eu-central-1.amazonaws.com:443/b", None),
+    ],
+)
+def test_aws_has_its_buckets_in_hosts_too(uri: str, expected: str | None) -> None:
+    """By either spelling, one object; a bucket with a dot in a path alone."""
+    if expected is None:
+        with pytest.raises(Exception, match="not of this warehouse's store"):
+            ask(AWS, uri)
+    else:
+        told = ask(AWS, uri)
+        assert told.spellings == (expected,)
+        assert Signer(AWS).sign(told)[0] == uri
+
+
+def test_every_spelling_is_told() -> None:
+    """Of a key that somebody could decode once more; too many are refused."""
+    told = ask(AWS, "https://s3.eu-central-1.amazonaws.com/lake/a%252525b")
+    assert told.spellings == ("s3://lake/a%2525b", "s3://lake/a%25b", "s3://lake/a%b")
+    with pytest.raises(Forbidden):
+        ask(AWS, "https://s3.eu-central-1.amazonaws.com/lake/" + "a%2525252525252525b")
