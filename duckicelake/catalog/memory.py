@@ -21,13 +21,17 @@ from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.summaries import Totals
 from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
 
+NewestList = tuple[str, Sequence[ManifestFile]]
+"""A manifest list that was written, by its URI, and what it names."""
+NO_LIST: NewestList = ("", ())
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """A state that has its numbers and whose objects are all there. `encoded` is the metadata file.
 
-    `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` is
-    the manifest list that was written last, by its URI.
+    `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` was
+    written last.
     """
 
     position: Position
@@ -35,7 +39,7 @@ class Published:
     metadata_location: str
     encoded: bytes
     state: TableState
-    newest_list: tuple[str, bytes]
+    newest_list: NewestList
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class TableMemory:
     schemas: tuple[tuple[object, ...], Schemas] | None = None
     history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None
-    newest_list: tuple[str, bytes] = ("", b"")
+    newest_list: NewestList = NO_LIST
     location: str | None = None
     hint_etag: str | None = None
     is_lost: bool = False
@@ -99,7 +103,7 @@ class TableMemory:
     def forget_made(self) -> None:
         """Forget the objects that were made: those of a load that failed may never have reached the store."""
         self.folded = None
-        self.newest_list = ("", b"")
+        self.newest_list = NO_LIST
         for made in (self.derived_rows, self.derived_files, self.delete_files):
             made.clear()
 

@@ -24,7 +24,7 @@ from duckicelake.lake.connect import look, reading
 from duckicelake.lake.read import find_table, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched, read_past
-from duckicelake.lake.writing.transaction import Commit
+from duckicelake.lake.writing.transaction import Commit, Watched
 from duckicelake.translate.locations import Roots, table_folder, table_location, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
@@ -75,7 +75,7 @@ class Base:
         """Tell whether the table changed, or came, between being read and the lock."""
         if self.table is None:
             return find_table(commit.conn, to_schema_name(self.ident.namespace), self.ident.name) is not None
-        return is_touched(commit.conn, self.table.table_id, self.position)
+        return is_touched(commit.conn, self.table.table_id, self.position) if commit.opening is None else commit.opening.is_touched
 
 
 NOTHING = Position(-1, -1)
@@ -105,7 +105,7 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     base = Base(ask.ident, table, metadata, position, published, grounds=Grounds(locations, warehouse.roots, lake_folder))
     reader = ManifestReader(warehouse.objects, base.grounds)
     if published is not None:
-        reader.at_hand = published.newest_list
+        reader.lists[published.newest_list[0]] = published.newest_list[1]
     return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
 
 
@@ -203,11 +203,29 @@ def _check_in_time(warehouse: Warehouse, ask: Ask, base: Base) -> None:
 
 def look_up(conn: psycopg.Connection, ask: Ask, base: Base) -> Base:
     """Return the base with those of the client's ids that are known."""
-    added = {snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)}
-    client_ids = set(list_client_ids(ask.commit.requirements, ask.commit.updates)) - list_ours(base) | added
+    client_ids = _list_asked(ask, base)
     if base.table is None or not client_ids:
         return base
     return replace(base, known=find_client_snapshots(conn, base.table.table_id, client_ids))
+
+
+def _list_asked(ask: Ask, base: Base) -> list[int]:
+    """Return the ids of a request that are not the table's own, or should not be."""
+    added = {snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)}
+    return list(set(list_client_ids(ask.commit.requirements, ask.commit.updates)) - list_ours(base) | added)
+
+
+def watch(asks: Sequence[Ask], bases: Sequence[Base]) -> Watched | None:
+    """Return what the lake's lock is to look after: the table, if it is one and is there."""
+    table = bases[0].table
+    return Watched(table.table_id, bases[0].position, _list_asked(asks[0], bases[0])) if len(bases) == 1 and table else None
+
+
+def look_up_all(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> list[Base]:
+    """Return the bases with those of the clients' ids that are known, under the lock."""
+    if commit.opening is not None:
+        return [replace(bases[0], known=commit.opening.known)]
+    return [look_up(commit.conn, ask, base) for ask, base in zip(asks, bases, strict=True)]
 
 
 def list_ours(base: Base) -> set[int]:

@@ -62,8 +62,7 @@ def live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
 class ManifestReader:
     """Reads each object of one request once. Only what lies in the table's own places is read: URIs are the client's words.
 
-    All manifests of clients share one budget, and so do the rows that delete files name; `published` are ours. `at_hand` is
-    an object of ours that need not be fetched, by its URI.
+    All manifests of clients share one budget, and so do the rows that delete files name; `published` are ours.
     """
 
     objects: Objects
@@ -74,7 +73,6 @@ class ManifestReader:
     positions_left: int = MAX_POSITIONS
     lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict[str, Sequence[ManifestFile]])
     manifests: dict[str, OpenManifest] = field(default_factory=dict[str, OpenManifest])
-    at_hand: tuple[str, bytes] = ("", b"")
     deletes: dict[DeleteKey, Mapping[str, Longs]] = field(default_factory=dict["DeleteKey", Mapping[str, Longs]])
 
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
@@ -132,7 +130,7 @@ class ManifestReader:
     def _read_own(self, uri: str, most_bytes: int) -> bytes:
         if not self.grounds.is_own(uri):
             raise BadRequest(f"{uri!r} does not lie in the table's location {self._where()}; write manifests there.")
-        return self.at_hand[1] if uri == self.at_hand[0] else self._read(uri, most_bytes)
+        return self._read(uri, most_bytes)
 
     def _read(self, uri: str, most_bytes: int) -> bytes:
         try:
