@@ -14,6 +14,7 @@ from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read_table import Since
 from duckicelake.lake.rows import Position, TableState
+from duckicelake.lake.writing.lookups import Past
 from duckicelake.store.rewritten import Embedded
 from duckicelake.translate.manifests import Shelves
 from duckicelake.translate.partitions import PublishedSpec
@@ -65,6 +66,14 @@ class Folded:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """What a name stood for when a commit looked last: a table, and what commits to it build on."""
+
+    name: tuple[str, str]
+    past: Past
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """Why the state of a table at a position is not published."""
 
@@ -97,6 +106,7 @@ class TableMemory:
     known_uris: set[str] | None = None
     newest_list: NewestList = NO_LIST
     location: str | None = None
+    named: Named | None = None
     hint_etag: str | None = None
     is_lost: bool = False
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ahead import Planned, committed_at_once, numbered_ahead
-from duckicelake.catalog.writing.bases import Ask, Base, has_landed, look_up_all, read_base, watch
+from duckicelake.catalog.writing.bases import Ask, Base, has_landed, look_up_all, read_base, recall_base, watch
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.plans import plan
 from duckicelake.catalog.writing.tables import load_committed
@@ -46,7 +46,7 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> LoadedTable | None:
     """Commit, and return the table when it is one and the commit has shown it."""
     bases: Sequence[Base] = ()
     for number in range(COMMIT_TRIES):
-        bases = bases or [read_base(warehouse, ask) for ask in asks]
+        bases = bases or _read_bases(warehouse, asks, recalls=number == 0)
         try:
             return _commit_once(warehouse, asks, bases, gives_way=number < WAYS_GIVEN)
         except _Moved:
@@ -56,6 +56,12 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> LoadedTable | None:
         except LakeBusy as error:
             raise CommitFailed(error.message) from error
     raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
+
+
+def _read_bases(warehouse: Warehouse, asks: Sequence[Ask], *, recalls: bool) -> list[Base]:
+    """Return what each request builds on, what is remembered of it if it is only one."""
+    recalled = recall_base(warehouse, asks[0]) if recalls and len(asks) == 1 else None
+    return [read_base(warehouse, ask) for ask in asks] if recalled is None else [recalled]
 
 
 def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base], *, gives_way: bool) -> LoadedTable | None:
@@ -77,6 +83,8 @@ def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base
 def _plan(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Planned:
     """Return what the commit writes, nothing if it has landed before; what was read must still be true."""
     bases = look_up_all(commit, asks, bases)
+    if any(base.is_recalled and base.is_outdated(commit) for base in bases):
+        raise _Moved
     if any(has_landed(commit, ask, base) for ask, base in zip(asks, bases, strict=True)):
         return Planned((), ())
     if any(base.is_outdated(commit) for base in bases):
