@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from duckicelake.catalog.memory import Named, TableMemory, count_parts, estimate_bytes
+from duckicelake.iceberg.decoding.avro_types import Readers
 from duckicelake.lake.connect import Lake, close_lake, open_lake
 from duckicelake.lake.writing.lookups import Past
 from duckicelake.store.keys.sessions import StsSettings, Vendor
@@ -148,6 +149,7 @@ class Warehouse:
     memories: Memories
     roots: Roots = NOWHERE
     vendor: Vendor | None = None
+    readers: Readers = field(default_factory=Readers)
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:

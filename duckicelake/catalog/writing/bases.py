@@ -127,7 +127,7 @@ def _build_on(warehouse: Warehouse, ask: Ask, past: Past) -> Base:
     _check_told_locations(warehouse, ask, metadata)
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, published, grounds=Grounds(locations, warehouse.roots, lake_folder))
-    reader = ManifestReader(warehouse.objects, base.grounds)
+    reader = ManifestReader(warehouse.objects, base.grounds, readers=warehouse.readers)
     if published is not None:
         reader.lists[published.newest_list[0]] = published.newest_list[1]
     return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
