@@ -74,8 +74,10 @@ def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base
             made = done.ahead
             if not done.is_written:
                 apply(commit, planned.steps, planned.notes)
-                if gives_way and commit.is_in_the_way:
-                    raise _GivenWay
+            # whoever began to wait since then would lose, and is let pass next time, too
+            if gives_way and commit.is_in_the_way:
+                raise _GivenWay
+            if not done.is_written:
                 made = held.enter_context(numbered_ahead(warehouse, commit.conn, bases[0], planned)) if len(bases) == 1 else None
         return None if made is None else made.show(warehouse)
 
