@@ -12,6 +12,7 @@ from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats
 from duckicelake.lake.writing.client_notes import read_file_notes
+from duckicelake.lake.writing.read_back import Foreseen
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
 from duckicelake.translate.columns.statistics import encode_metrics
@@ -63,6 +64,7 @@ class DataFiles:
     has_unproven: bool = False
     breaks_vectors: bool = False
     ahead: "tuple[Sequence[int], Future[list[Fetched]]] | None" = None
+    foreseen: Foreseen | None = None
 
     def close(self) -> None:
         """Wait for what is being read ahead; whatever comes of it, nobody wants it."""
@@ -78,8 +80,8 @@ class DataFiles:
         if not self._is_split:
             return
         for part in _slices(real, SLICE):
-            notes = read_file_notes(self.conn, part)
-            for row in read_data_files(self.conn, part):
+            rows, notes = self._read(part)
+            for row in rows:
                 spec, _ = self._choose_spec(row, self.schemas.at(row.begin_snapshot), notes.get(row.data_file_id))
                 self.spec_ids[row.data_file_id] = spec.spec_id
                 self.has_unproven |= spec is self.partitioning.unproven
@@ -138,16 +140,32 @@ class DataFiles:
 
     def _fetch(self, part: Sequence[int]) -> list[Fetched]:
         by_schema: dict[int, list[DataFileRow]] = {}
-        notes = read_file_notes(self.conn, part)
-        for row in read_data_files(self.conn, part):
+        rows, notes = self._read(part)
+        for row in rows:
             by_schema.setdefault(self.schemas.at(row.begin_snapshot).schema_id, []).append(row)
         return [self._fetch_stats(rows, notes) for rows in by_schema.values()]
+
+    def _read(self, part: Sequence[int]) -> tuple[Sequence[DataFileRow], Mapping[int, FileNote]]:
+        """Return the rows of files and what was said of them; those of a commit that is being made are foreseen."""
+        coming = self.foreseen.files if self.foreseen else dict[int, DataFileRow]()
+        there = [key for key in part if key not in coming]
+        notes = read_file_notes(self.conn, there) if there else {}
+        rows = read_data_files(self.conn, there) if there else []
+        if self.foreseen is None:
+            return rows, notes
+        return [*rows, *(coming[key] for key in part if key in coming)], {**notes, **self.foreseen.notes}
+
+    def _read_stats(self, rows: Sequence[DataFileRow]) -> list[ColumnStatsRow]:
+        coming = self.foreseen.files if self.foreseen else dict[int, DataFileRow]()
+        there = [row.data_file_id for row in rows if row.data_file_id not in coming]
+        stats = read_column_stats(self.conn, self.table_id, there) if there else []
+        return [*stats, *(found for row in rows if self.foreseen for found in self.foreseen.stats.get(row.data_file_id, ()))]
 
     def _fetch_stats(self, rows: Sequence[DataFileRow], notes: Mapping[int, FileNote]) -> Fetched:
         plain = sorted((row for row in rows if row.data_file_id not in notes), key=lambda row: row.data_file_id)
         many = plain if len(plain) > FEW else []
         few = [row for row in rows if row.data_file_id in notes] if many else rows
-        stats = read_column_stats(self.conn, self.table_id, [row.data_file_id for row in few]) if few else []
+        stats = self._read_stats(few)
         packed = read_packed_column_stats(self.conn, self.table_id, [row.data_file_id for row in many]) if many else None
         return Fetched(notes, few, stats, many, packed)
 

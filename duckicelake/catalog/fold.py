@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -18,7 +18,7 @@ from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.read_table import Since, read_table
 from duckicelake.lake.read_values import read_repeated_files
 from duckicelake.lake.rows import TableNote, TableRow, TableState
-from duckicelake.lake.writing.read_back import read_back
+from duckicelake.lake.writing.read_back import Foreseen, read_back
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import History, to_history
 from duckicelake.translate.locations import table_folder
@@ -46,6 +46,7 @@ class Reading:
     mapping: NameMapping
     oldest_row: int
     earlier: Folded | None
+    foreseen: Foreseen | None = None
 
 
 def read(conn: psycopg.Connection, objects: Objects, table: TableRow, memory: TableMemory) -> Reading:
@@ -140,6 +141,12 @@ def read_on(conn: psycopg.Connection, objects: Objects, known: TableState, memor
     return reading
 
 
+def foresee_on(objects: Objects, foreseen: Foreseen, memory: TableMemory) -> Reading | None:
+    """Return the reading that a commit foresees of its table, None when more must be read."""
+    reading = None if memory.folded is None else _interpret(objects, foreseen.state, memory, memory.folded)
+    return None if reading is None else replace(reading, foreseen=foreseen)
+
+
 def fold(
     conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory
 ) -> tuple[tuple[Snapshot, ...], Outbox]:
@@ -189,6 +196,7 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
     deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris), reading.schemas.format_version)
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory, objects, reading.mapping)
+    files.foreseen = reading.foreseen
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
     aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
     writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased)

@@ -112,7 +112,7 @@ class ManifestWriter:
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, to_sequence_number(self.note, snapshot_id), self._version, first_row_id)
         note = self.notes.get(snapshot_id)
-        newest = self.deriver.memory.newest_list = self._write_list(header, files)
+        newest = self.deriver.memory.newest_list = (self._write_list(header, files), files)
         snapshot = Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent,
@@ -126,15 +126,15 @@ class ManifestWriter:
         )
         if note is not None and snapshot_id in self.aliased:
             # clients of Iceberg delete the manifest list of a snapshot they drop, so an alias has its own
-            uri, _ = self._write_list(replace(header, snapshot_id=note.client_snapshot_id), files)
+            uri = self._write_list(replace(header, snapshot_id=note.client_snapshot_id), files)
             self.aliases[snapshot_id] = to_alias(snapshot, note.client_snapshot_id, uri)
         return snapshot
 
-    def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> tuple[str, bytes]:
+    def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
         content = self.encode_list(header, files)
         uri = manifest_list_uri(self.deriver.location, header.snapshot_id, format_digest(content))
         self.deriver.outbox.add(uri, content)
-        return uri, content
+        return uri
 
     @property
     def _version(self) -> int:

@@ -14,6 +14,7 @@ from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read_table import Since
 from duckicelake.lake.rows import Position, TableState
+from duckicelake.lake.writing.lookups import Past
 from duckicelake.store.keys.policy import KeyScope
 from duckicelake.store.rewritten import Embedded
 from duckicelake.translate.manifests import Shelves
@@ -22,13 +23,17 @@ from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.summaries import Totals
 from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
 
+NewestList = tuple[str, Sequence[ManifestFile]]
+"""A manifest list that was written, by its URI, and what it names."""
+NO_LIST: NewestList = ("", ())
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """A state that has its numbers and whose objects are all there. `encoded` is the metadata file.
 
-    `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` is
-    the manifest list that was written last, by its URI.
+    `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` was
+    written last.
     """
 
     position: Position
@@ -36,7 +41,7 @@ class Published:
     metadata_location: str
     encoded: bytes
     state: TableState
-    newest_list: tuple[str, bytes]
+    newest_list: NewestList
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,14 @@ class Folded:
     aliases: Mapping[int, Snapshot]
     has_unproven: bool
     breaks_vectors: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a name stood for when a commit looked last: a table, and what commits to it build on."""
+
+    name: tuple[str, str]
+    past: Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +106,16 @@ class TableMemory:
     schemas: tuple[tuple[object, ...], Schemas] | None = None
     history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None
-    newest_list: tuple[str, bytes] = ("", b"")
+    newest_list: NewestList = NO_LIST
     location: str | None = None
+    named: Named | None = None
     hint_etag: str | None = None
     is_lost: bool = False
 
     def forget_made(self) -> None:
         """Forget the objects that were made: those of a load that failed may never have reached the store."""
         self.folded = None
-        self.newest_list = ("", b"")
+        self.newest_list = NO_LIST
         for made in (self.derived_rows, self.derived_files, self.delete_files):
             made.clear()
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
-from duckicelake.catalog.memory import TableMemory, count_parts, estimate_bytes
+from duckicelake.catalog.memory import Named, TableMemory, count_parts, estimate_bytes
+from duckicelake.iceberg.decoding.avro_types import Readers
 from duckicelake.lake.connect import Lake, close_lake, open_lake
+from duckicelake.lake.writing.lookups import Past
 from duckicelake.store.keys.sessions import StsSettings, Vendor
 from duckicelake.store.keys.signer import Signer
 from duckicelake.store.objects import Objects, open_objects
@@ -31,6 +33,8 @@ NOWHERE = Roots()
 GROWS = 1.25
 """How much a table's memory grows until it is weighed again."""
 NEVER = (-1, 0)
+RECENT = 100
+"""By how many lake snapshots what is remembered may be behind: whether they concern a table is looked up under the lake's lock."""
 MAX_CONNECTIONS = 48
 """Not below the threads that requests run in."""
 
@@ -52,6 +56,8 @@ class Memories:
     _by_table: OrderedDict[int, TableMemory] = field(default_factory=OrderedDict[int, TableMemory])
     _size_bytes: dict[int, int] = field(default_factory=dict[int, int])
     _parts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    _by_name: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    _newest: int = 0
     _lock: Lock = field(default_factory=Lock)
 
     def of(self, table_id: int) -> TableMemory:
@@ -61,6 +67,29 @@ class Memories:
             self._by_table.move_to_end(table_id)
             self._forget_oldest()
             return memory
+
+    def name(self, name: tuple[str, str], past: Past) -> None:
+        """Remember the table that a schema's and a table's name stand for."""
+        if past.seen.table is None:
+            return
+        memory = self.of(past.seen.table.table_id)
+        with self._lock:
+            if memory.named is not None:
+                # one spelling each: names have as many as clients like
+                self._by_name.pop(memory.named.name, None)
+            memory.named = Named(name, past)
+            self._by_name[name] = past.seen.table.table_id
+            self._newest = max(self._newest, past.seen.position.lake_snapshot_id)
+
+    def find_named(self, name: tuple[str, str]) -> TableMemory | None:
+        """Return the memory of the table that a name stood for, if it was published not long ago, or None."""
+        with self._lock:
+            memory = self._by_table.get(self._by_name.get(name, -1))
+            if memory is None or memory.published is None or memory.named is None or memory.named.name != name:
+                return None
+            position = memory.published.position.lake_snapshot_id
+            self._newest = max(self._newest, position)
+            return memory if position > self._newest - RECENT else None
 
     def weigh(self, table_id: int, memory: TableMemory) -> None:
         """Take note of how large a table's memory is now; those used longest ago make room for it.
@@ -106,7 +135,9 @@ class Memories:
             self._forget(next(iter(self._by_table)))
 
     def _forget(self, table_id: int) -> None:
-        del self._by_table[table_id]
+        memory = self._by_table.pop(table_id)
+        if memory.named is not None:
+            self._by_name.pop(memory.named.name, None)
         self._size_bytes.pop(table_id, None)
         self._parts.pop(table_id, None)
 
@@ -127,6 +158,7 @@ class Warehouse:
     roots: Roots = NOWHERE
     vendor: Vendor | None = None
     signer: Signer | None = None
+    readers: Readers = field(default_factory=Readers)
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:

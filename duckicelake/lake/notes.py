@@ -1,6 +1,6 @@
 """Numbers once given out: metadata versions and their log, schema and spec ids, locations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -140,8 +140,8 @@ INSERT INTO iceberg_sort_order (table_id, order_id, json) VALUES (%(table_id)s, 
 """
 
 
-INSERT_NEXT_VERSION = """
-WITH next AS (
+TAKE_NEXT_VERSION = """
+next AS (
     UPDATE iceberg_table
        SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
            token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s,
@@ -153,13 +153,21 @@ WITH next AS (
 )
 INSERT INTO iceberg_metadata_log (table_id, metadata_version, updated_ms) SELECT table_id, metadata_version, updated_ms FROM next
 """
+"""The end of a statement that begins with WITH: it inserts one row, or none when the table's notes are not as they were read."""
+
+INSERT_NEXT_VERSION = "WITH " + TAKE_NEXT_VERSION
 
 
-def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes | None:
-    """Give a state the next metadata version when it needs no other ids and nobody gave out a number since its notes were read.
+@dataclass(frozen=True, slots=True)
+class NextVersion:
+    """The parameters of `TAKE_NEXT_VERSION`, and a table's notes as they are after it."""
 
-    Returns the notes as they are then; None when it is not as easy as that, and then nothing was done.
-    """
+    parameters: Mapping[str, object]
+    notes: TableNotes
+
+
+def find_next_version(wanted: Numbering, noted: TableNotes, now_ms: int) -> NextVersion | None:
+    """Return what gives a state the next metadata version, None when it needs other ids too or is older than its notes."""
     last = noted.table
     if last is None or wanted.schemas or wanted.specs or wanted.sort_orders or last.location != wanted.note.location:
         return None
@@ -168,12 +176,21 @@ def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, 
     if last.format_version > wanted.note.format_version or last.numbered_until not in (None, wanted.note.numbered_until):
         return None
     known = {"location": last.location, "noted_format_version": last.format_version, "noted_until": last.numbered_until}
-    version = _describe_version(wanted, last, now_ms)
-    if conn.execute(INSERT_NEXT_VERSION, version | known).rowcount != 1:
-        return None
     made = MetadataLogRow(last.metadata_version + 1, max(now_ms, last.updated_ms))
     log = [*noted.metadata_log[-METADATA_LOG_MAX:], made]
-    return replace(noted, table=_with_version(last, wanted, made), metadata_log=log)
+    notes = replace(noted, table=_with_version(last, wanted, made), metadata_log=log)
+    return NextVersion(_describe_version(wanted, last, now_ms) | known, notes)
+
+
+def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes | None:
+    """Give a state the next metadata version when it needs no other ids and nobody gave out a number since its notes were read.
+
+    Returns the notes as they are then; None when it is not as easy as that, and then nothing was done.
+    """
+    version = find_next_version(wanted, noted, now_ms)
+    if version is None or conn.execute(INSERT_NEXT_VERSION, version.parameters).rowcount != 1:
+        return None
+    return version.notes
 
 
 def _with_version(last: TableNote, wanted: Numbering, made: MetadataLogRow) -> TableNote:

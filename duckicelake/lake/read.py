@@ -146,7 +146,8 @@ def read_schemas(conn: psycopg.Connection) -> list[SchemaRow]:
 SELECT_TAGS = """
 SELECT key, value FROM ducklake_tag
  WHERE object_id = %(object_id)s AND end_snapshot IS NULL AND key IS NOT NULL
- ORDER BY key
+ -- the order of metadata files, which must not be that of a database's language
+ ORDER BY key COLLATE "C"
 """
 
 

@@ -103,6 +103,7 @@ def test_writers_and_big_commits_are_measured(figures: Figures) -> None:
     """Eight writers make eight times the commits of one; many files and many deletes are committed as asked for."""
     one, eight = figures["writers"]["rows"]
     assert (eight["writers"], eight["commits"]) == (8, 8 * one["commits"])
+    assert figures["writers"]["facts"]["commits_per_second_of_the_lock_alone"] > 0
     assert [row["files"] for row in figures["commit_files"]["rows"]] == list(SMALL.commit_files)
     touched = [(row["files"], row["touched"]) for row in figures["deletes"]["rows"]]
     assert touched == [(files, count) for files in SMALL.deleted_from for count in SMALL.deleted]

@@ -14,17 +14,17 @@ from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_move
-from duckicelake.errors import BadRequest, NoSuchTable
+from duckicelake.errors import BadRequest, CatalogError, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create, check_requirements
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import look, reading
-from duckicelake.lake.read import find_table, read_iceberg_path
+from duckicelake.lake.read import Seen, find_table, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
-from duckicelake.lake.writing.lookups import find_client_snapshots, is_touched, read_past
-from duckicelake.lake.writing.transaction import Commit
+from duckicelake.lake.writing.lookups import Past, find_client_snapshots, is_touched, read_past
+from duckicelake.lake.writing.transaction import Commit, Watched
 from duckicelake.translate.locations import Roots, table_folder, table_location, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
@@ -55,7 +55,7 @@ class Base:
     `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. `used_specs` are
     those of snapshots that stay, when the request removes specs. With `move` the last of the changes gives main the files of
     that snapshot. `beside` are the snapshots that are not for main, by their client's ids. `known` are, under the lock, the
-    lake snapshots of those of the client's ids that have been committed.
+    lake snapshots of those of the client's ids that have been committed. `is_recalled`: all is as it was remembered.
     """
 
     ident: Ident
@@ -70,12 +70,13 @@ class Base:
     move: Snapshot | None = None
     beside: Mapping[int, ReadySnapshot] = field(default_factory=dict[int, ReadySnapshot])
     known: Mapping[int, int] = field(default_factory=dict[int, int])
+    is_recalled: bool = False
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
         if self.table is None:
             return find_table(commit.conn, to_schema_name(self.ident.namespace), self.ident.name) is not None
-        return is_touched(commit.conn, self.table.table_id, self.position)
+        return is_touched(commit.conn, self.table.table_id, self.position) if commit.opening is None else commit.opening.is_touched
 
 
 NOTHING = Position(-1, -1)
@@ -86,9 +87,32 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
 
     Raises: NoSuchTable, BadRequest: the client's manifests cannot be taken
     """
-    name = to_schema_name(ask.ident.namespace)
+    name = to_schema_name(ask.ident.namespace), ask.ident.name
     ids = [snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)]
-    past = look(warehouse.lake, lambda conn: read_past(conn, name, ask.ident.name, ids))
+    past = look(warehouse.lake, lambda conn: read_past(conn, *name, ids))
+    warehouse.memories.name(name, replace(past, known={}))
+    return _build_on(warehouse, ask, past)
+
+
+def recall_base(warehouse: Warehouse, ask: Ask) -> Base | None:
+    """Return what a request builds on as it is remembered, None when it is not, or not as the client knows it.
+
+    Under the lake's lock it shows whether it is still so.
+    """
+    memory = warehouse.memories.find_named((to_schema_name(ask.ident.namespace), ask.ident.name))
+    if memory is None or memory.named is None or memory.published is None or asks_to_create(ask.commit.requirements):
+        return None
+    past, published = memory.named.past, memory.published
+    seen = Seen(past.seen.table, published.position, past.seen.repair_id if memory.repair_id is None else memory.repair_id)
+    try:
+        require(ask, Base(ask.ident, seen.table, without_aliases(published.metadata), published.position))
+        return replace(_build_on(warehouse, ask, replace(past, seen=seen)), is_recalled=True)
+    except CatalogError:
+        # what is wrong is told of the table as it is
+        return None
+
+
+def _build_on(warehouse: Warehouse, ask: Ask, past: Past) -> Base:
     table, earlier = past.seen.table, past.earlier
     lake_folder = Roots() if table is None or not warehouse.roots.free else Roots((to_folder_uri(table_folder(past.data_path, table)),))
     creates = asks_to_create(ask.commit.requirements)
@@ -103,9 +127,9 @@ def read_base(warehouse: Warehouse, ask: Ask) -> Base:
     _check_told_locations(warehouse, ask, metadata)
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, published, grounds=Grounds(locations, warehouse.roots, lake_folder))
-    reader = ManifestReader(warehouse.objects, base.grounds)
+    reader = ManifestReader(warehouse.objects, base.grounds, readers=warehouse.readers)
     if published is not None:
-        reader.at_hand = published.newest_list
+        reader.lists[published.newest_list[0]] = published.newest_list[1]
     return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
 
 
@@ -206,11 +230,29 @@ def _check_in_time(warehouse: Warehouse, ask: Ask, base: Base) -> None:
 
 def look_up(conn: psycopg.Connection, ask: Ask, base: Base) -> Base:
     """Return the base with those of the client's ids that are known."""
-    added = {snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)}
-    client_ids = set(list_client_ids(ask.commit.requirements, ask.commit.updates)) - list_ours(base) | added
+    client_ids = _list_asked(ask, base)
     if base.table is None or not client_ids:
         return base
     return replace(base, known=find_client_snapshots(conn, base.table.table_id, client_ids))
+
+
+def _list_asked(ask: Ask, base: Base) -> list[int]:
+    """Return the ids of a request that are not the table's own, or should not be."""
+    added = {snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)}
+    return list(set(list_client_ids(ask.commit.requirements, ask.commit.updates)) - list_ours(base) | added)
+
+
+def watch(asks: Sequence[Ask], bases: Sequence[Base]) -> Watched | None:
+    """Return what the lake's lock is to look after: the table, if it is one and is there."""
+    table = bases[0].table
+    return Watched(table.table_id, bases[0].position, _list_asked(asks[0], bases[0])) if len(bases) == 1 and table else None
+
+
+def look_up_all(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> list[Base]:
+    """Return the bases with those of the clients' ids that are known, under the lock."""
+    if commit.opening is not None:
+        return [replace(bases[0], known=commit.opening.known)]
+    return [look_up(commit.conn, ask, base) for ask, base in zip(asks, bases, strict=True)]
 
 
 def list_ours(base: Base) -> set[int]:

@@ -6,15 +6,14 @@ from contextlib import ExitStack
 
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.ahead import numbered_ahead
-from duckicelake.catalog.writing.bases import Ask, Base, has_landed, look_up, read_base
+from duckicelake.catalog.writing.ahead import Planned, committed_at_once, numbered_ahead
+from duckicelake.catalog.writing.bases import Ask, Base, has_landed, look_up_all, read_base, recall_base, watch
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.plans import plan
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.lake.writing.apply import apply
-from duckicelake.lake.writing.rows import LakeStep
 from duckicelake.lake.writing.transaction import Commit, committing
 
 COMMIT_TRIES = 10
@@ -47,7 +46,7 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> LoadedTable | None:
     """Commit, and return the table when it is one and the commit has shown it."""
     bases: Sequence[Base] = ()
     for number in range(COMMIT_TRIES):
-        bases = bases or [read_base(warehouse, ask) for ask in asks]
+        bases = bases or _read_bases(warehouse, asks, recalls=number == 0)
         try:
             return _commit_once(warehouse, asks, bases, gives_way=number < WAYS_GIVEN)
         except _Moved:
@@ -59,27 +58,41 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> LoadedTable | None:
     raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
 
 
+def _read_bases(warehouse: Warehouse, asks: Sequence[Ask], *, recalls: bool) -> list[Base]:
+    """Return what each request builds on, what is remembered of it if it is only one."""
+    recalled = recall_base(warehouse, asks[0]) if recalls and len(asks) == 1 else None
+    return [read_base(warehouse, ask) for ask in asks] if recalled is None else [recalled]
+
+
 def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base], *, gives_way: bool) -> LoadedTable | None:
     with ExitStack() as held:
-        with committing(warehouse.lake) as commit:
-            steps = _apply(commit, asks, bases)
+        with committing(warehouse.lake, watch(asks, bases)) as commit:
+            planned = _plan(commit, asks, bases)
+            if gives_way and commit.opening is not None and commit.opening.is_in_the_way:
+                raise _GivenWay
+            done = held.enter_context(committed_at_once(warehouse, commit, bases[0], planned))
+            made = done.ahead
+            if not done.is_written:
+                apply(commit, planned.steps, planned.notes)
+            # whoever began to wait since then would lose, and is let pass next time, too
             if gives_way and commit.is_in_the_way:
                 raise _GivenWay
-            made = held.enter_context(numbered_ahead(warehouse, commit.conn, bases[0], steps)) if len(bases) == 1 else None
+            if not done.is_written:
+                made = held.enter_context(numbered_ahead(warehouse, commit.conn, bases[0], planned)) if len(bases) == 1 else None
         return None if made is None else made.show(warehouse)
 
 
-def _apply(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Sequence[LakeStep]:
-    """Write the commit, unless it has landed before, and return the steps if they are all; what was read must still be true."""
-    bases = [look_up(commit.conn, ask, base) for ask, base in zip(asks, bases, strict=True)]
+def _plan(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Planned:
+    """Return what the commit writes, nothing if it has landed before; what was read must still be true."""
+    bases = look_up_all(commit, asks, bases)
+    if any(base.is_recalled and base.is_outdated(commit) for base in bases):
+        raise _Moved
     if any(has_landed(commit, ask, base) for ask, base in zip(asks, bases, strict=True)):
-        return ()
+        return Planned((), ())
     if any(base.is_outdated(commit) for base in bases):
         raise _Moved
     ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
     now_ms = time.time_ns() // 1_000_000
     tables = [plan(commit, ask, base, ids, now_ms) for ask, base in zip(asks, bases, strict=True)]
     steps = to_lake_steps(commit.head, ids, [table.steps for table in tables if table.steps])
-    notes = [note for table in tables for note in table.notes]
-    apply(commit, steps, notes)
-    return () if notes else steps
+    return Planned(steps, [note for table in tables for note in table.notes])

@@ -8,12 +8,11 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from json import loads
 
 import pyarrow
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.decoding.avro_types import Budget, Reader, build_reader, read_bytes, read_long, read_text
+from duckicelake.iceberg.decoding.avro_types import Budget, Compiled, Reader, Readers, read_bytes, read_long, read_text
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
@@ -46,14 +45,24 @@ class AvroFile:
     """An opened file: what its header says, what reads a row, and its blocks, not yet decompressed; `budget` is what they may take."""
 
     metadata: Mapping[str, str]
-    row: Reader
+    compiled: Compiled
     blocks: tuple[tuple[int, bytes], ...]
     codec: str
     budget: Budget
+    readers: Readers
+
+    @property
+    def row(self) -> Reader:
+        """What reads a row."""
+        return self.compiled.row
+
+    def close(self) -> None:
+        """Let others read with what has read this file: nothing of it may be read any more."""
+        self.readers.give_back(self.metadata["avro.schema"], self.compiled)
 
 
-def open_avro(content: bytes, limits: Limits, shared: Budget | None = None) -> AvroFile:
-    """The file that those bytes are; `shared` is what it and others may take together.
+def open_avro(content: bytes, limits: Limits, shared: Budget | None = None, readers: Readers | None = None) -> AvroFile:
+    """The file that those bytes are; `shared` is what it and others may take together, `readers` what has read others.
 
     Raises: BadRequest — more rows than the limit, an unknown codec · any of BROKEN — no Avro file, or a damaged one
     """
@@ -68,10 +77,11 @@ def open_avro(content: bytes, limits: Limits, shared: Budget | None = None) -> A
     if row_count > limits.rows:
         raise BadRequest(f"it has {row_count} entries, more than {limits.rows}; split it")
     budget = shared or limits.budget()
-    row = build_reader(loads(metadata["avro.schema"]), budget)
-    if row.empty:
+    readers = Readers() if readers is None else readers
+    compiled = readers.take(metadata["avro.schema"], budget)
+    if compiled.row.empty:
         raise ValueError("rows that take no bytes")
-    return AvroFile(metadata, row, blocks, codec, budget)
+    return AvroFile(metadata, compiled, blocks, codec, budget, readers)
 
 
 def read_rows(file: AvroFile) -> Iterator[object]:

@@ -8,6 +8,7 @@ Source: Apache Avro 1.12 specification, «Binary Encoding»; Iceberg spec, appen
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from json import loads
 from typing import cast
 
 from duckicelake.errors import BadRequest
@@ -17,6 +18,8 @@ Read = Callable[[bytes, int], tuple[object, int]]
 
 DEPTH_MAX = 64
 EMPTY_MAX = 64
+SCHEMAS_MAX, SCHEMA_MAX, IDLE_MAX = 64, 32 * 1024, 8
+"""How many schemas are remembered, how long they may be, and how many readers of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,9 @@ class Budget:
             raise BadRequest("its arrays and maps hold more items than are taken at once; write fewer files or columns with statistics")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scope:
-    """The named types of a file that are whole so far, and what its arrays may hold."""
+    """The named types of a file that are whole so far, and what its arrays may hold: that of the file that is being read."""
 
     named: dict[str, Reader]
     budget: Budget
@@ -61,6 +64,51 @@ class Scope:
 def build_reader(schema: object, budget: Budget) -> Reader:
     """What reads values of that schema. Raises ValueError for what is no schema, or one that could take more time than its bytes."""
     return _build(schema, Scope({}, budget), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What reads rows of one schema, a file after the other, each within the budget that its scope has then."""
+
+    row: Reader
+    scope: Scope
+
+
+class Readers:
+    """What read files before, by the text of their schema: writers say the same in file after file.
+
+    Whoever takes one has it alone until it comes back.
+    """
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[Compiled]] = {}
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def take(self, schema: str, budget: Budget) -> Compiled:
+        """Return what reads rows of a schema. Raises ValueError as `build_reader` does."""
+        idle = self._idle.get(schema)
+        try:
+            compiled = idle.pop() if idle else None
+        except IndexError:
+            # another thread was faster
+            compiled = None
+        if compiled is None:
+            scope = Scope({}, budget)
+            return Compiled(_build(loads(schema), scope, 0), scope)
+        compiled.scope.budget = budget
+        return compiled
+
+    def give_back(self, schema: str, compiled: Compiled) -> None:
+        """Keep it for the next file; few schemas, none of them long."""
+        if len(schema) > SCHEMA_MAX:
+            return
+        if len(self._idle) >= SCHEMAS_MAX:
+            self._idle = {}
+        idle = self._idle.setdefault(schema, [])
+        if len(idle) < IDLE_MAX:
+            idle.append(compiled)
 
 
 def read_long(content: bytes, at: int) -> tuple[int, int]:
@@ -148,7 +196,7 @@ def _build_unchecked(node: object, scope: Scope, depth: int) -> Reader:
         case "array":
             return _build_array(found.get("items"), scope, depth)
         case "map":
-            return _build_map(_build(found.get("values"), scope, depth + 1), scope.budget)
+            return _build_map(_build(found.get("values"), scope, depth + 1), scope)
         case other:
             return _build(other, scope, depth + 1)
 
@@ -223,12 +271,12 @@ def _build_array(node: object, scope: Scope, depth: int) -> Reader:
     item = _check_takes_bytes(_build(node, scope, depth + 1))
     pair = tuple(item.fields.values())
     if item.kind == "record" and not item.optional and len(pair) == 2 and min(item.fields) >= 0:
-        return Reader("pairs", _columns_read(*pair, scope.budget) or _pairs_read(pair[0].read, pair[1].read, scope.budget), items=pair)
-    return Reader("array", _array_read(item.read, scope.budget), items=(item,))
+        return Reader("pairs", _columns_read(*pair, scope) or _pairs_read(pair[0].read, pair[1].read, scope), items=pair)
+    return Reader("array", _array_read(item.read, scope), items=(item,))
 
 
-def _build_map(value: Reader, budget: Budget) -> Reader:
-    return Reader("map", _pairs_read(read_text, value.read, budget), items=(value,))
+def _build_map(value: Reader, scope: Scope) -> Reader:
+    return Reader("map", _pairs_read(read_text, value.read, scope), items=(value,))
 
 
 def _check_takes_bytes(item: Reader) -> Reader:
@@ -237,37 +285,37 @@ def _check_takes_bytes(item: Reader) -> Reader:
     return item
 
 
-def _array_read(read_item: Read, budget: Budget) -> Read:
+def _array_read(read_item: Read, scope: Scope) -> Read:
     def read(content: bytes, at: int) -> tuple[list[object], int]:
         found: list[object] = []
-        count, at = _read_block(content, at, budget)
+        count, at = _read_block(content, at, scope)
         while count:
             for _ in range(count):
                 item, at = read_item(content, at)
                 found.append(item)
-            count, at = _read_block(content, at, budget)
+            count, at = _read_block(content, at, scope)
         return found, at
 
     return read
 
 
-def _pairs_read(read_key: Read, read_value: Read, budget: Budget) -> Read:
+def _pairs_read(read_key: Read, read_value: Read, scope: Scope) -> Read:
     def read(content: bytes, at: int) -> tuple[dict[object, object], int]:
         found: dict[object, object] = {}
-        count, at = _read_block(content, at, budget)
+        count, at = _read_block(content, at, scope)
         while count:
             for _ in range(count):
                 key, at = read_key(content, at)
                 value, at = read_value(content, at)
                 if key is not None and value is not None:  # DuckDB lets both be null, and never means it
                     found[key] = value
-            count, at = _read_block(content, at, budget)
+            count, at = _read_block(content, at, scope)
         return found, at
 
     return read
 
 
-def _columns_read(key: Reader, value: Reader, budget: Budget) -> Read | None:
+def _columns_read(key: Reader, value: Reader, scope: Scope) -> Read | None:
     """What reads numbers or bytes by column id: most of a manifest, so its small numbers are read in place."""
     in_bytes = value.kind == "bytes"
     if key.optional or value.optional or key.kind not in ("int", "long") or value.kind not in ("int", "long", "bytes"):
@@ -275,7 +323,7 @@ def _columns_read(key: Reader, value: Reader, budget: Budget) -> Read | None:
 
     def read(content: bytes, at: int) -> tuple[dict[object, object], int]:
         found: dict[object, object] = {}
-        count, at = _read_block(content, at, budget)
+        count, at = _read_block(content, at, scope)
         while count:
             for _ in range(count):
                 byte = content[at]
@@ -289,16 +337,16 @@ def _columns_read(key: Reader, value: Reader, budget: Budget) -> Read | None:
                     found[column_id], at = content[at:end], end
                 else:
                     found[column_id] = number
-            count, at = _read_block(content, at, budget)
+            count, at = _read_block(content, at, scope)
         return found, at
 
     return read
 
 
-def _read_block(content: bytes, at: int, budget: Budget) -> tuple[int, int]:
+def _read_block(content: bytes, at: int, scope: Scope) -> tuple[int, int]:
     """How many items follow, counted; a negative count has their size in bytes behind it."""
     count, at = read_long(content, at)
     if count < 0:
         _, at = read_long(content, at)
-    budget.take_items(abs(count))
+    scope.budget.take_items(abs(count))
     return abs(count), at

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.decoding.avro_file import BROKEN, AvroFile, Limits, open_avro, read_rows
-from duckicelake.iceberg.decoding.avro_types import Budget, Reader
+from duckicelake.iceberg.decoding.avro_types import Budget, Reader, Readers
 from duckicelake.iceberg.decoding.partition_values import tuple_decoder
 from duckicelake.iceberg.encoding.json_reader import INT_MAX
 from duckicelake.iceberg.manifest import CONTENT_NAMES, DATA, DELETED, DataFile, ManifestEntry, ManifestHeader
@@ -65,32 +65,38 @@ _LIST_ENCRYPTED = 519
 
 
 def decode_manifest(
-    content: bytes, name: str = "manifest", limits: Limits = USUAL_LIMITS, shared: Budget | None = None
+    content: bytes, name: str = "manifest", limits: Limits = USUAL_LIMITS, shared: Budget | None = None, readers: Readers | None = None
 ) -> tuple[ManifestHeader, list[ManifestEntry]]:
     """The header and the entries of anybody's manifest. What is inherited stays None: see `manifest_list.inherit`.
 
-    `shared` is what this manifest and others may take together.
+    `shared` is what this manifest and others may take together, and `readers` what has read others.
 
     Raises: BadRequest — damaged, too large, not a manifest, or with an entry that makes no sense; it begins with the name
     """
     with _naming(name):
-        file = open_avro(content, limits, shared)
+        file = open_avro(content, limits, shared, readers)
         header = _parse_header(file.metadata)
         decode = _entry_decoder(file, header)
-        return header, [decode(cast("dict[int, Any]", row)) for row in read_rows(file)]
+        entries = [decode(cast("dict[int, Any]", row)) for row in read_rows(file)]
+        file.close()
+        return header, entries
 
 
-def decode_manifest_list(content: bytes, name: str = "manifest list", limits: Limits = USUAL_LIMITS) -> list[ManifestFile]:
+def decode_manifest_list(
+    content: bytes, name: str = "manifest list", limits: Limits = USUAL_LIMITS, readers: Readers | None = None
+) -> list[ManifestFile]:
     """The manifests that anybody's manifest list names.
 
     Raises: BadRequest — damaged, too large or not a manifest list; it begins with the name
     """
     with _naming(name):
-        file = open_avro(content, limits)
+        file = open_avro(content, limits, None, readers)
         _check_fields(file.row, _LISTED, (500, 501, 502, 503))
         if 507 in file.row.fields:
             _check_fields(file.row.fields[507].items[0], _SUMMARY, (509,))
-        return [_decode_listed(cast("dict[int, Any]", row)) for row in read_rows(file)]
+        listed = [_decode_listed(cast("dict[int, Any]", row)) for row in read_rows(file)]
+        file.close()
+        return listed
 
 
 @contextmanager

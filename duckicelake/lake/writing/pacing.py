@@ -6,6 +6,7 @@ same session, and is let pass from its first statement on.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -36,11 +37,14 @@ class Others:
     @property
     def are_about(self) -> bool:
         """Tell whether anybody was seen of late."""
-        return bool(self._list())
+        return bool(self.list_known())
 
     def find_committing(self, conn: psycopg.Connection) -> set[str]:
         """Return the transactions that wait for the lake's lock, or are of sessions that have waited in vain."""
-        rows = conn.execute(SELECT_OTHERS, {"known": self._list()}).fetchall()
+        return self.take_note(conn.execute(SELECT_OTHERS, {"known": self.list_known()}).fetchall())
+
+    def take_note(self, rows: Sequence[tuple[int, str, bool]]) -> set[str]:
+        """Remember those who wait, as `SELECT_OTHERS` finds them, and return all transactions that it found."""
         now = time.monotonic()
         with self._lock:
             self._seen |= {pid: now for pid, _, is_waiting in rows if is_waiting}
@@ -53,7 +57,8 @@ class Others:
         while first & self.find_committing(conn) and time.monotonic() < until:
             time.sleep(LOOK_S)
 
-    def _list(self) -> list[int]:
+    def list_known(self) -> list[int]:
+        """Return the sessions seen of late."""
         oldest = time.monotonic() - REMEMBERED_S
         with self._lock:
             self._seen = {pid: at for pid, at in self._seen.items() if at > oldest}

@@ -1,15 +1,16 @@
-"""What a commit did to a table, read in its own transaction on top of what was known of the table before.
+"""What a commit does to a table, on top of what was known of the table before: foreseen, or read in its own transaction.
 
 Law: where nothing has concerned the table since it was read, and the commit writes plain rows only, this is what reading the
 whole table would return.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import psycopg
 
+from duckicelake.lake.changes import DATA_KINDS, format_changes, kinds_of_table
 from duckicelake.lake.damage import check_table
 from duckicelake.lake.notes import SELECT_TABLE_NOTE
 from duckicelake.lake.read import SELECT_TAGS, fetch_together
@@ -25,7 +26,19 @@ from duckicelake.lake.read_table import (
     on_main,
 )
 from duckicelake.lake.read_values import with_values
-from duckicelake.lake.rows import FileSpan, HeadRow, Position, SnapshotNote, SnapshotRow, TableNote, TableState, TagRow
+from duckicelake.lake.rows import (
+    ColumnStatsRow,
+    DataFileRow,
+    FileNote,
+    FileSpan,
+    HeadRow,
+    Position,
+    SnapshotNote,
+    SnapshotRow,
+    TableNote,
+    TableState,
+    TagRow,
+)
 from duckicelake.lake.writing.client_notes import SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_SNAPSHOT_NOTES
 from duckicelake.lake.writing.rows import (
     AddedRows,
@@ -38,6 +51,7 @@ from duckicelake.lake.writing.rows import (
     NewSnapshotNote,
     NewTag,
 )
+from duckicelake.lake.writing.transaction import Commit
 
 PLAIN_ROWS = frozenset({NewTag, EndedTag, NewDataFile, NewColumnStats, AddedRows, ForgottenBounds, NewSnapshotNote, NewFileNote})
 """Rows that change nothing of a table but its properties, its newest files, and what was said of them."""
@@ -77,3 +91,79 @@ def read_back(conn: psycopg.Connection, known: TableState, since: Since) -> Tabl
         changed_at=None if changed_at is None else datetime.fromisoformat(changed_at),
     )
     return with_values(conn, state, since.next_file_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """A table as a step will leave it, and what its rows tell of the step's data files."""
+
+    state: TableState
+    files: Mapping[int, DataFileRow]
+    stats: Mapping[int, Sequence[ColumnStatsRow]]
+    notes: Mapping[int, FileNote]
+
+
+def foresee(commit: Commit, known: TableState, step: LakeStep, since: Since) -> Foreseen | None:
+    """Return a table as a step of plain rows will leave it; None when only Postgres can say."""
+    opening, table_id, snapshot_id = commit.opening, known.table.table_id, commit.head.snapshot_id + 1
+    if opening is None or opening.next_time is None or known.name_mappings or known.notes.refs.kept:
+        return None
+    tags = _foresee_tags(known, step)
+    if tags is None or any(row.column_type.lower() == "uint32" for row in known.columns):
+        return None
+    files = [row for row in step.rows if isinstance(row, NewDataFile)]
+    notes = [_to_snapshot_note(row, snapshot_id) for row in step.rows if isinstance(row, NewSnapshotNote)]
+    made = SnapshotRow(snapshot_id, opening.next_time, format_changes(step.changes))
+    is_shown = bool(kinds_of_table(made.changes_made, table_id) & DATA_KINDS)
+    spans = [FileSpan(row.data_file_id, snapshot_id, None, row.record_count) for row in files]
+    check_table(known.table, spans, (), ())
+    state = replace(
+        known,
+        position=Position(snapshot_id, opening.change_id),
+        next_file_id=step.next_file_id,
+        next_row_id=known.next_row_id + sum(row.record_count for row in step.rows if isinstance(row, AddedRows)),
+        since=since.lake_snapshot_id,
+        tags=tags,
+        snapshots=on_main([made] if is_shown else [], known.notes.refs),
+        spans=spans,
+        snapshot_notes=notes,
+        aliases=notes,
+        changed_at=made.snapshot_time,
+    )
+    return Foreseen(state, {row.data_file_id: _to_data_file(row, snapshot_id) for row in files}, _list_stats(step), _list_notes(step))
+
+
+def _foresee_tags(known: TableState, step: LakeStep) -> list[TagRow] | None:
+    """Return the live tags after a step, None when one would be there twice."""
+    ended = {row.key for row in step.rows if isinstance(row, EndedTag)}
+    stay = [tag for tag in known.tags if tag.key not in ended]
+    new = [TagRow(row.key, row.value) for row in step.rows if isinstance(row, NewTag)]
+    tags = sorted([*stay, *new], key=lambda tag: tag.key)
+    return tags if len({tag.key for tag in tags}) == len(tags) else None
+
+
+def _to_snapshot_note(row: NewSnapshotNote, snapshot_id: int) -> SnapshotNote:
+    return SnapshotNote(snapshot_id, row.client_snapshot_id, row.schema_id, row.summary)
+
+
+def _to_data_file(row: NewDataFile, snapshot_id: int) -> DataFileRow:
+    told = (row.path, False, row.record_count, row.file_size_bytes, row.row_id_start)
+    return DataFileRow(row.data_file_id, snapshot_id, *told, None, None, None, None, None)
+
+
+def _list_stats(step: LakeStep) -> dict[int, list[ColumnStatsRow]]:
+    stats: dict[int, list[ColumnStatsRow]] = {}
+    for row in step.rows:
+        if isinstance(row, NewColumnStats):
+            counts = (row.column_size_bytes, row.value_count, row.null_count)
+            found = ColumnStatsRow(row.data_file_id, row.column_id, *counts, row.min_value, row.max_value, row.contains_nan)
+            stats.setdefault(row.data_file_id, []).append(found)
+    return stats
+
+
+def _list_notes(step: LakeStep) -> dict[int, FileNote]:
+    return {
+        row.data_file_id: FileNote(row.data_file_id, row.spec_id, row.partition, row.sort_order_id, row.split_offsets)
+        for row in step.rows
+        if isinstance(row, NewFileNote)
+    }

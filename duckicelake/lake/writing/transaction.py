@@ -1,16 +1,20 @@
 """The one transaction of a commit: locked against every other committer, DuckDB's included."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
+from duckicelake.lake.changes import TABLE_KINDS, format_tokens
 from duckicelake.lake.connect import BEGIN_WRITING, Lake, begun, mapped_errors
 from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.idempotency import claim
-from duckicelake.lake.writing.pacing import Others
+from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUCHED
+from duckicelake.lake.writing.pacing import SELECT_OTHERS, Others
 from duckicelake.lake.writing.rows import LakeHead
 
 LOCK_LAKE = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
@@ -22,6 +26,55 @@ SELECT snapshot_id, schema_version, next_catalog_id, next_file_id
 """
 
 
+# all that a commit to one table asks before it plans, at one go: every question is a journey to Postgres under the lock
+SELECT_OPENING = "".join(
+    (
+        """
+SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
+       (SELECT coalesce(max(id), 0) FROM iceberg_change) AS change_id,
+       -- no time when the lake's own are none that a calendar has
+       (SELECT t.next FROM greatest(clock_timestamp(), h.snapshot_time + interval '1 microsecond') AS t(next)
+         WHERE t.next BETWEEN '1970-01-01Z' AND '9999-01-01Z') AS next_time,
+       (SELECT coalesce(json_agg(ARRAY[k.client_snapshot_id, k.lake_snapshot_id]), '[]') FROM (""",
+        SELECT_KNOWN_SNAPSHOTS,
+        """) k) AS known,
+       (SELECT coalesce(json_agg(json_build_array(o.pid, o.virtualtransaction, o.is_waiting)), '[]') FROM (""",
+        SELECT_OTHERS,
+        """) o) AS others,
+       (""",
+        SELECT_TOUCHED,
+        """) AS is_touched
+  FROM ducklake_snapshot h
+ WHERE h.snapshot_id = (SELECT max(snapshot_id) FROM ducklake_snapshot)
+""",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The table that a commit is about, up to where it was read, and the client's snapshot ids that may be known."""
+
+    table_id: int
+    since: Position
+    client_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the lake's lock found of a watched table: whether anything concerned it since, and which client's ids are known.
+
+    `change_id` is the newest of our changes, and `next_time` the time of the next lake snapshot. `is_in_the_way`: DuckDB is
+    about to commit.
+    """
+
+    change_id: int
+    next_time: datetime | None
+    known: Mapping[int, int]
+    is_touched: bool
+    is_in_the_way: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """A transaction that holds the lake's lock, and the head it found: nobody commits until it ends."""
@@ -29,6 +82,7 @@ class Commit:
     conn: psycopg.Connection
     head: LakeHead
     others: Others
+    opening: Opening | None = None
 
     @property
     def is_in_the_way(self) -> bool:
@@ -37,10 +91,10 @@ class Commit:
 
 
 @contextmanager
-def committing(lake: Lake) -> Generator[Commit]:
+def committing(lake: Lake, watched: Watched | None = None) -> Generator[Commit]:
     """Hold the lake's lock in one transaction, committed at the end and rolled back by any error.
 
-    DuckDB's readers are not held up; its committers wait and then commit after us.
+    DuckDB's readers are not held up; its committers wait and then commit after us. A watched table is looked after at once.
     Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
     lost in COMMIT. Repeated: the request that the lake is used for has landed
     """
@@ -49,9 +103,27 @@ def committing(lake: Lake) -> Generator[Commit]:
             _lock(conn, lake.others)
             if lake.request is not None:
                 claim(conn, lake.request)
-            head = fetch_rows(conn, LakeHead, SELECT_HEAD)[0]
-            yield Commit(conn, head, lake.others)
+            if watched is None:
+                yield Commit(conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], lake.others)
+            else:
+                yield _open(conn, lake.others, watched)
         _commit(conn)
+
+
+def _open(conn: psycopg.Connection, others: Others, watched: Watched) -> Commit:
+    known = {
+        "table_id": watched.table_id,
+        "tokens": format_tokens(watched.table_id, TABLE_KINDS),
+        "lake_snapshot_id": watched.since.lake_snapshot_id,
+        "change_id": watched.since.change_id,
+        "ids": list(watched.client_ids),
+        "known": others.list_known(),
+    }
+    row = conn.execute(SELECT_OPENING, known).fetchone()
+    assert row is not None
+    *head, change_id, next_time, ids, waiting, is_touched = row
+    opening = Opening(change_id, next_time, dict(ids), bool(is_touched), bool(others.take_note(waiting)))
+    return Commit(conn, LakeHead(*head), others, opening)
 
 
 def _lock(conn: psycopg.Connection, others: Others) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.decoding.avro_file import BROKEN, HEADER_BYTES_MAX, Limits, open_avro, read_rows
+from duckicelake.iceberg.decoding.avro_types import SCHEMA_MAX, SCHEMAS_MAX, Readers
 from duckicelake.iceberg.encoding.avro import encode_bytes, encode_container, encode_long
 
 SCHEMA = '{"type":"record","name":"row","fields":[{"name":"text","type":"string","field-id":7}]}'
@@ -112,6 +113,33 @@ def test_files_of_one_request_count_together():
     assert len(list(read_rows(open_avro(content, LIMITS, shared)))) == 1
     with pytest.raises(BadRequest, match="bytes; split it"):
         list(read_rows(open_avro(content, LIMITS, shared)))
+
+
+ARRAYS = '{"type":"record","name":"row","fields":[{"name":"n","type":{"type":"array","items":"int"},"field-id":7}]}'
+
+
+def test_what_read_a_file_reads_the_next_within_its_own_budget():
+    """Schemas are put together once; what a file may hold is asked of the file."""
+    readers, content = Readers(), encode_container({}, ARRAYS, [encode_long(3) + b"\2\4\6\0"])
+    first = open_avro(content, LIMITS, None, readers)
+    assert list(read_rows(first)) == [{7: [1, 2, 3]}]
+    beside = open_avro(content, LIMITS, None, readers)
+    assert beside.compiled is not first.compiled
+    first.close()
+    small = open_avro(content, Limits(items=2), None, readers)
+    assert small.compiled is first.compiled
+    with pytest.raises(BadRequest, match="more items than are taken at once"):
+        list(read_rows(small))
+    assert list(read_rows(beside)) == [{7: [1, 2, 3]}]
+
+
+def test_few_schemas_are_remembered():
+    """Clients may send as many as they like, and long ones."""
+    readers = Readers()
+    names = [f"{place:0>{length}}" for length in (3, SCHEMA_MAX) for place in range(SCHEMAS_MAX + 9)]
+    for name in names:
+        open_avro(encode_container({}, ARRAYS.replace("row", "r" + name), []), LIMITS, None, readers).close()
+    assert 0 < len(readers) <= SCHEMAS_MAX
 
 
 def test_a_header_has_its_size():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from duckicelake.catalog.writing.places import Grounds
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.decoding.avro_file import OUR_OWN
-from duckicelake.iceberg.decoding.avro_types import Budget
+from duckicelake.iceberg.decoding.avro_types import Budget, Readers
 from duckicelake.iceberg.decoding.manifests import USUAL_LIMITS, decode_manifest, decode_manifest_list
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
 from duckicelake.iceberg.manifest import DELETED, DataFile, ManifestEntry, ManifestHeader
@@ -62,8 +62,7 @@ def live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
 class ManifestReader:
     """Reads each object of one request once. Only what lies in the table's own places is read: URIs are the client's words.
 
-    All manifests of clients share one budget, and so do the rows that delete files name; `published` are ours. `at_hand` is
-    an object of ours that need not be fetched, by its URI.
+    All manifests of clients share one budget, and so do the rows that delete files name; `published` are ours.
     """
 
     objects: Objects
@@ -74,13 +73,13 @@ class ManifestReader:
     positions_left: int = MAX_POSITIONS
     lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict[str, Sequence[ManifestFile]])
     manifests: dict[str, OpenManifest] = field(default_factory=dict[str, OpenManifest])
-    at_hand: tuple[str, bytes] = ("", b"")
+    readers: Readers = field(default_factory=Readers)
     deletes: dict[DeleteKey, Mapping[str, Longs]] = field(default_factory=dict["DeleteKey", Mapping[str, Longs]])
 
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
         """Return the manifests that a manifest list names. Raises BadRequest when it is missing or malformed."""
         if uri not in self.lists:
-            self.lists[uri] = decode_manifest_list(self._read_own(uri, MAX_LIST_BYTES), uri)
+            self.lists[uri] = decode_manifest_list(self._read_own(uri, MAX_LIST_BYTES), uri, readers=self.readers)
         return self.lists[uri]
 
     def read_manifest(self, file: ManifestFile) -> OpenManifest:
@@ -93,7 +92,8 @@ class ManifestReader:
     def _open_manifest(self, file: ManifestFile) -> OpenManifest:
         content, uri = self._read_own(file.manifest_path, MAX_MANIFEST_BYTES), file.manifest_path
         is_ours = uri in self.published
-        header, entries = decode_manifest(content, uri, OUR_OWN if is_ours else USUAL_LIMITS, None if is_ours else self.budget)
+        limits = (OUR_OWN, None) if is_ours else (USUAL_LIMITS, self.budget)
+        header, entries = decode_manifest(content, uri, *limits, self.readers)
         self.entries_left -= 0 if is_ours else len(entries)
         if self.entries_left < 0:
             raise BadRequest(f"The manifests of the request hold more than {MAX_ENTRIES} entries; commit in smaller steps.")
@@ -132,7 +132,7 @@ class ManifestReader:
     def _read_own(self, uri: str, most_bytes: int) -> bytes:
         if not self.grounds.is_own(uri):
             raise BadRequest(f"{uri!r} does not lie in the table's location {self._where()}; write manifests there.")
-        return self.at_hand[1] if uri == self.at_hand[0] else self._read(uri, most_bytes)
+        return self._read(uri, most_bytes)
 
     def _read(self, uri: str, most_bytes: int) -> bytes:
         try:

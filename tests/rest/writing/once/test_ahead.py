@@ -93,3 +93,54 @@ def test_a_commit_that_fails_at_its_end_is_not_remembered(client: Client, lake: 
     assert [file["summary"].get("total-data-files") for file in shown["metadata"]["snapshots"][-1:]] == ["2"]
     with serve(make_settings(lake)) as fresh:
         assert ask_others([fresh, client.server]) == [(shown["metadata-location"], shown["metadata"])] * 2
+
+
+def test_properties_have_one_order(client: Client, lake: FreshLake) -> None:
+    """Whatever language the database speaks: what a commit foresees is what the rows say."""
+    with serve(make_settings(lake)) as beside:
+        for key in ("b", "B", "a.c", "a-c", "_", "é", "z\U0001f986", "10", "9"):
+            shown = client.commit([{"action": "set-properties", "updates": {key: "x", "k": key}}]).json
+            assert ask_others([beside]) == [(shown["metadata-location"], shown["metadata"])]
+
+
+TOLD = {"value_counts": {1: 2, 2: 2}, "null_value_counts": {1: 0, 2: 1}, "lower_bounds": {1: b"\1\0\0\0\0\0\0\0"}}
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_what_files_say_of_themselves_is_foreseen(client: Client, lake: FreshLake, version: str) -> None:
+    """Partitions, statistics and row ids: all as a server shows them that reads them from the rows."""
+    spec = {"spec-id": 0, "fields": [{"source-id": 1, "field-id": 1000, "name": "part", "transform": "identity"}]}
+    assert client.create("p", **{"partition-spec": spec, "properties": {"format-version": version}}).status == 200
+    for number in range(1, 4):
+        base = client.load("p")
+        more = {**TOLD, "upper_bounds": {1: number.to_bytes(8, "little")}, "split_offsets": (4,), "sort_order_id": 0}
+        files = [data_file(base, f"p{number}{place}", partition=(place,), **more) for place in (1, 2)]
+        shown = client.commit(client.append(base, FIRST_ID + 50 + number, files), name="p").json
+        with serve(make_settings(lake)) as fresh:
+            found = fresh.get("namespaces/main/tables/p").json
+            assert (found["metadata-location"], found["metadata"]) == (shown["metadata-location"], shown["metadata"])
+
+
+def test_a_name_may_stand_for_another_table_since(client: Client, lake: FreshLake) -> None:
+    """What a server remembers of a name is looked up under the lock: the commit goes to the table that has the name now."""
+    duck = lake.duckdb()
+    assert set_property(client, 2).status == 200
+    duck.execute("ALTER TABLE t RENAME TO earlier; CREATE TABLE t (i INTEGER)")
+    assert set_property(client, 3).status == 200
+    duck.execute("DROP TABLE t")
+    assert set_property(client, 4).status == 404
+    duck.execute("ALTER TABLE earlier RENAME TO t")
+    assert client.load()["properties"]["k"] == "2"
+    assert set_property(client, 5).json["metadata"]["properties"]["k"] == "5"
+
+
+def test_a_commit_that_landed_in_a_table_dropped_since_is_not_repeated(client: Client, lake: FreshLake) -> None:
+    """Sent again it meets another table of that name, and is refused for its uuid."""
+    base = client.load()
+    updates = client.append(base, FIRST_ID + 2, [data_file(base, "f2")])
+    required = [{"type": "assert-table-uuid", "uuid": base["table-uuid"]}]
+    assert client.commit(updates, required).status == 200
+    assert client.commit(updates, required).status == 200
+    lake.duckdb().execute("DROP TABLE t; CREATE TABLE t (i INTEGER)")
+    assert client.commit(updates, required).status in (400, 409)
+    assert client.load()["snapshots"] == []

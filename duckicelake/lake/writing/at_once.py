@@ -1,0 +1,122 @@
+"""A step of plain rows and the number of the state that it makes, written by one statement: one journey to Postgres for a commit.
+
+All rows of a kind come as one JSON document. The kinds are such that no statement depends on what another one has done.
+What psycopg finds in a statement it remembers of those below 4,096 characters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime
+from json import dumps
+
+import psycopg
+
+from duckicelake.lake.changes import format_changes
+from duckicelake.lake.notes import TAKE_NEXT_VERSION
+from duckicelake.lake.writing.read_back import PLAIN_ROWS
+from duckicelake.lake.writing.rows import EndedTag, LakeStep, NewTag
+from duckicelake.lake.writing.transaction import Commit
+
+MOST_ROWS = 500
+"""Of more rows the arrays of single statements take less memory than a document."""
+
+WRITE_TAGS = """
+made AS (
+    INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
+    VALUES (%(snapshot_id)s, %(snapshot_time)s, %(schema_version)s, %(next_catalog_id)s, %(next_file_id)s)
+),
+told AS (
+    INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) VALUES (%(snapshot_id)s, %(changes_made)s)
+),
+ended_tags AS (
+    UPDATE ducklake_tag t SET end_snapshot = %(snapshot_id)s
+      FROM json_to_recordset(%(EndedTag)s::json) AS n(object_id bigint, key text)
+     WHERE t.object_id = n.object_id AND t.key = n.key AND t.end_snapshot IS NULL
+),
+new_tags AS (
+    INSERT INTO ducklake_tag (begin_snapshot, object_id, key, value)
+    SELECT %(snapshot_id)s, n.* FROM json_to_recordset(%(NewTag)s::json) AS n(object_id bigint, key text, value text)
+),
+"""
+
+WRITE_NEW_FILES = """
+new_files AS (
+    INSERT INTO ducklake_data_file (begin_snapshot, path_is_relative, file_format, data_file_id, table_id, path, record_count,
+      file_size_bytes, row_id_start)
+    SELECT %(snapshot_id)s, false, 'parquet', n.* FROM json_to_recordset(%(NewDataFile)s::json)
+      AS n(data_file_id bigint, table_id bigint, path text, record_count bigint, file_size_bytes bigint, row_id_start bigint)
+),
+new_stats AS (
+    INSERT INTO ducklake_file_column_stats (data_file_id, table_id, column_id, column_size_bytes, value_count, null_count,
+      min_value, max_value, contains_nan)
+    SELECT n.* FROM json_to_recordset(%(NewColumnStats)s::json)
+      AS n(data_file_id bigint, table_id bigint, column_id bigint, column_size_bytes bigint, value_count bigint,
+      null_count bigint, min_value text, max_value text, contains_nan boolean)
+),
+counted AS (
+    UPDATE ducklake_table_stats s
+      SET record_count = s.record_count + n.record_count, next_row_id = s.next_row_id + n.record_count,
+      file_size_bytes = s.file_size_bytes + n.file_size_bytes
+      FROM json_to_recordset(%(AddedRows)s::json) AS n(table_id bigint, record_count bigint, file_size_bytes bigint)
+     WHERE s.table_id = n.table_id
+ RETURNING s.table_id
+),
+first AS (
+    INSERT INTO ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes)
+    SELECT n.table_id, n.record_count, n.record_count, n.file_size_bytes
+      FROM json_to_recordset(%(AddedRows)s::json) AS n(table_id bigint, record_count bigint, file_size_bytes bigint)
+     -- no key holds a table to one row
+     WHERE NOT EXISTS (SELECT FROM counted c WHERE c.table_id = n.table_id)
+),
+forgotten AS (
+    DELETE FROM ducklake_table_column_stats
+     WHERE table_id IN (SELECT n.table_id FROM json_to_recordset(%(ForgottenBounds)s::json) AS n(table_id bigint))
+),
+notes AS (
+    INSERT INTO iceberg_snapshot (lake_snapshot_id, table_id, commit_snapshot_id, client_snapshot_id, schema_id, summary)
+    SELECT %(snapshot_id)s, n.* FROM json_to_recordset(%(NewSnapshotNote)s::json)
+      AS n(table_id bigint, commit_snapshot_id bigint, client_snapshot_id bigint, schema_id integer, summary text)
+),
+file_notes AS (
+    INSERT INTO iceberg_file (table_id, data_file_id, spec_id, partition, sort_order_id, split_offsets)
+    SELECT n.* FROM json_to_recordset(%(NewFileNote)s::json)
+      AS n(table_id bigint, data_file_id bigint, spec_id integer, partition text, sort_order_id integer, split_offsets text)
+),
+"""
+
+
+PROPERTY_ROWS = frozenset({NewTag, EndedTag})
+WRITE_PROPERTIES = "".join(("WITH ", WRITE_TAGS, TAKE_NEXT_VERSION))
+WRITE_FILES = "".join(("WITH ", WRITE_TAGS, WRITE_NEW_FILES, TAKE_NEXT_VERSION))
+
+
+def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mapping[str, object]) -> bool:
+    """Write a step of plain rows as the next lake snapshot, and tell whether the state that it makes got its number.
+
+    `version` are the parameters of a `NextVersion`
+    """
+    known: dict[str, object] = {
+        **_to_documents(step),
+        "snapshot_id": commit.head.snapshot_id + 1,
+        "snapshot_time": time,
+        "schema_version": commit.head.schema_version + step.changes_catalog,
+        "next_catalog_id": step.next_catalog_id,
+        "next_file_id": step.next_file_id,
+        "changes_made": format_changes(step.changes),
+    }
+    return _write(commit.conn, step, known | dict(version)).rowcount == 1
+
+
+def _to_documents(step: LakeStep) -> dict[str, str | None]:
+    """Return the rows of each kind as JSON, None of a kind that has none."""
+    rows: dict[str, list[dict[str, object]]] = {}
+    for row in step.rows:
+        rows.setdefault(type(row).__name__, []).append({field.name: getattr(row, field.name) for field in fields(row)})
+    documents: dict[str, str | None] = dict.fromkeys(kind.__name__ for kind in PLAIN_ROWS)
+    return documents | {kind: dumps(found, ensure_ascii=False, separators=(",", ":")) for kind, found in rows.items()}
+
+
+def _write(conn: psycopg.Connection, step: LakeStep, known: Mapping[str, object]) -> psycopg.Cursor:
+    if all(type(row) in PROPERTY_ROWS for row in step.rows):
+        return conn.execute(WRITE_PROPERTIES, known)
+    return conn.execute(WRITE_FILES, known)
