@@ -45,12 +45,12 @@ def list_first_effects(scene: Scene, kind: str) -> list[str]:
         return list_effects(fresh.server, KINDS[kind](scene.stand, f"{kind}_whole"))
 
 
-def crash(scene: Scene, kind: str, effect: int) -> str:
-    """Kill a server there, and look and ask again through another one; the effect's name."""
+def crash(scene: Scene, kind: str, effect: int, *, keyed: bool | None = None) -> str:
+    """Kill a server there, and look and ask again through another one; the effect's name. A key is an effect or two more."""
     asked = KINDS[kind](scene.stand, f"{kind}_{effect}")
     look = scene.look
     snapshots = look.count_snapshots()
-    key = make_key() if effect % 2 else None
+    key = make_key() if (effect % 2 if keyed is None else keyed) else None
     with running(make_settings(scene.lake)) as doomed:
         name, answer = break_off(doomed.server, asked, effect, doomed.kill, key)
     assert answer is None, "the server survived"
@@ -86,8 +86,8 @@ def test_a_server_that_is_killed_leaves_nothing_half_done(scene: Scene) -> None:
 def test_a_lost_answer_is_heard_on_asking_again(scene: Scene) -> None:
     """Everything was done but for the answer: another server gives it, and does nothing, with a key or without."""
     effects = list_first_effects(scene, "append")
-    assert crash(scene, "append", effects.index("answer")) == "answer"
-    assert crash(scene, "append", effects.index("after COMMIT")) == "after COMMIT"
+    assert crash(scene, "append", effects.index("answer"), keyed=False) == "answer"
+    assert crash(scene, "append", effects.index("after COMMIT"), keyed=False) == "after COMMIT"
 
 
 @pytest.mark.long
