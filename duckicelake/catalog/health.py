@@ -103,6 +103,8 @@ class Rounds:
                 self._look_after(table_id, memory)
             except CatalogError as error:
                 self._log.warning("Published objects of table %d could not be looked after: %s", table_id, error.message)
+            except Exception:  # noqa: BLE001  the outermost door of this thread: one odd table must not end it for all
+                self._log.exception("Published objects of table %d could not be looked after", table_id)
 
     def _look_after(self, table_id: int, memory: TableMemory) -> None:
         published = memory.published
@@ -119,9 +121,16 @@ class Rounds:
 
 
 def _list_lost(objects: Objects, published: Published, memory: TableMemory) -> list[str]:
-    """Return what this server knows to be in the store and is not there: what it wrote or found there before looking."""
-    known = (memory.known_uris or set[str]()).copy()
-    if not known:
+    """Return what the published metadata needs and is gone, of what this server knows to have been in the store.
+
+    Clients may delete what is theirs: of what is gone and needed by nobody, nothing is known any more.
+    """
+    known, location = (memory.known_uris or set[str]()).copy(), published.metadata.location
+    gone = known - {uri for uri, _ in objects.list_under(location)} if known else set[str]()
+    if not gone:
         return []
-    present = {uri for uri, _ in objects.list_under(published.metadata.location)}
-    return [uri for uri in sorted(known - present) if not objects.exists(uri)]
+    lost = list_missing_objects(objects, location, published.state.notes.metadata_log[-1].metadata_version)
+    if not lost:
+        with memory.lock:
+            memory.known_uris = None if memory.known_uris is None else memory.known_uris - gone
+    return lost

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from duckicelake.catalog.health import Rounds
 from duckicelake.catalog.memory import estimate_bytes
 from duckicelake.catalog.warehouse import Limits, Memories, Warehouse
 from duckicelake.errors import Unsupported
+from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.support.lakes import FreshLake
 
@@ -55,3 +57,30 @@ def test_a_refusal_is_remembered_until_the_table_changes(lake: FreshLake, wareho
     conn.execute('ALTER TABLE t RENAME "a.b" TO plain')
     assert load(warehouse).metadata
     assert warehouse.memories.of(table_id).refusal is None
+
+
+def test_what_nobody_needs_may_be_deleted(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
+    """Looking after what is published counts only what the newest metadata needs; it is looked at once."""
+    with lake.duckdb() as conn:
+        conn.execute("CREATE TABLE t AS SELECT range AS i FROM range(100)")
+    location = load(warehouse).location
+    left_over, needed = (
+        f"{location}/data/left-over.parquet",
+        next(uri for uri, _ in warehouse.objects.list_under(location) if "/snap-" in uri),
+    )
+    warehouse.objects.put_new(left_over, b"")
+    with lake.duckdb() as conn:
+        conn.execute("INSERT INTO t VALUES (1)")
+    late, forgotten = open_server(lake), list[int]()
+    load(late)
+    rounds = Rounds(late, 1, forgotten.append)
+    [(table_id, memory)] = late.memories.items()
+    assert left_over in (memory.known_uris or ())
+    late.objects.delete(left_over)
+    rounds.make()
+    assert forgotten == []
+    assert left_over not in (memory.known_uris or ())
+    late.objects.delete(needed)
+    rounds.make()
+    assert forgotten == [table_id]
+    assert late.objects.exists(needed)

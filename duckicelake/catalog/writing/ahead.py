@@ -82,7 +82,12 @@ def committed_at_once(warehouse: Warehouse, commit: Commit, base: Base, planned:
         yield Done()
         return
     with _holding(warehouse, base) as memory:
-        yield Done() if memory is None else _write_at_once(warehouse, commit, base, planned.steps[0], memory)
+        done = Done() if memory is None else _write_at_once(warehouse, commit, base, planned.steps[0], memory)
+        if done.is_written:
+            yield done
+            return
+    # what comes next needs the memory too
+    yield done
 
 
 def _write_at_once(warehouse: Warehouse, commit: Commit, base: Base, step: LakeStep, memory: TableMemory) -> Done:
@@ -134,7 +139,7 @@ def _holding(warehouse: Warehouse, base: Base) -> Generator[TableMemory | None]:
     if not memory.lock.acquire(blocking=False):
         yield None
         return
-    is_known = memory.published is base.published and memory.known_uris is not None and memory.folded is not None
+    is_known = not memory.is_lost and memory.published is base.published and memory.known_uris is not None and memory.folded is not None
     try:
         yield memory if is_known else None
     except BaseException:

@@ -103,6 +103,9 @@ def recall_base(warehouse: Warehouse, ask: Ask) -> Base | None:
     if memory is None or memory.named is None or memory.published is None or asks_to_create(ask.commit.requirements):
         return None
     past, published = memory.named.past, memory.published
+    if published.state.table != past.seen.table:
+        # it has another name now, and who knows what has this one
+        return None
     seen = Seen(past.seen.table, published.position, past.seen.repair_id if memory.repair_id is None else memory.repair_id)
     try:
         require(ask, Base(ask.ident, seen.table, without_aliases(published.metadata), published.position))
@@ -128,7 +131,7 @@ def _build_on(warehouse: Warehouse, ask: Ask, past: Past) -> Base:
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, published, grounds=Grounds(locations, warehouse.roots, lake_folder))
     reader = ManifestReader(warehouse.objects, base.grounds, readers=warehouse.readers)
-    if published is not None:
+    if published is not None and published.newest_list[0]:
         reader.lists[published.newest_list[0]] = published.newest_list[1]
     return _with_changes(warehouse, ask, replace(base, used_specs=_find_used_specs(reader, ask, metadata)), reader)
 

@@ -34,6 +34,9 @@ SELECT EXISTS (SELECT FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_chang
                     WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND begin_snapshot <= %(lake_snapshot_id)s)
     OR (SELECT max(id) FROM iceberg_change WHERE table_id IS NULL) > %(change_id)s
     OR (SELECT max(id) FROM iceberg_change WHERE table_id = %(table_id)s) > %(change_id)s
+    -- a Postgres that was restored knows less than it did
+    OR (SELECT max(snapshot_id) FROM ducklake_snapshot) < %(lake_snapshot_id)s
+    OR (SELECT coalesce(max(id), 0) FROM iceberg_change) < %(change_id)s
 """
 
 

@@ -131,17 +131,18 @@ def _home(store: StoreSettings) -> tuple[str, str]:
     if store.endpoint is None:
         return "https", f"s3.{store.region}.amazonaws.com"
     parts = urlsplit(store.endpoint)
-    return parts.scheme, _plain_host(parts)
+    return parts.scheme, plain_host(parts)
 
 
-def _plain_host(parts: SplitResult) -> str:
+def plain_host(parts: SplitResult) -> str:
+    """Return the host of an endpoint as clients name it: without the port that its scheme has anyway."""
     return parts.netloc.lower().removesuffix({"http": ":80", "https": ":443"}.get(parts.scheme, ""))
 
 
 def _find_object(store: StoreSettings, parts: SplitResult) -> tuple[str, str, str, str]:
     """Return host, bucket, what stands before keys in paths, and key of a URI."""
     scheme, home = _home(store)
-    host = _plain_host(parts)
+    host = plain_host(parts)
     path = _decode(parts.path.removeprefix("/"))
     bucket, _, rest = host.partition(".")
     if parts.scheme == scheme and host == home:

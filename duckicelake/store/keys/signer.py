@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import boto3
 
 from duckicelake.errors import NotServed, ServiceUnavailable
-from duckicelake.store.keys.asks import Ask
+from duckicelake.store.keys.asks import Ask, plain_host
 from duckicelake.store.keys.sigv4 import DATE, DATE_FORMAT, HASH, TOKEN, RootKeys, Wire, sign
 from duckicelake.store.s3 import StoreSettings
 
@@ -51,7 +51,11 @@ class Signer:
             plain, more = self._probe(bucket, {}), self._probe(bucket, {"x-amz-meta-unsigned": secrets.token_hex(4)})
             if plain != 200:
                 raise ServiceUnavailable(f"The object store at {self.store.endpoint} does not let us list the bucket {bucket!r} ({plain}).")
-            self._is_strict = more in (400, 403)
+            if more not in (200, 400, 403):
+                raise ServiceUnavailable(
+                    f"The object store at {self.store.endpoint} does not say what it makes of unsigned headers ({more})."
+                )
+            self._is_strict = more != 200
         if not self._is_strict:
             raise NotServed(
                 f"The object store at {self.store.endpoint} obeys headers that are not signed, so a signature would open all of it; "
@@ -62,7 +66,7 @@ class Signer:
         parts = urlsplit(self.store.endpoint or "")
         date = datetime.fromtimestamp(time.time(), UTC).strftime(DATE_FORMAT)
         query = (("list-type", "2"), ("max-keys", "1"), ("prefix", "signing-probe"))
-        wire = Wire("GET", parts.netloc, f"/{bucket}", query, {HASH: "UNSIGNED-PAYLOAD", DATE: date})
+        wire = Wire("GET", plain_host(parts), f"/{bucket}", query, {HASH: "UNSIGNED-PAYLOAD", DATE: date})
         keys = self._find_keys()
         wire = wire if keys.session_token is None else _with_token(wire, keys.session_token)
         headers = {**wire.headers, **unsigned, "authorization": sign(wire, keys, self.store.region)}

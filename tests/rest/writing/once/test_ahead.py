@@ -1,11 +1,14 @@
 """Commits that number the state they make: in their own transaction, and just as a server would that knows nothing of it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
+from duckicelake.lake.read import read_position
+from duckicelake.lake.writing.lookups import is_touched
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
@@ -144,3 +147,26 @@ def test_a_commit_that_landed_in_a_table_dropped_since_is_not_repeated(client: C
     lake.duckdb().execute("DROP TABLE t; CREATE TABLE t (i INTEGER)")
     assert client.commit(updates, required).status in (400, 409)
     assert client.load()["snapshots"] == []
+
+
+def test_a_name_that_another_table_had_before(client: Client) -> None:
+    """A commit to a name reaches the table of that name now, never the one that is remembered by it."""
+    assert set_property(client, 1).status == 200
+    renamed = {"source": {"namespace": ["main"], "name": "t"}, "destination": {"namespace": ["main"], "name": "u"}}
+    assert client.post("tables/rename", renamed).status == 204
+    assert client.server.get("namespaces/main/tables/u").status == 200
+    assert set_property(client, 2).error == (404, "NoSuchTableException")
+    assert client.create().status == 200
+    assert set_property(client, 3).status == 200
+    assert client.server.get("namespaces/main/tables/u").json["metadata"]["properties"]["k"] == "1"
+    assert client.load()["properties"]["k"] == "3"
+
+
+def test_a_lake_that_went_back(client: Client, lake: FreshLake) -> None:
+    """Whatever is remembered of a lake that is restored from a backup is out of date, however little happened since."""
+    rows = lake.psycopg()
+    [(table_id,)] = rows.execute("SELECT table_id FROM ducklake_table").fetchall()
+    now = read_position(rows)
+    assert not is_touched(rows, table_id, now)
+    assert is_touched(rows, table_id, replace(now, lake_snapshot_id=now.lake_snapshot_id + 1))
+    assert is_touched(rows, table_id, replace(now, change_id=now.change_id + 1))
