@@ -161,6 +161,18 @@ def test_rows_inlined_before_a_column_gets_a_long_name_cannot_be_committed(serve
     assert published(served, "id") == [2]
 
 
+@pytest.mark.parametrize(("change", "value"), [("ADD COLUMN y INTEGER", "1, 1"), ("ALTER COLUMN x TYPE BIGINT", "5_000_000_000")])
+def test_rows_cannot_be_inlined_when_columns_changed_while_no_rows_were(served: Served, change: str, value: str) -> None:
+    """DuckDB makes no table for inlined rows at a limit of 0; after the limit is raised it writes into the older one."""
+    limit = "CALL lake.set_option('data_inlining_row_limit', {}, schema => 'main', table_name => 't')"
+    conn = run(served, "CREATE TABLE t (x INTEGER)", limit.format(0), f"ALTER TABLE t {change}", limit.format(10))
+    with pytest.raises(duckdb.TransactionException, match="ducklake_inlined_data_"):
+        conn.execute(f"INSERT INTO t VALUES ({value})")
+    conn.execute("ALTER TABLE t ADD COLUMN z INTEGER")
+    conn.execute(f"INSERT INTO t VALUES ({value}, 7)")
+    assert published(served, "z") == [7]
+
+
 @pytest.mark.parametrize("change", ["RENAME COLUMN id TO name", "ADD COLUMN name INTEGER"])
 def test_files_are_not_rewritten_when_older_inlined_rows_lack_a_column(served: Served, change: str) -> None:
     """DuckDB asks every table of inlined rows for all columns of today; nothing is changed by it."""

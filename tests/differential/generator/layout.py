@@ -18,7 +18,9 @@ class SetInlining:
         return format_option(lake.tables[self.table_id], "data_inlining_row_limit", str(self.row_count))
 
     def apply(self, lake: Lake) -> Lake:
-        return lake.with_table(replace(lake.tables[self.table_id], inlined_rows=self.row_count))
+        table = lake.tables[self.table_id]
+        kept = None if self.row_count else table.inlined_columns or table.columns
+        return lake.with_table(replace(table, inlined_rows=self.row_count, inlined_columns=kept))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class Table:
     partitioning: tuple[PartitionKey, ...] = ()
     comment: str | None = None
     inlined_rows: int = DEFAULT_INLINED_ROWS
+    # The columns when the limit became 0: DuckDB 1.5.5 makes no table for inlined rows of others, but writes them, once the limit is up.
+    inlined_columns: tuple[Column, ...] | None = None
     next_column_id: int = 1
     sorting: tuple[SortKey, ...] = ()
     # Columns that may not become NOT NULL: a NULL was seen.

@@ -131,9 +131,9 @@ def draw_comment(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_inlining(draw: Draw, lake: Lake) -> Operation | None:
-    """Another inlining limit, unless that would inline structs that DuckDB reads back wrongly."""
+    """Another inlining limit, unless that would inline structs that DuckDB reads back wrongly, or rows that it has no table for."""
     table = draw_table(draw, lake)
-    if any(isinstance(column.kind, Struct) for column in table.columns):
+    if any(isinstance(column.kind, Struct) for column in table.columns) or table.inlined_columns not in (None, table.columns):
         return None
     return SetInlining(table.table_id, draw(st.sampled_from((0, 3, DEFAULT_INLINED_ROWS, 30))))
 
