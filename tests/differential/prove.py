@@ -1,6 +1,7 @@
 """One history proven: played into a fresh lake, then read by everybody, everywhere, and its metadata checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pyiceberg.manifest import DataFileContent
@@ -12,10 +13,13 @@ from tests.differential.checks.manifests import check_metadata
 from tests.differential.checks.rows import check_as_duckdb, check_head, check_lake_snapshots, check_snapshots
 from tests.differential.checks.shape import check_shape
 from tests.differential.checks.snapshots import check_increments, check_refs, check_snapshot_ids
+from tests.differential.clients.draw import PYICEBERG
+from tests.differential.clients.draw_duckdb import DUCKDB_ICEBERG
+from tests.differential.clients.duckdb_iceberg import DuckDBIcebergWriter
 from tests.differential.clients.writer import PyIcebergWriter
 from tests.differential.generator.model import Moment, Table
 from tests.differential.generator.steps import History
-from tests.differential.replay import Past, read_snapshots, read_table_id, replay
+from tests.differential.replay import Client, Past, read_snapshots, read_table_id, replay
 from tests.differential.sessions import Sessions
 from tests.support.readers import DuckLakeReader, PyIcebergReader, Reader, Served, SparkReader
 from tests.support.spark import Spark
@@ -37,8 +41,11 @@ def prove(served: Served, history: History, sessions: Sessions, spark: Spark | N
     one, else by DuckDB's iceberg extension.
     """
     pyiceberg = served.pyiceberg()
-    with sessions.on_lake(served.lake) as writer:
-        moments = play(served, history, writer, pyiceberg)
+    with sessions.on_lake(served.lake) as writer, ExitStack() as stack:
+        clients: dict[str, Client] = {PYICEBERG: PyIcebergWriter(pyiceberg.catalog)}
+        if any(step.by == DUCKDB_ICEBERG for step in history.steps):
+            clients[DUCKDB_ICEBERG] = DuckDBIcebergWriter(stack.enter_context(sessions.on_catalog(served)).conn)
+        moments = play(served, history, writer, clients, pyiceberg)
     # A session of its own: after CHECKPOINT, the session that ran it shows old snapshots under wrong columns.
     with sessions.on_lake(served.lake) as duckdb, sessions.on_catalog(served) as iceberg:
         past = Past(moments, read_snapshots(duckdb.conn))
@@ -49,11 +56,11 @@ def prove(served: Served, history: History, sessions: Sessions, spark: Spark | N
             prove_table(past, table, witnesses, is_forgetful=table.table_id in history.vector_tables)
 
 
-def play(served: Served, history: History, writer: DuckLakeReader, reader: PyIcebergReader) -> list[Moment]:
+def play(served: Served, history: History, writer: DuckLakeReader, clients: Mapping[str, Client], reader: PyIcebergReader) -> list[Moment]:
     """Play the history; after each step the tables it touched must read right."""
     moments: list[Moment] = []
     outside = served.lake.data_path.replace("/data/", "/outside/")
-    for moment in replay(writer.conn, history, outside, PyIcebergWriter(reader.catalog)):
+    for moment in replay(writer.conn, history, outside, clients):
         before = next((seen.lake.tables for seen in reversed(moments) if seen.is_known), {})
         moments.append(moment)
         for table in moment.lake.tables.values() if moment.is_known else ():

@@ -34,18 +34,18 @@ class Client(Protocol):
         ...
 
 
-def replay(conn: DuckDBPyConnection, history: History, outside: str, client: Client | None = None) -> Iterator[Moment]:
+def replay(conn: DuckDBPyConnection, history: History, outside: str, clients: Mapping[str, Client] | None = None) -> Iterator[Moment]:
     """Play a history, giving for each lake snapshot the lake that it left.
 
-    `outside` is a folder for files that the lake takes in, ending in a slash; `client` commits the steps of Iceberg clients.
+    `outside` is a folder for files that the lake takes in, ending in a slash; `clients` commit the steps that are by them.
     """
     conn.execute(f"SET TimeZone = '{history.time_zone}'")
     conn.execute(f"SET VARIABLE outside = '{outside}'")
     before, last = read_head(conn), Lake()
     for step, statements, lake in history.run():
         if step.by is not None:
-            assert client is not None
-            client.commit(step, last)
+            assert clients is not None
+            clients[step.by].commit(step, last)
         else:
             for statement in statements:
                 _execute(conn, statement, is_maintenance=step.is_maintenance)

@@ -43,7 +43,7 @@ class Sessions:
         try:
             conn.execute(attach)
             yield conn
-            conn.execute("USE memory")
+            conn.execute("USE memory.main")
             conn.execute(f"DETACH {name}")
             self.idle.append(conn)
         finally:

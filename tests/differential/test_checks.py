@@ -140,7 +140,7 @@ def test_a_snapshot_too_many_or_too_few_is_found(served: Served, sessions: Sessi
     history = History("UTC", tuple(Step((operation,)) for operation in steps))
     pyiceberg = served.pyiceberg()
     with sessions.on_lake(served.lake) as duckdb:
-        past = Past(play(served, history, duckdb, pyiceberg), read_snapshots(duckdb.conn))
+        past = Past(play(served, history, duckdb, {}, pyiceberg), read_snapshots(duckdb.conn))
     published, table = pyiceberg.catalog.load_table(("main", "t")), past.head.tables[1]
     assert check_snapshot_ids(past, table, published, {2, 4}) == [2, 4]
     assert list(list_appends(past, table, published)) == [2]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.differential.checks.arrow import Dialect, WrongShape, plain_rows
 from tests.differential.checks.blur import blur_rows
 from tests.differential.checks.rows import check_lake_snapshots
+from tests.differential.clients.draw import PYICEBERG
 from tests.differential.generation import history_settings
-from tests.differential.generator.definitions import RenameColumn, RenameTable
+from tests.differential.generator.definitions import PromoteColumn, RenameColumn, RenameTable
 from tests.differential.generator.draw.transactions import breaks_duckdb
 from tests.differential.generator.histories import histories
 from tests.differential.generator.kinds import SCALARS, Column, Listing, Mapping, Scalar, Struct, format_sql_type, quote
@@ -129,6 +130,8 @@ def test_blurring_touches_only_lists_and_maps_of_structs() -> None:
         pytest.param([], [_MERGE], _UPDATE, False, id="merged alone"),
         pytest.param([], [_INSERT], RenameColumn(1, 2, "l" * 64), True, id="a long name"),
         pytest.param([], [_INSERT], RenameColumn(1, 2, "l" * 63), False, id="a name just short enough"),
+        pytest.param([], [_INSERT], PromoteColumn(1, 2, "float64"), True, id="inlined, then double"),
+        pytest.param([], [_INSERT], PromoteColumn(1, 2, "int64"), False, id="inlined, then longer"),
         pytest.param([], [RenameTable(1, "x")], RenameColumn(1, 2, "l"), False, id="renamed, then altered"),
         pytest.param([], [RenameColumn(1, 2, "l")], RenameTable(1, "x"), True, id="altered, then renamed"),
     ],
@@ -146,7 +149,7 @@ def test_histories_reach_every_operation() -> None:
 
     @seed(1)
     @history_settings(1000)
-    @given(histories(wide=True) | histories(wide=True, has_clients=True))
+    @given(histories(wide=True) | histories(wide=True, clients=(PYICEBERG,)))
     def collect(history: History) -> None:
         seen.update(type(operation).__name__ for step in history.steps for operation in step.operations)
 

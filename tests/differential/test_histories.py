@@ -3,6 +3,8 @@
 import pytest
 from hypothesis import given, seed
 
+from tests.differential.clients.draw import PYICEBERG
+from tests.differential.clients.draw_duckdb import DUCKDB_ICEBERG
 from tests.differential.generation import history_settings
 from tests.differential.generator.histories import histories
 from tests.differential.generator.kinds import SCALARS, SPARK_SCALARS
@@ -16,12 +18,12 @@ from tests.support.readers import Served
 from tests.support.spark import Spark
 
 
-def run_block(block: Block, sessions: Sessions, spark: Spark | None, *, has_clients: bool = False) -> None:
+def run_block(block: Block, sessions: Sessions, spark: Spark | None, *clients: str) -> None:
     """Prove a block of histories; a failing one shrinks, and is printed as the SQL that replays it."""
 
     @seed(block.seed)
     @history_settings(block.count, shrink=True)
-    @given(histories(types=SCALARS if spark is None else SPARK_SCALARS, has_clients=has_clients))
+    @given(histories(types=SCALARS if spark is None else SPARK_SCALARS, clients=clients))
     def every_reader_agrees(history: History) -> None:
         with make_lake(sessions.stack) as lake, serve(make_settings(lake)) as server:
             prove(Served(lake, server), history, sessions, spark)
@@ -36,7 +38,13 @@ def test_every_reader_agrees_at_every_snapshot(block: Block, sessions: Sessions)
 
 def test_every_reader_agrees_when_pyiceberg_writes_too(block: Block, sessions: Sessions) -> None:
     """The same, while PyIceberg makes, changes, fills, empties and drops tables between DuckDB's steps."""
-    run_block(block, sessions, None, has_clients=True)
+    run_block(block, sessions, None, PYICEBERG)
+
+
+@pytest.mark.long
+def test_every_reader_agrees_when_duckdb_iceberg_writes_too(block: Block, sessions: Sessions) -> None:
+    """The same, while DuckDB's iceberg extension writes between plain DuckDB's steps, and PyIceberg now and then."""
+    run_block(block, sessions, None, DUCKDB_ICEBERG, DUCKDB_ICEBERG, PYICEBERG)
 
 
 @pytest.mark.spark

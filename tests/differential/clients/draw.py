@@ -1,6 +1,6 @@
 """Draws of steps by PyIceberg: what it has words for, on tables that it can write."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ CLIENT_SCALARS = tuple(
 Maker = Callable[[Draw, Lake], Operation | None]
 
 
-def draw_client_steps(draw: Draw, lake: Lake) -> list[Step]:
+def draw_client_steps(draw: Draw, lake: Lake, _: Sequence[Step]) -> list[Step]:
     """One commit by PyIceberg: of one operation, or a transaction of several on one table: columns first, then rows."""
     shape = draw(st.integers(0, 15))
     if shape < 8:

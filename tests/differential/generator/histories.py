@@ -1,10 +1,11 @@
 """Hypothesis strategies for histories: every draw looks at the model, so every step is one that DuckDB accepts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from tests.differential.clients.draw import CLIENT_SCALARS, draw_client_steps
+from tests.differential.clients.draw import CLIENT_SCALARS, PYICEBERG, draw_client_steps
+from tests.differential.clients.draw_duckdb import DUCKDB_ICEBERG, draw_duckdb_steps
 from tests.differential.generator.definitions import CreateNamespace
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.names import NAMESPACES
@@ -24,19 +25,20 @@ from tests.differential.generator.steps import History, Operation, Step
 
 Draw = st.DrawFn
 Maker = Callable[[Draw, Lake], Operation | None]
+ClientMaker = Callable[[Draw, Lake, Sequence[Step]], list[Step]]
 
 _TIME_ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
 
 
 @st.composite
-def histories(draw: Draw, *, types: tuple[str, ...] = SCALARS, wide: bool | None = None, has_clients: bool = False) -> History:
+def histories(draw: Draw, *, types: tuple[str, ...] = SCALARS, wide: bool | None = None, clients: tuple[str, ...] = ()) -> History:
     """Histories of some six to fourteen steps, over columns of these types and nested ones made of them.
 
-    `wide` adds maintenance of files and snapshots; None: to half of them. `has_clients`: PyIceberg writes every other step.
+    `wide` adds maintenance of files and snapshots; None: to half of them. `clients` write every other step.
     """
-    if has_clients:
+    if clients:
         types = tuple(name for name in types if name in CLIENT_SCALARS)
-    lake, steps = Lake(column_types=types, has_clients=has_clients), list[Step]()
+    lake, steps = Lake(column_types=types, has_clients=bool(clients)), list[Step]()
     wide = draw(st.booleans()) if wide is None else wide
 
     def take(drawn: list[Step]) -> None:
@@ -49,8 +51,8 @@ def histories(draw: Draw, *, types: tuple[str, ...] = SCALARS, wide: bool | None
         take([Step((CreateNamespace(draw(st.sampled_from(NAMESPACES))),))])
     take(tables.draw_new_table(draw, lake))
     for _ in range(draw(st.integers(5, 13))):
-        if has_clients and lake.tables and draw(st.booleans()):
-            take(draw_client_steps(draw, lake))
+        if clients and lake.tables and draw(st.booleans()):
+            take(_CLIENTS[draw(st.sampled_from(clients))](draw, lake, steps))
         else:
             take(_draw_steps(draw, lake, steps, wide))
     return History(draw(st.sampled_from(_TIME_ZONES)), tuple(steps))
@@ -101,6 +103,10 @@ def _draw_maintenance(draw: Draw, lake: Lake) -> Operation:
     return draw(st.sampled_from(choices))
 
 
+_CLIENTS: Mapping[str, ClientMaker] = {
+    PYICEBERG: draw_client_steps,
+    DUCKDB_ICEBERG: draw_duckdb_steps,
+}
 _ROWS: tuple[Maker, ...] = (
     *(rows.draw_insert, rows.draw_insert, rows.draw_insert, rows.draw_added_file),
     *(rows.draw_delete, rows.draw_update, rows.draw_merge),

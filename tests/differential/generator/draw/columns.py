@@ -95,23 +95,23 @@ def draw_drop_field(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_rename_field(draw: Draw, lake: Lake) -> Operation | None:
-    """RENAME COLUMN a.b."""
+    """RENAME COLUMN a.b; a field's default would go by it."""
     found = _draw_struct(draw, lake)
     if found is None:
         return None
     table, path, struct = found
-    field_id, name = draw(st.sampled_from(struct.fields)).column_id, draw(st.sampled_from(free_fields(struct.fields)))
-    return RenameField(table.table_id, path, field_id, name)
+    field, name = draw(st.sampled_from(struct.fields)), draw(st.sampled_from(free_fields(struct.fields)))
+    return RenameField(table.table_id, path, field.column_id, name) if field.initial is None else None
 
 
 def draw_promote_field(draw: Draw, lake: Lake) -> Operation | None:
-    """A wider type of a field."""
+    """A wider type of a field; its default would go by it."""
     targets = [
         PromoteField(table.table_id, path, field.column_id, wider)
         for table in lake.tables.values()
         for path, struct in list_structs(table)
         for field in struct.fields
-        if isinstance(field.kind, Scalar)
+        if isinstance(field.kind, Scalar) and field.initial is None
         for wider in PROMOTIONS.get(field.kind.name, ())
     ]
     return draw(st.sampled_from(targets)) if targets else None

@@ -1,0 +1,102 @@
+"""Draws of steps by DuckDB's iceberg extension 1.5.5: DuckDB's statements, where it has them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from tests.differential.clients.draw import draw_client_column, draw_client_drop, draw_client_promotion, draw_client_table, only
+from tests.differential.clients.shape_operations import TellPartitioning
+from tests.differential.generator.definitions import AddColumn
+from tests.differential.generator.draw import columns, rows, tables
+from tests.differential.generator.draw.tables import Draw, draw_table
+from tests.differential.generator.kinds import Kind, Listing, Mapping, Scalar, Struct
+from tests.differential.generator.layout import SetPartitioning
+from tests.differential.generator.model import Lake
+from tests.differential.generator.operations import Delete, Insert, Merge, Truncate, Update
+from tests.differential.generator.steps import Operation, Step
+
+DUCKDB_ICEBERG = "DuckDB-iceberg"
+Maker = Callable[[Draw, Lake], Operation | None]
+
+
+def draw_duckdb_steps(draw: Draw, lake: Lake, before: Sequence[Step]) -> list[Step]:
+    """One commit: of one operation, or a transaction of several on one table.
+
+    The extension changes no rows of a table that was partitioned anew: it mixes up the specs.
+    """
+    parted = {change.table_id for step in before for change in step.operations if isinstance(change, SetPartitioning | TellPartitioning)}
+    lake = replace(lake, tables={key: table for key, table in lake.tables.items() if key not in parted})
+    if not lake.tables:
+        return []
+    shape = draw(st.integers(0, 7))
+    if shape < 4:
+        shown = _without_comments(lake) if shape == 1 else lake
+        if not shown.tables:
+            return []
+        operation = draw(st.sampled_from(_NAMES if shape == 0 else _COLUMNS if shape == 1 else _ROWS))(draw, shown)
+        return [] if operation is None else [Step((operation,), by=DUCKDB_ICEBERG)]
+    table = draw_table(draw, lake)
+    operations: list[Operation] = []
+    for _ in range(draw(st.integers(1, 3))):
+        operation = draw(st.sampled_from(_ROWS))(draw, only(lake, table.table_id))
+        if operation is not None:
+            operations.append(operation)
+            lake = operation.apply(lake)
+    return [Step(tuple(operations), by=DUCKDB_ICEBERG)] if operations else []
+
+
+def _without_comments(lake: Lake) -> Lake:
+    """The tables whose columns have no comments, which any ALTER of the extension takes away."""
+    plain = {key: table for key, table in lake.tables.items() if all(column.comment is None for column in table.columns)}
+    return replace(lake, tables=plain)
+
+
+def _draw_rows(maker: Maker) -> Maker:
+    """Rows that the extension can write.
+
+    Its delete files lie beside data files, which folders elsewhere forbid; it puts no rows into sorted tables, and takes the NULL of a
+    list or struct with a map in it for a key that is missing.
+    """
+
+    def draw_rows(draw: Draw, lake: Lake) -> Operation | None:
+        operation = maker(draw, lake)
+        assert operation is None or isinstance(operation, Insert | Delete | Truncate | Update | Merge)
+        if operation is None:
+            return None
+        table = lake.tables[operation.table_id]
+        if isinstance(operation, Delete | Truncate):
+            return None if table.has_added_files else operation
+        if table.shown_sorting or any(_has_deep_map(column.kind) for column in table.columns):
+            return None
+        return operation if isinstance(operation, Insert) or not table.has_added_files else None
+
+    return draw_rows
+
+
+def _has_deep_map(kind: Kind, deep: bool = False) -> bool:
+    match kind:
+        case Scalar():
+            return False
+        case Struct(fields):
+            return any(_has_deep_map(part.kind, True) for part in fields)
+        case Listing(element):
+            return _has_deep_map(element, True)
+        case Mapping(_, value):
+            return deep or _has_deep_map(value, True)
+
+
+_ROWS: tuple[Maker, ...] = (
+    *(_draw_rows(rows.draw_insert), _draw_rows(rows.draw_insert), _draw_rows(rows.draw_delete)),
+    *(_draw_rows(rows.draw_update), _draw_rows(rows.draw_merge)),
+)
+
+
+def _draw_column(draw: Draw, lake: Lake) -> Operation | None:
+    """A column of a plain type: the extension adds no others."""
+    operation = draw_client_column(draw, lake)
+    return operation if isinstance(operation, AddColumn) and isinstance(operation.column.kind, Scalar) else None
+
+
+_COLUMNS: tuple[Maker, ...] = (_draw_column, draw_client_promotion, draw_client_drop, columns.draw_rename_column)
+_NAMES: tuple[Maker, ...] = (tables.draw_namespace, draw_client_table, tables.draw_rename_table, tables.draw_drop_table)
