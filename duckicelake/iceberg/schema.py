@@ -14,6 +14,7 @@ from duckicelake.iceberg.types import (
     NestedField,
     PrimitiveType,
     StructType,
+    child_fields,
     format_field,
     parse_fields,
     walk_fields,
@@ -67,6 +68,12 @@ def leaf_fields(schema: Schema) -> Iterator[tuple[int, PrimitiveType]]:
     for _, item in walk_fields(schema.fields):
         if isinstance(item.type, PrimitiveType):
             yield item.field_id, item.type
+
+
+def list_repeated(schema: Schema) -> frozenset[int]:
+    """Ids of the fields within a list or map: a row has any number of their values, and of every other's one."""
+    tops = (item for _, item in walk_fields(schema.fields) if isinstance(item.type, ListType | MapType))
+    return frozenset(item.field_id for top in tops for _, item in walk_fields(child_fields(top.type)))
 
 
 def find_field(schema: Schema, field_id: int) -> NestedField | None:

@@ -15,7 +15,9 @@ from tests.differential.checks.shape import check_shape
 from tests.differential.checks.snapshots import check_increments, check_refs, check_snapshot_ids
 from tests.differential.clients.draw import PYICEBERG
 from tests.differential.clients.draw_duckdb import DUCKDB_ICEBERG
+from tests.differential.clients.draw_spark import SPARK
 from tests.differential.clients.duckdb_iceberg import DuckDBIcebergWriter
+from tests.differential.clients.spark import SparkWriter
 from tests.differential.clients.writer import PyIcebergWriter
 from tests.differential.generator.model import Moment, Table
 from tests.differential.generator.steps import History
@@ -45,6 +47,8 @@ def prove(served: Served, history: History, sessions: Sessions, spark: Spark | N
         clients: dict[str, Client] = {PYICEBERG: PyIcebergWriter(pyiceberg.catalog)}
         if any(step.by == DUCKDB_ICEBERG for step in history.steps):
             clients[DUCKDB_ICEBERG] = DuckDBIcebergWriter(stack.enter_context(sessions.on_catalog(served)).conn)
+        if spark is not None:
+            clients[SPARK] = SparkWriter(served.spark(spark))
         moments = play(served, history, writer, clients, pyiceberg)
     # A session of its own: after CHECKPOINT, the session that ran it shows old snapshots under wrong columns.
     with sessions.on_lake(served.lake) as duckdb, sessions.on_catalog(served) as iceberg:

@@ -5,6 +5,7 @@ from hypothesis import given, seed
 
 from tests.differential.clients.draw import PYICEBERG
 from tests.differential.clients.draw_duckdb import DUCKDB_ICEBERG
+from tests.differential.clients.draw_spark import SPARK
 from tests.differential.generation import history_settings
 from tests.differential.generator.histories import histories
 from tests.differential.generator.kinds import SCALARS, SPARK_SCALARS
@@ -52,3 +53,11 @@ def test_every_reader_agrees_when_duckdb_iceberg_writes_too(block: Block, sessio
 def test_spark_agrees_at_every_snapshot(spark_block: Block, sessions: Sessions, spark: Spark) -> None:
     """Spark shows the same rows as the model, now and at every snapshot."""
     run_block(spark_block, sessions, spark)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_every_reader_agrees_when_spark_writes_too(spark_block: Block, sessions: Sessions, spark: Spark) -> None:
+    """The same, while Spark writes between DuckDB's steps, and the other clients now and then."""
+    run_block(spark_block, sessions, spark, SPARK, SPARK, SPARK, PYICEBERG, DUCKDB_ICEBERG)

@@ -38,8 +38,9 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
 
 
 def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
-    """Change or make several tables, all or none. Raises what `commit_table` raises."""
-    _commit(warehouse, asks)
+    """Change or make several tables, all or none; none at all is nothing to do. Raises what `commit_table` raises."""
+    if asks:
+        _commit(warehouse, asks)
 
 
 def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> LoadedTable | None:

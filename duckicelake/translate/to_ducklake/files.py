@@ -7,11 +7,12 @@ only, and a table's own bounds are forgotten with the first file of a client.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.schema import Schema, leaf_fields, list_repeated
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.writing.rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote, NewRow
 from duckicelake.translate.shape.told_specs import format_partition
@@ -50,6 +51,14 @@ def check_file(taken: TakenFile) -> None:
         raise BadRequest(f"Data file {file.file_path!r} tells of {file.record_count} rows in {file.file_size_in_bytes} bytes.")
 
 
+class _Leaf(NamedTuple):
+    """A primitive at any level, and whether it is within a list or map."""
+
+    field_id: int
+    type: PrimitiveType
+    is_repeated: bool
+
+
 def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: FirstIds) -> list[NewRow]:
     """Return the rows of data files in the order their row ids are given out."""
     numbered = list(enumerate(files, first.data_file_id))
@@ -58,14 +67,15 @@ def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: 
     for taken in files:
         starts.append(next_row_id if taken.first_row_id is None else taken.first_row_id)
         next_row_id += taken.file.record_count
-    types = list(leaf_fields(schema))
+    repeated = list_repeated(schema)
+    leaves = [_Leaf(i, type_, i in repeated) for i, type_ in leaf_fields(schema)]
     size = sum(taken.file.file_size_in_bytes for taken in files)
     return [
         *(
             NewDataFile(i, table_id, taken.file.file_path, taken.file.record_count, taken.file.file_size_in_bytes, start)
             for (i, taken), start in zip(numbered, starts, strict=True)
         ),
-        *(row for i, taken in numbered for row in _to_stats(table_id, i, taken.file, types)),
+        *(row for i, taken in numbered for row in _to_stats(table_id, i, taken.file, leaves)),
         *(_to_note(table_id, i, taken, schema) for i, taken in numbered),
         AddedRows(table_id, next_row_id - first.row_id, size),
         ForgottenBounds(table_id),
@@ -79,9 +89,13 @@ def _to_note(table_id: int, data_file_id: int, taken: TakenFile, schema: Schema)
     return NewFileNote(table_id, data_file_id, taken.spec.spec_id, partition, file.sort_order_id, offsets)
 
 
-def _to_stats(table_id: int, data_file_id: int, file: DataFile, types: Sequence[tuple[int, PrimitiveType]]) -> Iterator[NewColumnStats]:
-    for field_id, type_ in types:
+def _to_stats(table_id: int, data_file_id: int, file: DataFile, leaves: Sequence[_Leaf]) -> Iterator[NewColumnStats]:
+    for field_id, type_, is_repeated in leaves:
         values, nulls = _find_count(file.value_counts, field_id), _find_count(file.null_value_counts, field_id)
+        if values is not None and nulls is not None and not is_repeated:
+            # Iceberg 1.11 leaves out the NULLs of floating-point fields whose struct is NULL, and its readers such rows
+            nulls += max(0, file.record_count - values)
+            values = max(values, file.record_count)
         lower, upper = _find_bounds(file, field_id, type_)
         size, nans = _find_count(file.column_sizes, field_id), _find_count(file.nan_value_counts, field_id)
         is_counted = values is not None and nulls is not None and values >= nulls

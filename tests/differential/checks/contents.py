@@ -97,7 +97,7 @@ def _check_metrics(fields: dict[int, NestedField], data_file: DataFile, leaves: 
     where = data_file.file_path
     for field_id, count in (data_file.null_value_counts or {}).items():
         if field_id in leaves and not leaves[field_id].is_repeated:
-            assert count == leaves[field_id].values.count(None), f"{where}: NULLs of {field_id}"
+            assert count == leaves[field_id].values.count(None), f"{where}: {count} NULLs of {field_id}"
     for field_id, count in (data_file.value_counts or {}).items():
         if field_id in leaves and not leaves[field_id].is_repeated:
             assert count == len(leaves[field_id].values), f"{where}: values of {field_id}"

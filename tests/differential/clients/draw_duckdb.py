@@ -55,8 +55,8 @@ def _without_comments(lake: Lake) -> Lake:
 def _draw_rows(maker: Maker) -> Maker:
     """Rows that the extension can write.
 
-    Its delete files lie beside data files, which folders elsewhere forbid; it puts no rows into sorted tables, and takes the NULL of a
-    list or struct with a map in it for a key that is missing.
+    It changes rows by delete files beside data files, which folders elsewhere forbid, puts no rows into sorted tables, and
+    takes the NULL of a list or struct with a map in it for a key that is missing.
     """
 
     def draw_rows(draw: Draw, lake: Lake) -> Operation | None:
@@ -65,6 +65,8 @@ def _draw_rows(maker: Maker) -> Maker:
         if operation is None:
             return None
         table = lake.tables[operation.table_id]
+        if not isinstance(operation, Insert) and "copy-on-write" in table.properties.values():
+            return None
         if isinstance(operation, Delete | Truncate):
             return None if table.has_added_files else operation
         if table.shown_sorting or any(_has_deep_map(column.kind) for column in table.columns):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from pyiceberg.expressions import IsNull
 
 from tests.support.readers import Served
 from tests.support.spark import Spark
@@ -77,3 +78,14 @@ def test_tables_are_made_from_queries_and_replaced(run: Run) -> None:
         "DROP NAMESPACE {c}.ns",
     ]:
         run(statement)
+
+
+def test_rows_are_found_by_a_field_of_a_struct_that_is_null(served: Served, spark: Spark) -> None:
+    """Spark does not count the NULLs of floating-point fields there, and passed over such files itself."""
+    reader, lake = served.spark(spark), served.lake.duckdb()
+    lake.execute("CREATE TABLE t (id BIGINT, s STRUCT(f DOUBLE))")
+    table = reader.sql_name(("main", "t"))
+    spark.arrow(f"INSERT INTO {table} SELECT id, IF(id % 2 = 0, NULL, named_struct('f', double(id))) FROM range(20)")
+    assert spark.arrow(f"SELECT count(*) AS n FROM {table} WHERE s.f IS NULL")["n"].to_pylist() == [10]
+    assert served.pyiceberg().catalog.load_table(("main", "t")).scan(row_filter=IsNull("s.f")).to_arrow().num_rows == 10
+    assert lake.execute("SELECT count(*) FROM t WHERE s.f IS NULL").fetchone() == (10,)

@@ -125,6 +125,13 @@ def test_a_transaction_over_tables_is_all_or_nothing(client: Client, lake: Fresh
     assert (client.load("t")["properties"]["k"], client.load("u")["properties"]["k"]) == ("v", "v")
 
 
+def test_a_transaction_over_no_table_is_nothing_to_do(client: Client, lake: FreshLake) -> None:
+    """It is no mistake, and changes nothing."""
+    rows = read_rows(lake)
+    assert client.post("transactions/commit", {"table-changes": []}).status == 204
+    assert read_rows(lake) == rows
+
+
 def change(name: str, updates: list[Any], requirements: list[Any] | None = None) -> dict[str, Any]:
     """One table's part of a transaction."""
     return {"identifier": {"namespace": ["main"], "name": name}, "requirements": requirements or [], "updates": updates}

@@ -9,7 +9,7 @@ from duckicelake.iceberg.bounds import encode_value
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.partition import UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.types import NestedField, PrimitiveType
+from duckicelake.iceberg.types import ListType, NestedField, PrimitiveType, StructType
 from duckicelake.lake.writing.rows import AddedRows, ForgottenBounds, NewColumnStats, NewDataFile, NewFileNote
 from duckicelake.translate.to_ducklake.files import FirstIds, TakenFile, add_files, check_file
 
@@ -23,9 +23,9 @@ def file(path: str = "s3://b/t/a.parquet", **more: Any) -> DataFile:
     return DataFile(file_path=path, **known | more)
 
 
-def stats(found: DataFile) -> dict[int, NewColumnStats]:
+def stats(found: DataFile, schema: Schema = SCHEMA) -> dict[int, NewColumnStats]:
     """The statistics that are kept of a file, by column."""
-    rows = add_files(7, [TakenFile(found, UNPARTITIONED)], SCHEMA, FirstIds(3, 0))
+    rows = add_files(7, [TakenFile(found, UNPARTITIONED)], schema, FirstIds(3, 0))
     return {row.column_id: row for row in rows if isinstance(row, NewColumnStats)}
 
 
@@ -45,6 +45,15 @@ def test_counts_are_ducklakes() -> None:
     found = stats(file(value_counts={1: 10}, null_value_counts={1: 4}, column_sizes={1: 33}))
     assert (found[1].value_count, found[1].null_count, found[1].column_size_bytes) == (6, 4, 33)
     assert 2 not in found
+
+
+def test_rows_without_a_value_are_nulls_outside_of_lists_and_maps() -> None:
+    """Iceberg 1.11 does not count those of floating-point fields whose struct is NULL."""
+    inside = (NestedField(4, "f", DOUBLE, False), NestedField(5, "l", ListType(6, DOUBLE, False), False))
+    schema = Schema(0, (NestedField(3, "s", StructType(inside), False),))
+    found = stats(file(value_counts={4: 7, 6: 7}, null_value_counts={4: 1, 6: 1}), schema)
+    assert (found[4].value_count, found[4].null_count) == (6, 4)
+    assert (found[6].value_count, found[6].null_count) == (6, 1)
 
 
 def test_bounds_are_kept_in_pairs() -> None:
