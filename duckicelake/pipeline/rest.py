@@ -57,6 +57,7 @@ class TableHead:
     uuid: str
     refs: Mapping[str, int]
     summaries: Mapping[int, Mapping[str, str]]
+    schema_id: int = 0
     is_partitioned: bool = False
 
     @property
@@ -69,19 +70,23 @@ class Rest:
     """An open REST catalog: its prefix is known, and so is the token if there has to be one."""
 
     base: str
+    catalog: RestCatalog
     token: str | None = None
 
     def load(self, ident: Ident) -> TableHead | None:
         """The table as it is now, None when there is none."""
-        path = f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}?snapshots=refs"
         try:
-            metadata = self.ask("GET", path)["metadata"]
+            metadata = self.load_whole(ident)["metadata"]
         except NoSuchTable:
             return None
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
         summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata.get("snapshots", ())}
         spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
-        return TableHead(metadata["table-uuid"], refs, summaries, bool(spec["fields"]))
+        return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], bool(spec["fields"]))
+
+    def load_whole(self, ident: Ident) -> Any:
+        """The answer that describes the table, with the snapshots that refs name. Raises: NoSuchTable."""
+        return self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}?snapshots=refs")
 
     def commit(self, changes: Sequence[Mapping[str, Any]]) -> None:
         """Commit to all the tables at once.
@@ -95,7 +100,9 @@ class Rest:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Send one request and return the JSON of its answer; a refusal is one of our errors."""
-        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {self.token}"} if self.token else {})
+        headers = {"content-type": "application/json"}
+        if self.token is not None:
+            headers |= {"authorization": f"Bearer {self.token}", "x-iceberg-access-delegation": "vended-credentials"}
         return _send(urllib.request.Request(f"{self.base}/{path}", _encode(body), headers, method=method))
 
 
@@ -107,9 +114,9 @@ def open_rest(catalog: RestCatalog) -> Rest:
     base = f"{catalog.uri.rstrip('/')}/v1"
     token = None if catalog.credential is None else _fetch_token(base, catalog.credential)
     query = urllib.parse.urlencode({"warehouse": catalog.warehouse})
-    config = Rest(base, token).ask("GET", f"config?{query}")
+    config = Rest(base, catalog, token).ask("GET", f"config?{query}")
     prefix = {**config.get("defaults", {}), **config.get("overrides", {})}.get("prefix")
-    return Rest(f"{base}/{_quote(prefix)}" if prefix else base, token)
+    return Rest(f"{base}/{_quote(prefix)}" if prefix else base, catalog, token)
 
 
 def _fetch_token(base: str, credential: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version as read_version
 
 from py4j.protocol import Py4JJavaError
@@ -15,7 +16,7 @@ from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitSta
 from duckicelake.pipeline.ingest.evolution import Change, plan_evolution
 from duckicelake.pipeline.ingest.merging import find_latest, format_merge
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
-from duckicelake.pipeline.ingest.publishing import publish
+from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_encoding, check_rows, survey
 from duckicelake.pipeline.ingest.source import Reading, choose_columns, list_again, list_files, open_reading
@@ -172,8 +173,8 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
         _prepare(desk, options, plan)
         outcome = _stage(stage, options, plan, report.run_id)
         list_again(desk.spark, options.source, plan.reading.files)
-        desk.tell("publish")
-        publish(desk.connect, outcome.staged, lambda: _is_in_ledger(desk, options.table, report.run_id))
+        has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
+        Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
     except CommitStateUnknown:
         # What is staged may be what becomes visible.
         raise

@@ -42,6 +42,7 @@ class Staged:
     branch: str
     head: int
     summary: Mapping[str, str]
+    schema_id: int = 0
 
     @property
     def added(self) -> int:
@@ -125,7 +126,7 @@ class Stage:
         head = table.refs.get(self.branch)
         if head is None:
             raise CommitFailed(f"the branch {self.branch} of {ident} was removed")
-        return Staged(ident, table.uuid, base, self.branch, head, table.summaries.get(head, {}))
+        return Staged(ident, table.uuid, base, self.branch, head, table.summaries.get(head, {}), table.schema_id)
 
     def _load(self, ident: Ident) -> TableHead:
         table = self.rest.load(ident)
