@@ -210,9 +210,11 @@ def ingest(
     source: Annotated[str, typer.Argument(help="A file, a folder, a pattern, or a URI that Spark can read.")],
     table: Annotated[str, typer.Argument(help="namespace.table; made when it is missing.")],
     form: Annotated[str, typer.Option("--format", help="auto, csv, json (lines), parquet, orc.")] = "auto",
-    mode: Annotated[str, typer.Option(help="append, overwrite-partitions, upsert.")] = "append",
-    key: Annotated[str, typer.Option(help="Columns by which upsert knows a row: a,b.")] = "",
-    order_by: Annotated[str | None, typer.Option(help="Of several rows with one key, the last by this column counts.")] = None,
+    mode: Annotated[str, typer.Option(help="append, overwrite-partitions, upsert, scd2.")] = "append",
+    key: Annotated[str, typer.Option(help="Columns by which upsert and scd2 know a row: a,b.")] = "",
+    order_by: Annotated[
+        str | None, typer.Option(help="Of rows with one key the last by this column counts; scd2: from when on a row holds.")
+    ] = None,
     schema: Annotated[str | None, typer.Option(help="The columns of the files: 'id BIGINT NOT NULL, name STRING'.")] = None,
     evolve: Annotated[str, typer.Option(help="What may change of the table's columns: fail, add, widen (and add).")] = "fail",
     changed: Annotated[str, typer.Option(help="A file that was taken and is another one now: refuse, skip, take.")] = "refuse",
@@ -235,7 +237,7 @@ def ingest(
     if find_spec("pyspark") is None:
         raise SettingsError("Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'")
     from duckicelake.commands.pipeline import Machine, find_catalog, report_ingest  # noqa: PLC0415  PySpark is an extra
-    from duckicelake.pipeline.ingest.arguments import read_options, read_pairs  # noqa: PLC0415  the same
+    from duckicelake.pipeline.ingest.options import read_options, read_pairs  # noqa: PLC0415  the same
 
     options = read_options(source, table, locals())
     catalog = find_catalog(lambda: _find_facts(home, config, warehouse), uri, warehouse, credential)

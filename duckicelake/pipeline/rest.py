@@ -52,13 +52,17 @@ def parse_ident(text: str) -> Ident:
 
 @dataclass(frozen=True, slots=True)
 class TableHead:
-    """What a commit has to know of a table: which one it is, where its refs are, and what their snapshots say of themselves."""
+    """What a commit has to know of a table: which one it is, where its refs are, and what their snapshots say of themselves.
+
+    `partitions` are like `bucket[16](id)`, `order` like `identity(id) desc`, in lower case.
+    """
 
     uuid: str
     refs: Mapping[str, int]
     summaries: Mapping[int, Mapping[str, str]]
     schema_id: int = 0
-    is_partitioned: bool = False
+    partitions: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
 
     @property
     def main(self) -> int | None:
@@ -81,8 +85,8 @@ class Rest:
             return None
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
         summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata.get("snapshots", ())}
-        spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
-        return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], bool(spec["fields"]))
+        shape = _read_partitions(metadata), _read_order(metadata)
+        return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], *shape)
 
     def load_whole(self, ident: Ident) -> Any:
         """The answer that describes the table, with the snapshots that refs name. Raises: NoSuchTable."""
@@ -104,6 +108,22 @@ class Rest:
         if self.token is not None:
             headers |= {"authorization": f"Bearer {self.token}", "x-iceberg-access-delegation": "vended-credentials"}
         return _send(urllib.request.Request(f"{self.base}/{path}", _encode(body), headers, method=method))
+
+
+def _read_partitions(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
+    return tuple(_name_term(metadata, field) for field in spec["fields"] if field["transform"] != "void")
+
+
+def _read_order(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    order = next(order for order in metadata["sort-orders"] if order["order-id"] == metadata["default-sort-order-id"])
+    return tuple(f"{_name_term(metadata, field)} {field['direction']}" for field in order["fields"])
+
+
+def _name_term(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> str:
+    schema = next(schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
+    column = next((column["name"] for column in schema["fields"] if column["id"] == field.get("source-id")), "?")
+    return f"{field['transform']}({column})".lower()
 
 
 def open_rest(catalog: RestCatalog) -> Rest:

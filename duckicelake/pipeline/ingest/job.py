@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.ingest.evolution import Change, plan_evolution
-from duckicelake.pipeline.ingest.merging import find_latest, format_merge
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
@@ -22,6 +21,8 @@ from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count,
 from duckicelake.pipeline.ingest.source import Reading, choose_columns, list_again, list_files, open_reading
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import format_columns, format_create, format_order, parse_columns, quote, quote_ident
+from duckicelake.pipeline.ingest.versions import add_validity, drop_validity
+from duckicelake.pipeline.ingest.writing import check_count, write_target
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
 
@@ -47,10 +48,14 @@ class Desk:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is going to do; `ledger` is where the ledger's main was when the files were chosen."""
+    """What a run is going to do: `incoming` are the files' columns, `made` those of the table if it has to be made.
+
+    `ledger` is where the ledger's main was when the files were chosen.
+    """
 
     reading: Reading
     incoming: StructType
+    made: StructType
     target: StructType | None
     changes: Sequence[Change]
     ledger: int | None
@@ -58,7 +63,7 @@ class Plan:
     def describe(self, options: IngestOptions) -> tuple[str, ...]:
         """The plan in words, a line for each step."""
         size = sum(file.size_bytes for file in self.reading.files)
-        shape = f"create {options.table} ({format_columns(self.incoming)})" if self.target is None else f"{options.table} is there"
+        shape = f"create {options.table} ({format_columns(self.made)})" if self.target is None else f"{options.table} is there"
         steps = [f"take {len(self.reading.files)} files of {self.reading.form}, {size} bytes", shape]
         if self.target is None and options.partition_by:
             steps.append(f"partitioned by {', '.join(field.sql for field in options.partition_by)}")
@@ -146,18 +151,27 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     check_encoding(reading)
     head = rest.load(options.table)
     _check_target(head, options)
-    target = None if head is None else desk.spark.table(desk.name(options.table)).schema
+    target = None if head is None else _find_columns(desk, options)
     given = None if options.schema is None else parse_columns(options.schema)
     incoming = choose_columns(reading, given, target, options.evolve)
     changes = () if target is None else plan_evolution(target, incoming, options.evolve)
-    return Plan(reading, incoming, target, changes, base)
+    made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
+    return Plan(reading, incoming, made, target, changes, base)
+
+
+def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
+    """The columns of the target that come from files."""
+    columns = desk.spark.table(desk.name(options.table)).schema
+    return drop_validity(columns) if options.mode is Mode.scd2 else columns
 
 
 def _check_target(head: TableHead | None, options: IngestOptions) -> None:
-    if head is not None and (options.partition_by or options.sort_by):
-        raise BadRequest(f"{options.table} is there; --partition-by and --sort-by are for new tables")
-    is_partitioned = bool(options.partition_by) if head is None else head.is_partitioned
-    if options.mode is Mode.overwrite_partitions and not is_partitioned:
+    partitions, order = (tuple(field.term for field in asked) for asked in (options.partition_by, options.sort_by))
+    if head is not None and partitions not in ((), head.partitions):
+        raise BadRequest(f"{options.table} is there and partitioned by {', '.join(head.partitions) or 'nothing'}; alter it yourself")
+    if head is not None and order not in ((), head.order):
+        raise BadRequest(f"{options.table} is there and ordered by {', '.join(head.order) or 'nothing'}; alter it yourself")
+    if options.mode is Mode.overwrite_partitions and not (partitions if head is None else head.partitions):
         raise BadRequest(f"{options.table} has no partitions: all of its rows would be overwritten")
 
 
@@ -171,7 +185,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
         discard_stale(stage.rest, table, datetime.now(UTC))
     try:
         _prepare(desk, options, plan)
-        outcome = _stage(stage, options, plan, report.run_id)
+        outcome = _stage(desk, stage, options, plan, report.run_id)
         list_again(desk.spark, options.source, plan.reading.files)
         has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
         Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
@@ -200,7 +214,7 @@ def _prepare(desk: Desk, options: IngestOptions, plan: Plan) -> None:
     if plan.target is None:
         desk.tell(f"create {options.table}")
         desk.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(map(quote, (desk.catalog, *options.table.namespace)))}")
-        desk.spark.sql(format_create(desk.name(options.table), format_columns(plan.incoming), options.partition_by))
+        desk.spark.sql(format_create(desk.name(options.table), format_columns(plan.made), options.partition_by))
         for statement in format_order(desk.name(options.table), options.sort_by):
             desk.spark.sql(statement)
     for change in plan.changes:
@@ -209,42 +223,27 @@ def _prepare(desk: Desk, options: IngestOptions, plan: Plan) -> None:
     desk.spark.sql(format_create(desk.name(options.table.beside(LEDGER)), LEDGER_COLUMNS))
 
 
-def _stage(stage: Stage, options: IngestOptions, plan: Plan, run_id: str) -> Outcome:
+def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, run_id: str) -> Outcome:
     """Everything on branches, counted: what went in is what comes out."""
     ledger = stage.open(options.table.beside(LEDGER))
     if ledger.base != plan.ledger:
         raise CommitFailed(f"another run of ingest wrote to {options.table}")
     target = stage.open(options.table)
-    columns = stage.spark.table(quote_ident(stage.catalog, options.table)).schema
+    columns = _find_columns(desk, options)
     if plan_evolution(columns, plan.incoming, Evolve.widen):
         raise CommitFailed(f"the columns of {options.table} are others than they were made for this run")
-    checked = check_rows(plan.reading, plan.incoming, columns, options.key)
+    needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
+    checked = check_rows(plan.reading, plan.incoming, columns, needed)
     stage.tell("count rows")
-    outcome = Outcome([], survey(checked))
+    outcome = Outcome([], survey(checked, plan.reading))
     if options.max_quarantined is not None and outcome.bad > options.max_quarantined:
         raise BadRequest(f"{outcome.bad} rows are bad, more than --max-quarantined {options.max_quarantined}; nothing was taken")
     good = outcome.rows_in - outcome.bad
-    target, superseded = _write_target(stage, options, target, checked, good)
+    target, superseded = write_target(stage, options, target, checked, good)
     staged = [target, _write_ledger(stage, ledger, plan, outcome.counts, run_id)]
     if outcome.bad:
         staged.append(_write_quarantine(stage, options.table.beside(QUARANTINE), checked, outcome.bad, run_id))
     return replace(outcome, staged=staged, superseded=superseded)
-
-
-def _write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: Checked, good: int) -> tuple[Staged, int]:
-    if options.mode is Mode.upsert:
-        latest = find_latest(checked.good(), options.key, options.order_by)
-        applied = latest.count()
-        latest.createOrReplaceTempView(f"latest_{stage.branch}")
-        stage.run(options.table, format_merge(stage.name(options.table), f"latest_{stage.branch}", options.key))
-        return stage.look(options.table, opened.base), good - applied
-    if options.mode is Mode.overwrite_partitions:
-        stage.overwrite_partitions(options.table, checked.good())
-    else:
-        stage.append(options.table, checked.good())
-    written = stage.look(options.table, opened.base)
-    check_count(written, good)
-    return written, 0
 
 
 def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str, Count], run_id: str) -> Staged:
@@ -266,12 +265,9 @@ def _write_quarantine(stage: Stage, ident: Ident, checked: Checked, bad: int, ru
     return written
 
 
-def check_count(written: Staged, expected: int) -> None:
-    """Raises: BadRequest: what was written is not what was counted in the files."""
-    if written.added != expected:
-        raise BadRequest(f"{written.ident}: {written.added} rows were written and {expected} counted in the files; nothing was taken")
-
-
 def _is_in_ledger(desk: Desk, table: Ident, run_id: str) -> bool:
-    ledger = desk.spark.table(desk.name(table.beside(LEDGER)))
-    return bool(ledger.where(ledger["run_id"] == run_id).limit(1).collect())
+    try:
+        ledger = desk.spark.table(desk.name(table.beside(LEDGER)))
+        return bool(ledger.where(ledger["run_id"] == run_id).limit(1).collect())
+    except (PySparkException, Py4JJavaError) as error:
+        raise CommitStateUnknown(f"nobody knows whether the commit landed: {explain(error)}") from error

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
-from duckicelake.errors import CommitFailed, CommitStateUnknown
+from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.ingest.rebasing import Target, rebase
 from duckicelake.pipeline.ingest.staging import Staged
 from duckicelake.pipeline.jars import Progress
@@ -42,8 +42,15 @@ class Publisher:
             try:
                 return commit_once(self.connect, [first, *others], self.has_landed)
             except CommitFailed:
-                first = self._rebase()
+                first = self._follow()
         raise CommitFailed(f"{self.staged[0].ident} is written to all the time")
+
+    def _follow(self) -> dict[str, Any]:
+        try:
+            return self._rebase()
+        except CatalogError as error:
+            # Whatever is in the way, beginning anew is another one.
+            raise CommitFailed(error.message) from error
 
     def _rebase(self) -> dict[str, Any]:
         rest, target = self.connect(), self.staged[0]

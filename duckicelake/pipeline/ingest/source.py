@@ -42,8 +42,9 @@ def list_files(spark: SparkSession, source: str, ledger: DataFrame | None, chang
     Raises: BadRequest: there is no such path, or a file that was taken is another one now
     """
     listed = _list(spark, source)
-    known = spark.createDataFrame([], "uri string, size_bytes bigint, modified_ms bigint") if ledger is None else ledger
-    seen = known.groupBy("uri").agg(F.collect_set(F.struct("size_bytes", "modified_ms")).alias("seen"))
+    if ledger is None:
+        return _collect(listed.orderBy("uri"))
+    seen = ledger.groupBy("uri").agg(F.collect_set(F.struct("size_bytes", "modified_ms")).alias("seen"))
     same = F.array_contains("seen", F.struct("size_bytes", "modified_ms"))
     found = listed.join(seen, "uri", "left").where(F.col("seen").isNull() | ~same).orderBy("uri")
     rows = found.select("uri", "size_bytes", "modified_ms", F.col("seen").isNotNull().alias("is_changed")).collect()
@@ -56,9 +57,13 @@ def list_files(spark: SparkSession, source: str, ledger: DataFrame | None, chang
     return [SourceFile(row.uri, row.size_bytes, row.modified_ms) for row in rows if not row.is_changed or changed is Changed.take]
 
 
+def _collect(listed: DataFrame) -> list[SourceFile]:
+    return [SourceFile(row.uri, row.size_bytes, row.modified_ms) for row in listed.collect()]
+
+
 def list_again(spark: SparkSession, source: str, files: Iterable[SourceFile]) -> None:
     """Raises: BadRequest: one of the files is gone or has changed since it was listed."""
-    now = {SourceFile(row.uri, row.size_bytes, row.modified_ms) for row in _list(spark, source).collect()}
+    now = set(_collect(_list(spark, source)))
     lost = [file.uri for file in files if file not in now]
     if lost:
         raise BadRequest(f"{lost[0]} changed or vanished while it was read; nothing was taken, run again")

@@ -36,6 +36,13 @@ class PartitionField:
         number = "" if self.number is None else f"{self.number}, "
         return f"{self.transform}({number}{quote(self.column)})"
 
+    @property
+    def term(self) -> str:
+        """As `TableHead` says it."""
+        transform = "identity" if self.transform is None else self.transform.removesuffix("s") if self.number is None else self.transform
+        number = "" if self.number is None else f"[{self.number}]"
+        return f"{transform}{number}({self.column})".lower()
+
 
 @dataclass(frozen=True, slots=True)
 class SortField:
@@ -47,6 +54,11 @@ class SortField:
     @property
     def sql(self) -> str:
         return f"{quote(self.column)} {'DESC' if self.descending else 'ASC'}"
+
+    @property
+    def term(self) -> str:
+        """As `TableHead` says it."""
+        return f"identity({self.column}) {'desc' if self.descending else 'asc'}".lower()
 
 
 def quote(name: str) -> str:

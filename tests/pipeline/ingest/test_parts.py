@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable
-from duckicelake.pipeline.ingest.arguments import read_pairs
 from duckicelake.pipeline.ingest.job import explain
-from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, find_format
+from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, find_format, read_pairs
 from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.source import SourceFile, choose_format
@@ -99,8 +98,10 @@ def test_options_that_contradict_each_other_are_refused() -> None:
     ident = parse_ident("a.b")
     with pytest.raises(BadRequest, match="needs --key"):
         IngestOptions("x", ident, mode=Mode.upsert)
-    with pytest.raises(BadRequest, match="belong to --mode upsert"):
+    with pytest.raises(BadRequest, match="belong to --mode upsert and scd2"):
         IngestOptions("x", ident, key=("id",))
+    with pytest.raises(BadRequest, match="scd2 needs --order-by"):
+        IngestOptions("x", ident, mode=Mode.scd2, key=("id",))
     with pytest.raises(BadRequest, match="attempts"):
         IngestOptions("x", ident, attempts=0)
     assert read_pairs(["sep==", "a="]) == {"sep": "=", "a": ""}

@@ -6,7 +6,7 @@ from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest.evolution import EvolutionRefused
 from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, Mode
 from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.target import parse_partitions
+from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from tests.pipeline.ingest.mill import TABLE, Mill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -135,11 +135,17 @@ def test_a_file_that_changed_is_not_taken_twice(mill: Mill) -> None:
 def test_partitions_are_overwritten(mill: Mill) -> None:
     """Those that the files have rows of, and no others; a table without partitions would lose everything."""
     mill.write("a.csv", "id,city\n1,x\n2,y\n")
-    mill.run(partition_by=parse_partitions("city"))
-    mill.write("b.csv", "id,city\n3,y\n4,y\n")
-    done = mill.run(mode=Mode.overwrite_partitions)
-    assert done.rows_out == 2
-    assert mill.rows() == [(1, "x"), (3, "y"), (4, "y")]
+    shape = {"partition_by": parse_partitions("city, bucket(4, id)"), "sort_by": parse_order("id desc")}
+    mill.run(**shape)
+    with pytest.raises(BadRequest, match=r"partitioned by identity\(city\), bucket\[4\]\(id\); alter"):
+        mill.run(changed=Changed.take, **shape | {"partition_by": parse_partitions("city")}, source=str(mill.write("z.csv", "id,city\n")))
+    (mill.folder / "z.csv").unlink()
+    mill.write("b.csv", "id,city\n2,y\n4,y\n")
+    mill.run(mode=Mode.overwrite_partitions, **shape)
+    mill.write("c.csv", "id,city\n2,y\n3,y\n4,y\n")
+    done = mill.run(mode=Mode.overwrite_partitions, **shape)
+    assert done.rows_out == 3
+    assert mill.rows() == [(1, "x"), (2, "y"), (3, "y"), (4, "y")]
     assert mill.find_summary("trips")["duckicelake.run-id"] == done.run_id
     with pytest.raises(BadRequest, match="no partitions"):
         mill.run(mode=Mode.overwrite_partitions, table=TABLE.beside("_2"))
@@ -176,3 +182,35 @@ def test_too_many_bad_rows_stop_the_run(mill: Mill) -> None:
     with pytest.raises(BadRequest, match="1 rows are bad, more than --max-quarantined 0"):
         mill.run(schema="id BIGINT", max_quarantined=0)
     assert mill.run().rows_quarantined == 1
+
+
+def test_versions_say_when_they_held(mill: Mill) -> None:
+    """Several in one file, then a later one; what changes nothing makes none; what comes late stops the run."""
+    options = {"mode": Mode.scd2, "key": ("id",), "order_by": "at"}
+    mill.write("a.csv", "id,name,at\n1,a,2026-01-01\n1,b,2026-02-01\n1,b,2026-03-01\n2,x,2026-01-01\n3,y,\n")
+    first = mill.run(**options)
+    assert (first.rows_in, first.rows_out, first.rows_quarantined, first.rows_superseded) == (5, 3, 1, 1)
+    mill.write("b.csv", "id,name,at\n1,b,2026-04-01\n2,z,2026-05-01\n2,w,2026-06-01\n4,n,2026-01-01\n")
+    second = mill.run(**options)
+    assert (second.rows_in, second.rows_out, second.rows_superseded) == (4, 3, 1)
+    shown = "id, name, strftime(valid_from, '%m'), strftime(valid_to, '%m'), is_current"
+    expected = [
+        *[(1, "a", "01", "02", False), (1, "b", "02", None, True)],
+        *[(2, "w", "06", None, True), (2, "x", "01", "05", False), (2, "z", "05", "06", False)],
+        (4, "n", "01", None, True),
+    ]
+    assert mill.rows(columns=shown) == expected
+    mill.write("c.csv", "id,name,at\n2,late,2026-05-15\n")
+    with pytest.raises(BadRequest, match=r"the rows of id = 2 hold from the same at or from before"):
+        mill.run(**options)
+    assert mill.rows(columns=shown) == expected
+
+
+def test_a_key_that_the_table_has_twice_stops_an_upsert(mill: Mill) -> None:
+    """Which of them would be the one?"""
+    mill.write("a.csv", "id,name\n1,a\n1,b\n")
+    mill.run()
+    mill.write("b.csv", "id,name\n1,c\n")
+    with pytest.raises(BadRequest, match="several rows of one key"):
+        mill.run(mode=Mode.upsert, key=("id",))
+    assert mill.rows() == [(1, "a"), (1, "b")]

@@ -28,6 +28,7 @@ def test_partitions_are_read_in_icebergs_words() -> None:
         PartitionField("x"),
         PartitionField("a b", "years"),
     )
+    assert [field.term for field in fields[:4]] == ["day(seen)", "bucket[16](id)", "identity(city)", "truncate[4](name)"]
     assert [field.sql for field in fields[:4]] == ["days(`seen`)", "bucket(16, `id`)", "`city`", "truncate(4, `name`)"]
 
 
