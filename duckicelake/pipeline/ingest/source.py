@@ -1,8 +1,8 @@
 """Which files there are, and how they are read: all by Spark, so that every file system it knows is a source."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -70,7 +70,7 @@ def list_again(spark: SparkSession, source: str, files: Iterable[SourceFile]) ->
 
 
 def _list(spark: SparkSession, source: str) -> DataFrame:
-    where = source if "://" in source or source.startswith("file:") else str(Path(source).absolute())
+    where = _find_root(source)
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
         found = reader.load(where)
@@ -150,9 +150,15 @@ def open_reading(spark: SparkSession, options: IngestOptions, files: Sequence[So
 
 
 def _find_base(source: str, files: Sequence[SourceFile]) -> str | None:
-    if any(letter in source for letter in _GLOB) or not any("=" in part for file in files for part in file.path.split("/")[:-1]):
-        return None
-    return source if "://" in source or source.startswith("file:") else str(Path(source).absolute())
+    """The folder below which names like `day=2026-03-01` are columns; None when there are none."""
+    root = _find_root(source)
+    start = root.removeprefix("file:").replace("///", "/").rstrip("/") + "/"
+    inner = [file.path.partition(start)[2] for file in files]
+    return root if any("=" in part for path in inner for part in path.split("/")[:-1]) else None
+
+
+def _find_root(source: str) -> str:
+    return source if "://" in source or source.startswith("file:") else os.path.abspath(source)
 
 
 def choose_columns(reading: Reading, given: StructType | None, target: StructType | None, evolve: Evolve) -> StructType:

@@ -3,16 +3,18 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable
+from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.ingest.job import explain
 from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, find_format, read_pairs
 from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.source import SourceFile, choose_format
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_run_id
+from duckicelake.pipeline.objects import open_objects
 from duckicelake.pipeline.rest import Ident, Rest, open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog
 from tests.rest.serving import WAREHOUSE
@@ -118,6 +120,17 @@ def test_the_report_is_json_and_knows_its_time() -> None:
     assert (told["job"], told["status"], told["rows_in"]) == ("ingest", "done", 3)
     assert list(told["seconds"]) == ["list", "publish"]
     assert heard == ["list", "publish", "list"]
+
+
+def test_objects_in_folders_are_read_and_written(tmp_path: Path) -> None:
+    """By path or URI; what is not there and what is no store is said."""
+    objects = open_objects(str(tmp_path), NOBODY, {})
+    objects.write(str(tmp_path / "a b"), b"x")
+    assert objects.read(f"file://{tmp_path}/a b") == objects.read(f"file:{tmp_path}/a b") == b"x"
+    with pytest.raises(ServiceUnavailable, match="cannot read"):
+        objects.read(str(tmp_path / "none"))
+    with pytest.raises(Unsupported, match="neither on S3 nor in a folder"):
+        open_objects("gs://bucket/x", NOBODY, {})
 
 
 def test_javas_traces_are_left_out() -> None:

@@ -174,6 +174,8 @@ def test_orc_and_folders_of_values_are_read(mill: Mill) -> None:
     assert mill.run().rows_out == 1
     assert mill.rows(columns="id, name, city") == [(1, "a", "x")]
     assert mill.run(form=Format.orc).status == Status.nothing_new
+    alone = mill.write("day=1/a.csv", "id\n1\n")
+    assert "(`id` int)" in mill.run(source=str(alone), table=TABLE.beside("_2"), dry_run=True).plan[1]
 
 
 def test_too_many_bad_rows_stop_the_run(mill: Mill) -> None:
