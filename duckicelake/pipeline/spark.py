@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 from collections.abc import Generator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,25 @@ _SECONDS_TO_STOP = 20
 
 @dataclass(frozen=True, slots=True)
 class SparkPlan:
-    """How big the session is and where its jars, logs and scratch files lie."""
+    """How big the session is and where its jars, logs and scratch files lie.
+
+    `master` None: this machine, with `threads`. `conf` is Spark's own and stronger than ours.
+    """
 
     cache: Path
     scratch: Path
     threads: int = 2
     driver_memory: str = "1g"
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class RestCatalog:
-    """How Spark reaches one Iceberg REST catalog and the store behind it; None leaves a setting out."""
+    """How Spark reaches one Iceberg REST catalog and the store behind it; None leaves a setting out.
+
+    With a `credential` (`id:secret`) the catalog gives the keys to the store.
+    """
 
     uri: str
     warehouse: str
@@ -45,6 +53,7 @@ class RestCatalog:
     s3_region: str | None = None
     s3_access_key_id: str | None = None
     s3_secret_access_key: str | None = None
+    credential: str | None = None
 
 
 @contextlib.contextmanager
@@ -87,8 +96,11 @@ def _catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
         "client.region": catalog.s3_region,
         "s3.access-key-id": catalog.s3_access_key_id,
         "s3.secret-access-key": catalog.s3_secret_access_key,
+        "credential": catalog.credential,
     }
-    if catalog.s3_endpoint is None:
+    if catalog.credential is not None:
+        settings |= {"scope": "catalog", "header.X-Iceberg-Access-Delegation": "vended-credentials"}
+    elif catalog.s3_endpoint is None:
         settings["io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"
     return {key: setting for key, setting in settings.items() if setting is not None}
 
@@ -99,7 +111,7 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
     log_settings.write_text(_LOG_SETTINGS)
     options = [f"-Dlog4j2.configurationFile={log_settings.as_uri()}", "-Duser.timezone=UTC", "-XX:+UseSerialGC", *java_options]
     return {
-        "spark.master": f"local[{plan.threads}]",
+        "spark.master": plan.master or f"local[{plan.threads}]",
         "spark.driver.memory": plan.driver_memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -113,6 +125,7 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **plan.conf,
     }
 
 

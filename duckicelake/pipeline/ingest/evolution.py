@@ -1,0 +1,141 @@
+"""What has to change of a table before it can take rows of other columns: a pure decision."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.options import Evolve
+from duckicelake.pipeline.ingest.target import format_type, quote
+
+_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_FITS: dict[type[DataType], tuple[type[DataType], ...]] = {
+    ByteType: (ShortType, IntegerType, LongType, FloatType, DoubleType),
+    ShortType: (IntegerType, LongType, FloatType, DoubleType),
+    IntegerType: (LongType, DoubleType),
+    FloatType: (DoubleType,),
+}
+_PROMOTIONS: dict[type[DataType], type[DataType]] = {IntegerType: LongType, FloatType: DoubleType}
+
+
+class EvolutionRefused(BadRequest):
+    """The files have columns that the table may not take; the message names the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of the table's columns: a new one, or a wider type."""
+
+    path: tuple[str, ...]
+    type: str
+    is_new: bool
+
+    def format_alter(self, table: str) -> str:
+        """The statement that makes it."""
+        column = ".".join(map(quote, self.path))
+        return f"ALTER TABLE {table} " + (f"ADD COLUMN {column} {self.type}" if self.is_new else f"ALTER COLUMN {column} TYPE {self.type}")
+
+    def __str__(self) -> str:
+        return f"{'add' if self.is_new else 'widen'} {'.'.join(self.path)} {self.type}"
+
+
+def plan_evolution(current: StructType, incoming: StructType, policy: Evolve) -> tuple[Change, ...]:
+    """The changes that let a table of the columns `current` take rows of the columns `incoming`, by name, without losing a value.
+
+    Raises: EvolutionRefused: the policy does not allow it, or no change would do
+    """
+    missing = [field.name for field in current.fields if not field.nullable and _find(incoming, field.name) is None]
+    if missing:
+        raise EvolutionRefused(f"column {missing[0]} must have a value, and the files do not have it: every row would be refused")
+    return tuple(_compare_structs(current, incoming, policy, ()))
+
+
+def _compare_structs(current: StructType, incoming: StructType, policy: Evolve, path: tuple[str, ...]) -> Iterator[Change]:
+    _check_distinct(incoming, path)
+    for field in incoming.fields:
+        here = (*path, field.name)
+        known = _find(current, field.name)
+        if known is not None:
+            yield from _compare(known.dataType, field.dataType, policy, (*path, known.name))
+        elif policy is Evolve.fail:
+            raise EvolutionRefused(f"column {_join(here)} is not in the table; --evolve add adds it")
+        elif not isinstance(field.dataType, NullType):
+            yield Change(here, format_type(field.dataType), is_new=True)
+
+
+def _compare(current: DataType, incoming: DataType, policy: Evolve, path: tuple[str, ...]) -> Iterator[Change]:
+    if isinstance(current, StructType) and isinstance(incoming, StructType):
+        yield from _compare_structs(current, incoming, policy, path)
+    elif isinstance(current, ArrayType) and isinstance(incoming, ArrayType):
+        yield from _compare_inner(current.elementType, incoming.elementType, (*path, "element"))
+    elif isinstance(current, MapType) and isinstance(incoming, MapType):
+        yield from _compare_inner(current.keyType, incoming.keyType, (*path, "key"))
+        yield from _compare_inner(current.valueType, incoming.valueType, (*path, "value"))
+    elif not fits(incoming, current):
+        yield _widen(current, incoming, policy, path)
+
+
+def _compare_inner(current: DataType, incoming: DataType, path: tuple[str, ...]) -> Iterator[Change]:
+    changes = list(_compare(current, incoming, Evolve.widen, path))
+    if changes:
+        raise EvolutionRefused(f"column {_join(path)}: what is inside lists and maps is not changed; alter the table yourself")
+    yield from ()
+
+
+def _widen(current: DataType, incoming: DataType, policy: Evolve, path: tuple[str, ...]) -> Change:
+    difference = f"column {_join(path)}: the files have {incoming.simpleString()}, the table has {current.simpleString()}"
+    if not is_promotion(current, incoming):
+        raise EvolutionRefused(f"{difference}, and neither holds all values of the other; give --schema, or another table")
+    if policy is not Evolve.widen:
+        raise EvolutionRefused(f"{difference}; --evolve widen makes it wider")
+    return Change(path, incoming.simpleString(), is_new=False)
+
+
+def fits(incoming: DataType, current: DataType) -> bool:
+    """Whether every value of the one type is one of the other."""
+    if isinstance(incoming, NullType) or (type(incoming) is type(current) and not isinstance(current, DecimalType)):
+        return True
+    if isinstance(current, DecimalType):
+        digits = _DIGITS.get(type(incoming))
+        if isinstance(incoming, DecimalType):
+            return current.scale >= incoming.scale and current.precision - current.scale >= incoming.precision - incoming.scale
+        return digits is not None and current.precision - current.scale >= digits
+    return type(current) in _FITS.get(type(incoming), ())
+
+
+def is_promotion(current: DataType, incoming: DataType) -> bool:
+    """Whether Iceberg lets a column of the first type become one of the second."""
+    if isinstance(current, DecimalType) and isinstance(incoming, DecimalType):
+        return current.scale == incoming.scale and incoming.precision > current.precision
+    return _PROMOTIONS.get(type(current)) is type(incoming)
+
+
+def _check_distinct(columns: StructType, path: tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for name in columns.names:
+        if name.lower() in seen:
+            raise EvolutionRefused(f"the files have two columns {_join((*path, name))}, in whatever case")
+        seen.add(name.lower())
+
+
+def _find(columns: StructType, name: str) -> StructField | None:
+    return next((field for field in columns.fields if field.name.lower() == name.lower()), None)
+
+
+def _join(path: tuple[str, ...]) -> str:
+    return ".".join(path)

@@ -1,0 +1,273 @@
+"""The job itself: look, plan, stage on branches, count, and publish everything in one commit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version as read_version
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
+from duckicelake.pipeline.ingest.evolution import Change, plan_evolution
+from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
+from duckicelake.pipeline.ingest.publishing import Publisher
+from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
+from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_encoding, check_rows, survey
+from duckicelake.pipeline.ingest.source import Reading, choose_columns, list_again, list_files, open_reading
+from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
+from duckicelake.pipeline.ingest.target import format_columns, format_create, format_order, parse_columns, quote, quote_ident
+from duckicelake.pipeline.ingest.versions import add_validity, drop_validity
+from duckicelake.pipeline.ingest.writing import check_count, write_target
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.rest import Ident, Rest, TableHead
+
+LEDGER, QUARANTINE = "__ingested", "__quarantine"
+LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint, quarantined bigint, run_id string, ingested_at timestamp"
+
+EXPLAINED_LINES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What a run works with: Spark, the catalog under its name there and over REST, and who hears of each step before it is taken."""
+
+    spark: SparkSession
+    catalog: str
+    connect: Callable[[], Rest]
+    tell: Progress
+
+    def name(self, ident: Ident) -> str:
+        """A table in Spark's SQL."""
+        return quote_ident(self.catalog, ident)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is going to do: `incoming` are the files' columns, `made` those of the table if it has to be made.
+
+    `ledger` is where the ledger's main was when the files were chosen.
+    """
+
+    reading: Reading
+    incoming: StructType
+    made: StructType
+    target: StructType | None
+    changes: Sequence[Change]
+    ledger: int | None
+
+    def describe(self, options: IngestOptions) -> tuple[str, ...]:
+        """The plan in words, a line for each step."""
+        size = sum(file.size_bytes for file in self.reading.files)
+        shape = f"create {options.table} ({format_columns(self.made)})" if self.target is None else f"{options.table} is there"
+        steps = [f"take {len(self.reading.files)} files of {self.reading.form}, {size} bytes", shape]
+        if self.target is None and options.partition_by:
+            steps.append(f"partitioned by {', '.join(field.sql for field in options.partition_by)}")
+        steps += [f"{change} in {options.table}" for change in self.changes]
+        by = f" by {', '.join(options.key)}" if options.key else ""
+        return (*steps, f"{options.mode} the rows{by}; bad ones go to {options.table.beside(QUARANTINE)}, one commit for all")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was staged: the branches, the target's first when it has one, and the counts."""
+
+    staged: Sequence[Staged]
+    counts: Mapping[str, Count]
+    superseded: int = 0
+
+    @property
+    def rows_in(self) -> int:
+        return sum(count.rows for count in self.counts.values())
+
+    @property
+    def bad(self) -> int:
+        return sum(count.bad for count in self.counts.values())
+
+
+class SparkFailed(CatalogError):
+    """Spark could not read or write something; the message begins with its own words."""
+
+
+def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False) -> Report:
+    """Take every file of the source that was not taken yet, and say what became of the rows.
+
+    Raises: CatalogError: nothing was taken, for the reason that it says; CommitStateUnknown: nobody knows, and running again finds out
+    """
+    watch = Stopwatch(desk.tell)
+    try:
+        report = _ingest(replace(desk, tell=watch.tell), options, _begin(options), dry_run)
+        return replace(report, seconds=watch.read())
+    except (PySparkException, Py4JJavaError) as error:
+        raise SparkFailed(f"{explain(error)}\nNothing was taken.") from error
+
+
+def explain(error: Exception) -> str:
+    """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("at ", "...", "JVM stacktrace"))]
+    causes = [line for line in said[EXPLAINED_LINES:] if line.startswith("Caused by")]
+    return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]])
+
+
+def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -> Report:
+    for attempt in range(1, options.attempts + 1):
+        rest = desk.connect()
+        desk.tell(f"list {options.source}")
+        plan = _look(desk, rest, options)
+        if plan is None:
+            return replace(report, status=Status.nothing_new)
+        files = plan.reading.files
+        report = replace(report, files=len(files), bytes=sum(file.size_bytes for file in files), plan=plan.describe(options))
+        if dry_run:
+            return report
+        try:
+            return _attempt(desk, options, plan, replace(report, attempts=attempt))
+        except CommitFailed as error:
+            desk.tell(f"again, because {error.message}")
+    raise CommitFailed(f"{options.table} was changed by others during each of {options.attempts} attempts; nothing was taken")
+
+
+def _begin(options: IngestOptions) -> Report:
+    versions = {"duckicelake": read_version("duckicelake"), "pyspark": read_version("pyspark")}
+    run_id = make_run_id(datetime.now(UTC))
+    return Report(run_id, str(options.table), options.source, options.mode, Status.planned, versions=versions)
+
+
+def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
+    """The plan, None when there is nothing to take."""
+    head = rest.load(options.table.beside(LEDGER))
+    base = None if head is None else head.main
+    name = desk.name(options.table.beside(LEDGER))
+    ledger = None if base is None else desk.spark.read.option("versionAsOf", base).table(name)
+    files = list_files(desk.spark, options.source, ledger, options.changed)
+    if not files:
+        return None
+    reading = open_reading(desk.spark, options, files)
+    check_encoding(reading)
+    head = rest.load(options.table)
+    _check_target(head, options)
+    target = None if head is None else _find_columns(desk, options)
+    given = None if options.schema is None else parse_columns(options.schema)
+    incoming = choose_columns(reading, given, target, options.evolve)
+    changes = () if target is None else plan_evolution(target, incoming, options.evolve)
+    made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
+    return Plan(reading, incoming, made, target, changes, base)
+
+
+def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
+    """The columns of the target that come from files."""
+    columns = desk.spark.table(desk.name(options.table)).schema
+    return drop_validity(columns) if options.mode is Mode.scd2 else columns
+
+
+def _check_target(head: TableHead | None, options: IngestOptions) -> None:
+    partitions, order = (tuple(field.term for field in asked) for asked in (options.partition_by, options.sort_by))
+    if head is not None and partitions not in ((), head.partitions):
+        raise BadRequest(f"{options.table} is there and partitioned by {', '.join(head.partitions) or 'nothing'}; alter it yourself")
+    if head is not None and order not in ((), head.order):
+        raise BadRequest(f"{options.table} is there and ordered by {', '.join(head.order) or 'nothing'}; alter it yourself")
+    if options.mode is Mode.overwrite_partitions and not (partitions if head is None else head.partitions):
+        raise BadRequest(f"{options.table} has no partitions: all of its rows would be overwritten")
+
+
+def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> Report:
+    branch = f"{BRANCH_PREFIX}{report.run_id}_{report.attempts}"
+    properties = {"duckicelake.job": "ingest", "duckicelake.run-id": report.run_id}
+    properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
+    stage = Stage(desk.spark, desk.catalog, desk.connect(), branch, properties, desk.tell)
+    tables = [options.table, options.table.beside(LEDGER), options.table.beside(QUARANTINE)]
+    for table in tables:
+        discard_stale(stage.rest, table, datetime.now(UTC))
+    try:
+        _prepare(desk, options, plan)
+        outcome = _stage(desk, stage, options, plan, report.run_id)
+        list_again(desk.spark, options.source, plan.reading.files)
+        has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
+        Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
+    except CommitStateUnknown:
+        # What is staged may be what becomes visible.
+        raise
+    except BaseException:
+        for table in tables:
+            with suppress(CatalogError, OSError):
+                discard(stage.rest, table, [branch])
+        raise
+    desk.tell("published")
+    return replace(
+        report,
+        status=Status.done,
+        rows_in=outcome.rows_in,
+        rows_out=outcome.rows_in - outcome.bad - outcome.superseded,
+        rows_quarantined=outcome.bad,
+        rows_superseded=outcome.superseded,
+        snapshots={str(one.ident): one.head for one in outcome.staged},
+    )
+
+
+def _prepare(desk: Desk, options: IngestOptions, plan: Plan) -> None:
+    """Make the tables that are missing and the columns that the target lacks."""
+    if plan.target is None:
+        desk.tell(f"create {options.table}")
+        desk.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(map(quote, (desk.catalog, *options.table.namespace)))}")
+        desk.spark.sql(format_create(desk.name(options.table), format_columns(plan.made), options.partition_by))
+        for statement in format_order(desk.name(options.table), options.sort_by):
+            desk.spark.sql(statement)
+    for change in plan.changes:
+        desk.tell(f"{change} in {options.table}")
+        desk.spark.sql(change.format_alter(desk.name(options.table)))
+    desk.spark.sql(format_create(desk.name(options.table.beside(LEDGER)), LEDGER_COLUMNS))
+
+
+def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, run_id: str) -> Outcome:
+    """Everything on branches, counted: what went in is what comes out."""
+    ledger = stage.open(options.table.beside(LEDGER))
+    if ledger.base != plan.ledger:
+        raise CommitFailed(f"another run of ingest wrote to {options.table}")
+    target = stage.open(options.table)
+    columns = _find_columns(desk, options)
+    if plan_evolution(columns, plan.incoming, Evolve.widen):
+        raise CommitFailed(f"the columns of {options.table} are others than they were made for this run")
+    needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
+    checked = check_rows(plan.reading, plan.incoming, columns, needed)
+    stage.tell("count rows")
+    outcome = Outcome([], survey(checked, plan.reading))
+    if options.max_quarantined is not None and outcome.bad > options.max_quarantined:
+        raise BadRequest(f"{outcome.bad} rows are bad, more than --max-quarantined {options.max_quarantined}; nothing was taken")
+    good = outcome.rows_in - outcome.bad
+    target, superseded = write_target(stage, options, target, checked, good)
+    staged = [target, _write_ledger(stage, ledger, plan, outcome.counts, run_id)]
+    if outcome.bad:
+        staged.append(_write_quarantine(stage, options.table.beside(QUARANTINE), checked, outcome.bad, run_id))
+    return replace(outcome, staged=staged, superseded=superseded)
+
+
+def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str, Count], run_id: str) -> Staged:
+    none, now = Count(0, 0), datetime.now(UTC)
+    taken = [(file, counts.get(file.uri, none)) for file in plan.reading.files]
+    rows = [(file.uri, file.size_bytes, file.modified_ms, count.rows, count.bad, run_id, now) for file, count in taken]
+    stage.append(opened.ident, stage.spark.createDataFrame(rows, LEDGER_COLUMNS))
+    written = stage.look(opened.ident, opened.base)
+    check_count(written, len(rows))
+    return written
+
+
+def _write_quarantine(stage: Stage, ident: Ident, checked: Checked, bad: int, run_id: str) -> Staged:
+    stage.spark.sql(format_create(quote_ident(stage.catalog, ident), QUARANTINE_COLUMNS))
+    opened = stage.open(ident)
+    stage.append(ident, checked.bad(run_id))
+    written = stage.look(ident, opened.base)
+    check_count(written, bad)
+    return written
+
+
+def _is_in_ledger(desk: Desk, table: Ident, run_id: str) -> bool:
+    try:
+        ledger = desk.spark.table(desk.name(table.beside(LEDGER)))
+        return bool(ledger.where(ledger["run_id"] == run_id).limit(1).collect())
+    except (PySparkException, Py4JJavaError) as error:
+        raise CommitStateUnknown(f"nobody knows whether the commit landed: {explain(error)}") from error

@@ -1,0 +1,132 @@
+"""What can be asked of `ingest`, as values and as the words of the command line."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.target import PartitionField, SortField, parse_order, parse_partitions
+from duckicelake.pipeline.rest import Ident, parse_ident
+
+Word = TypeVar("Word", bound=StrEnum)
+
+FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".orc": "orc"}
+PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
+
+
+class Format(StrEnum):
+    """What the files are; `auto` goes by the end of their names."""
+
+    auto = "auto"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+    orc = "orc"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the files do not say of what types their values are."""
+        return self in (Format.csv, Format.json)
+
+
+class Mode(StrEnum):
+    """What becomes of rows that are there."""
+
+    append = "append"
+    overwrite_partitions = "overwrite-partitions"
+    upsert = "upsert"
+    scd2 = "scd2"
+
+
+class Evolve(StrEnum):
+    """What may change of the table's columns."""
+
+    fail = "fail"
+    add = "add"
+    widen = "widen"
+
+
+class Changed(StrEnum):
+    """What to do with a file that was taken before and is another one now."""
+
+    refuse = "refuse"
+    skip = "skip"
+    take = "take"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """One call of the job."""
+
+    source: str
+    table: Ident
+    form: Format = Format.auto
+    mode: Mode = Mode.append
+    evolve: Evolve = Evolve.fail
+    changed: Changed = Changed.refuse
+    schema: str | None = None
+    partition_by: tuple[PartitionField, ...] = ()
+    sort_by: tuple[SortField, ...] = ()
+    key: tuple[str, ...] = ()
+    order_by: str | None = None
+    max_quarantined: int | None = None
+    attempts: int = 5
+    reading: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.mode in (Mode.upsert, Mode.scd2) and not self.key:
+            raise BadRequest(f"{self.mode} needs --key: the columns by which a row is known")
+        if self.mode is Mode.scd2 and self.order_by is None:
+            raise BadRequest("scd2 needs --order-by: the column that says from when on a row holds")
+        if self.mode not in (Mode.upsert, Mode.scd2) and (self.key or self.order_by):
+            raise BadRequest("--key and --order-by belong to --mode upsert and scd2")
+        if self.attempts < 1:
+            raise BadRequest("--attempts begins at 1")
+
+
+def find_format(name: str) -> Format | None:
+    """Return what a file is by the end of its name, None when that does not say."""
+    name = name.lower()
+    for packing in PACKED:
+        name = name.removesuffix(packing)
+    return next((Format(form) for end, form in FORMATS.items() if name.endswith(end)), None)
+
+
+def read_options(source: str, table: str, given: Mapping[str, Any]) -> IngestOptions:
+    """Return the options; `given` has the command's parameters by name.
+
+    Raises: BadRequest: a word or a part is none that the job knows
+    """
+    return IngestOptions(
+        source=source,
+        table=parse_ident(table),
+        form=_read_word(Format, "format", given["form"]),
+        mode=_read_word(Mode, "mode", given["mode"]),
+        evolve=_read_word(Evolve, "evolve", given["evolve"]),
+        changed=_read_word(Changed, "changed", given["changed"]),
+        schema=given["schema"],
+        partition_by=parse_partitions(given["partition_by"]) if given["partition_by"] else (),
+        sort_by=parse_order(given["sort_by"]) if given["sort_by"] else (),
+        key=tuple(name.strip() for name in given["key"].split(",") if name.strip()),
+        order_by=given["order_by"],
+        max_quarantined=given["max_quarantined"],
+        reading=read_pairs(given["option"]),
+    )
+
+
+def read_pairs(texts: Sequence[str] | None) -> dict[str, str]:
+    """Return `name=value` texts as a mapping. Raises: BadRequest: one has no `=`."""
+    pairs = [text.partition("=") for text in texts or ()]
+    wrong = next((name for name, equals, _ in pairs if not equals or not name), None)
+    if wrong is not None:
+        raise BadRequest(f"{wrong!r} is no NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _read_word(words: type[Word], option: str, text: str) -> Word:
+    try:
+        return words(text)
+    except ValueError as error:
+        raise BadRequest(f"--{option} {text} is none of {', '.join(words)}") from error

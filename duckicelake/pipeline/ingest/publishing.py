@@ -1,0 +1,95 @@
+"""The one moment at which a run becomes visible: all its tables in one commit, once, or not at all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown
+from duckicelake.pipeline.ingest.rebasing import Target, rebase
+from duckicelake.pipeline.ingest.staging import Staged
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.objects import open_objects
+from duckicelake.pipeline.rest import Rest
+
+REBASES = 10
+PATIENCE_SECONDS = 60.0
+_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """What is staged, the target first; how the catalog is reached, and how a run knows that it is in the ledger.
+
+    `appends` True: the target's rows may follow whatever others wrote meanwhile.
+    """
+
+    connect: Callable[[], Rest]
+    staged: Sequence[Staged]
+    has_landed: Callable[[], bool]
+    appends: bool
+    tell: Progress
+
+    def publish(self) -> None:
+        """Move main of every table to its branch.
+
+        Raises: CommitFailed: somebody else moved one of them, and nothing was done;
+            CommitStateUnknown: nobody answered for as long as the patience lasts
+        """
+        first, *others = [one.format_change() for one in self.staged]
+        for _ in range(REBASES if self.appends else 1):
+            self.tell("publish")
+            try:
+                return commit_once(self.connect, [first, *others], self.has_landed)
+            except CommitFailed:
+                first = self._follow()
+        raise CommitFailed(f"{self.staged[0].ident} is written to all the time")
+
+    def _follow(self) -> dict[str, Any]:
+        try:
+            return self._rebase()
+        except CatalogError as error:
+            # Whatever is in the way, beginning anew is another one.
+            raise CommitFailed(error.message) from error
+
+    def _rebase(self) -> dict[str, Any]:
+        rest, target = self.connect(), self.staged[0]
+        moved = next((one.ident for one in self.staged[1:] if _find_main(rest, one) != one.base), None)
+        if moved is not None or not self.appends:
+            raise CommitFailed(f"others wrote to {moved or target.ident}")
+        self.tell(f"follow {target.ident}")
+        answer = rest.load_whole(target.ident)
+        given = dict(answer.get("config") or {})
+        for keys in answer.get("storage-credentials") or ():
+            given |= keys["config"]
+        location = answer["metadata"]["location"]
+        return rebase(Target(answer["metadata"], open_objects(location, rest.catalog, given)), target)
+
+
+def _find_main(rest: Rest, staged: Staged) -> int | None:
+    table = rest.load(staged.ident)
+    return None if table is None else table.main
+
+
+def commit_once(
+    connect: Callable[[], Rest], changes: Sequence[dict[str, Any]], has_landed: Callable[[], bool], patience: float = PATIENCE_SECONDS
+) -> None:
+    """Send a commit until it is known what became of it.
+
+    Raises: CommitFailed: it was refused and nothing was done; CommitStateUnknown: nobody answered for as long as the patience lasts
+    """
+    until = monotonic() + patience
+    while True:
+        try:
+            connect().commit(changes)
+        except CommitFailed:
+            # An earlier request of ours may have done it, its answer lost.
+            if has_landed():
+                return
+            raise
+        except CommitStateUnknown:
+            if monotonic() > until:
+                raise
+            sleep(_PAUSE_SECONDS)
+        else:
+            return

@@ -1,0 +1,141 @@
+"""Rows of files as rows of the table, the bad ones apart, and how many of both each file has."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyarrow import ArrowInvalid, orc, parquet
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.options import Format
+from duckicelake.pipeline.ingest.source import RAW, Reading
+from duckicelake.pipeline.ingest.target import quote
+
+REASON, FILE, ROW = "__duckicelake_reason", "__duckicelake_file", "__duckicelake_row"
+QUARANTINE_COLUMNS = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
+MALFORMED = "the line is malformed: its values do not have the types of the columns, or there are too many or too few"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many rows a file has, and how many of them are bad."""
+
+    rows: int
+    bad: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Every row of the files once: the table's columns, where it comes from, and why it is bad, if it is.
+
+    `may_be_bad` False: no row can be, so nobody has to look.
+    """
+
+    rows: DataFrame
+    columns: Sequence[str]
+    may_be_bad: bool
+
+    def good(self) -> DataFrame:
+        """What goes to the table."""
+        rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad else self.rows
+        return rows.select(*map(quote, self.columns))
+
+    def bad(self, run_id: str) -> DataFrame:
+        """What goes to the quarantine."""
+        row = F.to_json(F.struct(*map(quote, self.columns)), {"ignoreNullFields": "false"})
+        return self.rows.where(F.col(REASON).isNotNull()).select(
+            F.coalesce(F.col(RAW), row).alias("raw"),
+            F.col(REASON).alias("reason"),
+            F.col(FILE).alias("source_file"),
+            F.col(ROW).alias("row_index"),
+            F.lit(run_id).alias("run_id"),
+            F.current_timestamp().alias("quarantined_at"),
+        )
+
+
+def check_rows(reading: Reading, incoming: StructType, target: StructType, key: Sequence[str]) -> Checked:
+    """The rows under the table's names and types; those that are malformed or lack a value that they must have are bad."""
+    read, meta = reading.read(incoming), F.col("_metadata")
+    names = {field.name.lower(): field for field in (incoming if reading.form.is_text else read.schema).fields}
+    keys = {name.lower() for name in key}
+    required = [field.name for field in target.fields if not field.nullable or field.name.lower() in keys]
+    columns: list[Column] = []
+    for field in target.fields:
+        own = names.get(field.name.lower())
+        value = F.lit(None) if own is None else F.col(quote(own.name))
+        is_same = own is not None and (own.dataType == field.dataType or _is_nested(field.dataType))
+        columns.append((value if is_same else value.cast(field.dataType)).alias(field.name))
+    raw = F.col(RAW) if reading.form.is_text else F.lit(None).cast("string").alias(RAW)
+    row_index = meta["row_index"] if reading.form is Format.parquet else F.lit(None).cast("bigint")
+    rows = read.select(*columns, raw, meta["file_path"].alias(FILE), row_index.alias(ROW))
+    return Checked(rows.withColumn(REASON, _find_reason(required)), target.names, reading.form.is_text or bool(required))
+
+
+def _is_nested(form: DataType) -> bool:
+    # A cast goes by position; the writer goes by name.
+    return isinstance(form, StructType | ArrayType | MapType)
+
+
+def _find_reason(required: Sequence[str]) -> Column:
+    reason = F.when(F.col(RAW).isNotNull(), MALFORMED)
+    for name in required:
+        reason = reason.when(F.col(quote(name)).isNull(), f"column {name} must have a value")
+    return reason
+
+
+def survey(checked: Checked, reading: Reading) -> Mapping[str, Count]:
+    """How many rows each file has; files without rows need not be in it. Files whose rows need no look are asked for their count alone.
+
+    Raises: BadRequest: a file is not what it seems to be
+    """
+    if not checked.may_be_bad:
+        told = _read_footers(reading)
+        if told is not None:
+            return told
+        counted = checked.rows.groupBy(FILE).agg(F.count("*").alias("n"), F.lit(0).alias("bad"))
+    else:
+        # Spark finds a malformed line only if it needs the columns, so they are all needed.
+        every = F.to_json(F.struct(*map(quote, checked.columns)))
+        counted = checked.rows.groupBy(FILE).agg(
+            F.count("*").alias("n"),
+            F.count_if(F.col(REASON).isNotNull()).alias("bad"),
+            F.bit_xor(F.xxhash64(every)).alias("all"),
+        )
+    return {row[FILE]: Count(row["n"], row["bad"]) for row in counted.collect()}
+
+
+def _read_footers(reading: Reading) -> Mapping[str, Count] | None:
+    """What files on this machine say of themselves, None when some are elsewhere: Spark would go through all their rows."""
+    paths = {file.uri: find_local_path(file.path) for file in reading.files}
+    if any(path is None for path in paths.values()):
+        return None
+    return {uri: Count(_read_footer(reading.form, path), 0) for uri, path in paths.items() if path is not None}
+
+
+def find_local_path(uri: str) -> Path | None:
+    """Return where a file lies on this machine, None when it does not."""
+    if not uri.startswith("file:"):
+        return None
+    path = Path("/" + uri.removeprefix("file:").lstrip("/"))
+    return path if path.is_file() else None
+
+
+def _read_footer(form: Format, path: Path) -> int:
+    try:
+        return parquet.read_metadata(path).num_rows if form is Format.parquet else orc.ORCFile(path).nrows
+    except (OSError, ArrowInvalid) as error:
+        raise BadRequest(f"{path} cannot be read: {error}") from error
+
+
+def check_encoding(reading: Reading) -> None:
+    """Raises: BadRequest: a file is not in UTF-8, and no option says what it is in."""
+    encoding = next((one for name, one in reading.options.items() if name.lower() in ("encoding", "charset")), "utf-8")
+    if not reading.form.is_text or encoding.lower() not in ("utf-8", "utf8"):
+        return
+    lines = reading.spark.read.text(reading.paths).select(F.col("_metadata.file_path").alias(FILE), "value")
+    wrong = lines.where(~F.is_valid_utf8("value")).limit(1).collect()
+    if wrong:
+        raise BadRequest(f"{wrong[0][FILE]} is not in UTF-8; say what it is in: --option encoding=ISO-8859-1")

@@ -1,0 +1,164 @@
+"""What a run has written and nobody sees yet: a branch of each table it is about."""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from duckicelake.errors import CommitFailed
+from duckicelake.pipeline.ingest.target import quote, quote_ident
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.rest import Ident, Rest, TableHead
+
+BRANCH_PREFIX = "ingest_"
+STALE = timedelta(hours=24)
+_TIME = "%Y%m%dT%H%M%S"
+
+
+def make_run_id(now: datetime) -> str:
+    """A new run's id, which says when it began."""
+    return f"{now:{_TIME}}_{secrets.token_hex(4)}"
+
+
+def is_stale(branch: str, now: datetime) -> bool:
+    """Whether a branch was left by a run that began so long ago that it cannot be at work any more."""
+    began = branch.removeprefix(BRANCH_PREFIX).partition("_")[0]
+    try:
+        return branch.startswith(BRANCH_PREFIX) and datetime.strptime(began, _TIME).replace(tzinfo=UTC) < now - STALE
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A table, the snapshot of main that the branch grew from, and where the branch is now."""
+
+    ident: Ident
+    uuid: str
+    base: int | None
+    branch: str
+    head: int
+    summary: Mapping[str, str]
+    schema_id: int = 0
+
+    @property
+    def added(self) -> int:
+        """How many rows the last write added."""
+        return int(self.summary.get("added-records", "0"))
+
+    def format_change(self) -> dict[str, Any]:
+        """Main goes where the branch is, if it is still where it was; the branch goes."""
+        return {
+            "identifier": format_identifier(self.ident),
+            "requirements": [
+                {"type": "assert-table-uuid", "uuid": self.uuid},
+                {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": self.base},
+                {"type": "assert-ref-snapshot-id", "ref": self.branch, "snapshot-id": self.head},
+            ],
+            "updates": [
+                {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": self.head},
+                {"action": "remove-snapshot-ref", "ref-name": self.branch},
+            ],
+        }
+
+
+def format_identifier(ident: Ident) -> dict[str, Any]:
+    """A table as REST names it."""
+    return {"namespace": list(ident.namespace), "name": ident.name}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a run writes; `tell` hears of each effect before it is."""
+
+    spark: SparkSession
+    catalog: str
+    rest: Rest
+    branch: str
+    properties: Mapping[str, str]
+    tell: Progress
+
+    def name(self, ident: Ident) -> str:
+        """The branch in Spark's SQL."""
+        return quote_ident(self.catalog, ident, self.branch)
+
+    def open(self, ident: Ident) -> Staged:
+        """Grow the branch from main as it is.
+
+        Raises: CommitFailed: main moved meanwhile
+        """
+        self.tell(f"branch {ident}")
+        before = self._load(ident)
+        self.spark.sql(f"ALTER TABLE {quote_ident(self.catalog, ident)} CREATE BRANCH {quote(self.branch)}")
+        opened = self.look(ident, before.main)
+        if before.main is not None and opened.head != before.main:
+            raise CommitFailed(f"{ident} changed while a branch was made")
+        return opened
+
+    def append(self, ident: Ident, rows: DataFrame) -> None:
+        """Write rows to the branch."""
+        self.tell(f"write {ident}")
+        self._writer(ident, rows).append()
+
+    def overwrite_partitions(self, ident: Ident, rows: DataFrame) -> None:
+        """Write rows to the branch in place of those of the same partitions."""
+        self.tell(f"write {ident}")
+        self._writer(ident, rows).overwritePartitions()
+
+    def run(self, ident: Ident, statement: str) -> None:
+        """Change the branch by a statement."""
+        self.tell(f"write {ident}")
+        names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in self.properties.items()}
+        for name, value in names.items():
+            self.spark.conf.set(name, value)
+        try:
+            self.spark.sql(statement)
+        finally:
+            for name in names:
+                self.spark.conf.unset(name)
+
+    def look(self, ident: Ident, base: int | None) -> Staged:
+        """The branch as it is now. Raises: CommitFailed: somebody removed it."""
+        table = self._load(ident)
+        head = table.refs.get(self.branch)
+        if head is None:
+            raise CommitFailed(f"the branch {self.branch} of {ident} was removed")
+        return Staged(ident, table.uuid, base, self.branch, head, table.summaries.get(head, {}), table.schema_id)
+
+    def _load(self, ident: Ident) -> TableHead:
+        table = self.rest.load(ident)
+        if table is None:
+            raise CommitFailed(f"{ident} was dropped")
+        return table
+
+    def _writer(self, ident: Ident, rows: DataFrame) -> Any:
+        writer = rows.writeTo(self.name(ident))
+        for name, value in self.properties.items():
+            writer = writer.option(f"snapshot-property.{name}", value)
+        return writer
+
+
+def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
+    """Remove branches of a table, those that are there."""
+    table = rest.load(ident)
+    found = [] if table is None else [branch for branch in branches if branch in table.refs]
+    if table is not None and found:
+        rest.commit(
+            [
+                {
+                    "identifier": format_identifier(ident),
+                    "requirements": [{"type": "assert-table-uuid", "uuid": table.uuid}],
+                    "updates": [{"action": "remove-snapshot-ref", "ref-name": branch} for branch in found],
+                }
+            ]
+        )
+
+
+def discard_stale(rest: Rest, ident: Ident, now: datetime) -> None:
+    """Remove what runs left behind that were killed long ago."""
+    table = rest.load(ident)
+    if table is not None:
+        discard(rest, ident, [branch for branch in table.refs if is_stale(branch, now)])

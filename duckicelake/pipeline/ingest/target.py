@@ -1,0 +1,155 @@
+"""The shape of a target table as Spark's SQL: names, partitions, order; pure."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import ArrayType, ByteType, DataType, MapType, NullType, ShortType, StructField, StructType
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.rest import Ident
+
+_PARTITION = re.compile(r"\s*(?:(?P<transform>[a-z]+)\s*\(\s*(?:(?P<number>\d+)\s*,\s*)?(?P<inner>[^(),]+?)\s*\)|(?P<column>[^(),]+?))\s*")
+_SORT = re.compile(r"\s*(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?\s*", re.IGNORECASE)
+_OUTER_COMMA = re.compile(r",(?![^(]*\))")
+_NUMBERED = ("bucket", "truncate")
+_TRANSFORMS = {
+    **{f"{unit}{plural}": f"{unit}s" for unit in ("year", "month", "day", "hour") for plural in ("", "s")},
+    "bucket": "bucket",
+    "truncate": "truncate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One field of the partitions: a column, or Spark's name of a transform with its number and column."""
+
+    column: str
+    transform: str | None = None
+    number: int | None = None
+
+    @property
+    def sql(self) -> str:
+        if self.transform is None:
+            return quote(self.column)
+        number = "" if self.number is None else f"{self.number}, "
+        return f"{self.transform}({number}{quote(self.column)})"
+
+    @property
+    def term(self) -> str:
+        """As `TableHead` says it."""
+        transform = "identity" if self.transform is None else self.transform.removesuffix("s") if self.number is None else self.transform
+        number = "" if self.number is None else f"[{self.number}]"
+        return f"{transform}{number}({self.column})".lower()
+
+
+@dataclass(frozen=True, slots=True)
+class SortField:
+    """One column of the order in which rows are written."""
+
+    column: str
+    descending: bool = False
+
+    @property
+    def sql(self) -> str:
+        return f"{quote(self.column)} {'DESC' if self.descending else 'ASC'}"
+
+    @property
+    def term(self) -> str:
+        """As `TableHead` says it."""
+        return f"identity({self.column}) {'desc' if self.descending else 'asc'}".lower()
+
+
+def quote(name: str) -> str:
+    """A name as Spark's SQL takes it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_ident(catalog: str, ident: Ident, branch: str | None = None) -> str:
+    """A table of a catalog, or a branch of it, as Spark's SQL and writers take it."""
+    parts = [catalog, *ident.namespace, ident.name, *([] if branch is None else [f"branch_{branch}"])]
+    return ".".join(map(quote, parts))
+
+
+def parse_partitions(text: str) -> tuple[PartitionField, ...]:
+    """Read `day(seen), bucket(16, id), city`. Raises: BadRequest: names the part that is none"""
+    return tuple(_parse_partition(part) for part in _split(text))
+
+
+def _parse_partition(text: str) -> PartitionField:
+    found = _PARTITION.fullmatch(text)
+    if found is None:
+        raise BadRequest(
+            f"{text.strip()!r} is no partition field: write column, year(c), month(c), day(c), hour(c), bucket(n, c), truncate(n, c)"
+        )
+    if found["column"] is not None:
+        return PartitionField(found["column"])
+    transform = _TRANSFORMS.get(found["transform"])
+    number = None if found["number"] is None else int(found["number"])
+    if found["transform"] == "identity" and number is None:
+        return PartitionField(found["inner"])
+    if transform is None or (transform in _NUMBERED) != (number is not None) or number == 0:
+        raise BadRequest(f"{text.strip()!r} is no partition field: bucket and truncate take a number and a column, year … hour a column")
+    return PartitionField(found["inner"], transform, number)
+
+
+def parse_order(text: str) -> tuple[SortField, ...]:
+    """Read `city, seen desc`. Raises: BadRequest: a part is empty"""
+    parts = [_SORT.fullmatch(part) for part in _split(text)]
+    return tuple(SortField(part["column"], (part["direction"] or "").lower() == "desc") for part in parts if part is not None)
+
+
+def _split(text: str) -> list[str]:
+    parts = _OUTER_COMMA.split(text)
+    if not all(part.strip() for part in parts):
+        raise BadRequest(f"{text!r} has an empty part between commas")
+    return parts
+
+
+def parse_columns(text: str) -> StructType:
+    """Read columns as DDL. Raises: BadRequest: Spark does not understand them"""
+    try:
+        found = StructType.fromDDL(text)
+    except PySparkException as error:
+        raise BadRequest(f"--schema is no list of columns: {str(error).strip().splitlines()[0]}") from error
+    if not isinstance(found, StructType):
+        raise BadRequest(f"--schema {text!r} is a type and no list of columns")
+    return found
+
+
+def format_columns(columns: StructType) -> str:
+    """Columns as DDL. Raises: BadRequest: one of them has no type"""
+    return ", ".join(f"{quote(field.name)} {_format_field_type(field)}{'' if field.nullable else ' NOT NULL'}" for field in columns.fields)
+
+
+def _format_field_type(field: StructField) -> str:
+    try:
+        return format_type(field.dataType)
+    except BadRequest as error:
+        raise BadRequest(f"column {field.name}: {error.message}") from error
+
+
+def format_type(form: DataType) -> str:
+    """A type as DDL, in the words of Iceberg's types."""
+    if isinstance(form, StructType):
+        inner = ", ".join(f"{quote(field.name)}: {format_type(field.dataType)}" for field in form.fields)
+        return f"struct<{inner}>"
+    if isinstance(form, ArrayType):
+        return f"array<{format_type(form.elementType)}>"
+    if isinstance(form, MapType):
+        return f"map<{format_type(form.keyType)}, {format_type(form.valueType)}>"
+    if isinstance(form, NullType):
+        raise BadRequest("there are no values from which its type could be known; give --schema")
+    return "int" if isinstance(form, ByteType | ShortType) else form.simpleString()
+
+
+def format_create(name: str, columns: str, partitions: Iterable[PartitionField] = ()) -> str:
+    """The statement that makes a table of columns given as DDL."""
+    fields = ", ".join(field.sql for field in partitions)
+    return f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg" + (f" PARTITIONED BY ({fields})" if fields else "")
+
+
+def format_order(name: str, order: Sequence[SortField]) -> list[str]:
+    """The statement that gives a table its order; none without one."""
+    return [f"ALTER TABLE {name} WRITE ORDERED BY {', '.join(field.sql for field in order)}"] if order else []

@@ -1,0 +1,95 @@
+"""Slowly changing dimensions, type 2: every version of a key is a row that says from when to when it held."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.target import quote
+
+FROM, TO, CURRENT = "valid_from", "valid_to", "is_current"
+VALIDITY = (FROM, TO, CURRENT)
+_OLD, _CHANGED, _KEY = "__duckicelake_old", "__duckicelake_changed", "__duckicelake_key_"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The files' columns, those by which a row is known, and the one that says from when on it holds."""
+
+    columns: Sequence[str]
+    key: Sequence[str]
+    order_by: str
+
+    def refer(self, names: Sequence[str]) -> list[Column]:
+        """Columns by name."""
+        return [F.col(quote(name)) for name in names]
+
+
+def add_validity(columns: StructType, order_by: str) -> StructType:
+    """The columns of a table that keeps versions. Raises: BadRequest: one is there already, or there is nothing to order by."""
+    taken = next((name for name in columns.names if name.lower() in VALIDITY), None)
+    if taken is not None:
+        raise BadRequest(f"column {taken} of the files has the name of one that scd2 keeps")
+    at = next((field.dataType for field in columns.fields if field.name.lower() == order_by.lower()), None)
+    if at is None:
+        raise BadRequest(f"the files have no column {order_by} to order versions by")
+    return StructType([*columns.fields, StructField(FROM, at), StructField(TO, at), StructField(CURRENT, BooleanType())])
+
+
+def drop_validity(columns: StructType) -> StructType:
+    """The columns that come from files. Raises: BadRequest: the table does not keep versions."""
+    missing = next((name for name in VALIDITY if name not in columns.names), None)
+    if missing is not None:
+        raise BadRequest(f"the table has no column {missing}: it does not keep versions")
+    return StructType([field for field in columns.fields if field.name not in VALIDITY])
+
+
+def find_versions(rows: DataFrame, current: DataFrame, history: History) -> tuple[DataFrame, DataFrame]:
+    """The versions to insert, with their validity, and those that end, with when they do.
+
+    Raises: BadRequest: two rows of a key hold from the same moment, or one from before the current one
+    """
+    key, at = history.refer(history.key), F.col(quote(history.order_by))
+    columns = history.refer(history.columns)
+    held = current.select(*columns, F.lit(True).alias(_OLD)).join(rows.select(*key).distinct(), list(history.key), "left_semi")
+    fresh = rows.select(*columns).distinct().withColumn(_OLD, F.lit(False))
+    in_order = Window.partitionBy(*key).orderBy(at, F.col(_OLD).desc())
+    tracked = F.struct(*history.refer([name for name in history.columns if name.lower() != history.order_by.lower()]))
+    everything = held.unionByName(fresh)
+    before = F.lag(tracked).over(in_order)
+    versions = everything.withColumn(_CHANGED, ~tracked.eqNullSafe(before)).withColumn("__previous", F.lag(at).over(in_order))
+    _check_order(versions.withColumn("__old_before", F.lag(F.col(_OLD)).over(in_order)), history)
+    kept = versions.where(F.col(_CHANGED) | F.col(_OLD))
+    ends = F.lead(at).over(Window.partitionBy(*key).orderBy(at))
+    timed = kept.select(*columns, at.alias(FROM), ends.alias(TO), ends.isNull().alias(CURRENT), _OLD)
+    return timed.where(~F.col(_OLD)).drop(_OLD), timed.where(F.col(_OLD) & F.col(TO).isNotNull()).drop(_OLD)
+
+
+def _check_order(versions: DataFrame, history: History) -> None:
+    at = F.col(quote(history.order_by))
+    is_late = F.col(_OLD) & F.col("__previous").isNotNull()
+    is_tied = (at == F.col("__previous")) & F.col(_CHANGED)
+    wrong = versions.where(is_late | is_tied).limit(1).collect()
+    if wrong:
+        shown = ", ".join(f"{name} = {wrong[0][name]!r}" for name in history.key)
+        raise BadRequest(f"the rows of {shown} hold from the same {history.order_by} or from before the current one; nothing was taken")
+
+
+def format_source(inserted: DataFrame, ended: DataFrame, key: Sequence[str]) -> DataFrame:
+    """What is merged: versions to insert match nothing, versions that end match the current one of their key."""
+    none = [F.lit(None).cast(inserted.schema[name].dataType).alias(f"{_KEY}{number}") for number, name in enumerate(key)]
+    known = [F.col(quote(name)).alias(f"{_KEY}{number}") for number, name in enumerate(key)]
+    return inserted.select("*", *none).unionByName(ended.select("*", *known))
+
+
+def format_merge(table: str, source: str, history: History) -> str:
+    """The statement that ends versions and inserts others."""
+    same = " AND ".join(f"t.{quote(name)} = s.{quote(f'{_KEY}{number}')}" for number, name in enumerate(history.key))
+    names = [quote(name) for name in (*history.columns, *VALIDITY)]
+    columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)
+    insert = " ".join(("INSERT", f"({columns})", "VALUES", f"({values})"))
+    end = f"UPDATE SET t.{TO} = s.{TO}, t.{CURRENT} = false"
+    return f"MERGE INTO {table} t USING {quote(source)} s ON {same} AND t.{CURRENT} WHEN MATCHED THEN {end} WHEN NOT MATCHED THEN {insert}"

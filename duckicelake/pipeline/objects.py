@@ -1,0 +1,63 @@
+"""A table's manifests, read and written by the driver itself: with the keys that Spark has, or those that the catalog gives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem
+
+from duckicelake.errors import ServiceUnavailable, Unsupported
+from duckicelake.pipeline.spark import RestCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The files of one store, by URI."""
+
+    files: FileSystem
+
+    def read(self, uri: str) -> bytes:
+        """The bytes of an object. Raises: ServiceUnavailable: the store does not give it."""
+        try:
+            with self.files.open_input_stream(_find_path(uri)) as source:
+                return source.read()
+        except OSError as error:
+            raise ServiceUnavailable(f"cannot read {uri}: {error}") from error
+
+    def write(self, uri: str, content: bytes) -> None:
+        """Put an object under a name that nobody else uses. Raises: ServiceUnavailable: the store does not take it."""
+        try:
+            with self.files.open_output_stream(_find_path(uri)) as sink:
+                sink.write(content)
+        except OSError as error:
+            raise ServiceUnavailable(f"cannot write {uri}: {error}") from error
+
+
+def open_objects(location: str, catalog: RestCatalog, given: Mapping[str, str]) -> Objects:
+    """The store of a location; `given` is what the catalog says of it.
+
+    Raises: Unsupported: it is neither S3 nor a folder
+    """
+    scheme = urlsplit(location).scheme
+    if scheme in ("", "file"):
+        return Objects(LocalFileSystem())
+    if not scheme.startswith("s3"):
+        raise Unsupported(f"{location} is neither on S3 nor in a folder")
+    endpoint = urlsplit(given.get("s3.endpoint") or catalog.s3_endpoint or "")
+    return Objects(
+        S3FileSystem(
+            access_key=given.get("s3.access-key-id") or catalog.s3_access_key_id,
+            secret_key=given.get("s3.secret-access-key") or catalog.s3_secret_access_key,
+            session_token=given.get("s3.session-token"),
+            region=given.get("client.region") or catalog.s3_region,
+            scheme="http" if endpoint.scheme == "http" else "https",
+            endpoint_override=endpoint.netloc or None,
+        )
+    )
+
+
+def _find_path(uri: str) -> str:
+    scheme, separator, rest = uri.partition("://")
+    if separator:
+        return rest
+    return scheme.removeprefix("file:")

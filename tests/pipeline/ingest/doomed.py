@@ -1,0 +1,93 @@
+"""The job as a process of its own, which kills itself (-9) where it is told to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+from duckicelake.pipeline.ingest.job import Desk, ingest
+from duckicelake.pipeline.ingest.options import IngestOptions, Mode
+from duckicelake.pipeline.rest import open_rest, parse_ident
+from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
+from tests.support.commands import environment
+from tests.support.shared_stack import ROOT
+from tests.support.spark import jar_cache
+from tests.support.waiting import wait_for
+
+SECONDS = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Doom:
+    """What the process does: the job's few options, and where it ends: so many seconds after the step of that number was told."""
+
+    catalog: Mapping[str, Any]
+    source: str
+    table: str
+    step: int
+    delay_seconds: float = 0.0
+    mode: str = "append"
+    key: str = ""
+
+
+def run_doomed(doom: Doom) -> list[str]:
+    """Run the process to its end, and Java's with it; returns the steps that it told."""
+    command = [sys.executable, "-m", "tests.pipeline.ingest.doomed", json.dumps(asdict(doom))]
+    done = subprocess.Popen(command, cwd=ROOT, env=environment({}), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    out, _ = done.communicate(timeout=SECONDS)
+    wait_for(lambda: not _is_alive(done.pid), "the end of Java", SECONDS)
+    assert done.returncode in (0, -signal.SIGKILL), f"status {done.returncode}"
+    return out.splitlines()
+
+
+def _is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def main(doom: Doom) -> None:
+    """Run the job."""
+    told: list[str] = []
+
+    def tell(step: str) -> None:
+        told.append(step)
+        sys.stdout.write(f"{step}\n")
+        sys.stdout.flush()
+        if len(told) - 1 == doom.step:
+            die(doom.delay_seconds)
+
+    catalog = RestCatalog(**doom.catalog)
+    key = tuple(doom.key.split(",")) if doom.key else ()
+    options = IngestOptions(source=doom.source, table=parse_ident(doom.table), mode=Mode(doom.mode), key=key)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        spark_session(SparkPlan(jar_cache(), Path(scratch)), os.environ, lambda _: None) as spark,
+    ):
+        add_catalog(spark, "lake", catalog)
+        ingest(Desk(spark, "lake", lambda: open_rest(catalog), tell), options)
+
+
+def die(seconds: float) -> None:
+    """End as the kernel would end us."""
+
+    def kill() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if seconds:
+        Timer(seconds, kill).start()
+    else:
+        kill()
+
+
+if __name__ == "__main__":
+    main(Doom(**json.loads(sys.argv[1])))

@@ -1,0 +1,57 @@
+"""`duckicelake pipeline ingest` as users run it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import settings_for
+from tests.support.commands import run
+from tests.support.readers import Served
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_the_command_takes_files_and_reports(served: Served, tmp_path: Path) -> None:
+    """Configured by nothing but the server's own settings; the report is JSON."""
+    (tmp_path / "trips.csv").write_text("id,day,fare\n1,2026-01-01,2.50\n2,2026-01-02,oops\n3,2026-02-01,7.25\n")
+    settings = settings_for(served.lake, port=str(served.server.port))
+    options = ["--schema", "id BIGINT NOT NULL, day DATE, fare DECIMAL(9,2)", "--partition-by", "month(day)", "--sort-by", "id desc"]
+    done = run(tmp_path, "pipeline", "ingest", "trips.csv", "raw.trips", *options, "--report", "r.json", settings=settings)
+    assert done.status == 0, done.err
+    assert "raw.trips: 1 files, 3 rows = 2 in, 1 to raw.trips__quarantine" in done.out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["job"], report["status"], report["rows_in"], report["rows_out"], report["rows_quarantined"]) == (
+        "ingest",
+        "done",
+        3,
+        2,
+        1,
+    )
+    assert set(report["versions"]) == {"duckicelake", "pyspark"}
+    duck = served.lake.duckdb()
+    assert duck.execute("SELECT id, day::VARCHAR, fare::VARCHAR FROM raw.trips ORDER BY 1").fetchall() == [
+        (1, "2026-01-01", "2.50"),
+        (3, "2026-02-01", "7.25"),
+    ]
+    metadata = served.server.get("namespaces/raw/tables/trips").json["metadata"]
+    assert [field["transform"] for field in metadata["partition-specs"][-1]["fields"]] == ["month"]
+    assert [field["direction"] for field in metadata["sort-orders"][-1]["fields"]] == ["desc"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["trips"], "'trips' is no table", id="table"),
+        pytest.param(["a.b", "--mode", "replace"], "--mode replace is none of append", id="mode"),
+        pytest.param(["a.b", "--mode", "upsert"], "upsert needs --key", id="key"),
+        pytest.param(["a.b", "--partition-by", "week(x)"], "no partition field", id="partition"),
+        pytest.param(["a.b", "--option", "sep"], "no NAME=VALUE", id="option"),
+        pytest.param(["a.b", "--uri", "http://127.0.0.1:1"], "no catalog answers at 127.0.0.1:1", id="catalog"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong(tmp_path: Path, arguments: list[str], message: str) -> None:
+    """Before Spark is started."""
+    done = run(tmp_path, "pipeline", "ingest", "x.csv", *arguments)
+    assert done.status == 1
+    assert message in done.err

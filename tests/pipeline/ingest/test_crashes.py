@@ -1,0 +1,215 @@
+"""`ingest` killed (-9) at any step, and by others' writes, lost answers and expiry: running again has every row exactly once."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from duckicelake.errors import CommitFailed, CommitStateUnknown
+from duckicelake.pipeline.ingest.options import Mode
+from duckicelake.pipeline.ingest.report import Report, Status
+from duckicelake.pipeline.rest import Rest, open_rest
+from tests.pipeline.ingest.doomed import Doom, run_doomed
+from tests.pipeline.ingest.mill import TABLE, Mill
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+SEED = 20261122
+STEPS = [
+    *("list", "branch raw.trips__ingested", "branch raw.trips", "count rows", "write raw.trips", "write raw.trips__ingested"),
+    *("branch raw.trips__quarantine", "write raw.trips__quarantine", "publish", "published"),
+]
+"""What a run does to a table that is there, if rows are bad; a new table is made after the first step."""
+
+LONG_KILLS = 20
+LONGEST_DELAY = 1.5
+
+
+def fill(mill: Mill) -> None:
+    """Two files were taken; three more wait, two bad lines among them."""
+    mill.write("a.csv", "id,name\n1,a\n2,b\n")
+    mill.write("b.csv", "id,name\n3,c\n")
+    mill.run()
+    for number in range(3):
+        mill.write(f"new{number}.csv", f"id,name\n{10 * number + 10},x\n{10 * number + 11},y\n" + ("bad,z\n" if number else ""))
+
+
+def check_whole(mill: Mill) -> None:
+    """Every row once, every file once in the ledger, no data file twice, nothing to do."""
+    assert mill.rows(columns="id") == [(i,) for i in (1, 2, 3, 10, 11, 20, 21, 30, 31)]
+    assert mill.rows("trips__quarantine", "raw") == [("bad,z",), ("bad,z",)]
+    ledger = mill.rows("trips__ingested", "uri, rows, quarantined")
+    assert [row[0].rpartition("/")[2] for row in ledger] == ["a.csv", "b.csv", "new0.csv", "new1.csv", "new2.csv"]
+    assert sum(row[1] for row in ledger) == 11
+    assert sum(row[2] for row in ledger) == 2
+    for table in ("trips", "trips__ingested", "trips__quarantine"):
+        files = mill.ask(f"SELECT data_file FROM ducklake_list_files('lake', '{table}', schema => 'raw')")
+        assert len(files) == len(set(files))
+    assert mill.run().status == Status.nothing_new
+
+
+def kill(mill: Mill, step: int, delay_seconds: float = 0.0) -> list[str]:
+    """Kill the job there; the steps that it told."""
+    return run_doomed(Doom(asdict(mill.served.rest_catalog()), str(mill.folder), str(TABLE), step, delay_seconds))
+
+
+def list_kinds(told: Sequence[str], mill: Mill) -> list[str]:
+    """The steps without the folder's name."""
+    return [step.removesuffix(f" {mill.folder}") for step in told]
+
+
+def test_a_killed_job_is_run_again(mill: Mill) -> None:
+    """At a step chosen by lot: as if it had been run once."""
+    fill(mill)
+    step = random.Random(SEED).randrange(len(STEPS))
+    assert list_kinds(kill(mill, step), mill) == STEPS[: step + 1]
+    landed = STEPS[step] == "published"
+    assert mill.run().status == (Status.nothing_new if landed else Status.done)
+    check_whole(mill)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(LONG_KILLS))
+def test_a_job_may_be_killed_anywhere(mill: Mill, number: int) -> None:
+    """At each step, and some time after it."""
+    fill(mill)
+    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
+    told = list_kinds(kill(mill, number % len(STEPS), delay), mill)
+    assert told == STEPS[: len(told)]
+    mill.run()
+    check_whole(mill)
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_others_may_write_meanwhile(mill: Mill, version: str) -> None:
+    """DuckDB's rows that come between stay, and the files that were staged follow them: nothing is written twice."""
+    fill(mill)
+    mill.spark.session.sql(f"ALTER TABLE {mill.catalog}.raw.trips SET TBLPROPERTIES ('format-version' = '{version}')")
+    pending = ["INSERT INTO raw.trips VALUES (99, 'duck')", "DELETE FROM raw.trips WHERE id = 2", "INSERT INTO raw.trips VALUES (2, 'b')"]
+
+    def tell(step: str) -> None:
+        if step == "publish" and pending:
+            mill.duck.execute(pending.pop(0))
+
+    done = mill.run(tell=tell)
+    assert (done.attempts, done.rows_out) == (1, 6)
+    assert not pending
+    assert mill.find_summary("trips")["duckicelake.run-id"] == done.run_id
+    assert len(mill.served.spark(mill.spark).read(("raw", "trips"))) == 10
+    mill.duck.execute("DELETE FROM raw.trips WHERE id = 99")
+    check_whole(mill)
+    assert mill.list_refs("trips") == ["main"]
+
+
+def test_a_column_that_comes_between_starts_anew(mill: Mill) -> None:
+    """Files that were staged do not follow onto another table."""
+    fill(mill)
+    pending = ["ALTER TABLE raw.trips ADD COLUMN more INTEGER", "INSERT INTO raw.trips VALUES (99, 'duck', 1)"]
+
+    def tell(step: str) -> None:
+        while step == "publish" and pending:
+            mill.duck.execute(pending.pop(0))
+
+    assert mill.run(tell=tell).attempts == 2
+    mill.duck.execute("DELETE FROM raw.trips WHERE id = 99")
+    check_whole(mill)
+
+
+def test_a_merge_starts_anew(mill: Mill) -> None:
+    """What it did depends on rows that others may have changed."""
+    fill(mill)
+    for number in range(3):
+        mill.write(f"new{number}.csv", "id,name\n" + (f"{number + 1},new\n" if number < 2 else ""))
+    pending = ["DELETE FROM raw.trips WHERE id = 1"]
+
+    def tell(step: str) -> None:
+        if step == "publish" and pending:
+            mill.duck.execute(pending.pop())
+
+    assert mill.run(tell=tell, mode=Mode.upsert, key=("id",)).attempts == 2
+    assert mill.rows() == [(1, "new"), (2, "new"), (3, "c")]
+
+
+@pytest.mark.parametrize("when", ["branch raw.trips__ingested", "publish"])
+def test_of_two_runs_at_once_one_takes_the_files(mill: Mill, when: str) -> None:
+    """The other one finds nothing left, whenever it comes between."""
+    fill(mill)
+    others: list[Report] = []
+
+    def tell(step: str) -> None:
+        if step == when and not others:
+            others.append(mill.run())
+
+    done = mill.run(tell=tell)
+    assert [other.status for other in others] == [Status.done]
+    assert done.status == Status.nothing_new
+    check_whole(mill)
+    assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
+
+
+def test_a_target_that_never_rests_is_left_alone(mill: Mill) -> None:
+    """After so many attempts the job says so; nothing was taken."""
+    fill(mill)
+
+    def tell(step: str) -> None:
+        if step == "publish":
+            mill.duck.execute("INSERT INTO raw.trips VALUES (99, 'duck')")
+
+    with pytest.raises(CommitFailed, match="2 attempts; nothing was taken"):
+        mill.run(tell=tell, attempts=2)
+    mill.duck.execute("DELETE FROM raw.trips WHERE id = 99")
+    assert mill.rows(columns="id") == [(1,), (2,), (3,)]
+    mill.run()
+    check_whole(mill)
+
+
+def test_a_lost_answer_is_found_in_the_ledger(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit landed and nobody heard of it: it is not done again."""
+    fill(mill)
+    commit, lost = Rest.commit, []
+
+    def lose(self: Rest, changes: Sequence[Any]) -> None:
+        commit(self, changes)
+        if len(changes) > 1 and not lost:
+            lost.append(True)
+            raise CommitStateUnknown("lost")
+
+    monkeypatch.setattr(Rest, "commit", lose)
+    assert mill.run().attempts == 1
+    assert lost
+    check_whole(mill)
+
+
+def test_a_late_request_changes_nothing(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a dead run asked for and comes after the next run is refused."""
+    fill(mill)
+    commit = Rest.commit
+    late: list[Sequence[Any]] = []
+    dead: list[bool] = []
+
+    def keep(self: Rest, changes: Sequence[Any]) -> None:
+        if len(changes) > 1 and not late:
+            late.append(changes)
+        if not dead:
+            raise KeyboardInterrupt if len(changes) > 1 else OSError
+        commit(self, changes)
+
+    monkeypatch.setattr(Rest, "commit", keep)
+    with pytest.raises(KeyboardInterrupt):
+        mill.run()
+    dead.append(True)
+    assert len(mill.list_refs("trips")) == 2
+    mill.run()
+    with pytest.raises(CommitFailed):
+        commit(open_rest(mill.served.rest_catalog()), late[0])
+    check_whole(mill)
+
+
+def test_expiry_forgets_no_file(mill: Mill) -> None:
+    """The ledger's rows are what counts, not the history."""
+    fill(mill)
+    mill.run()
+    mill.duck.execute("CALL ducklake_expire_snapshots('lake', older_than => now()::TIMESTAMP + INTERVAL 1 DAY)")
+    mill.duck.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+    check_whole(mill)

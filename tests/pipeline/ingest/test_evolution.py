@@ -1,0 +1,108 @@
+"""What a table needs before it takes rows of other columns: decided by a pure function."""
+
+import itertools
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from duckicelake.pipeline.ingest.evolution import EvolutionRefused, fits, is_promotion, plan_evolution
+from duckicelake.pipeline.ingest.options import Evolve
+
+TYPES: list[DataType] = [
+    *(ShortType(), IntegerType(), LongType(), FloatType(), DoubleType(), StringType(), DateType(), TimestampType()),
+    *(DecimalType(9, 2), DecimalType(12, 2), DecimalType(12, 4), DecimalType(20, 0)),
+]
+
+
+def columns(**types: DataType) -> StructType:
+    """Columns that may be NULL."""
+    return StructType([StructField(name, form) for name, form in types.items()])
+
+
+def plan(current: DataType, incoming: DataType, policy: Evolve = Evolve.widen) -> list[str]:
+    """What becomes of a column `c`."""
+    return [str(change) for change in plan_evolution(columns(c=current), columns(c=incoming), policy)]
+
+
+@pytest.mark.parametrize("policy", list(Evolve))
+def test_the_same_columns_need_nothing(policy: Evolve) -> None:
+    """Neither does another order, another case, a missing column, a smaller type or one without values."""
+    current = columns(id=LongType(), name=StringType(), price=DecimalType(12, 2))
+    assert plan_evolution(current, current, policy) == ()
+    assert plan_evolution(current, columns(NAME=StringType(), id=IntegerType(), price=NullType()), policy) == ()
+
+
+def test_a_new_column_wants_add() -> None:
+    """Refused by its name, else added under the name it has in the files; inside a struct too."""
+    current, inner = columns(a=IntegerType(), s=columns(x=LongType())), columns(x=LongType(), y=StringType())
+    with pytest.raises(EvolutionRefused, match="column b is not in the table"):
+        plan_evolution(current, columns(a=IntegerType(), b=StringType()), Evolve.fail)
+    changes = plan_evolution(current, columns(a=IntegerType(), b=DecimalType(9, 2), s=inner), Evolve.add)
+    assert [change.format_alter("t") for change in changes] == [
+        "ALTER TABLE t ADD COLUMN `b` decimal(9,2)",
+        "ALTER TABLE t ADD COLUMN `s`.`y` string",
+    ]
+
+
+def test_a_wider_type_wants_widen() -> None:
+    """Iceberg's promotions and no others."""
+    for policy in (Evolve.fail, Evolve.add):
+        with pytest.raises(EvolutionRefused, match="column c: the files have bigint, the table has int; --evolve widen"):
+            plan(IntegerType(), LongType(), policy)
+    assert plan(IntegerType(), LongType()) == ["widen c bigint"]
+    assert plan(FloatType(), DoubleType()) == ["widen c double"]
+    assert plan(DecimalType(9, 2), DecimalType(12, 2)) == ["widen c decimal(12,2)"]
+    nested = plan_evolution(columns(s=columns(x=IntegerType())), columns(s=columns(x=LongType())), Evolve.widen)
+    assert [change.format_alter("t") for change in nested] == ["ALTER TABLE t ALTER COLUMN `s`.`x` TYPE bigint"]
+
+
+@pytest.mark.parametrize(("current", "incoming"), list(itertools.product(TYPES, TYPES)), ids=lambda form: form.simpleString())
+def test_a_type_fits_is_widened_or_is_refused(current: DataType, incoming: DataType) -> None:
+    """Exactly one of them, for every pair; a promotion goes where the old type fits."""
+    kinds = [fits(incoming, current), is_promotion(current, incoming)]
+    assert sum(kinds) <= 1
+    if kinds[1]:
+        assert fits(current, incoming)
+    if any(kinds):
+        assert plan(current, incoming) == ([f"widen c {incoming.simpleString()}"] if kinds[1] else [])
+    else:
+        with pytest.raises(EvolutionRefused, match="column c"):
+            plan(current, incoming)
+
+
+def test_lists_and_maps_are_not_changed_inside() -> None:
+    """Their elements must fit as they are."""
+    assert plan(ArrayType(LongType()), ArrayType(IntegerType())) == []
+    with pytest.raises(EvolutionRefused, match=r"column c\.element"):
+        plan(ArrayType(IntegerType()), ArrayType(LongType()))
+    with pytest.raises(EvolutionRefused, match=r"column c\.value"):
+        plan(MapType(StringType(), IntegerType()), MapType(StringType(), LongType()))
+
+
+def test_a_column_that_must_have_values_must_be_in_the_files() -> None:
+    """Else every row would be refused."""
+    current = StructType([StructField("id", LongType(), nullable=False), StructField("n", StringType())])
+    with pytest.raises(EvolutionRefused, match="column id must have a value"):
+        plan_evolution(current, columns(n=StringType()), Evolve.add)
+
+
+def test_names_that_differ_by_case_alone_are_refused() -> None:
+    """The table could not tell them apart."""
+    with pytest.raises(EvolutionRefused, match="two columns"):
+        plan_evolution(columns(a=IntegerType()), columns(b=IntegerType(), B=IntegerType()), Evolve.add)

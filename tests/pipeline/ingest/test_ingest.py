@@ -1,0 +1,26 @@
+"""`ingest` on real Spark, against the real server: each file once, every row somewhere, all tables at once."""
+
+import pytest
+
+from duckicelake.pipeline.ingest.report import Status
+from tests.pipeline.ingest.mill import Mill
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+def test_files_are_taken_once(mill: Mill) -> None:
+    """A second run takes the new file alone; the ledger has one row for each."""
+    mill.write("a b[1].csv", "id,name\n1,a\n2,b\n")
+    mill.write("deep/c%20.csv", "id,name\n3,ł\n")
+    first = mill.run()
+    assert (first.status, first.files, first.rows_in, first.rows_out, first.rows_quarantined) == (Status.done, 2, 3, 3, 0)
+    mill.write("d.csv", "id,name\n4,\n")
+    second = mill.run()
+    assert (second.files, second.rows_out) == (1, 1)
+    assert mill.run().status == Status.nothing_new
+    assert mill.rows() == [(1, "a"), (2, "b"), (3, "ł"), (4, None)]
+    assert [row[:2] for row in mill.rows("trips__ingested", "rows, run_id")] == [
+        *[(1, run) for run in sorted((first.run_id, second.run_id))],
+        (2, first.run_id),
+    ]
+    assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]

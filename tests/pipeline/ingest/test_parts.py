@@ -1,0 +1,139 @@
+"""The parts of `ingest` that need no Spark."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable, Unsupported
+from duckicelake.pipeline.ingest.job import explain
+from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, find_format, read_pairs
+from duckicelake.pipeline.ingest.publishing import commit_once
+from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
+from duckicelake.pipeline.ingest.source import SourceFile, choose_format
+from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_run_id
+from duckicelake.pipeline.objects import open_objects
+from duckicelake.pipeline.rest import Ident, Rest, open_rest, parse_ident
+from duckicelake.pipeline.spark import RestCatalog
+from tests.rest.serving import WAREHOUSE
+from tests.support.readers import Served
+
+NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
+NOBODY = RestCatalog("http://127.0.0.1:1", "lake")
+STAGED = Staged(Ident(("raw",), "t"), "uuid", None, "ingest_x", 7, {"added-records": "3"})
+
+
+@pytest.mark.parametrize(
+    ("branch", "stale"),
+    [
+        pytest.param(BRANCH_PREFIX + make_run_id(NOW) + "_1", False, id="now"),
+        pytest.param(BRANCH_PREFIX + make_run_id(NOW - timedelta(hours=23)), False, id="a day"),
+        pytest.param(BRANCH_PREFIX + make_run_id(NOW - timedelta(hours=25)), True, id="older"),
+        pytest.param("ingest_by_hand", False, id="somebody's"),
+        pytest.param("main", False, id="main"),
+        pytest.param(make_run_id(NOW - timedelta(hours=25)), False, id="no prefix"),
+    ],
+)
+def test_only_branches_of_dead_runs_are_stale(branch: str, stale: bool) -> None:
+    """Their names say when they began; others' branches are none of ours."""
+    assert is_stale(branch, NOW) is stale
+
+
+def test_a_change_requires_what_it_builds_on() -> None:
+    """The table, where main was, where the branch is; main may be nowhere yet."""
+    assert STAGED.added == 3
+    change = replace(STAGED, base=5).format_change()
+    assert change["requirements"][1:] == [
+        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 5},
+        {"type": "assert-ref-snapshot-id", "ref": "ingest_x", "snapshot-id": 7},
+    ]
+    assert STAGED.format_change()["requirements"][1]["snapshot-id"] is None
+    assert [update["action"] for update in change["updates"]] == ["set-snapshot-ref", "remove-snapshot-ref"]
+
+
+def test_silence_is_not_taken_for_a_refusal() -> None:
+    """Nobody answers: who asked knows nothing; before anything was sent, nothing was done."""
+    with pytest.raises(ServiceUnavailable, match=r"no catalog answers at 127\.0\.0\.1:1"):
+        open_rest(NOBODY)
+    rest = Rest("http://127.0.0.1:1/v1/lake", NOBODY)
+    with pytest.raises(CommitStateUnknown):
+        commit_once(lambda: rest, [STAGED.format_change()], lambda: False, patience=0.0)
+
+
+def test_a_conflict_is_asked_of_the_ledger(served: Served) -> None:
+    """What landed is done, whatever the last answer was; a table that is not there is another refusal."""
+    rest = open_rest(served.rest_catalog())
+    conn = served.lake.duckdb()
+    conn.execute("CREATE SCHEMA raw")
+    conn.execute("CREATE TABLE raw.t AS SELECT 1 AS i")
+    ident = parse_ident("raw.t")
+    table = rest.load(ident)
+    assert table is not None
+    stale = [replace(STAGED, uuid=table.uuid, base=10**9).format_change()]
+    with pytest.raises(CommitFailed):
+        commit_once(lambda: rest, stale, lambda: False)
+    commit_once(lambda: rest, stale, lambda: True)
+    assert rest.load(Ident(("raw",), "none")) is None
+    with pytest.raises(NoSuchTable):
+        rest.load_whole(Ident(("none",), "none"))
+    assert rest.base.endswith(f"/v1/{WAREHOUSE}")
+
+
+def test_formats_are_known_by_names() -> None:
+    """Packed or not; several at once or none are refused."""
+    assert find_format("s3://b/x.CSV.gz") is Format.csv
+    assert find_format("x.ndjson") is Format.json
+    assert find_format("README") is None
+    files = [SourceFile("file:/a.csv", 1, 1), SourceFile("file:/b.orc", 1, 1)]
+    with pytest.raises(BadRequest, match="several formats"):
+        choose_format(Format.auto, files)
+    with pytest.raises(BadRequest, match="does not say"):
+        choose_format(Format.auto, [SourceFile("file:/a%20b", 1, 1)])
+    assert choose_format(Format.json, files) is Format.json
+    assert SourceFile("file:/a%20b", 1, 1).path == "file:/a b"
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    """A key belongs to an upsert, and an upsert to a key."""
+    ident = parse_ident("a.b")
+    with pytest.raises(BadRequest, match="needs --key"):
+        IngestOptions("x", ident, mode=Mode.upsert)
+    with pytest.raises(BadRequest, match="belong to --mode upsert and scd2"):
+        IngestOptions("x", ident, key=("id",))
+    with pytest.raises(BadRequest, match="scd2 needs --order-by"):
+        IngestOptions("x", ident, mode=Mode.scd2, key=("id",))
+    with pytest.raises(BadRequest, match="attempts"):
+        IngestOptions("x", ident, attempts=0)
+    assert read_pairs(["sep==", "a="]) == {"sep": "=", "a": ""}
+
+
+def test_the_report_is_json_and_knows_its_time() -> None:
+    """Steps that are taken again count together."""
+    heard: list[str] = []
+    watch = Stopwatch(heard.append)
+    for step in ("list", "publish", "list"):
+        watch.tell(step)
+    report = Report("r", "a.b", "x", "append", Status.done, rows_in=3, seconds=watch.read())
+    told = json.loads(report.format_json())
+    assert (told["job"], told["status"], told["rows_in"]) == ("ingest", "done", 3)
+    assert list(told["seconds"]) == ["list", "publish"]
+    assert heard == ["list", "publish", "list"]
+
+
+def test_objects_in_folders_are_read_and_written(tmp_path: Path) -> None:
+    """By path or URI; what is not there and what is no store is said."""
+    objects = open_objects(str(tmp_path), NOBODY, {})
+    objects.write(str(tmp_path / "a b"), b"x")
+    assert objects.read(f"file://{tmp_path}/a b") == objects.read(f"file:{tmp_path}/a b") == b"x"
+    with pytest.raises(ServiceUnavailable, match="cannot read"):
+        objects.read(str(tmp_path / "none"))
+    with pytest.raises(Unsupported, match="neither on S3 nor in a folder"):
+        open_objects("gs://bucket/x", NOBODY, {})
+
+
+def test_javas_traces_are_left_out() -> None:
+    """What is wrong is said first, and by the last cause."""
+    trace = "[FAILED] cannot read\n\tat a.b.C\nmore\nand\nstill\nmuch\nCaused by: x: one\n\tat d\nCaused by: y: two\n"
+    assert explain(RuntimeError(trace)) == "[FAILED] cannot read\nmore\nand\nstill\nCaused by: y: two"

@@ -1,0 +1,76 @@
+"""The shape of a target table as text, and back."""
+
+import pytest
+from pyspark.sql.types import ArrayType, IntegerType, LongType, NullType, ShortType, StringType, StructField, StructType
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.target import (
+    PartitionField,
+    SortField,
+    format_columns,
+    format_create,
+    format_order,
+    parse_order,
+    parse_partitions,
+    quote_ident,
+)
+from duckicelake.pipeline.rest import Ident, parse_ident
+
+
+def test_partitions_are_read_in_icebergs_words() -> None:
+    """Columns and transforms, singular or plural; Spark has them in its own."""
+    fields = parse_partitions("day(seen), bucket(16, id), city, truncate( 4 ,name ), identity(x), years(a b)")
+    assert fields == (
+        PartitionField("seen", "days"),
+        PartitionField("id", "bucket", 16),
+        PartitionField("city"),
+        PartitionField("name", "truncate", 4),
+        PartitionField("x"),
+        PartitionField("a b", "years"),
+    )
+    assert [field.term for field in fields[:4]] == ["day(seen)", "bucket[16](id)", "identity(city)", "truncate[4](name)"]
+    assert [field.sql for field in fields[:4]] == ["days(`seen`)", "bucket(16, `id`)", "`city`", "truncate(4, `name`)"]
+
+
+@pytest.mark.parametrize("text", ["day()", "bucket(id)", "bucket(0, id)", "day(3, seen)", "week(seen)", "a,,b", "", "day(seen"])
+def test_what_is_no_partition_is_refused(text: str) -> None:
+    """The message says what may be written."""
+    with pytest.raises(BadRequest):
+        parse_partitions(text)
+
+
+def test_an_order_is_read() -> None:
+    """Ascending unless told."""
+    assert parse_order("city, seen DESC") == (SortField("city"), SortField("seen", True))
+    assert format_order("t", parse_order("b desc")) == ["ALTER TABLE t WRITE ORDERED BY `b` DESC"]
+    assert format_order("t", ()) == []
+
+
+def test_names_are_quoted() -> None:
+    """A name may have any letter; a branch is one level more."""
+    assert quote_ident("lake", Ident(("a b", "c"), "t`u"), "x_1") == "`lake`.`a b`.`c`.`t``u`.`branch_x_1`"
+    assert parse_ident("a.b.t") == Ident(("a", "b"), "t")
+    assert str(parse_ident("a.b.t").beside("__ingested")) == "a.b.t__ingested"
+
+
+@pytest.mark.parametrize("text", ["t", ".t", "a.", "a..t"])
+def test_a_table_needs_a_namespace(text: str) -> None:
+    """Everything else is refused."""
+    with pytest.raises(BadRequest, match="namespace.table"):
+        parse_ident(text)
+
+
+def test_columns_become_ddl() -> None:
+    """Nested names are quoted too, and small numbers are Iceberg's int."""
+    inner = StructType([StructField("x y", ArrayType(ShortType()))])
+    columns = StructType([StructField("id", LongType(), nullable=False), StructField("a-b", inner), StructField("n", IntegerType())])
+    ddl = "`id` bigint NOT NULL, `a-b` struct<`x y`: array<int>>, `n` int"
+    assert format_columns(columns) == ddl
+    made = format_create("t", "`id` bigint", (PartitionField("id", "bucket", 4),))
+    assert made == "CREATE TABLE IF NOT EXISTS t (`id` bigint) USING iceberg PARTITIONED BY (bucket(4, `id`))"
+
+
+def test_a_column_without_values_has_no_type() -> None:
+    """It has to be given."""
+    with pytest.raises(BadRequest, match="column b: .*--schema"):
+        format_columns(StructType([StructField("a", StringType()), StructField("b", NullType())]))
