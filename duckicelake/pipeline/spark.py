@@ -2,6 +2,7 @@
 
 import contextlib
 import subprocess
+import sys
 from collections.abc import Generator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,9 +67,10 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     store = find_trust_store(java_home)
     trust = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
     jars = fetch_jars(iceberg_jars(), plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
-    with _environment(
-        environ, {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
-    ):
+    # Spark starts any python3 for our functions unless it is told which.
+    python = environ.get("PYSPARK_PYTHON", sys.executable)
+    own = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with _environment(environ, own | {"PYSPARK_PYTHON": python}):
         session = _build(_settings(plan, jars, trust))
         try:
             yield session

@@ -1,0 +1,1 @@
+"""The commands of jobs on Spark, each a module."""

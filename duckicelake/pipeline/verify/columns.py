@@ -1,0 +1,73 @@
+"""Columns as Iceberg sees them, in the words of DuckDB, and what of a table can be compared."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType, find_decimal, walk_fields
+from duckicelake.pipeline.verify.tally import GROUPED_BY, GroupField, Look
+
+_DUCKDB: Mapping[str, str] = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    # Spark shows it as text.
+    "uuid": "VARCHAR",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+}
+
+
+def quote(name: str) -> str:
+    """A name in DuckDB's SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def format_select(schema: Schema, table: str, lake_snapshot_id: int | None) -> str:
+    """The query that shows DuckLake's rows in Iceberg's columns."""
+    columns = ", ".join(f"CAST({quote(item.name)} AS {_format_type(item.type)}) AS {quote(item.name)}" for item in schema.fields)
+    at = "" if lake_snapshot_id is None else f" AT (VERSION => {lake_snapshot_id})"
+    return f"SELECT {columns} FROM {table}{at}"  # noqa: S608  names are quoted
+
+
+def check_readable(schema: Schema) -> None:
+    """Raises: Unsupported: there is a column that Spark does not read, so nobody can compare."""
+    for path, item in walk_fields(schema.fields):
+        if isinstance(item.type, PrimitiveType) and _find_leaf(item.type) is None:
+            raise Unsupported(f"column {path} is {item.type}, which Spark does not read")
+
+
+def make_look(schema: Schema, spec: Mapping[str, Any]) -> Look:
+    """What to compare: all columns, grouped by those parts of the partition spec that say something of a row by name."""
+    sources = {item.field_id: item for item in schema.fields}
+    groups: list[GroupField] = []
+    for part in spec["fields"]:
+        source = sources.get(part["source-id"])
+        if part["transform"] in GROUPED_BY and source is not None and isinstance(source.type, PrimitiveType):
+            groups.append(GroupField(source.name, source.type, part["transform"]))
+    return Look(schema.fields, tuple(groups))
+
+
+def _format_type(form: IcebergType) -> str:
+    match form:
+        case StructType(fields):
+            return f"STRUCT({', '.join(f'{quote(item.name)} {_format_type(item.type)}' for item in fields)})"
+        case ListType():
+            return f"{_format_type(form.element_type)}[]"
+        case MapType():
+            return f"MAP({_format_type(form.key_type)}, {_format_type(form.value_type)})"
+        case PrimitiveType():
+            return _find_leaf(form) or ""
+
+
+def _find_leaf(form: PrimitiveType) -> str | None:
+    if form.name.startswith("fixed"):
+        return "BLOB"
+    decimal = find_decimal(form)
+    return _DUCKDB.get(form.name) if decimal is None else f"DECIMAL({decimal[0]}, {decimal[1]})"

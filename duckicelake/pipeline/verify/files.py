@@ -1,0 +1,117 @@
+"""The files of a table: what manifests and DuckLake say of each, put together, and the look at all of them by Spark."""
+
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from duckdb import DuckDBPyConnection
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duckicelake.iceberg.schema import leaf_fields, parse_schema
+from duckicelake.iceberg.transforms import parse_transform
+from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.verify.columns import quote
+from duckicelake.pipeline.verify.footers import PartitionField, Shape
+from duckicelake.pipeline.verify.moments import Moment, TableState
+from duckicelake.pipeline.verify.objects import FILE, MARKED, PROBLEM, SEEN_DDL, Place, look_at_batches
+from duckicelake.translate.locations import to_canonical, to_uri
+from duckicelake.translate.namespaces import to_schema_name
+
+PROBLEMS = 100
+"""How many problems a report names."""
+FILES_A_TASK = 200
+
+_LAKE_FILES = """
+WITH here AS (
+    SELECT t.table_id,
+        CASE WHEN s.path_is_relative THEN d.value || coalesce(s.path, '') ELSE coalesce(s.path, d.value) END AS schema_path,
+        CASE WHEN t.path_is_relative THEN schema_path || coalesce(t.path, '') ELSE coalesce(t.path, schema_path) END AS folder
+    FROM {meta}.ducklake_table t JOIN {meta}.ducklake_schema s USING (schema_id), {meta}.ducklake_metadata d
+    WHERE d.key = 'data_path' AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL
+        AND t.table_name = $table AND s.schema_name = $namespace
+), data AS (
+    SELECT f.*, CASE WHEN f.path_is_relative THEN here.folder || f.path ELSE f.path END AS whole
+    FROM {meta}.ducklake_data_file f JOIN here USING (table_id)
+)
+SELECT 'data' AS lake_kind, whole AS path, 'parquet' AS lake_format, record_count AS lake_rows, file_size_bytes AS lake_bytes,
+    footer_size AS lake_footer, NULL AS lake_data_path
+FROM data WHERE {live}
+UNION ALL
+SELECT 'delete', CASE WHEN f.path_is_relative THEN here.folder || f.path ELSE f.path END, coalesce(f.format, 'parquet'),
+    CASE WHEN f.partial_max IS NULL THEN f.delete_count END, f.file_size_bytes, f.footer_size, data.whole
+FROM {meta}.ducklake_delete_file f JOIN here USING (table_id) JOIN data USING (data_file_id) WHERE {live_delete}
+"""
+
+_ENTRIES = (
+    *("content", "file_format", "spec_id", "record_count", "file_size_in_bytes", "content_offset", "content_size_in_bytes"),
+    *("referenced_data_file", "partition"),
+)
+_BY_FIELD = ("null_value_counts", "value_counts", "lower_bounds", "upper_bounds")
+
+
+def list_entries(spark: SparkSession, table: str, moment: Moment, *, is_all: bool) -> DataFrame:
+    """The files that manifests name: of a moment, or of every snapshot there is."""
+    at = "" if moment.snapshot_id is None or is_all else f" VERSION AS OF {moment.snapshot_id}"
+    name = f"{table}.{'all_files' if is_all else 'files'}"
+    entries = spark.sql(f"SELECT * FROM {name}{at}").dropDuplicates(["file_path", "content_offset"])  # noqa: S608  a quoted name
+    path = F.regexp_replace(F.regexp_replace("file_path", "^s3[an]://", "s3://"), "^(file:)?/+", "file:///")
+    kept = [name for name in (*_ENTRIES, *_BY_FIELD) if name in entries.columns]
+    return entries.select(path.alias("path"), *kept)
+
+
+def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident, moment: Moment, *, is_all: bool) -> pa.Table:
+    """The files that DuckLake's rows name: of a moment, or of every lake snapshot there is."""
+    at = moment.lake_snapshot_id
+    live = "TRUE" if is_all else "{0}.end_snapshot IS NULL"
+    if at is not None and not is_all:
+        live = f"{{0}}.begin_snapshot <= {at} AND ({{0}}.end_snapshot IS NULL OR {{0}}.end_snapshot > {at})"
+    meta = f"__ducklake_metadata_lake.{quote(metadata_schema)}"
+    sql = _LAKE_FILES.format(meta=meta, live=live.format("data"), live_delete=live.format("f"))
+    found = duck.execute(sql, {"table": ident.name, "namespace": to_schema_name(ident.namespace)}).to_arrow_table()
+    for name in ("path", "lake_data_path"):
+        uris = [None if path is None else to_canonical(to_uri(path)) for path in found.column(name).to_pylist()]
+        found = found.set_column(found.schema.get_field_index(name), name, pa.array(uris, pa.string()))
+    return found
+
+
+def make_shape(state: TableState) -> Shape:
+    """What has to be known of the table to read its files."""
+    schemas = [parse_schema(schema) for schema in state.metadata["schemas"]]
+    leaves = {field_id: form for schema in schemas for field_id, form in leaf_fields(schema)}
+    specs = {spec["spec-id"]: _make_spec(spec["fields"], leaves) for spec in state.metadata["partition-specs"]}
+    return Shape(leaves, specs)
+
+
+def _make_spec(fields: list[dict[str, Any]], leaves: dict[int, PrimitiveType]) -> tuple[PartitionField, ...]:
+    made: list[PartitionField] = []
+    for field in fields:
+        form = leaves.get(field["source-id"])
+        result = None if form is None else parse_transform(field["transform"]).result_type(form)
+        if form is not None and result is not None:
+            made.append(PartitionField(field["name"], field["source-id"], field["transform"], form, result))
+    return tuple(made)
+
+
+def look_at_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: Place, shape: Shape) -> tuple[int, list[str]]:
+    """How many files were looked at, and what is wrong with them.
+
+    A file that DuckLake has and no manifest names is wrong only when it holds rows: its own delete files are published in another form.
+    """
+    facts = entries.join(spark.createDataFrame(lake), "path", "full_outer")
+    facts = facts.repartition(max(1, -(-facts.count() // FILES_A_TASK)))
+    seen = facts.mapInArrow(partial(look_at_batches, place=place, shape=shape), SEEN_DDL).cache()
+    try:
+        files = seen.where(F.col("kind") == FILE).count()
+        problems = seen.where(F.col("kind") == PROBLEM).select("path", "text")
+        unnamed = facts.where("lake_kind = 'data' AND content IS NULL").select("path", F.lit("DuckLake has it, no manifest names it"))
+        sizes = facts.where("content = 0 OR lake_kind = 'data'").select(
+            F.col("path").alias("text"), F.coalesce("record_count", "lake_rows").alias("rows")
+        )
+        beyond = seen.where(F.col("kind") == MARKED).join(sizes, "text").where(F.col("last") >= F.col("rows"))
+        far = beyond.select("path", F.format_string("marks row %d of %s, which has %d", "last", "text", "rows"))
+        found = problems.unionAll(unnamed).unionAll(far).distinct().orderBy("path").limit(PROBLEMS).collect()
+    finally:
+        seen.unpersist()
+    return files, [f"{row['path']} {row['text']}" for row in found]

@@ -1,0 +1,226 @@
+"""One Parquet file against what is said of it: rows, sizes, null counts, bounds, partition values.
+
+The footer is believed where it proves what is said; where it does not, the column is read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.bounds import decode_value
+from duckicelake.iceberg.transforms import apply_transform
+from duckicelake.iceberg.types import PrimitiveType
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WHOLE = ("int", "long", "date", "time", "timestamp", "timestamptz")
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """A part of a partition spec, with the type of the column."""
+
+    name: str
+    source_id: int
+    transform: str
+    form: PrimitiveType
+    result: PrimitiveType
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What has to be known of the table to read its files: leaf types by field id, and its partition specs."""
+
+    leaves: Mapping[int, PrimitiveType]
+    specs: Mapping[int, tuple[PartitionField, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A leaf of a file that is in no list or map: what the footer says of it. `lower` and `upper` None: nothing."""
+
+    path: str
+    nulls: int | None
+    lower: object
+    upper: object
+
+
+def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+    """What a manifest says of the file and is not so."""
+    metadata = file.metadata
+    if metadata.num_rows != entry["record_count"]:
+        yield f"has {metadata.num_rows} rows, the manifest says {entry['record_count']}"
+    columns = find_columns(file, shape.leaves)
+    yield from _check_nulls(columns, entry, metadata.num_rows)
+    yield from _check_bounds(file, columns, entry, shape)
+    yield from _check_partition(file, columns, entry, shape)
+
+
+def find_columns(file: pq.ParquetFile, leaves: Mapping[int, PrimitiveType]) -> dict[int, Column]:
+    """The leaves with field ids, by these; columns that the table no more has are left out."""
+    ids = dict(_walk(file.schema_arrow, ()))
+    found: dict[int, Column] = {}
+    for index in range(file.metadata.num_columns):
+        leaf = file.schema.column(index)
+        field_id = ids.get(leaf.path)
+        if field_id is not None and field_id in leaves and leaf.max_repetition_level == 0:
+            found[field_id] = _read_column(file, index, leaf.path, leaves[field_id])
+    return found
+
+
+def _walk(fields: Any, path: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    for field in fields:
+        here = (*path, field.name)
+        if pa.types.is_struct(field.type):
+            yield from _walk(field.type, here)
+        elif _FIELD_ID in (field.metadata or {}):
+            yield ".".join(here), int(field.metadata[_FIELD_ID])
+
+
+def _read_column(file: pq.ParquetFile, index: int, path: str, form: PrimitiveType) -> Column:
+    groups: list[Any] = [file.metadata.row_group(group).column(index).statistics for group in range(file.metadata.num_row_groups)]
+    knows_nulls = all(group is not None and group.has_null_count for group in groups)
+    nulls = sum(group.null_count for group in groups) if knows_nulls else None
+    bounded = [group for group in groups if group is not None and group.has_min_max]
+    # A group of nulls alone has no bounds and needs none.
+    if len([group for group in groups if group is None or group.has_min_max or group.num_values]) > len(bounded) or not bounded:
+        return Column(path, nulls, None, None)
+    try:
+        lows, highs = ([to_value(form, getattr(group, end)) for group in bounded] for end in ("min", "max"))
+    except (OverflowError, ValueError):
+        return Column(path, nulls, None, None)
+    if None in lows or None in highs:
+        return Column(path, nulls, None, None)
+    return Column(path, nulls, min(lows), max(highs))  # type: ignore[type-var]  values of one type
+
+
+def to_value(form: PrimitiveType, value: Any) -> object:
+    """A value as Python has it, as Iceberg has it; None when that is not known for certain."""
+    match value:
+        case datetime():
+            since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+            micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+            return micros if form.name in ("timestamp", "timestamptz") else None
+        case date():
+            return (value - _EPOCH.date()).days if form.name == "date" else None
+        case bool():
+            return value if form.name == "boolean" else None
+        case int():
+            return float(value) if form.name in ("float", "double") else value if form.name in _WHOLE else None
+        case float() if form.name in ("float", "double") and value == value:
+            return value
+        case str() if form.name == "string":
+            return value
+        case bytes() if form.name == "string":
+            return value.decode()
+        case bytes() if form.name == "binary" or form.name.startswith("fixed") or (form.name == "uuid" and len(value) == 16):
+            return value
+        case Decimal() if form.name.startswith("decimal"):
+            return value
+        case _:
+            return None
+
+
+def _check_nulls(columns: Mapping[int, Column], entry: Mapping[str, Any], rows: int) -> Iterator[str]:
+    for field_id, said in entry["null_value_counts"]:
+        column = columns.get(field_id)
+        if column is not None and column.nulls is not None and column.nulls != said:
+            yield f"column {column.path} has {column.nulls} nulls, the manifest says {said}"
+    for field_id, said in entry["value_counts"]:
+        column = columns.get(field_id)
+        if column is not None and said != rows:
+            yield f"column {column.path} has {rows} values, the manifest says {said}"
+
+
+def _check_bounds(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+    lowers, uppers = dict(entry["lower_bounds"]), dict(entry["upper_bounds"])
+    for field_id, column in columns.items():
+        form = shape.leaves[field_id]
+        if field_id not in lowers and field_id not in uppers:
+            continue
+        try:
+            lower, upper = (decode_value(form, said[field_id]) if field_id in said else None for said in (lowers, uppers))
+        except BadRequest as error:
+            yield f"column {column.path}: {error.message}"
+            continue
+        if column.lower is None or not _is_within(column.lower, column.upper, lower, upper):
+            low, high = find_extremes(file, column.path, form)
+            if low is not None and not _is_within(low, high, lower, upper):
+                yield f"column {column.path} has values from {low!r} to {high!r}, the manifest says from {lower!r} to {upper!r}"
+
+
+def _is_within(low: Any, high: Any, lower: Any, upper: Any) -> bool:
+    return (lower is None or lower <= low) and (upper is None or high <= upper)
+
+
+def find_extremes(file: pq.ParquetFile, path: str, form: PrimitiveType) -> tuple[object, object]:
+    """The least and the greatest value of a column, NaN left out, by reading it; None, None when there is none."""
+    compute: Any = pc
+    found: list[Any] = []
+    for values in read_values(file, path, form):
+        some = compute.drop_null(values)
+        if pa.types.is_floating(some.type):
+            some = compute.filter(some, compute.invert(compute.is_nan(some)))
+        if len(some):
+            extremes = compute.min_max(some).as_py()
+            found += [to_value(form, extremes["min"]), to_value(form, extremes["max"])]
+    known = [value for value in found if value is not None]
+    return (min(known), max(known)) if known else (None, None)
+
+
+def read_values(file: pq.ParquetFile, path: str, form: PrimitiveType) -> Iterator[Any]:
+    """A column, batch by batch, in types whose Python values `to_value` knows whatever they are."""
+    compute: Any = pc
+    columns: Any = file.iter_batches(columns=[path])
+    for batch in columns:
+        values = batch.column(0)
+        for name in path.split(".")[1:]:
+            values = compute.struct_field(values, name)
+        if isinstance(values.type, pa.BaseExtensionType):
+            values = values.storage
+        if form.name == "date":
+            values = values.cast(pa.int32())
+        elif form.name in ("timestamp", "timestamptz"):
+            values = values.cast(pa.timestamp("us", tz=values.type.tz)).cast(pa.int64())
+        yield values
+
+
+def _check_partition(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+    said: Mapping[str, Any] = entry.get("partition") or {}
+    for part in shape.specs.get(entry["spec_id"], ()):
+        column = columns.get(part.source_id)
+        if column is None or part.transform == "void":
+            continue
+        claimed = said.get(part.name)
+        value = None if claimed is None else to_value(part.result, claimed)
+        if (claimed is not None and value is None) or _proves(column, part, value, file.metadata.num_rows):
+            continue
+        found = find_partitions(file, column.path, part)
+        if found - {value}:
+            shown = ", ".join(sorted(map(repr, found))[:3])
+            yield f"is in the partition {part.name}={value!r}, its rows belong to {shown}"
+
+
+def _proves(column: Column, part: PartitionField, value: object, rows: int) -> bool:
+    if value is None:
+        return column.nulls == rows
+    if part.transform.startswith("bucket") or column.nulls != 0 or column.lower is None:
+        return False
+    ends = {apply_transform(part.transform, part.form, end) for end in (column.lower, column.upper)}
+    return ends == {value}
+
+
+def find_partitions(file: pq.ParquetFile, path: str, part: PartitionField) -> set[object]:
+    """The partition values of a column's values."""
+    found: set[object] = set()
+    for values in read_values(file, path, part.form):
+        distinct: Sequence[Any] = values.unique().to_pylist()
+        found |= {apply_transform(part.transform, part.form, None if one is None else to_value(part.form, one)) for one in distinct}
+    return found

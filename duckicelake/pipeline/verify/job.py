@@ -1,0 +1,201 @@
+"""The job itself: each table as Iceberg, by Spark, and as DuckLake, by DuckDB; then its files."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version as read_version
+
+import duckdb
+import pyarrow as pa
+from duckdb import DuckDBPyConnection
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from duckicelake.errors import CatalogError, CommitFailed
+from duckicelake.pipeline.ingest.job import Desk, explain
+from duckicelake.pipeline.ingest.report import Stopwatch
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look, quote
+from duckicelake.pipeline.verify.files import list_entries, list_lake_files, look_at_files, make_shape
+from duckicelake.pipeline.verify.moments import Moment, TableState, list_tables, load_keys, load_state
+from duckicelake.pipeline.verify.objects import Place
+from duckicelake.pipeline.verify.options import VerifyOptions
+from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
+from duckicelake.pipeline.verify.tally import (
+    PICKED_DDL,
+    TALLY_DDL,
+    Look,
+    Tally,
+    compare,
+    find_different_bins,
+    find_examples,
+    pick_batches,
+    tally,
+    tally_batches,
+)
+from duckicelake.translate.namespaces import to_schema_name
+
+LAKE = "lake"
+"""The lake's name in DuckDB."""
+BATCH_ROWS = 65_536
+ATTEMPTS = 3
+PICKED_ROWS = 50_000
+FEW_FILES = 100
+"""As many as the driver alone can add up."""
+PARTS = 100
+"""How many partitions or buckets a report names."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyDesk:
+    """What a run works with: Spark and the catalog, and a way to open the lake in DuckDB, for reading."""
+
+    desk: Desk
+    open_lake: Callable[[], DuckDBPyConnection]
+    metadata_schema: str
+
+
+def verify(verify_desk: VerifyDesk, options: VerifyOptions, *, dry_run: bool = False) -> VerifyReport:
+    """Look at every table that was asked for. What cannot be looked at is a finding too.
+
+    Raises: CatalogError: nobody answers
+    """
+    watch = Stopwatch(verify_desk.desk.tell)
+    told = replace(verify_desk, desk=replace(verify_desk.desk, tell=watch.tell))
+    told.desk.tell("list tables")
+    tables = options.tables or list_tables(told.desk.connect())
+    if dry_run:
+        findings = [finding for ident in tables for finding in _plan(told, ident, options)]
+    else:
+        # One table after the other: going back to an earlier one, DuckDB 1.5.5 shows columns of an earlier state.
+        with closing(told.open_lake()) as duck:
+            findings = [finding for ident in tables for finding in _look_at_table(told, duck, ident, options)]
+    versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
+    return VerifyReport(tuple(findings), watch.read(), versions)
+
+
+def _plan(desk: VerifyDesk, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
+    try:
+        moments = _choose(load_state(desk.desk.connect(), ident), options)
+    except CatalogError as error:
+        yield Finding(str(ident), "", Verdict.unknown, message=error.message)
+        return
+    for moment in moments:
+        yield Finding(str(ident), str(moment), Verdict.planned, moment.snapshot_id)
+
+
+def _choose(state: TableState, options: VerifyOptions) -> list[Moment]:
+    if options.snapshot_id is not None:
+        return [state.get(options.snapshot_id)]
+    if options.every_snapshot and not options.files:
+        return [*state.list_moments(), state.head]
+    return [state.head]
+
+
+def _look_at_table(desk: VerifyDesk, duck: DuckDBPyConnection, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
+    try:
+        state = load_state(desk.desk.connect(), ident)
+        moments = _choose(state, options)
+        looker = Looker(desk.desk, duck, ident, options)
+        for moment in moments:
+            desk.desk.tell(f"{ident}{' files' if options.files else ''} {moment}")
+            yield looker.look_at_files(state, moment, desk.metadata_schema) if options.files else looker.look(state, moment)
+    except CatalogError as error:
+        yield Finding(str(ident), "", Verdict.unknown, message=error.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Looker:
+    """Both sides of one table."""
+
+    desk: Desk
+    duck: DuckDBPyConnection
+    ident: Ident
+    options: VerifyOptions
+
+    def look(self, state: TableState, moment: Moment) -> Finding:
+        """Compare the rows of a moment; at head it is begun again when somebody changed the table meanwhile."""
+        return self._hold(state, moment, Finding(str(self.ident), str(moment), Verdict.unknown, moment.snapshot_id), self._compare)
+
+    def look_at_files(self, state: TableState, moment: Moment, metadata_schema: str) -> Finding:
+        """Look at the files of a moment, or of all."""
+        what = "files of every snapshot" if self.options.every_snapshot else f"files {moment}"
+        finding = Finding(str(self.ident), what, Verdict.unknown, moment.snapshot_id)
+        return self._hold(state, moment, finding, partial(self._check_files, metadata_schema))
+
+    def _hold(self, state: TableState, moment: Moment, finding: Finding, look: Callable[[Finding, TableState, Moment], Finding]) -> Finding:
+        try:
+            if moment.snapshot_id is not None:
+                return look(finding, state, moment)
+            for _ in range(ATTEMPTS):
+                found = look(finding, state, state.head)
+                after = load_state(self.desk.connect(), self.ident)
+                if after.version == state.version:
+                    return found
+                state = after
+            raise CommitFailed(f"others changed it during each of {ATTEMPTS} looks; name a --snapshot")
+        except CatalogError as error:
+            return replace(finding, message=error.message)
+        except (PySparkException, Py4JJavaError) as error:
+            return replace(finding, message=explain(error))
+        except (duckdb.Error, pa.ArrowException) as error:
+            return replace(finding, message=f"DuckDB: {error}")
+
+    def _compare(self, finding: Finding, state: TableState, moment: Moment) -> Finding:
+        check_readable(moment.schema)
+        look = make_look(moment.schema, state.spec)
+        counted = self._read_iceberg(moment).mapInArrow(partial(tally_batches, look=look), TALLY_DDL)
+        if state.count_files(moment) > FEW_FILES:
+            counted = counted.groupBy("key", "label").agg(*(F.sum(name).alias(name) for name in ("rows", "high", "low")))
+        ducklake = tally(self._read_ducklake(moment), look)
+        iceberg = Tally().merge(counted.toArrow())
+        parts = compare(iceberg, ducklake)
+        found = replace(finding, iceberg_rows=iceberg.rows, ducklake_rows=ducklake.rows)
+        if not parts:
+            return replace(found, verdict=Verdict.same)
+        examples = self._find_examples(moment, look, _choose_bins(iceberg, ducklake))
+        return replace(
+            found, verdict=Verdict.differs, parts=parts[:PARTS], only_in_iceberg=tuple(examples[0]), only_in_ducklake=tuple(examples[1])
+        )
+
+    def _check_files(self, metadata_schema: str, finding: Finding, state: TableState, moment: Moment) -> Finding:
+        is_all, rest = self.options.every_snapshot, self.desk.connect()
+        entries = list_entries(self.desk.spark, self.desk.name(self.ident), moment, is_all=is_all)
+        lake = list_lake_files(self.duck, metadata_schema, self.ident, moment, is_all=is_all)
+        place = Place(state.metadata["location"], rest.catalog, load_keys(rest, self.ident))
+        files, problems = look_at_files(self.desk.spark, entries, lake, place, make_shape(state))
+        verdict = Verdict.differs if problems else Verdict.same
+        return replace(finding, verdict=verdict, files=files, problems=tuple(problems))
+
+    def _find_examples(self, moment: Moment, look: Look, bins: list[int]) -> tuple[list[str], list[str]]:
+        picking = partial(pick_batches, look=look, bins=bins)
+        iceberg = self._read_iceberg(moment).mapInArrow(picking, PICKED_DDL).toArrow().to_pylist()
+        ducklake = [row for batch in picking(self._read_ducklake(moment)) for row in batch.to_pylist()]
+        return find_examples(iceberg, ducklake, self.options.examples)
+
+    def _read_iceberg(self, moment: Moment) -> DataFrame:
+        name = self.desk.name(self.ident)
+        at = "" if moment.snapshot_id is None else f" VERSION AS OF {moment.snapshot_id}"
+        rows = self.desk.spark.sql(f"SELECT * FROM {name}{at}")  # noqa: S608  a quoted name and a number
+        # Spark's mapInArrow does not find columns with dots in their names.
+        return rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
+
+    def _read_ducklake(self, moment: Moment) -> Iterable[pa.RecordBatch]:
+        table = ".".join(map(quote, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))
+        return self.duck.execute(format_select(moment.schema, table, moment.lake_snapshot_id)).to_arrow_reader(BATCH_ROWS)
+
+
+def _choose_bins(iceberg: Tally, ducklake: Tally) -> list[int]:
+    """Some bins that differ, the smallest first, of as many rows as may be looked at one by one; at least one."""
+    sizes = iceberg.counts + ducklake.counts
+    bins = sorted(find_different_bins(iceberg, ducklake), key=lambda one: int(sizes[one]))
+    chosen, rows = bins[:1], 0
+    for one in bins[1:]:
+        rows += int(sizes[one])
+        if rows > PICKED_ROWS:
+            break
+        chosen.append(one)
+    return chosen

@@ -1,0 +1,97 @@
+"""The look at one object, on an executor: what a row of the list of files says of it, against what it is."""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.objects import Objects, open_objects
+from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.verify.deletes import Marked, check_count, read_positions, read_vector
+from duckicelake.pipeline.verify.footers import Shape, check_parquet
+
+SEEN_DDL = "kind string, path string, text string, last bigint"
+SEEN_SCHEMA = pa.schema([("kind", pa.string()), ("path", pa.string()), ("text", pa.string()), ("last", pa.int64())])
+FILE, PROBLEM, MARKED = "file", "problem", "marked"
+DATA, POSITIONS = 0, 1
+_LENGTH_BYTES = 4
+
+Seen = tuple[str, str, str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table's files are and with which keys they are read."""
+
+    location: str
+    catalog: RestCatalog
+    given: Mapping[str, str]
+
+
+def look_at_batches(batches: Iterable[pa.RecordBatch], place: Place, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """What is to be said of each object: that it was looked at, what is wrong with it, and which rows it marks as deleted."""
+    objects = open_objects(place.location, place.catalog, place.given)
+    for batch in batches:
+        seen = [one for entry in batch.to_pylist() for one in look_at_object(objects, entry, shape)]
+        yield pa.RecordBatch.from_pylist([dict(zip(SEEN_SCHEMA.names, one, strict=True)) for one in seen], SEEN_SCHEMA)
+
+
+def look_at_object(objects: Objects, entry: Mapping[str, Any], shape: Shape) -> Iterator[Seen]:
+    """The same of one."""
+    path: str = entry["path"]
+    yield FILE, path, "", None
+    try:
+        with objects.files.open_input_file(path.removeprefix("file://").removeprefix("s3://")) as source:
+            yield from ((PROBLEM, path, text, None) for text in _check_size(source.size(), entry))
+            yield from _look_inside(source, entry, shape)
+    except FileNotFoundError:
+        yield PROBLEM, path, "is missing", None
+    except (OSError, pa.ArrowException, BadRequest, struct.error) as error:
+        yield PROBLEM, path, f"cannot be read: {error}", None
+
+
+def _check_size(size: int, entry: Mapping[str, Any]) -> Iterator[str]:
+    if entry["file_size_in_bytes"] is not None and entry["file_size_in_bytes"] != size:
+        yield f"has {size} bytes, the manifest says {entry['file_size_in_bytes']}"
+    if entry["lake_bytes"] is not None and entry["lake_bytes"] != size:
+        yield f"has {size} bytes, DuckLake says {entry['lake_bytes']}"
+
+
+def _look_inside(source: pa.NativeFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[Seen]:
+    path: str = entry["path"]
+    if (entry["file_format"] or entry["lake_format"] or "").lower() == "puffin":
+        marked = [read_vector(_read_blob(source, entry), entry["referenced_data_file"] or entry["lake_data_path"])]
+        yield from _say_marked(path, marked, entry)
+        return
+    with pq.ParquetFile(source) as file:
+        if entry["lake_footer"] and entry["lake_footer"] != file.metadata.serialized_size:
+            yield PROBLEM, path, f"has a footer of {file.metadata.serialized_size} bytes, DuckLake says {entry['lake_footer']}", None
+        if entry["content"] == POSITIONS or entry["lake_kind"] == "delete":
+            yield from _say_marked(path, read_positions(file), entry)
+            return
+        if entry["lake_rows"] is not None and entry["lake_rows"] != file.metadata.num_rows:
+            yield PROBLEM, path, f"has {file.metadata.num_rows} rows, DuckLake says {entry['lake_rows']}", None
+        if entry["content"] == DATA:
+            yield from ((PROBLEM, path, text, None) for text in check_parquet(file, entry, shape))
+
+
+def _say_marked(path: str, marked: list[Marked], entry: Mapping[str, Any]) -> Iterator[Seen]:
+    yield from ((PROBLEM, path, text, None) for text in check_count(marked, entry))
+    for one in marked:
+        # DuckLake knows by its row which file is meant; the path in its file may be another spelling.
+        yield MARKED, path, entry["lake_data_path"] or one.path or "", one.last
+
+
+def _read_blob(source: pa.NativeFile, entry: Mapping[str, Any]) -> bytes:
+    """The deletion vector: where the manifest says, else, in DuckLake's own files, at the beginning."""
+    offset = entry["content_offset"]
+    if offset is not None:
+        source.seek(offset)
+        return source.read(entry["content_size_in_bytes"])
+    length = int.from_bytes(source.read(_LENGTH_BYTES), "big")
+    source.seek(0)
+    return source.read(length + 2 * _LENGTH_BYTES)

@@ -1,0 +1,89 @@
+"""What was compared and what was found, for people and for machines."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from duckicelake.pipeline.verify.tally import Part
+
+
+class Verdict(StrEnum):
+    """How a look ended."""
+
+    planned = "planned"
+    same = "same"
+    differs = "differs"
+    unknown = "could-not-look"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One look at a table: its rows at one moment, or its files."""
+
+    table: str
+    what: str
+    verdict: Verdict
+    snapshot_id: int | None = None
+    iceberg_rows: int = 0
+    ducklake_rows: int = 0
+    files: int = 0
+    parts: tuple[Part, ...] = ()
+    only_in_iceberg: tuple[str, ...] = ()
+    only_in_ducklake: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    message: str = ""
+
+    def describe(self) -> list[str]:
+        """The finding in words: one line, and more when something is wrong."""
+        where = f"{self.table} {self.what}"
+        if self.verdict is Verdict.planned:
+            return [f"{where}: would be looked at"]
+        if self.verdict is Verdict.unknown:
+            return [f"{where}: could not look: {self.message}"]
+        if self.verdict is Verdict.same:
+            is_rows = not self.what.startswith("files")
+            return [f"{where}: {self.iceberg_rows} rows, the same" if is_rows else f"{where}: {self.files}, all as they are said to be"]
+        if self.problems:
+            return [f"{where}: {len(self.problems)} things are not as they are said to be", *(f"  {problem}" for problem in self.problems)]
+        lines = [f"{where}: differs: {self.iceberg_rows} rows in Iceberg, {self.ducklake_rows} in DuckLake"]
+        lines += [f"  {part.name}: {part.iceberg_rows} rows in Iceberg, {part.ducklake_rows} in DuckLake" for part in self.parts]
+        lines += [f"  only in Iceberg: {row}" for row in self.only_in_iceberg]
+        return lines + [f"  only in DuckLake: {row}" for row in self.only_in_ducklake]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """One run. `message` is set when nothing could be looked at."""
+
+    findings: tuple[Finding, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    message: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all: a difference counts more than what could not be looked at."""
+        found = {finding.verdict for finding in self.findings}
+        if Verdict.differs in found:
+            return Verdict.differs
+        if Verdict.unknown in found or self.message:
+            return Verdict.unknown
+        return Verdict.planned if Verdict.planned in found else Verdict.same
+
+    @property
+    def status(self) -> int:
+        """The status for the shell: 0 same, 1 differs, 3 could not look."""
+        return {Verdict.differs: 1, Verdict.unknown: 3}.get(self.verdict, 0)
+
+    def format_json(self) -> str:
+        """The report for machines."""
+        fields: dict[str, Any] = {"job": "verify", "status": self.verdict, **asdict(self)}
+        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+    def describe(self) -> list[str]:
+        """The report for people."""
+        counts = {verdict: sum(finding.verdict is verdict for finding in self.findings) for verdict in Verdict}
+        said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "nothing to look at"
+        return [*(line for finding in self.findings for line in finding.describe()), said]

@@ -1,0 +1,99 @@
+"""The numbers of rows: equal for equal values in whatever Arrow type, different for different ones."""
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
+from duckicelake.pipeline.verify.hashing import hash_rows, hash_values
+
+STRING, LONG, DOUBLE = PrimitiveType("string"), PrimitiveType("long"), PrimitiveType("double")
+LISTS = ListType(2, STRING, False)
+MAPS = MapType(2, STRING, 3, LONG, False)
+STRUCTS = StructType((NestedField(2, "a", LONG, False), NestedField(3, "b", LISTS, False)))
+NAN = float("nan")
+
+
+def numbers(values: Any, form: IcebergType) -> list[int]:
+    """The numbers of an array's values."""
+    return hash_values(values, form).tolist()
+
+
+@pytest.mark.parametrize(
+    ("form", "one", "other"),
+    [
+        pytest.param("int", pa.array([1, None, -1], pa.int8()), pa.array([1, None, -1], pa.int64()), id="whole"),
+        pytest.param("string", pa.array(["", "x" * 3000, None]), pa.array(["", "x" * 3000, None], pa.string_view()), id="text"),
+        pytest.param("string", pa.array(["a", "b", "a"]), pa.array(["a", "b", "a"]).dictionary_encode(), id="dictionary"),
+        pytest.param("binary", pa.array([b"ab", None], pa.binary(2)), pa.array([b"ab", None], pa.large_binary()), id="bytes"),
+        pytest.param("timestamp", pa.array([5, -1], pa.timestamp("s")), pa.array([5_000_000, -1_000_000], pa.timestamp("us")), id="stamps"),
+        pytest.param(
+            "timestamptz", pa.array([5], pa.timestamp("us", "UTC")), pa.array([5], pa.timestamp("us", "America/New_York")), id="zones"
+        ),
+        pytest.param("decimal(9, 2)", pa.array([Decimal("-1.50")]), pa.array([Decimal("-1.50")], pa.decimal128(38, 2)), id="decimals"),
+        pytest.param("double", pa.array([NAN]), pa.array([-NAN]), id="nan"),
+        pytest.param("double", pa.array([0.5, None], pa.float32()), pa.array([0.5, None]), id="float"),
+    ],
+)
+def test_the_same_values_have_the_same_numbers(form: str, one: Any, other: Any) -> None:
+    """Whatever width, unit or encoding an engine chooses."""
+    assert numbers(one, PrimitiveType(form)) == numbers(other, PrimitiveType(form))
+
+
+@pytest.mark.parametrize(
+    ("form", "values"),
+    [
+        pytest.param(STRING, pa.array([None, "", "\0", "\0\0", "a", "a\0", "12345678", "123456789", "x" * 1024, "x" * 1025]), id="text"),
+        pytest.param(DOUBLE, pa.array([0.0, -0.0, None, NAN, float("inf"), -float("inf"), 5e-324]), id="doubles"),
+        pytest.param(PrimitiveType("boolean"), pa.array([True, False, None]), id="booleans"),
+        pytest.param(LISTS, pa.array([None, [], [None], [""], ["", ""], ["a", "b"], ["b", "a"], ["ab"]]), id="lists"),
+        pytest.param(
+            MAPS,
+            pa.array([None, [], [("a", None)], [("a", 1)], [("a", 1), ("b", 2)], [("a", 2), ("b", 1)]], pa.map_("str", "i8")),
+            id="maps",
+        ),
+        pytest.param(
+            STRUCTS,
+            pa.array([None, {"a": None, "b": None}, {"a": None, "b": []}, {"a": 1, "b": None}, {"a": 1, "b": ["1"]}]),
+            id="structs",
+        ),
+    ],
+)
+def test_different_values_have_different_numbers(form: IcebergType, values: Any) -> None:
+    """NULL is not empty, and no zero is another."""
+    assert len(set(numbers(values, form))) == len(values)
+
+
+def test_entries_of_a_map_and_fields_of_a_struct_have_no_order() -> None:
+    """Engines order them as they like."""
+    one, other = ([("a", 1), ("b", None)], [("b", None), ("a", 1)])
+    assert len(set(numbers(pa.array([one, other], pa.map_("str", "i8")), MAPS))) == 1
+    assert numbers(pa.array([{"a": 1, "b": ["x"]}]), STRUCTS) == numbers(pa.array([{"c": 7, "b": ["x"], "a": 1}]), STRUCTS)
+
+
+@given(st.lists(st.none() | st.lists(st.none() | st.text(max_size=20), max_size=4), min_size=1, max_size=12), st.data())
+def test_a_number_depends_on_the_row_alone(rows: list[list[str | None] | None], data: st.DataObject) -> None:
+    """A batch that is cut anywhere has the same numbers."""
+    whole = pa.record_batch([pa.array(rows, pa.list_(pa.string())), pa.array(range(len(rows)))], names=["l", "i"])
+    fields = (NestedField(1, "l", LISTS, False), NestedField(4, "i", LONG, True))
+    cut = data.draw(st.integers(0, len(rows)))
+    parts = [hash_rows(whole.slice(0, cut), fields).tolist(), hash_rows(whole.slice(cut), fields).tolist()]
+    assert hash_rows(whole, fields).tolist() == parts[0] + parts[1]
+
+
+def test_a_column_counts_by_its_place() -> None:
+    """Values that change columns make another row."""
+    fields = tuple(NestedField(place, name, LONG, False) for place, name in enumerate("ab", 1))
+    one, other = (pa.record_batch([pa.array([x]), pa.array([y])], names=["a", "b"]) for x, y in ((1, 2), (2, 1)))
+    assert hash_rows(one, fields).tolist() != hash_rows(other, fields).tolist()
+
+
+def test_a_type_without_a_form_is_refused() -> None:
+    """Nothing is called equal that was not looked at."""
+    with pytest.raises(Unsupported, match="variant"):
+        numbers(pa.array([b""]), PrimitiveType("variant"))

@@ -1,0 +1,106 @@
+"""Checksums: of no order, added up piece by piece, apart by partition and bin; and what differs."""
+
+import random
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import NestedField, PrimitiveType, parse_type
+from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look
+from duckicelake.pipeline.verify.options import VerifyOptions, read_options
+from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
+from duckicelake.pipeline.verify.tally import GroupField, Look, Part, Tally, compare, find_examples, pick_batches, tally
+
+INT, DATE, STAMP = PrimitiveType("int"), PrimitiveType("date"), PrimitiveType("timestamp")
+FIELDS = (NestedField(1, "i", INT, False), NestedField(2, "at", STAMP, False))
+PLAIN, MONTHLY = Look(FIELDS), Look(FIELDS, (GroupField("at", STAMP, "month"),))
+ROWS: list[dict[str, Any]] = [{"i": i, "at": datetime(1969 + i % 3, 1 + i % 4, 2)} for i in range(300)]  # noqa: DTZ001  as in the table
+GIVEN = {"every_snapshot": False, "files": False, "examples": 5}
+
+
+def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows as an engine gives them."""
+    return pa.RecordBatch.from_pylist(rows, pa.schema([("i", pa.int32()), ("at", pa.timestamp("us"))]))
+
+
+def test_order_and_batches_do_not_matter() -> None:
+    """Executors count any part of the rows, and others add that up."""
+    shuffled = random.Random(1).sample(ROWS, len(ROWS))
+    pieces = [tally([batch(shuffled[start : start + 70])], MONTHLY).write() for start in range(0, 300, 70)]
+    merged = Tally().merge(pa.Table.from_batches(pieces))
+    assert compare(merged, tally([batch(ROWS)], MONTHLY)) == ()
+    assert merged.rows == 300
+    assert len(merged.groups) == 12
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param([*ROWS[:-1], {"i": 299, "at": None}], id="value"),
+        pytest.param(ROWS[:-1], id="missing"),
+        pytest.param([*ROWS, ROWS[5]], id="twice"),
+        pytest.param([*ROWS[:-1], ROWS[0]], id="another-twice"),
+    ],
+)
+def test_a_difference_is_seen_with_its_rows(changed: list[dict[str, Any]]) -> None:
+    """By bin or by partition, and the rows are found in the bins that differ."""
+    sides = tally([batch(ROWS)], PLAIN), tally([batch(changed)], PLAIN)
+    parts = compare(*sides)
+    assert 1 <= len(parts) <= 2
+    bins = [int(part.name.split()[1]) for part in parts]
+    picked = [[row for found in pick_batches([batch(rows)], PLAIN, bins) for row in found.to_pylist()] for rows in (ROWS, changed)]
+    mine, theirs = find_examples(picked[0], picked[1], 5)
+    assert len(mine) + len(theirs) == len(parts) if len(changed) == 300 else 1
+    assert all('"i": ' in text for text in mine + theirs)
+
+
+def test_partitions_that_differ_have_names() -> None:
+    """Also those before 1970 and of NULL."""
+    one, other = tally([batch(ROWS)], MONTHLY), tally([batch([*ROWS[1:], {"i": 7, "at": None}])], MONTHLY)
+    assert compare(one, other) == (Part("month(at)=1969-01", 25, 24), Part("at=NULL", 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("transform", "label"),
+    [("year", "year(d)=1969"), ("month", "month(d)=1969-12"), ("day", "day(d)=1969-12-31"), ("identity", "d=1969-12-31")],
+)
+def test_dates_are_grouped_by_every_transform(transform: str, label: str) -> None:
+    """Two days of one year, month or day are together."""
+    look = Look((NestedField(1, "d", DATE, False),), (GroupField("d", DATE, transform),))
+    rows = pa.record_batch([pa.array([date(1969, 12, 31), date(1969, 12, 31), date(1970, 1, 1), None])], names=["d"])
+    found = tally([rows], look)
+    assert {found.labels[key]: total.rows for key, total in found.groups.items()}[label] == 2
+    assert len(found.groups) == 3
+
+
+def test_what_is_compared_follows_from_the_schema() -> None:
+    """Types as Iceberg has them; parts of the partition that have no name are left out; a column that Spark does not read is named."""
+    schema = Schema(0, (NestedField(1, 'a"b', INT, True), NestedField(2, "u", parse_type("uuid"), False)))
+    assert format_select(schema, "t", 7) == 'SELECT CAST("a""b" AS INTEGER) AS "a""b", CAST("u" AS VARCHAR) AS "u" FROM t AT (VERSION => 7)'
+    spec = {"fields": [{"source-id": 1, "transform": "bucket[4]"}, {"source-id": 2, "transform": "identity"}]}
+    assert [group.column for group in make_look(schema, spec).groups] == ["u"]
+    check_readable(schema)
+    with pytest.raises(Unsupported, match="column t is time, which Spark does not read"):
+        check_readable(Schema(0, (NestedField(1, "t", PrimitiveType("time"), False),)))
+
+
+def test_contradicting_options_are_refused() -> None:
+    """A snapshot belongs to one table."""
+    assert str(read_options(["a.b"], 7, GIVEN).tables[0]) == "a.b"
+    for tables, given in ((["a.b"], GIVEN | {"every_snapshot": True}), ([], GIVEN), (["ab"], GIVEN), (["a.b"], GIVEN | {"examples": -1})):
+        with pytest.raises(BadRequest):
+            read_options(tables, 7, given)
+    assert VerifyOptions().examples == 5
+
+
+def test_the_worst_finding_decides() -> None:
+    """A difference before what could not be seen, and that before all is well."""
+    same, unknown, differs = (Finding("a.b", "now", verdict) for verdict in (Verdict.same, Verdict.unknown, Verdict.differs))
+    statuses = [VerifyReport(found).status for found in ((same,), (same, unknown), (unknown, differs), ())]
+    assert statuses == [0, 3, 1, 0]
+    assert VerifyReport(message="nobody answers").status == 3
+    assert VerifyReport((same, unknown)).describe()[-1] == "1 same, 1 could-not-look"
