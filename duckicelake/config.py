@@ -133,6 +133,7 @@ class Settings(BaseSettings):
     token_keys: SecretStr | None = None
     token_key_files: tuple[Path, ...] = ()
     token_lifetime_s: int = Field(3600, ge=60, le=86_400)
+    audit_days: int = Field(90, ge=1, le=36_500)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     insecure: bool = False

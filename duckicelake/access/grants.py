@@ -122,8 +122,12 @@ def _format_grant(grant: Grant) -> str:
     if grant == ALL_GRANTS.each[0]:
         return WHOLE
     word = next(word for word, rights in WORDS.items() if rights == grant.rights & WORDS[WHOLE])
-    name = ".".join(quote(level, safe="").replace(".", "%2E").replace("*", "%2A") for level in grant.levels) or WHOLE
-    return f"ns:{name}:{word}"
+    return f"ns:{format_name(grant.levels) or WHOLE}:{word}"
+
+
+def format_name(levels: Levels) -> str:
+    """Return a name of several levels as grants write it: no two have the same text."""
+    return ".".join(quote(level, safe="", errors="surrogatepass").replace(".", "%2E").replace("*", "%2A") for level in levels)
 
 
 def fold_levels(levels: Levels) -> Levels:

@@ -31,7 +31,12 @@ Pair = tuple[str, str]
 
 
 class OAuthRefusal(Exception):
-    """What the token endpoint refuses, in the words of RFC 6749. `retry_after_s`: too many wrong secrets came before."""
+    """What the token endpoint refuses, in the words of RFC 6749. `retry_after_s`: too many wrong secrets came before.
+
+    `client_id`: who it was, or who somebody said to be; None when there is nobody of that name.
+    """
+
+    client_id: str | None = None
 
     def __init__(self, code: str, description: str, retry_after_s: int | None = None) -> None:
         super().__init__(description)
@@ -105,6 +110,14 @@ class Accounts:
 
     def issue(self, request: TokenRequest, now_s: float) -> Issued:
         """Return a token. Raises: OAuthRefusal."""
+        try:
+            return self._answer(request, now_s)
+        except OAuthRefusal as refusal:
+            said = refusal.client_id or request.form.get("client_id") or (request.basic or ("",))[0]
+            refusal.client_id = said if said in self._clients else None
+            raise
+
+    def _answer(self, request: TokenRequest, now_s: float) -> Issued:
         grant_type = request.form.get("grant_type")
         if grant_type is None:
             raise OAuthRefusal("invalid_request", "The parameter grant_type is missing.")

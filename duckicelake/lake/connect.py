@@ -15,6 +15,7 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from duckicelake.errors import CatalogError, CommitFailed, Forbidden, ServiceUnavailable, Unsupported
+from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.writing.pacing import Others
 
@@ -71,13 +72,17 @@ class RequestKey:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """One DuckLake catalog: a Postgres schema reached through a pool of connections; `request` is what it is used for."""
+    """One DuckLake catalog: a Postgres schema reached through a pool of connections.
+
+    `request` is what it is used for, and `asker` who is named in the record of what is changed.
+    """
 
     name: str
     metadata_schema: str
     dsn: str = field(repr=False)
     pool: ConnectionPool[LakeConnection]
     request: RequestKey | None = None
+    asker: Asker | None = None
     others: Others = field(default_factory=Others)
 
 

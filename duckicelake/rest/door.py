@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from duckicelake.access.issuing import Accounts
+from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchWarehouse
@@ -32,11 +33,12 @@ class Watching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenLake:
-    """A lake that is served: its verbs' warehouse, and its watch."""
+    """A lake that is served: its verbs' warehouse, its watch, and the trail of what is denied in it."""
 
     prefix: str
     warehouse: Warehouse
     watch: Watching
+    trail: Trail | None = None
 
     @property
     def narrow_warehouse(self) -> Warehouse:

@@ -8,6 +8,8 @@ from duckicelake.access.issuing import Accounts
 from duckicelake.access.sessions import Session
 from duckicelake.errors import NotAuthorized
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
+from duckicelake.rest.auth.record import note_error
+from duckicelake.rest.door import Door
 from duckicelake.rest.errors import build_catalog_error
 
 CHALLENGE = 'Bearer realm="duckicelake"'
@@ -17,9 +19,10 @@ BEARER = b"bearer "
 class Guard:
     """Stands before the hot lane and says who asks."""
 
-    def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
+    def __init__(self, app: ASGIApp, accounts: Accounts, door: Door) -> None:
         self._app = app
         self._accounts = accounts
+        self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its session, or refuse it."""
@@ -27,6 +30,7 @@ class Guard:
             try:
                 scope["session"] = self._find_session(scope)
             except NotAuthorized as error:
+                note_error(self._door, scope, error)
                 answer = build_catalog_error(scope, error)
                 answer.headers["WWW-Authenticate"] = CHALLENGE
                 await answer(scope, receive, send)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from duckicelake.access.grants import Levels, Rights
+from duckicelake.access.grants import Levels, Rights, format_name
 from duckicelake.access.sessions import Session
-from duckicelake.errors import Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
+from duckicelake.errors import CatalogError, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
 from duckicelake.rest.operations import BESIDE, OPERATIONS
 from duckicelake.rest.params import decode_segment, split_levels
 
@@ -122,8 +122,15 @@ def check_rule(session: Session, rule: Rule, levels: Levels, name: str | None = 
     shown = ".".join(levels)
     if rights is Rights.NONE and not (is_shown and rule.hides is NoSuchNamespace):
         whole = shown if name is None or rule.hides is NoSuchNamespace else f"{shown}.{name}"
-        raise rule.hides(f"{WHAT[rule.hides]} does not exist: {whole}")
-    raise Forbidden(f"The principal {session.client_id!r} has no right to do this in the namespace {shown!r}.")
+        raise deny(rule.hides(f"{WHAT[rule.hides]} does not exist: {whole}"), levels, name)
+    error = Forbidden(f"The principal {session.client_id!r} has no right to do this in the namespace {shown!r}.")
+    raise deny(error, levels, name)
+
+
+def deny(error: CatalogError, levels: Levels, name: str | None = None) -> CatalogError:
+    """Return the error, known as a denial of that object."""
+    error.denied = format_name(levels if name is None else (*levels, name))
+    return error
 
 
 def check_write(session: Session, levels: Levels, hides: Hidden, name: str | None = None) -> None:
@@ -134,4 +141,5 @@ def check_write(session: Session, levels: Levels, hides: Hidden, name: str | Non
 def check_manage(session: Session, levels: Levels) -> None:
     """Raise Forbidden unless the session may make that namespace, which may be there or not."""
     if Rights.MANAGE not in session.rights_on(levels):
-        raise Forbidden(f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}.")
+        error = Forbidden(f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}.")
+        raise deny(error, levels)

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from starlette.types import Scope
 
+from duckicelake.access.grants import format_name
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing import commit, tables
 from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.lifecycle import registration, unregistration
-from duckicelake.catalog.writing.once import run_once
+from duckicelake.catalog.writing.once import Asked, run_once
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable
 from duckicelake.iceberg.encoding.json_body import decode_json
@@ -61,7 +62,8 @@ class TableChangeRoutes:
         asked = parse_create_table(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._door.get_warehouse(at)
-        made = run_once(warehouse, key, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
+        once = about(key, ident)
+        made = run_once(warehouse, once, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
         return build_made(request.scope, warehouse, ident, made)
 
     def register_table(self, request: Request, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
@@ -70,7 +72,7 @@ class TableChangeRoutes:
         warehouse, ident = self._door.get_warehouse(at), Ident(levels, asked.name)
         made = run_once(
             warehouse,
-            key,
+            about(key, ident),
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
             lambda w: load_committed(w, ident),
         )
@@ -112,7 +114,8 @@ class TableChangeRoutes:
         source, target = to_ident(asked.source), to_ident(asked.destination)
         check_write(at.session, source.namespace, NoSuchTable, source.name)
         check_write(at.session, target.namespace, NoSuchNamespace)
-        run_once(self._door.get_lake(at.prefix).warehouse, key, lambda w: tables.rename_table(w, source, target), lambda _: None)
+        once = about(key, source, target)
+        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: tables.rename_table(w, source, target), lambda _: None)
         return Response(status_code=204)
 
     def commit_transaction(self, at: AtParam, body: Body, key: Key) -> Response:
@@ -123,7 +126,8 @@ class TableChangeRoutes:
             ident = to_ident(check_identifier(asked.identifier))
             check_write(at.session, ident.namespace, NoSuchTable, ident.name)
             asks.append(Ask(ident, asked))
-        run_once(self._door.get_warehouse(at), key, lambda w: commit.commit_tables(w, asks), lambda _: None)
+        once = about(key, *(ask.ident for ask in asks))
+        run_once(self._door.get_warehouse(at), once, lambda w: commit.commit_tables(w, asks), lambda _: None)
         return Response(status_code=204)
 
 
@@ -132,6 +136,11 @@ def build_made(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTab
     keys = find_keys_after(scope, warehouse, ident, made)
     told = made if keys is not None else with_signing(scope, warehouse, ident, made)
     return build_response(build_ready_answer(encode_load_result(told, keys), is_kept=False), [])
+
+
+def about(asked: Asked, *idents: Ident) -> Asked:
+    """Return a request with the tables or views that its body names."""
+    return asked.about(*(format_name((*ident.namespace, ident.name)) for ident in idents))
 
 
 def to_ident(identifier: Identifier) -> Ident:
