@@ -15,9 +15,11 @@ from duckicelake.access.issuing import Accounts
 from duckicelake.access.token_keys import Signer, make_signer
 from duckicelake.catalog.health import Rounds
 from duckicelake.catalog.record.trail import Trail
+from duckicelake.catalog.rules.policies import read_policy
 from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_signer, with_vendor
 from duckicelake.config import LakeSettings, Settings, read_secret_file
 from duckicelake.lake.watch import Watch
+from duckicelake.rest.auth.rules import Rules
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door, OpenLake
 from duckicelake.rest.metrics import Metrics
@@ -66,7 +68,8 @@ def build_lifespan(settings: Settings, door: Door) -> Lifespan:
         async with AsyncExitStack() as opened:
             for lake in settings.lakes():
                 found = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
-                door.lakes[lake.name] = replace(found, trail=start_trail(settings.audit_days, found, opened))
+                rules = Rules(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
+                door.lakes[lake.name] = replace(found, trail=start_trail(settings.audit_days, found, opened), rules=rules)
                 if settings.object_check_s:
                     start_rounds(settings.object_check_s, door, lake.name, opened)
             yield

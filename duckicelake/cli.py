@@ -68,6 +68,18 @@ def build_cli() -> typer.Typer:
     for name, command in {"up": backends_up, "down": backends_down, "run": backends_run}.items():
         backends.command(name)(command)
     cli.add_typer(backends, name="backends")
+    for command in (grant, revoke, grants):
+        cli.command()(command)
+    principals = typer.Typer(no_args_is_help=True, help="Who may ask for tokens, kept in the lake.")
+    named = {"add": principal_add, "remove": principal_remove, "rotate": principal_rotate, "list": principal_list}
+    for name, command in named.items():
+        principals.command(name)(command)
+    roles = typer.Typer(no_args_is_help=True, help="Roles, whose members have what is granted to them.")
+    named = {"add": role_add, "remove": role_remove, "join": role_join, "leave": role_leave, "list": role_list}
+    for name, command in named.items():
+        roles.command(name)(command)
+    cli.add_typer(principals, name="principal")
+    cli.add_typer(roles, name="role")
     return cli
 
 
@@ -195,6 +207,98 @@ def backends_run(home: HomeOption = None, store: StoreOption = None, config: Con
     """Run the embedded Postgres and S3 in the foreground."""
     with stopping_on_signals():
         background.run_backends(read_settings(_given(locals())), Console(stderr=True).print)
+
+
+Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]
+Securable = Annotated[str, typer.Argument(help="warehouse, namespace:a.b, table:a.b.t or view:a.b.v.")]
+Grantee = Annotated[str, typer.Argument(help="A principal, or role:name.")]
+
+
+def grant(
+    privileges: Privileges,
+    on: Securable,
+    to: Grantee,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Give privileges on something; every server knows as soon as this ends."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "grant", privileges, on, to)
+
+
+def revoke(
+    privileges: Privileges,
+    on: Securable,
+    to: Grantee,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take privileges on something; no server answers by them any more as soon as this ends."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "revoke", privileges, on, to)
+
+
+def grants(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """List what is granted, on things as they are called now."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "listGrants")
+
+
+def principal_add(
+    name: str,
+    secret: Annotated[bool, typer.Option(help="Give it a secret; without one, settings say who it is.")] = True,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Add a principal, and print its credential this once."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "addPrincipal", name, *(() if secret else ("no-secret",)))
+
+
+def principal_remove(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Remove a principal with all that it was granted; its tokens end."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "removePrincipal", name)
+
+
+def principal_rotate(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Give a principal another secret, and print its credential this once; tokens of the old secret end."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "rotatePrincipal", name)
+
+
+def principal_list(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """List the principals that the lake keeps; those of settings alone are not among them."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "listPrincipals")
+
+
+def role_add(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Add a role."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "addRole", name)
+
+
+def role_remove(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Remove a role with all that it was granted."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "removeRole", name)
+
+
+def role_join(role: str, principal: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Let a principal join a role."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "addMember", role, principal)
+
+
+def role_leave(role: str, principal: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Let a principal leave a role."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "removeMember", role, principal)
+
+
+def role_list(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """List the roles with their members."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "listRoles")
+
+
+def _manage(settings: Settings, warehouse: str | None, operation: str, *texts: str) -> None:
+    from duckicelake.commands.rules import manage  # noqa: PLC0415  the catalog takes a second to import
+
+    for line in manage(settings, warehouse, operation, *texts):
+        typer.echo(line)
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -155,10 +155,8 @@ class Settings(BaseSettings):
         return self
 
     def _check_auth(self) -> None:
-        """Refuse half an authentication, and with it folders where everybody may take everybody's files."""
+        """Refuse clients whom nobody asks, and with authentication folders where everybody may take everybody's files."""
         has_clients = self.oauth_clients is not None or self.oauth_clients_file is not None
-        if self.require_auth and not has_clients:
-            raise ValueError("require_auth is set, and neither oauth_clients nor oauth_clients_file names anybody; set one of them")
         if has_clients and not self.require_auth:
             raise ValueError("oauth_clients are named, and nobody has to be one of them; set require_auth too")
         if any("*" in lake.allowed_locations for lake in self.lakes()) and self.require_auth:

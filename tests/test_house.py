@@ -80,6 +80,8 @@ WIDE_SIGNATURES = {
     # A command's parameters are its options.
     ("duckicelake/cli.py", "serve"),
     ("duckicelake/cli.py", "connect"),
+    ("duckicelake/cli.py", "grant"),
+    ("duckicelake/cli.py", "revoke"),
 }
 
 

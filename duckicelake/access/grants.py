@@ -23,14 +23,18 @@ class Rights(Flag):
     WRITE = 2
     MANAGE = 4
     ALL = 8
+    LIST = 16
+    CREATE = 32
+    DROP = 64
 
 
-EVERYTHING = Rights.READ | Rights.WRITE | Rights.MANAGE | Rights.ALL
+CHANGE = Rights.WRITE | Rights.CREATE | Rights.DROP
+EVERYTHING = Rights.READ | CHANGE | Rights.MANAGE | Rights.ALL
 WORDS = {
     "r": Rights.READ,
-    "w": Rights.WRITE,
-    "rw": Rights.READ | Rights.WRITE,
-    "*": Rights.READ | Rights.WRITE | Rights.MANAGE,
+    "w": CHANGE,
+    "rw": Rights.READ | CHANGE,
+    "*": Rights.READ | CHANGE | Rights.MANAGE,
 }
 GRANT = re.compile(r"ns:(?P<name>[!-9;-~]+):(?P<word>r|w|rw|\*)")
 BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -83,6 +87,7 @@ class Grants:
         return Grants(tuple(dict.fromkeys(grant for grant in both if grant.rights is not Rights.NONE)))
 
 
+NO_GRANTS = Grants()
 ALL_GRANTS = Grants((Grant((), EVERYTHING),))
 
 

@@ -8,22 +8,33 @@ from duckicelake.catalog.record.trail import DENIED, HIDDEN, UNPROVEN, Asker, Au
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized
 from duckicelake.rest.door import Door
 from duckicelake.rest.errors import UNROUTED
-from duckicelake.rest.operations import BESIDE, OPERATIONS, Operation
+from duckicelake.rest.operations import ALL_OPERATIONS, Operation
 from duckicelake.rest.params import decode_segment, split_levels
 
 NAMING = ("{namespace}", "{table}", "{view}")
+TEMPLATES = tuple((operation, operation.path.split("/")) for operation in ALL_OPERATIONS)
 LONGEST_OBJECT = 4096
+MANAGING, LONG_ENOUGH = b"management", 5
 
 
 def find_operation(scope: Scope) -> Operation | None:
     """Return the operation of a request that has not come as far as the router, or None when there is none."""
     parts = split_path(scope)
-    for operation in (*OPERATIONS, *BESIDE):
-        wanted = operation.path.split("/")
+    for operation, wanted in TEMPLATES:
         if operation.method == scope["method"] and len(wanted) == len(parts):
             if all(want == part or want.startswith("{") for want, part in zip(wanted, parts, strict=True)):
                 return operation
     return None
+
+
+def find_prefix(raw_path: bytes) -> str:
+    """Return the warehouse that a path names, empty when it names none."""
+    parts = raw_path.split(b"/", 4)
+    part = parts[3 if parts[1] == MANAGING else 2] if len(parts) == LONG_ENOUGH else b""
+    try:
+        return part.decode("latin-1") if b"%" not in part and b"+" not in part else decode_segment(part.decode("latin-1"), "prefix")
+    except BadRequest:
+        return ""
 
 
 def split_path(scope: Scope) -> list[str]:
@@ -71,8 +82,7 @@ def note_error(door: Door, scope: Scope, error: CatalogError) -> None:
 def note_denial(door: Door, scope: Scope, line: AuditLine) -> None:
     """Tell the log, and have it written in the lake of the path; in all of them when the path names none."""
     tell(line)
-    parts = split_path(scope)
-    named = [lake for lake in door.lakes.values() if len(parts) > 2 and parts[2] == lake.prefix]
-    for lake in named or door.lakes.values():
+    named = door.lakes.get(find_prefix(scope.get("raw_path") or b""))
+    for lake in door.lakes.values() if named is None else (named,):
         if lake.trail is not None:
             lake.trail.note(line)

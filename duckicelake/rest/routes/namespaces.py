@@ -39,7 +39,7 @@ class NamespaceRoutes:
     ) -> ListNamespacesResponse:
         """List namespaces, optionally those right below a parent."""
         listed = list_children(self._door.get_lake(at.prefix).warehouse, parent)
-        found = [levels for levels in listed if at.session.grants.shows(levels)]
+        found = [levels for levels in listed if at.session.shows(levels)]
         if parent and not found:
             check_shown(at.session, parent)
         cut, token = cut_page(found, tuple[str, ...], page)
@@ -58,7 +58,7 @@ class NamespaceRoutes:
 
 def check_shown(session: Session, parent: str) -> None:
     """Raise NoSuchNamespace when a parent without children to show may not be known, in either of its spellings."""
-    if not any(session.grants.shows(split_levels(spelled)) for spelled in (parent, unquote(parent))):
+    if not any(session.shows(split_levels(spelled)) for spelled in (parent, unquote(parent))):
         levels = split_levels(parent)
         raise deny(NoSuchNamespace(f"Namespace does not exist: {'.'.join(levels)}"), levels)
 

@@ -13,12 +13,13 @@ from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.lifecycle import registration, unregistration
 from duckicelake.catalog.writing.once import Asked, run_once
 from duckicelake.catalog.writing.tables import load_committed
-from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable
+from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
+from duckicelake.iceberg.requests.requirements import asks_to_create
 from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.auth.keys import find_keys_after, with_signing
-from duckicelake.rest.auth.permissions import check_write
+from duckicelake.rest.auth.permissions import check_commit, check_rename
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_TABLE, REGISTER_TABLE, RENAME, TABLE_COMMIT, TRANSACTION
@@ -91,6 +92,7 @@ class TableChangeRoutes:
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
+        check_commit(at.session, levels, name, creates=asks_to_create(asked.requirements))
         warehouse = self._door.get_warehouse(at)
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w: load_committed(w, ident))
         return build_response(build_ready_answer(encode_commit_result(done), is_kept=False), [])
@@ -112,8 +114,7 @@ class TableChangeRoutes:
         """Rename a table, within its namespace or into another."""
         asked = decode_rename(body)
         source, target = to_ident(asked.source), to_ident(asked.destination)
-        check_write(at.session, source.namespace, NoSuchTable, source.name)
-        check_write(at.session, target.namespace, NoSuchNamespace)
+        check_rename(at.session, (*source.namespace, source.name), (*target.namespace, target.name), NoSuchTable)
         once = about(key, source, target)
         run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: tables.rename_table(w, source, target), lambda _: None)
         return Response(status_code=204)
@@ -124,7 +125,7 @@ class TableChangeRoutes:
         for asked in parse_transaction(decode_json(body)):
             assert asked.identifier is not None
             ident = to_ident(check_identifier(asked.identifier))
-            check_write(at.session, ident.namespace, NoSuchTable, ident.name)
+            check_commit(at.session, ident.namespace, ident.name, creates=asks_to_create(asked.requirements))
             asks.append(Ask(ident, asked))
         once = about(key, *(ask.ident for ask in asks))
         run_once(self._door.get_warehouse(at), once, lambda w: commit.commit_tables(w, asks), lambda _: None)

@@ -6,12 +6,12 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import changes
 from duckicelake.catalog.views.loading import load_committed
 from duckicelake.catalog.writing.once import run_once
-from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchView
+from duckicelake.errors import BadRequest, NoSuchView
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
 from duckicelake.rest.auth.at import AtParam
-from duckicelake.rest.auth.permissions import check_write
+from duckicelake.rest.auth.permissions import check_rename
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
@@ -78,8 +78,7 @@ class ViewChangeRoutes:
         """Rename a view, within its namespace or into another."""
         asked = decode_rename(body)
         source, target = to_ident(asked.source), to_ident(asked.destination)
-        check_write(at.session, source.namespace, NoSuchView, source.name)
-        check_write(at.session, target.namespace, NoSuchNamespace)
+        check_rename(at.session, (*source.namespace, source.name), (*target.namespace, target.name), NoSuchView)
         once = about(key, source, target)
         run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: changes.rename_view(w, source, target), lambda _: None)
         return Response(status_code=204)

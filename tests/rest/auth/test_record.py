@@ -36,6 +36,8 @@ VIEW = {"name": "v", "schema": SCHEMA, "view-version": {**VERSION, "default-name
 PROPERTY = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
 OTHER = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "2"}}]}
 VIEW_PROPERTY = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
+RULES = "/management/v1/lake"
+GIVEN = {"privileges": ["read", "write"], "on": "namespace:n", "to": "role:all"}
 READING = {"getToken", "reportMetrics", "signRequest", "signAnywhere", "planTableScan", "cancelPlanning", "fetchScanTasks"}
 """Operations that are no GET or HEAD, and change nothing."""
 
@@ -76,6 +78,15 @@ CHANGES: list[tuple[str, str, str, Any, list[str]]] = [
     ("registerView", "POST", "namespaces/n/register-view", "createView", ["n.again"]),
     ("dropView", "DELETE", "namespaces/n/views/again", None, ["n.again"]),
     ("dropTable", "DELETE", "namespaces/n/tables/a.b", None, ["n.a%2Eb"]),
+    ("addPrincipal", "POST", f"{RULES}/principals", {"name": "alice"}, ["alice"]),
+    ("rotatePrincipal", "POST", f"{RULES}/principals/alice/rotate", None, ["alice"]),
+    ("addRole", "POST", f"{RULES}/roles", {"name": "all"}, ["role:all"]),
+    ("addMember", "PUT", f"{RULES}/roles/all/members/alice", None, ["role:all", "alice"]),
+    ("grant", "POST", f"{RULES}/grants", GIVEN, ["role:all", "n"]),
+    ("revoke", "POST", f"{RULES}/grants/revoke", GIVEN, ["role:all", "n"]),
+    ("removeMember", "DELETE", f"{RULES}/roles/all/members/alice", None, ["role:all", "alice"]),
+    ("removeRole", "DELETE", f"{RULES}/roles/all", None, ["role:all"]),
+    ("removePrincipal", "DELETE", f"{RULES}/principals/alice", None, ["alice"]),
     ("dropNamespace", "DELETE", "namespaces/n", None, ["n"]),
 ]
 
@@ -164,7 +175,14 @@ def test_what_changes_nothing_leaves_no_line(fresh: Guarded, conn: Connection) -
     ]
     for method, path, body, status in asked:
         assert fresh.ask("admin", method, path, body).status == status, path
+    given = f"{RULES}/grants"
+    assert fresh.ask("admin", "PUT", f"{RULES}/roles/none/members/none").status == 404
+    assert fresh.ask("admin", "POST", given, {**GIVEN, "on": "namespace:a", "to": "nobody"}).status == 404
     assert read_lines(conn) == []
+    fresh.ask("admin", "POST", f"{RULES}/roles", {"name": "all"})
+    assert [fresh.ask("admin", "POST", given, {**GIVEN, "on": "namespace:a"}).status for _ in range(2)] == [204, 204]
+    assert fresh.ask("admin", "POST", f"{RULES}/roles", {"name": "all"}).status == 409
+    assert [line[1] for line in read_lines(conn)] == ["addRole", "grant"]
 
 
 def test_a_repeated_request_leaves_no_second_line(fresh: Guarded, conn: Connection) -> None:
