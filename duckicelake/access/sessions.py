@@ -17,13 +17,15 @@ NO_OBJECTS: Mapping[tuple[str, Levels], Rights] = {}
 class Session:
     """A principal while one of its tokens lives, or (`Bearer.within`) in one lake as of what was granted there at a moment.
 
-    `objects`: rights on single tables and views. `decided` remembers the rights behind raw paths, to save decoding them.
+    `objects`: rights on single tables and views. `lake_name`: the only lake where it is good for anything; empty: settings' rights
+    alone, in all of them. `decided` remembers the rights behind raw paths, to save decoding them.
     """
 
     client_id: str
     grants: Grants
     expires_at_s: float
     objects: Mapping[tuple[str, Levels], Rights] = field(default_factory=lambda: NO_OBJECTS)
+    lake_name: str = ""
     decided: dict[bytes, Rights] = field(default_factory=dict[bytes, Rights], compare=False, repr=False)
 
     @property
@@ -87,17 +89,17 @@ class Bearer:
         known = self.bound.get(lake_name)
         if known is not None and known[0] is policy:
             return known[1]
-        session = self._join(policy) if self.lake_name in ("", lake_name) else self.session
+        session = self._join(lake_name, policy) if self.lake_name in ("", lake_name) else self.session
         self.bound[lake_name] = policy, session
         return session
 
-    def _join(self, policy: Policy) -> Session:
+    def _join(self, lake_name: str, policy: Policy) -> Session:
         held, mine = policy.find_held(self.session.client_id), self.session
         if self.scope is None:
-            return Session(mine.client_id, Grants((*mine.grants.each, *held.grants.each)), mine.expires_at_s, held.objects)
+            return Session(mine.client_id, join_grants(mine.grants, held.grants), mine.expires_at_s, held.objects, lake_name)
         more = held.grants.within(self.scope)
         objects = {key: left for key, rights in held.objects.items() if (left := rights & self.scope.on(key[1][:-1])) is not Rights.NONE}
-        return Session(mine.client_id, Grants((*mine.grants.each, *more.each)), mine.expires_at_s, objects)
+        return Session(mine.client_id, join_grants(mine.grants, more), mine.expires_at_s, objects, lake_name)
 
 
 EVERYBODY = Session("", ALL_GRANTS, float("inf"))

@@ -5,6 +5,7 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.access.issuing import GONE, Accounts
+from duckicelake.access.policy import Policy
 from duckicelake.access.sessions import Bearer, Session
 from duckicelake.errors import CatalogError, NotAuthorized
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
@@ -36,20 +37,23 @@ class Guard:
 
     async def _find_session(self, scope: Scope) -> Session:
         bearer = self._find_bearer(scope)
-        home = self._door.lakes.get(bearer.lake_name)
-        lake = self._door.lakes.get(find_prefix(scope["raw_path"]), home)
-        if lake is None or lake.rules is None:
-            if bearer.origin:
-                raise NotAuthorized(GONE)
-            return bearer.session
-        policy = await lake.rules.find()
-        # the lake has been looked at for this request: the hot lane need not look again
-        scope["looked"] = True
+        prefix = find_prefix(scope["raw_path"])
+        policy = await self._find_policy(prefix)
         if bearer.origin:
-            keeping = policy if home is lake else await home.rules.find() if home is not None and home.rules is not None else None
+            keeping = policy if bearer.lake_name == prefix else await self._find_policy(bearer.lake_name)
             if keeping is None or not bearer.is_known(keeping):
                 raise NotAuthorized(GONE)
-        return bearer.within(lake.prefix, policy)
+        if policy is None:
+            # no lake is asked for, so what lakes grant is good for nothing
+            return bearer.session
+        # the lake has been looked at for this request: the hot lane need not look again
+        scope["looked"] = True
+        return bearer.within(prefix, policy)
+
+    async def _find_policy(self, lake_name: str) -> Policy | None:
+        """Return who may do what in a lake as of now, None when none of that name is served."""
+        lake = self._door.lakes.get(lake_name)
+        return None if lake is None or lake.rules is None else await lake.rules.find()
 
     def _find_bearer(self, scope: Scope) -> Bearer:
         told = [value for name, value in scope["headers"] if name == b"authorization"]

@@ -114,6 +114,9 @@ async def check_permission(request: Request) -> None:
         raise NotAuthorized("The request has no token; ask POST /v1/oauth/tokens for one.")
     if rule is None:
         raise Forbidden(f"Nobody may do this: {operation}.")
+    prefix = request.path_params.get("prefix")
+    if session.lake_name and prefix is not None and decode_segment(prefix, "prefix") != session.lake_name:
+        raise Forbidden(f"What {session.client_id!r} may do in one warehouse is nothing in another.")
     if rule.is_whole:
         check_whole(session)
     elif not rule.is_open:

@@ -14,7 +14,7 @@ from duckicelake.rest.params import decode_segment, split_levels
 NAMING = ("{namespace}", "{table}", "{view}")
 TEMPLATES = tuple((operation, operation.path.split("/")) for operation in ALL_OPERATIONS)
 LONGEST_OBJECT = 4096
-MANAGING, LONG_ENOUGH = b"management", 5
+MANAGING, PREFIX_PART, MANAGED_PART = b"management", 2, 3
 
 
 def find_operation(scope: Scope) -> Operation | None:
@@ -30,7 +30,8 @@ def find_operation(scope: Scope) -> Operation | None:
 def find_prefix(raw_path: bytes) -> str:
     """Return the warehouse that a path names, empty when it names none."""
     parts = raw_path.split(b"/", 4)
-    part = parts[3 if parts[1] == MANAGING else 2] if len(parts) == LONG_ENOUGH else b""
+    place = MANAGED_PART if parts[1:2] == [MANAGING] else PREFIX_PART
+    part = parts[place] if len(parts) > place else b""
     try:
         return part.decode("latin-1") if b"%" not in part and b"+" not in part else decode_segment(part.decode("latin-1"), "prefix")
     except BadRequest:

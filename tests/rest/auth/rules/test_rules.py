@@ -209,6 +209,7 @@ def test_what_settings_and_the_lake_grant_is_held_together(managed: Managed) -> 
         200,
         404,
     ]
+    assert managed.guarded.get("reader", "namespaces").json["namespaces"] == [["a"], ["b"]]
     assert managed.manage("DELETE", "principals/reader").status == 204
     assert [managed.guarded.get("reader", path).status for path in ("namespaces/b/tables/t", T)] == [404, 200]
 

@@ -1,5 +1,6 @@
 """Secrets of principals that a lake keeps: shown once, and worth nothing after they are gone."""
 
+import json
 import logging
 
 import pytest
@@ -90,6 +91,34 @@ def test_a_principal_of_one_lake_is_nobody_in_another(lake: FreshLake, other_lak
         their_token = managed.token("alice")
         for token, statuses in ((mine_token, [200, 404]), (their_token, [404, 200])):
             assert [guarded.server.get(f"/v1/{name}/{T}", token).status for name in (WAREHOUSE, "other")] == statuses
+
+
+def test_who_manages_one_lake_manages_no_other(lake: FreshLake, other_lake: FreshLake) -> None:
+    """Neither what its paths name nor what they only begin with."""
+    other_lake.duckdb().execute("CREATE SCHEMA a; CREATE TABLE a.t AS SELECT 1 AS i")
+    sections = {
+        WAREHOUSE: {"postgres_dsn": lake.dsn, "metadata_schema": lake.metadata_schema},
+        "other": {"postgres_dsn": other_lake.dsn, "metadata_schema": other_lake.metadata_schema},
+    }
+    with guard(lake, lakes=sections, postgres_dsn=None) as guarded:
+        managed = Managed(guarded)
+        managed.add("alice")
+        managed.give("manage,read,write,create,drop", "warehouse", "alice")
+        token = managed.token("alice")
+        named = json.dumps({"namespace": ["mine"], "name": "mine"}).encode()
+        for base, listed, statuses in (
+            (f"/v1/{WAREHOUSE}", True, [200, 200]),
+            ("/v1/other", False, [403, 404]),
+            ("/v1/%6fther", False, [403, 404]),
+        ):
+            assert bool(guarded.server.get(f"{base}/namespaces", token).json["namespaces"]) is listed
+            assert guarded.server.ask("POST", f"{base}/namespaces", token, named).status == statuses[0]
+            assert guarded.server.get(f"{base}/{T}", token).status == statuses[1]
+        for base, status in ((f"/management/v1/{WAREHOUSE}", 200), ("/management/v1/other", 403), ("/management/v1/%6fther", 403)):
+            assert guarded.server.get(f"{base}/principals", token).status == status
+            assert guarded.server.ask("POST", f"{base}/principals", token, named).status == status
+        assert guarded.server.get("/v1/config?warehouse=other", token).status == 200
+        assert guarded.server.get("/v1/none/namespaces", token).status == 404
 
 
 def test_a_server_without_clients_in_its_settings_serves_those_of_the_lake(lake: FreshLake) -> None:
