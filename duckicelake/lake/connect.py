@@ -135,6 +135,15 @@ def writing(lake: Lake) -> Generator[psycopg.Connection]:
 
 
 @contextmanager
+def writing_apart(lake: Lake) -> Generator[psycopg.Connection]:
+    """The same on a connection of its own, which none of those is missing that answer requests; for what may wait."""
+    with mapped_errors(lake.name), psycopg.connect(lake.dsn, connect_timeout=5, tcp_user_timeout=10_000) as conn:
+        conn.execute(format_search_path(lake.metadata_schema))
+        conn.execute("SET statement_timeout = '30s'")
+        yield conn
+
+
+@contextmanager
 def _transaction(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
     with mapped_errors(lake.name), begun(lake, begin) as conn:
         yield conn

@@ -252,17 +252,37 @@ def test_more_denials_than_can_be_written_are_counted(lake: FreshLake) -> None:
     close_lake(opened)
 
 
+def test_denials_wait_for_postgres_and_go_when_it_refuses_them(lake: FreshLake) -> None:
+    """What Postgres will never take is counted and lost, and what comes after it is written."""
+    opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
+    conn = lake.psycopg()
+    conn.execute("ALTER TABLE iceberg_audit RENAME TO iceberg_gone")
+    trail = Trail(opened, 90)
+    trail.note(AuditLine(Asker("first", None, "loadTable"), "denied"))
+    trail.start()
+    wait_for(lambda: trail.dropped_count == 1, "the line to be refused")
+    conn.execute("ALTER TABLE iceberg_gone RENAME TO iceberg_audit")
+    trail.note(AuditLine(Asker("second", None, "loadTable"), "denied"))
+    trail.stop()
+    assert [line[-1] for line in read_lines(conn, "denied")] == ["second"]
+    close_lake(opened)
+
+
 def test_the_number_of_lost_denials_is_a_metric(guarded: Guarded) -> None:
     """One for each warehouse."""
     assert 'duckicelake_audit_dropped_total{warehouse="lake"} 0.0' in guarded.server.get("/metrics").body.decode()
 
 
 def test_old_lines_go(lake: FreshLake) -> None:
-    """More than one batch of those older than `audit_days`, when the server starts; younger ones stay."""
+    """More than one batch of those older than so many days; younger ones stay."""
     conn = lake.psycopg()
     conn.execute(
         "INSERT INTO iceberg_audit (logged_at, request_id, operation, objects)"
         " SELECT now() - n * interval '1 minute', 'r' || n, 'x', '{}' FROM generate_series(0, 5000) n"
     )
-    with serve(make_settings(lake, audit_days=1)):
-        wait_for(lambda: conn.execute("SELECT count(*) FROM iceberg_audit").fetchone() == (1440,), "old lines to go")
+    opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
+    trail = Trail(opened, 1, first_s=0)
+    trail.start()
+    wait_for(lambda: conn.execute("SELECT count(*) FROM iceberg_audit").fetchone() == (1440,), "old lines to go")
+    trail.stop()
+    close_lake(opened)
