@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from fastapi import FastAPI
@@ -13,9 +14,12 @@ from duckicelake.access.clients import parse_clients
 from duckicelake.access.issuing import Accounts
 from duckicelake.access.token_keys import Signer, make_signer
 from duckicelake.catalog.health import Rounds
+from duckicelake.catalog.record.trail import Trail
+from duckicelake.catalog.rules.policies import read_policy
 from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_signer, with_vendor
 from duckicelake.config import LakeSettings, Settings, read_secret_file
 from duckicelake.lake.watch import Watch
+from duckicelake.rest.auth.rules import Rules
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door, OpenLake
 from duckicelake.rest.metrics import Metrics
@@ -63,7 +67,9 @@ def build_lifespan(settings: Settings, door: Door) -> Lifespan:
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as opened:
             for lake in settings.lakes():
-                door.lakes[lake.name] = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
+                found = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
+                rules = Rules(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
+                door.lakes[lake.name] = replace(found, trail=start_trail(settings.audit_days, found, opened), rules=rules)
                 if settings.object_check_s:
                     start_rounds(settings.object_check_s, door, lake.name, opened)
             yield
@@ -85,6 +91,14 @@ async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitSta
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)
     return OpenLake(settings.name, warehouse, watch)
+
+
+def start_trail(days: int, lake: OpenLake, opened: AsyncExitStack) -> Trail:
+    """Keep the record of a lake until `opened` is closed."""
+    trail = Trail(lake.warehouse.lake, days)
+    trail.start()
+    opened.push_async_callback(run_in_threadpool, trail.stop)
+    return trail
 
 
 def start_rounds(period_s: float, door: Door, name: str, opened: AsyncExitStack) -> None:

@@ -74,6 +74,18 @@ def build_cli() -> typer.Typer:
     pipeline.command("ingest")(ingest)
     pipeline.command("verify")(verify)
     cli.add_typer(pipeline, name="pipeline")
+    for command in (grant, revoke, grants):
+        cli.command()(command)
+    principals = typer.Typer(no_args_is_help=True, help="Who may ask for tokens, kept in the lake.")
+    named = {"add": principal_add, "remove": principal_remove, "rotate": principal_rotate, "list": principal_list}
+    for name, command in named.items():
+        principals.command(name)(command)
+    roles = typer.Typer(no_args_is_help=True, help="Roles, whose members have what is granted to them.")
+    named = {"add": role_add, "remove": role_remove, "join": role_join, "leave": role_leave, "list": role_list}
+    for name, command in named.items():
+        roles.command(name)(command)
+    cli.add_typer(principals, name="principal")
+    cli.add_typer(roles, name="role")
     return cli
 
 
@@ -237,7 +249,7 @@ def ingest(
     """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
     if find_spec("pyspark") is None:
         raise SettingsError("Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'")
-    from duckicelake.commands.pipeline import Machine, find_catalog, report_ingest  # noqa: PLC0415  PySpark is an extra
+    from duckicelake.commands.jobs.ingest import Machine, find_catalog, report_ingest  # noqa: PLC0415  PySpark is an extra
     from duckicelake.pipeline.ingest.options import read_options, read_pairs  # noqa: PLC0415  the same
 
     options = read_options(source, table, locals())
@@ -263,8 +275,8 @@ def verify(
     """Compare tables as Iceberg and as DuckLake, row by row; status 0 the same, 1 not, 2 misuse, 3 could not look."""
     if find_spec("pyspark") is None:
         raise SettingsError("Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'")
+    from duckicelake.commands.jobs.ingest import Machine  # noqa: PLC0415  the same
     from duckicelake.commands.jobs.verify import read_call, report_verify  # noqa: PLC0415  PySpark is an extra
-    from duckicelake.commands.pipeline import Machine  # noqa: PLC0415  the same
 
     try:
         call = read_call(locals())
@@ -278,6 +290,98 @@ def verify(
 def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> Facts:
     settings, opened = _read_joined({"home": home, "config": config})
     return find_facts(settings, opened, warehouse)
+
+
+Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]
+Securable = Annotated[str, typer.Argument(help="warehouse, namespace:a.b, table:a.b.t or view:a.b.v.")]
+Grantee = Annotated[str, typer.Argument(help="A principal, or role:name.")]
+
+
+def grant(
+    privileges: Privileges,
+    on: Securable,
+    to: Grantee,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Give privileges on something; every server knows as soon as this ends."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "grant", privileges, on, to)
+
+
+def revoke(
+    privileges: Privileges,
+    on: Securable,
+    to: Grantee,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take privileges on something; no server answers by them any more as soon as this ends."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "revoke", privileges, on, to)
+
+
+def grants(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """List what is granted, on things as they are called now."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "listGrants")
+
+
+def principal_add(
+    name: str,
+    secret: Annotated[bool, typer.Option(help="Give it a secret; without one, settings say who it is.")] = True,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Add a principal, and print its credential this once."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "addPrincipal", name, *(() if secret else ("no-secret",)))
+
+
+def principal_remove(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Remove a principal with all that it was granted; its tokens end."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "removePrincipal", name)
+
+
+def principal_rotate(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Give a principal another secret, and print its credential this once; tokens of the old secret end."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "rotatePrincipal", name)
+
+
+def principal_list(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """List the principals that the lake keeps; those of settings alone are not among them."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "listPrincipals")
+
+
+def role_add(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Add a role."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "addRole", name)
+
+
+def role_remove(name: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Remove a role with all that it was granted."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "removeRole", name)
+
+
+def role_join(role: str, principal: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Let a principal join a role."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "addMember", role, principal)
+
+
+def role_leave(role: str, principal: str, warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """Let a principal leave a role."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "removeMember", role, principal)
+
+
+def role_list(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+    """List the roles with their members."""
+    _manage(read_settings({"home": home, "config": config}), warehouse, "listRoles")
+
+
+def _manage(settings: Settings, warehouse: str | None, operation: str, *texts: str) -> None:
+    from duckicelake.commands.rules import manage  # noqa: PLC0415  the catalog takes a second to import
+
+    for line in manage(settings, warehouse, operation, *texts):
+        typer.echo(line)
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:

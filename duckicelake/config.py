@@ -133,6 +133,7 @@ class Settings(BaseSettings):
     token_keys: SecretStr | None = None
     token_key_files: tuple[Path, ...] = ()
     token_lifetime_s: int = Field(3600, ge=60, le=86_400)
+    audit_days: int = Field(90, ge=1, le=36_500)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     insecure: bool = False
@@ -154,10 +155,8 @@ class Settings(BaseSettings):
         return self
 
     def _check_auth(self) -> None:
-        """Refuse half an authentication, and with it folders where everybody may take everybody's files."""
+        """Refuse clients whom nobody asks, and with authentication folders where everybody may take everybody's files."""
         has_clients = self.oauth_clients is not None or self.oauth_clients_file is not None
-        if self.require_auth and not has_clients:
-            raise ValueError("require_auth is set, and neither oauth_clients nor oauth_clients_file names anybody; set one of them")
         if has_clients and not self.require_auth:
             raise ValueError("oauth_clients are named, and nobody has to be one of them; set require_auth too")
         if any("*" in lake.allowed_locations for lake in self.lakes()) and self.require_auth:

@@ -6,7 +6,12 @@ Each message says what is wrong, which thing it concerns and what to do. Nothing
 
 
 class CatalogError(Exception):
-    """Anything the catalog refuses or cannot do, with a message meant for the client."""
+    """Anything the catalog refuses or cannot do, with a message meant for the client.
+
+    `denied`: the object that somebody has no right to, where the error only says that it is not there, or its path does not name it.
+    """
+
+    denied: str | None = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -84,6 +84,8 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli.py", "connect"),
     ("duckicelake/cli.py", "ingest"),
     ("duckicelake/cli.py", "verify"),
+    ("duckicelake/cli.py", "grant"),
+    ("duckicelake/cli.py", "revoke"),
 }
 
 

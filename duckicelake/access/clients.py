@@ -3,7 +3,8 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 
@@ -27,11 +28,15 @@ class BadClients(CatalogError):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A principal by its id, with its secret (plain, or hashed with argon2id) and what it may do."""
+    """A principal by its id, with its secret (plain, or hashed with argon2id) and what settings let it do.
+
+    `origin`: the lake that keeps it, and which of its secrets this is; empty: settings name it.
+    """
 
     client_id: str
     secret: str = field(repr=False)
     grants: Grants
+    origin: str = ""
 
     @property
     def is_hashed(self) -> bool:
@@ -86,16 +91,32 @@ class SecretChecker:
         told = f"{len(client_id)}:{client_id}{secret}".encode("utf-8", "surrogatepass")
         return hmac.new(self._key, told, hashlib.sha256).digest()
 
-    def find(self, client_id: str, secret: str) -> Client | None:
-        """Return the client whose id and secret these are. Slow for hashed secrets, and then for unknown clients too."""
-        client = self._clients.get(client_id)
-        known = client or self._stranger
+    def find(self, client_id: str, secret: str, kept: Sequence[Mapping[str, Client]] = ()) -> Client | None:
+        """Return the client whose id and secret these are, of settings or else of those that lakes keep.
+
+        Slow for hashed secrets, and then for unknown clients too.
+        """
+        known = self._clients.get(client_id)
+        others = [clients[client_id] for clients in kept if client_id in clients] if known is None else []
+        if others:
+            return next((other for other in others if self._is_right(client_id, secret, other)), None)
+        stranger = self._stranger or next((client for clients in kept for client in clients.values()), None)
+        is_right = self._is_right(client_id, secret, known or stranger)
+        return known if is_right else None
+
+    def _is_right(self, client_id: str, secret: str, known: Client | None) -> bool:
         if known is not None and known.is_hashed:
             with self._hashing:
-                return client if _verify(secret, known.secret) and client is known else None
+                return _verify(secret, known.secret)
         expected = self.digest(client_id, known.secret if known else "")
-        is_right = hmac.compare_digest(expected, self.digest(client_id, secret))
-        return client if is_right and client is not None else None
+        return hmac.compare_digest(expected, self.digest(client_id, secret))
+
+
+def make_secret() -> tuple[str, str]:
+    """Return a new secret, which nobody guesses, and the hash to keep of it."""
+    secret = secrets.token_urlsafe(32)
+    hashing = Argon2id(salt=secrets.token_bytes(16), length=32, iterations=2, lanes=1, memory_cost=19_456)
+    return secret, hashing.derive_phc_encoded(secret.encode())
 
 
 def _verify(secret: str, hashed: str) -> bool:

@@ -23,14 +23,18 @@ class Rights(Flag):
     WRITE = 2
     MANAGE = 4
     ALL = 8
+    LIST = 16
+    CREATE = 32
+    DROP = 64
 
 
-EVERYTHING = Rights.READ | Rights.WRITE | Rights.MANAGE | Rights.ALL
+CHANGE = Rights.WRITE | Rights.CREATE | Rights.DROP
+EVERYTHING = Rights.READ | CHANGE | Rights.MANAGE | Rights.ALL
 WORDS = {
     "r": Rights.READ,
-    "w": Rights.WRITE,
-    "rw": Rights.READ | Rights.WRITE,
-    "*": Rights.READ | Rights.WRITE | Rights.MANAGE,
+    "w": CHANGE,
+    "rw": Rights.READ | CHANGE,
+    "*": Rights.READ | CHANGE | Rights.MANAGE,
 }
 GRANT = re.compile(r"ns:(?P<name>[!-9;-~]+):(?P<word>r|w|rw|\*)")
 BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -83,6 +87,7 @@ class Grants:
         return Grants(tuple(dict.fromkeys(grant for grant in both if grant.rights is not Rights.NONE)))
 
 
+NO_GRANTS = Grants()
 ALL_GRANTS = Grants((Grant((), EVERYTHING),))
 
 
@@ -122,8 +127,12 @@ def _format_grant(grant: Grant) -> str:
     if grant == ALL_GRANTS.each[0]:
         return WHOLE
     word = next(word for word, rights in WORDS.items() if rights == grant.rights & WORDS[WHOLE])
-    name = ".".join(quote(level, safe="").replace(".", "%2E").replace("*", "%2A") for level in grant.levels) or WHOLE
-    return f"ns:{name}:{word}"
+    return f"ns:{format_name(grant.levels) or WHOLE}:{word}"
+
+
+def format_name(levels: Levels) -> str:
+    """Return a name of several levels as grants write it: no two have the same text."""
+    return ".".join(quote(level, safe="", errors="surrogatepass").replace(".", "%2E").replace("*", "%2A") for level in levels)
 
 
 def fold_levels(levels: Levels) -> Levels:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from duckicelake.access.clients import Client, SecretChecker
-from duckicelake.access.grants import ALL_GRANTS, BadGrant, Grants, format_grants, parse_grants
-from duckicelake.access.sessions import WHOLE_SCOPES, Session, narrow
+from duckicelake.access.grants import ALL_GRANTS, NO_GRANTS, BadGrant, Grants, format_grants, parse_grants
+from duckicelake.access.policy import Policy
+from duckicelake.access.sessions import WHOLE_SCOPES, Bearer, Session, join_grants, narrow, read_scope_grants
 from duckicelake.access.token_keys import Signer
 from duckicelake.access.tokens import Claims, make_token, read_token
 from duckicelake.errors import NotAuthorized
@@ -28,10 +29,18 @@ MOST_FAILURES, FAILURES_WITHIN_S = 10, 60
 MOST_KEPT = 10_000
 
 Pair = tuple[str, str]
+Policies = Mapping[str, Policy]
+NO_POLICIES: Policies = {}
+GONE = "The token's client is not known any more."
 
 
 class OAuthRefusal(Exception):
-    """What the token endpoint refuses, in the words of RFC 6749. `retry_after_s`: too many wrong secrets came before."""
+    """What the token endpoint refuses, in the words of RFC 6749. `retry_after_s`: too many wrong secrets came before.
+
+    `client_id`: who it was, or who somebody said to be; None when there is nobody of that name.
+    """
+
+    client_id: str | None = None
 
     def __init__(self, code: str, description: str, retry_after_s: int | None = None) -> None:
         super().__init__(description)
@@ -60,9 +69,12 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Who asks for a token, when it showed its secret, and how long it may go on without: None when it has just shown it."""
+    """Who asks for a token, what it may do anywhere, when it showed its secret, and how long it may go on without.
 
-    client_id: str
+    `until_s` None: it has just shown it.
+    """
+
+    client: Client
     grants: Grants
     since_s: int
     until_s: int | None
@@ -77,9 +89,9 @@ class Accounts:
         self._signer = signer
         self._lifetime_s = lifetime_s
         self._checker = SecretChecker(clients, secrets.token_bytes(32))
-        self._proven: dict[str, tuple[bytes, float]] = {}
+        self._proven: dict[str, tuple[bytes, float, Client]] = {}
         self._failures: OrderedDict[Pair, list[float]] = OrderedDict()
-        self._sessions: dict[bytes, Session] = {}
+        self._bearers: dict[bytes, Bearer] = {}
         self._lock = Lock()
 
     def list_public_keys(self) -> list[Mapping[str, str]]:
@@ -87,24 +99,53 @@ class Accounts:
         return self._signer.list_public()
 
     def find_session(self, token: bytes, now_s: float) -> Session:
-        """Return the session of a bearer. Raises: NotAuthorized: the token is worth nothing (any more)."""
-        session = self._sessions.get(token)
-        if session is not None and now_s < session.expires_at_s:
-            return session
-        claims = read_token(self._signer, token, now_s)
-        session = Session(claims.client_id, self._read_grants(claims), claims.expires_at_s)
-        if len(self._sessions) >= MOST_KEPT:
-            self._sessions.clear()
-        self._sessions[token] = session
-        return session
+        """Return what settings let a bearer do. Raises: NotAuthorized: the token is worth nothing (any more)."""
+        return self.find_bearer(token, now_s).session
 
-    def is_quick(self, request: TokenRequest, now_s: float) -> bool:
+    def find_bearer(self, token: bytes, now_s: float) -> Bearer:
+        """Return whose a token is; whether a lake that keeps the account still knows it is another question.
+
+        Raises: NotAuthorized: it is worth nothing (any more)
+        """
+        bearer = self._bearers.get(token)
+        if bearer is not None and now_s < bearer.session.expires_at_s:
+            return bearer
+        claims = read_token(self._signer, token, now_s)
+        client, scope = self._read_client(claims), _read_scope_of(claims)
+        grants = client.grants if scope is None else client.grants.within(scope)
+        bearer = Bearer(Session(claims.client_id, grants, claims.expires_at_s), scope, claims.origin)
+        if len(self._bearers) >= MOST_KEPT:
+            self._bearers.clear()
+        self._bearers[token] = bearer
+        return bearer
+
+    def is_quick(self, request: TokenRequest, now_s: float, policies: Policies = NO_POLICIES) -> bool:
         """Tell whether the request's secret was proven lately, or there is none, so that answering takes no time."""
         pair = find_pair(request)
-        return pair is None or self._is_proven(pair, now_s)
+        return pair is None or self._find_proven(pair, now_s, policies) is not None
 
-    def issue(self, request: TokenRequest, now_s: float) -> Issued:
-        """Return a token. Raises: OAuthRefusal."""
+    def is_settings_own(self, request: TokenRequest) -> bool:
+        """Tell whether settings name who asks, so that no lake has to be asked for the account."""
+        return self._find_said(request) in self._clients
+
+    def issue(self, request: TokenRequest, now_s: float, policies: Policies = NO_POLICIES) -> Issued:
+        """Return a token, for a client of settings or one that a lake keeps; `policies` by the lakes' names.
+
+        Raises: OAuthRefusal
+        """
+        try:
+            return self._answer(request, now_s, policies)
+        except OAuthRefusal as refusal:
+            said = self._find_said(request)
+            is_known = said in self._clients or any(said in policy.accounts for policy in policies.values())
+            refusal.client_id = said if is_known else None
+            raise
+
+    def _find_said(self, request: TokenRequest) -> str:
+        """Return who somebody says to be."""
+        return (request.basic or ("",))[0] or request.form.get("client_id", "")
+
+    def _answer(self, request: TokenRequest, now_s: float, policies: Policies) -> Issued:
         grant_type = request.form.get("grant_type")
         if grant_type is None:
             raise OAuthRefusal("invalid_request", "The parameter grant_type is missing.")
@@ -115,55 +156,67 @@ class Accounts:
         pair = find_pair(request)
         if pair is not None:
             # whatever a proven client exchanges says nothing that is believed: Trino's are not even signed
-            client = self._prove(pair, request.peer, now_s)
-            return self._issue(Proof(client.client_id, client.grants, math.floor(now_s), None), request, now_s)
+            client = self._prove(pair, request.peer, now_s, policies)
+            return self._issue(Proof(client, _find_all(client, policies), math.floor(now_s), None), request, now_s)
         if grant_type == CLIENT_CREDENTIALS:
             raise OAuthRefusal("invalid_client", "Say who you are: by Basic authentication, or by client_id and client_secret.")
-        return self._exchange(request, now_s)
+        return self._exchange(request, now_s, policies)
 
-    def _exchange(self, request: TokenRequest, now_s: float) -> Issued:
+    def _exchange(self, request: TokenRequest, now_s: float, policies: Policies) -> Issued:
         try:
             claims = read_token(self._signer, request.form["subject_token"], now_s)
-            grants = self._read_grants(claims)
+            client = self._read_client(claims)
+            if claims.origin and not any(client.origin == known.origin for known in _list_accounts(client, policies)):
+                raise NotAuthorized(GONE)
+            grants = narrow(_find_all(client, policies), claims.scope)
+        except BadGrant as error:
+            raise OAuthRefusal("invalid_grant", "The token's scope is malformed; ask for a new one.") from error
         except NotAuthorized as error:
             raise OAuthRefusal("invalid_grant", error.message) from error
         if now_s >= claims.authenticated_at_s + LONGEST_SESSION_S:
             raise OAuthRefusal("invalid_grant", "The session is too old to go on without the client's secret.")
         until_s = claims.authenticated_at_s + LONGEST_SESSION_S
-        return self._issue(Proof(claims.client_id, grants, claims.authenticated_at_s, until_s, claims.scope), request, now_s)
+        return self._issue(Proof(client, grants, claims.authenticated_at_s, until_s, claims.scope), request, now_s)
 
     def _issue(self, proof: Proof, request: TokenRequest, now_s: float) -> Issued:
         scope = read_scope(request.form.get("scope", ""), proof.grants) or proof.scope
         now = math.floor(now_s)
         until_s = min(now + self._lifetime_s, proof.until_s or now + self._lifetime_s)
-        token = make_token(self._signer, Claims(proof.client_id, scope, proof.since_s, until_s), now)
-        return Issued(token, until_s - now, format_grants(narrow(proof.grants, scope)))
+        token = make_token(self._signer, Claims(proof.client.client_id, scope, proof.since_s, until_s, proof.client.origin), now)
+        return Issued(token, until_s - now, scope or format_grants(proof.client.grants) or "catalog")
 
-    def _read_grants(self, claims: Claims) -> Grants:
+    def _read_client(self, claims: Claims) -> Client:
+        """Return the client of a token; of one that a lake keeps, as the token says."""
+        if claims.origin:
+            return Client(claims.client_id, "", NO_GRANTS, claims.origin)
         client = self._clients.get(claims.client_id)
         if client is None:
-            raise NotAuthorized("The token's client is not known any more.")
-        try:
-            return narrow(client.grants, claims.scope)
-        except BadGrant as error:
-            raise NotAuthorized("The token's scope is malformed; ask for a new one.") from error
+            raise NotAuthorized(GONE)
+        return client
 
-    def _prove(self, pair: Pair, peer: str, now_s: float) -> Client:
+    def _prove(self, pair: Pair, peer: str, now_s: float, policies: Policies) -> Client:
         """Return the client whose secret this is. Raises: OAuthRefusal."""
         client_id, secret = pair
-        if self._is_proven(pair, now_s):
-            return self._clients[client_id]
+        proven = self._find_proven(pair, now_s, policies)
+        if proven is not None:
+            return proven
         self._check_pace((peer, client_id), now_s)
-        client = self._checker.find(client_id, secret)
+        client = self._checker.find(client_id, secret, [policy.accounts for policy in policies.values()])
         if client is None:
             self._note_failure((peer, client_id), now_s)
             raise OAuthRefusal("invalid_client", "The client is not known, or its secret is another.")
-        self._proven[client_id] = (self._checker.digest(client_id, secret), now_s + SECRET_REMEMBERED_S)
+        if len(self._proven) >= MOST_KEPT:
+            self._proven.clear()
+        self._proven[client_id] = (self._checker.digest(client_id, secret), now_s + SECRET_REMEMBERED_S, client)
         return client
 
-    def _is_proven(self, pair: Pair, now_s: float) -> bool:
-        digest, until_s = self._proven.get(pair[0], (b"", 0.0))
-        return now_s < until_s and secrets.compare_digest(digest, self._checker.digest(*pair))
+    def _find_proven(self, pair: Pair, now_s: float, policies: Policies) -> Client | None:
+        """Return the client that showed this secret lately, if it is known as it was then."""
+        digest, until_s, client = self._proven.get(pair[0], (b"", 0.0, None))
+        if client is None or now_s >= until_s or not secrets.compare_digest(digest, self._checker.digest(*pair)):
+            return None
+        known = self._clients.get(pair[0])
+        return client if client in ([known] if known is not None else _list_accounts(client, policies)) else None
 
     def _check_pace(self, who: Pair, now_s: float) -> None:
         with self._lock:
@@ -179,6 +232,24 @@ class Accounts:
             self._failures.move_to_end(who)
             while len(self._failures) > MOST_KEPT:
                 self._failures.popitem(last=False)
+
+
+def _list_accounts(client: Client, policies: Policies) -> list[Client]:
+    """Return the accounts of that id which lakes keep."""
+    return [policy.accounts[client.client_id] for policy in policies.values() if client.client_id in policy.accounts]
+
+
+def _find_all(client: Client, policies: Policies) -> Grants:
+    """Return what a client may do on namespaces, by settings and in any of the lakes that it is known in."""
+    lakes = [policy for name, policy in policies.items() if not client.origin or client.origin.startswith(f"{name}/")]
+    return join_grants(client.grants, *(policy.find_held(client.client_id).grants for policy in lakes))
+
+
+def _read_scope_of(claims: Claims) -> Grants | None:
+    try:
+        return read_scope_grants(claims.scope)
+    except BadGrant as error:
+        raise NotAuthorized("The token's scope is malformed; ask for a new one.") from error
 
 
 def find_pair(request: TokenRequest) -> Pair | None:

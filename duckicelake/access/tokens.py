@@ -17,12 +17,16 @@ CLAIMS = ("iss", "aud", "sub", "iat", "nbf", "exp", "jti", "auth_time", "scope")
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token says: whose it is, its scope (empty: all that its principal has), since when and until when."""
+    """What a token says: whose it is, its scope (empty: all that its principal has), since when and until when.
+
+    `origin`: the lake that keeps its client, and which of its secrets was shown; empty: settings name it.
+    """
 
     client_id: str
     scope: str
     authenticated_at_s: int
     expires_at_s: int
+    origin: str = ""
 
 
 def make_token(signer: Signer, claims: Claims, now_s: int) -> str:
@@ -37,6 +41,7 @@ def make_token(signer: Signer, claims: Claims, now_s: int) -> str:
         "jti": secrets.token_hex(12),
         "auth_time": claims.authenticated_at_s,
         "scope": claims.scope,
+        "origin": claims.origin,
     }
     key = signer.keys[signer.signing_id]
     assert key.signing is not None
@@ -75,9 +80,9 @@ def _find_key(signer: Signer, token: bytes | str) -> TokenKey:
 
 
 def _check_claims(told: Mapping[str, object], now_s: float) -> Claims:
-    client_id, scope = told["sub"], told["scope"]
+    client_id, scope, origin = told["sub"], told["scope"], told.get("origin", "")
     times = [told[name] for name in ("iat", "nbf", "exp", "auth_time")]
-    if not isinstance(client_id, str) or not isinstance(scope, str):
+    if not isinstance(client_id, str) or not isinstance(scope, str) or not isinstance(origin, str):
         raise NotAuthorized("The token is malformed; ask for a new one.")
     whole = [time for time in times if isinstance(time, int)]
     if len(whole) < len(times):
@@ -87,4 +92,4 @@ def _check_claims(told: Mapping[str, object], now_s: float) -> Claims:
         raise NotAuthorized("The token has expired; ask for a new one.")
     if now_s < max(issued_at_s, not_before_s) - CLOCK_SKEW_S:
         raise NotAuthorized("The token's time has not come; the clocks of the catalog's servers differ.")
-    return Claims(client_id, scope, authenticated_at_s, expires_at_s)
+    return Claims(client_id, scope, authenticated_at_s, expires_at_s, origin)

@@ -11,7 +11,7 @@ QUIET_LOGGERS = ("botocore", "boto3", "urllib3", "psycopg.pool", "asyncio")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and the traceback when there is one."""
+    """One JSON object per line: time, level, logger, message; the traceback, or the fields of the record, when there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -21,6 +21,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        audit: dict[str, Any] | None = getattr(record, "audit", None)
+        if audit is not None:
+            line["audit"] = audit
         if record.exc_info is not None:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)

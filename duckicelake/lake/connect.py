@@ -15,6 +15,7 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from duckicelake.errors import CatalogError, CommitFailed, Forbidden, ServiceUnavailable, Unsupported
+from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.writing.pacing import Others
 
@@ -71,13 +72,17 @@ class RequestKey:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """One DuckLake catalog: a Postgres schema reached through a pool of connections; `request` is what it is used for."""
+    """One DuckLake catalog: a Postgres schema reached through a pool of connections.
+
+    `request` is what it is used for, and `asker` who is named in the record of what is changed.
+    """
 
     name: str
     metadata_schema: str
     dsn: str = field(repr=False)
     pool: ConnectionPool[LakeConnection]
     request: RequestKey | None = None
+    asker: Asker | None = None
     others: Others = field(default_factory=Others)
 
 
@@ -126,6 +131,15 @@ def reading(lake: Lake) -> Generator[psycopg.Connection]:
 def writing(lake: Lake) -> Generator[psycopg.Connection]:
     """One READ COMMITTED transaction that waits for locks only so long; committed at the end."""
     with _transaction(lake, BEGIN_WRITING) as conn:
+        yield conn
+
+
+@contextmanager
+def writing_apart(lake: Lake) -> Generator[psycopg.Connection]:
+    """The same on a connection of its own, which none of those is missing that answer requests; for what may wait."""
+    with mapped_errors(lake.name), psycopg.connect(lake.dsn, connect_timeout=5, tcp_user_timeout=10_000) as conn:
+        conn.execute(format_search_path(lake.metadata_schema))
+        conn.execute("SET statement_timeout = '30s'")
         yield conn
 
 

@@ -3,7 +3,7 @@
 -- iceberg_location, iceberg_snapshot, iceberg_file and iceberg_view.
 -- Changes from v2: branches and tags: iceberg_ref, iceberg_kept, iceberg_kept_file, iceberg_move, iceberg_hidden, and the
 -- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
--- their files. Every statement may run again at any time.
+-- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -188,6 +188,47 @@ CREATE TABLE IF NOT EXISTS iceberg_idempotency (
 );
 
 CREATE INDEX IF NOT EXISTS iceberg_ix_idempotency ON iceberg_idempotency (created_at);
+
+-- Who may ask for tokens (those without a secret here say elsewhere who they are), and roles, which have members.
+CREATE TABLE IF NOT EXISTS iceberg_principal (
+    principal_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL,
+    is_role boolean NOT NULL,
+    secret text,
+    secret_number integer NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    UNIQUE (is_role, name)
+);
+
+CREATE TABLE IF NOT EXISTS iceberg_member (
+    role_id bigint NOT NULL,
+    principal_id bigint NOT NULL,
+    PRIMARY KEY (role_id, principal_id)
+);
+
+-- What they may do: on what has that uuid in DuckLake, whatever it is called; the warehouse has a uuid of zeros.
+CREATE TABLE IF NOT EXISTS iceberg_grant (
+    principal_id bigint NOT NULL,
+    kind text NOT NULL,
+    object_uuid uuid NOT NULL,
+    privilege text NOT NULL,
+    PRIMARY KEY (principal_id, kind, object_uuid, privilege)
+);
+
+-- Who changed what over REST, each line written by its change's own transaction; and what was denied to whom.
+CREATE TABLE IF NOT EXISTS iceberg_audit (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    logged_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    request_id text NOT NULL,
+    principal text,
+    operation text NOT NULL,
+    objects text[] NOT NULL,
+    lake_snapshot_id bigint,
+    outcome text NOT NULL DEFAULT 'done',
+    reason text
+);
+
+CREATE INDEX IF NOT EXISTS iceberg_ix_audit ON iceberg_audit USING brin (logged_at);
 
 -- What changes a lake without a lake snapshot. Writers lock the table first, so ids appear in commit order.
 CREATE TABLE IF NOT EXISTS iceberg_change (

@@ -15,8 +15,9 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from duckicelake.errors import CatalogError, ServiceUnavailable
-from duckicelake.lake.changes import touched_tables
+from duckicelake.lake.changes import DATA_KINDS, parse_changes, touched_tables
 from duckicelake.lake.connect import mapped_errors
+from duckicelake.lake.grants.change import RULED
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.rows import Position
 
@@ -31,7 +32,7 @@ SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes
 """
 
 SELECT_NOTED_SINCE = """
-SELECT id, table_id FROM iceberg_change WHERE id > %(since)s AND id <= %(until)s
+SELECT id, table_id, kind FROM iceberg_change WHERE id > %(since)s AND id <= %(until)s
 """
 
 SELECT_TABLES_SINCE = """
@@ -57,6 +58,7 @@ class Watch:
         self._touched: dict[int, int] = {}
         self._noted: dict[int, int] = {}
         self._all_touched_at = Position(-1, -1)
+        self._ruled_at = Position(-1, -1)
         self._waiting: asyncio.Future[Position] | None = None
         self._running: asyncio.Task[None] | None = None
         self._abandoned: set[asyncio.Task[None]] = set()
@@ -85,6 +87,11 @@ class Watch:
             and self._touched.get(table_id, -1) <= position.lake_snapshot_id
             and self._noted.get(table_id, -1) <= position.change_id
         )
+
+    def is_ruled(self, position: Position) -> bool:
+        """Tell whether, as of the last check, nothing after `position` changed who may do what, or what anything is called."""
+        ruled = self._ruled_at
+        return position.lake_snapshot_id >= ruled.lake_snapshot_id and position.change_id >= ruled.change_id
 
     async def close(self) -> None:
         """Stop checking, tell all who wait, and close the connection."""
@@ -151,6 +158,8 @@ class Watch:
             changes = await (await conn.execute(SELECT_CHANGES_SINCE, span)).fetchall()
             tables = await (await conn.execute(SELECT_TABLES_SINCE, span)).fetchall()
             self._touch(changes, tables)
+            if tables or any(change.kind not in DATA_KINDS for _, text in changes for change in parse_changes(text)):
+                self._ruled_at = now
             is_told = len(changes) == now.lake_snapshot_id - seen.lake_snapshot_id and all(text is not None for _, text in changes)
             if not is_told or len(self._touched) > MAX_REMEMBERED:
                 self._touch_all(now)
@@ -160,7 +169,10 @@ class Watch:
         """Learn which tables changed without a lake snapshot; without a table it concerns them all."""
         if now.change_id == seen.change_id:
             return
-        noted = await (await conn.execute(SELECT_NOTED_SINCE, {"since": seen.change_id, "until": now.change_id})).fetchall()
+        found = await (await conn.execute(SELECT_NOTED_SINCE, {"since": seen.change_id, "until": now.change_id})).fetchall()
+        noted = [(id, table_id) for id, table_id, _ in found]
+        if any(kind == RULED for _, _, kind in found):
+            self._ruled_at = now
         if any(table_id is None for _, table_id in noted) or len(self._noted) > MAX_REMEMBERED:
             self._touch_all(now)
         else:
@@ -174,7 +186,7 @@ class Watch:
     def _touch_all(self, now: Position) -> None:
         self._touched.clear()
         self._noted.clear()
-        self._all_touched_at = now
+        self._all_touched_at = self._ruled_at = now
 
     async def _connect(self) -> psycopg.AsyncConnection:
         if self._conn is None or self._conn.broken or self._conn.closed:

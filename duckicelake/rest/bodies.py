@@ -92,6 +92,49 @@ class OAuthError(TypedDict):
     error_description: str
 
 
+Principal = TypedDict("Principal", {"name": str, "has-secret": bool})
+
+
+class PrincipalsResponse(TypedDict):
+    """The principals that a lake keeps."""
+
+    principals: list[Principal]
+
+
+class PrincipalSecret(TypedDict):
+    """A principal with the secret it was just given; none when it has none here."""
+
+    name: str
+    secret: str | None
+
+
+class Role(TypedDict):
+    """A role and its members."""
+
+    name: str
+    members: list[str]
+
+
+class RolesResponse(TypedDict):
+    """The roles that a lake keeps."""
+
+    roles: list[Role]
+
+
+class GivenGrant(TypedDict):
+    """Privileges on something, and whose they are."""
+
+    privileges: list[str]
+    on: str
+    to: str
+
+
+class GrantsResponse(TypedDict):
+    """What is granted in a lake."""
+
+    grants: list[GivenGrant]
+
+
 class Readiness(TypedDict):
     """Whether a warehouse can be served, and why not."""
 

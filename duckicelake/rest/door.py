@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from duckicelake.access.issuing import Accounts
+from duckicelake.access.policy import Policy
+from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchWarehouse
@@ -29,14 +31,28 @@ class Watching(Protocol):
         """Tell whether nothing that concerns the table happened after `position`, as of the last check."""
         ...
 
+    def is_ruled(self, position: Position) -> bool:
+        """Tell whether nothing after `position` changed who may do what, or any name, as of the last check."""
+        ...
+
+
+class Ruling(Protocol):
+    """Knows who may do what in a lake; asked from the event loop only."""
+
+    async def find(self) -> Policy:
+        """Return the policy as of a check that began after this call. Raises: ServiceUnavailable."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class OpenLake:
-    """A lake that is served: its verbs' warehouse, and its watch."""
+    """A lake that is served: its verbs' warehouse, its watch, the trail of what is denied in it, and who may do what there."""
 
     prefix: str
     warehouse: Warehouse
     watch: Watching
+    trail: Trail | None = None
+    rules: Ruling | None = None
 
     @property
     def narrow_warehouse(self) -> Warehouse:

@@ -108,10 +108,11 @@ def build_server_error(scope: Scope) -> Response:
     return build_error(scope, 500, "InternalServerError", message)
 
 
-def build_error_handlers() -> dict[int | type[Exception], ErrorHandler]:
-    """Return the handlers FastAPI finds by an error's type."""
+def build_error_handlers(note: Callable[[Scope, CatalogError], None]) -> dict[int | type[Exception], ErrorHandler]:
+    """Return the handlers FastAPI finds by an error's type; `note` is told of each error of the catalog."""
 
     async def answer_catalog_error(request: Request, error: CatalogError) -> Response:
+        note(request.scope, error)
         return build_catalog_error(request.scope, error)
 
     async def answer_invalid_request(request: Request, error: RequestValidationError) -> Response:

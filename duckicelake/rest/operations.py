@@ -73,3 +73,24 @@ UNLISTED = frozenset({"getConfig", "getToken"})
 BESIDE = (Operation("getKeys", "GET", "/v1/oauth/jwks"), Operation("signAnywhere", "POST", "/v1/aws/s3/sign"))
 """What is not in the specification: the public keys of tokens; and where older clients ask for signatures when nobody told
 them where. That names no table, so it is refused by its name."""
+
+RULES = "/management/v1/{prefix}"
+PRINCIPAL = RULES + "/principals/{principal}"
+ROLE = RULES + "/roles/{role}"
+MANAGEMENT = (
+    Operation("listPrincipals", "GET", RULES + "/principals"),
+    Operation("addPrincipal", "POST", RULES + "/principals"),
+    Operation("removePrincipal", "DELETE", PRINCIPAL),
+    Operation("rotatePrincipal", "POST", PRINCIPAL + "/rotate"),
+    Operation("listRoles", "GET", RULES + "/roles"),
+    Operation("addRole", "POST", RULES + "/roles"),
+    Operation("removeRole", "DELETE", ROLE),
+    Operation("addMember", "PUT", ROLE + "/members/{principal}"),
+    Operation("removeMember", "DELETE", ROLE + "/members/{principal}"),
+    Operation("listGrants", "GET", RULES + "/grants"),
+    Operation("grant", "POST", RULES + "/grants"),
+    Operation("revoke", "POST", RULES + "/grants/revoke"),
+)
+"""What manages who may do what; no part of the specification either."""
+
+ALL_OPERATIONS = (*OPERATIONS, *BESIDE, *MANAGEMENT)

@@ -9,11 +9,12 @@ from uuid import UUID
 from fastapi import Depends, Header, Request
 
 from duckicelake.catalog.keys.signing import Told
-from duckicelake.catalog.writing.once import RequestKey
+from duckicelake.catalog.writing.once import Asked, RequestKey
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_list, find_text, find_text_map, get_list, get_text, is_text
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
+from duckicelake.rest.auth.record import find_asker
 from duckicelake.rest.page.shapes import Shape
 from duckicelake.rest.params import check_name
 
@@ -36,19 +37,20 @@ async def read_key(
             json_schema_extra={"type": "string", "format": "uuid"},
         ),
     ] = None,
-) -> RequestKey | None:
-    """Return the request's key with the fingerprint of all it says, or None when it has no key."""
+) -> Asked:
+    """Return who asks, of what the path names, and the request's key with the fingerprint of all it says."""
+    asker = find_asker(request.scope)
     if key is None:
-        return None
+        return Asked(asker)
     try:
         uuid = UUID(key)
     except ValueError as error:
         raise BadRequest("The header Idempotency-Key is no UUID.") from error
     said = (request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body())
-    return RequestKey(uuid, sha256(b"\0".join(said)).hexdigest())
+    return Asked(asker, RequestKey(uuid, sha256(b"\0".join(said)).hexdigest()))
 
 
-Key = Annotated[RequestKey | None, Depends(read_key)]
+Key = Annotated[Asked, Depends(read_key)]
 
 
 def describe_body(shape: Shape) -> dict[str, Any]:

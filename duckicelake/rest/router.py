@@ -8,10 +8,11 @@ from fastapi import FastAPI
 from duckicelake.errors import NotServed
 from duckicelake.rest.bodies import IcebergErrorResponse
 from duckicelake.rest.door import Door
-from duckicelake.rest.operations import BESIDE, OPERATIONS, UNLISTED, Operation
+from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT, OPERATIONS, UNLISTED, Operation
 from duckicelake.rest.routes.config import ConfigRoutes
 from duckicelake.rest.routes.namespace_changes import NamespaceChangeRoutes
 from duckicelake.rest.routes.namespaces import NamespaceRoutes
+from duckicelake.rest.routes.rules import RuleRoutes
 from duckicelake.rest.routes.signing import SignRoutes
 from duckicelake.rest.routes.table_changes import TableChangeRoutes
 from duckicelake.rest.routes.tables import TableRoutes
@@ -29,19 +30,19 @@ BARE_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 }
 
 
-GUARDED = frozenset({"getToken", "getKeys", "loadCredentials", "signRequest"})
+GUARDED = frozenset({"getToken", "getKeys", "loadCredentials", "signRequest", *(operation.name for operation in MANAGEMENT)})
 """What is served only where it is known who asks."""
 
 
 def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
     routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door), TableChangeRoutes(door))
-    routes += (ViewRoutes(door), ViewChangeRoutes(door), TokenRoutes(door), SignRoutes(door))
+    routes += (ViewRoutes(door), ViewChangeRoutes(door), TokenRoutes(door), SignRoutes(door), RuleRoutes(door))
     served = {name: found for module in routes for name, found in module.operations().items()}
     if door.accounts is None:
         served = {name: found for name, found in served.items() if name not in GUARDED}
     served |= ConfigRoutes(door, list_endpoints(served)).operations()
-    for operation in (*OPERATIONS, *BESIDE):
+    for operation in ALL_OPERATIONS:
         if operation.name in served:
             add_served(app, operation, served[operation.name])
         else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from fastapi import Depends, FastAPI
 from prometheus_client.core import Metric
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp
 from duckicelake.rest.auth.guard import Guard
 from duckicelake.rest.auth.permissions import check_permission
 from duckicelake.rest.auth.ready import find_allowed_key
+from duckicelake.rest.auth.record import note_error
 from duckicelake.rest.door import Door
 from duckicelake.rest.errors import build_error_handlers
 from duckicelake.rest.layers.front import Front
@@ -31,7 +33,7 @@ def build_web(door: Door, lifespan: Lifespan) -> ASGIApp:
     inner = BodyLimit(RawPaths(routes))
     if door.accounts is None:
         return Front(HotLane(inner, door), door.metrics)
-    return Front(Guard(HotLane(inner, door, find_allowed_key), door.accounts), door.metrics)
+    return Front(Guard(HotLane(inner, door, find_allowed_key), door.accounts, door), door.metrics)
 
 
 def build_routes(door: Door, lifespan: Lifespan) -> FastAPI:
@@ -42,7 +44,7 @@ def build_routes(door: Door, lifespan: Lifespan) -> FastAPI:
         summary="An Iceberg REST catalog over DuckLake",
         lifespan=lifespan,
         dependencies=[Depends(check) for check in checks],
-        exception_handlers=build_error_handlers(),
+        exception_handlers=build_error_handlers(partial(note_error, door)),
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
@@ -55,8 +57,10 @@ def build_routes(door: Door, lifespan: Lifespan) -> FastAPI:
 def read_state(door: Door) -> list[Metric]:
     """Return the numbers that the cache and the watches keep themselves."""
     checks: dict[str, float] = {lake.prefix: lake.watch.check_count for lake in door.lakes.values()}
+    dropped: dict[str, float] = {lake.prefix: lake.trail.dropped_count for lake in door.lakes.values() if lake.trail is not None}
     return [
         build_gauge("duckicelake_table_cache_entries", "Table loads that are ready.", len(door.cache)),
         build_gauge("duckicelake_table_cache_bytes", "Bytes of the table loads that are ready.", door.cache.size_bytes),
         build_counter("duckicelake_watch_checks", "Queries that asked whether something changed.", checks),
+        build_counter("duckicelake_audit_dropped", "Denials that were told to the log alone: too many at a time.", dropped),
     ]

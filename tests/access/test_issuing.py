@@ -6,7 +6,7 @@ import jwt
 import pytest
 
 from duckicelake.access.clients import parse_clients
-from duckicelake.access.grants import Rights
+from duckicelake.access.grants import CHANGE, Rights
 from duckicelake.access.issuing import (
     ACCESS_TOKEN,
     FAILURES_WITHIN_S,
@@ -69,7 +69,7 @@ def test_a_client_gets_a_token_for_all_it_may_do(request_: TokenRequest) -> None
     issued = accounts.issue(request_, NOW)
     assert issued.lifetime_s == LIFETIME_S
     assert issued.scope == "ns:a:rw ns:b:r"
-    assert rights(accounts, issued, "a") == Rights.READ | Rights.WRITE
+    assert rights(accounts, issued, "a") == Rights.READ | CHANGE
     assert rights(accounts, issued, "b") == Rights.READ
     assert rights(accounts, issued, "c") == Rights.NONE
 
@@ -123,7 +123,7 @@ def test_an_unsigned_subject_is_taken_from_a_proven_client_alone() -> None:
     accounts = open_accounts()
     unsigned = jwt.encode({"sub": "admin", "scope": "*", "exp": int(NOW) + 60}, None, "none")
     issued = accounts.issue(ask(exchange(unsigned), WRITER), NOW)
-    assert rights(accounts, issued, "a") == Rights.READ | Rights.WRITE
+    assert rights(accounts, issued, "a") == Rights.READ | CHANGE
     assert rights(accounts, issued, "c") == Rights.NONE
     assert refuse(accounts, ask(exchange(unsigned))) == "invalid_grant"
     assert refuse(accounts, ask(exchange(unsigned), ("writer", "wrong"))) == "invalid_client"

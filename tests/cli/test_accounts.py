@@ -28,7 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        pytest.param({"require_auth": True}, "oauth_clients", id="nobody-named"),
         pytest.param({"oauth_clients": CLIENTS}, "require_auth", id="nobody-asked"),
         pytest.param(
             {"require_auth": True, "oauth_clients": CLIENTS, "postgres_dsn": "host=x", "allowed_locations": ["*"]},

@@ -79,6 +79,20 @@ def test_nothing_of_ours_is_left_after_removing(lake: FreshLake, tmp_path: Path)
     assert set(list_relations(bare)) == {*before, "iceberg_of_mine"}
 
 
+def test_a_lake_that_an_older_release_prepared_gets_what_is_new(lake: FreshLake) -> None:
+    """The next `install` adds the tables that it lacks; what others hold stays, and DuckDB goes on."""
+    conn, session = lake.psycopg(), lake.duckdb()
+    session.execute("CREATE TABLE t AS SELECT 1 AS i")
+    conn.execute("INSERT INTO iceberg_change (kind) VALUES ('repair')")
+    conn.execute("DROP TABLE iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant")
+    conn.execute("UPDATE iceberg_setting SET value = 'older' WHERE key = 'installed'")
+    install(conn, lake.metadata_schema, lake.iceberg_path)
+    assert {"iceberg_audit", "iceberg_principal", "iceberg_member", "iceberg_grant"} <= set(list_relations(lake))
+    assert conn.execute("SELECT kind FROM iceberg_change").fetchall() == [("repair",)]
+    session.execute("INSERT INTO t VALUES (2)")
+    assert session.execute("FROM t ORDER BY ALL").fetchall() == [(1,), (2,)]
+
+
 @pytest.mark.parametrize("schema", ['We"ird Ü lake', "select", "a.b", "x" * 63], ids=["quotes", "keyword", "dot", "long"])
 def test_a_metadata_schema_may_have_any_name(lake: FreshLake, tmp_path: Path, schema: str) -> None:
     """Prepared, expiry noted, and removed."""

@@ -12,7 +12,7 @@ from duckicelake.access.token_keys import make_signer
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door
 from duckicelake.rest.metrics import Metrics
-from duckicelake.rest.operations import BESIDE, OPERATIONS, UNLISTED, Operation
+from duckicelake.rest.operations import ALL_OPERATIONS, OPERATIONS, UNLISTED, Operation
 from duckicelake.rest.router import add_operations
 from duckicelake.rest.web import build_web
 from tests.rest.serving import open_nothing
@@ -32,7 +32,7 @@ def app() -> FastAPI:
 
 def find_served(app: FastAPI) -> set[str]:
     """The operations that something other than a refusal answers."""
-    names = {operation.name for operation in (*OPERATIONS, *BESIDE)}
+    names = {operation.name for operation in ALL_OPERATIONS}
     return {
         route.operation_id for route in app.routes if isinstance(route, APIRoute) and route.include_in_schema and route.operation_id
     } & names

@@ -183,7 +183,10 @@ def _change(commit: Commit, found: FoundView, planned: PlannedView, roots: Roots
     tags = _change_comment(live, planned.view)
     is_replaced = (note.sql, note.column_aliases) != (live.sql, live.column_aliases)
     if not is_replaced and not tags:
-        return note_found_view(commit.conn, found.base, note)
+        is_noted = note_found_view(commit.conn, found.base, note)
+        if is_noted:
+            commit.note(None)
+        return is_noted
     outdated = [] if found.base is None or found.base.view_id == live.view_id else [DroppedView(found.base.view_id)]
     if is_replaced:
         step = rows.replace_view(commit.head, live, planned)

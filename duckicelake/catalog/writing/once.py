@@ -1,7 +1,7 @@
 """Requests with a key: done once, however often they are sent; each copy is answered alike."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from duckicelake.catalog.warehouse import Warehouse
@@ -16,6 +16,7 @@ from duckicelake.errors import (
     NoSuchView,
     Unprocessable,
 )
+from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.connect import RequestKey, reading, writing
 from duckicelake.lake.writing.idempotency import Outcome, Repeated, find_outcome, note_refusal
 
@@ -25,23 +26,35 @@ FINAL = (AlreadyExists, BadRequest, CommitFailed, NamespaceNotEmpty, NoSuchNames
 REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FINAL}
 
 
-def run_once(
-    warehouse: Warehouse, request: RequestKey | None, act: Callable[[Warehouse], Answer], repeat: Callable[[Warehouse], Answer]
-) -> Answer:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to change something: who asks, and its key if it has one."""
+
+    asker: Asker
+    key: RequestKey | None = None
+
+    def about(self, *objects: str) -> "Asked":
+        """Return the request, about these objects."""
+        return replace(self, asker=replace(self.asker, objects=objects))
+
+
+def run_once(warehouse: Warehouse, asked: Asked, act: Callable[[Warehouse], Answer], repeat: Callable[[Warehouse], Answer]) -> Answer:
     """Return what `act` does, or what `repeat` shows of it when a request with this key has landed before.
 
+    What is done is in the record with who asked for it.
     Raises: Unprocessable: the key was another request's. What `act` raises, now or when the key came first
     """
+    request = asked.key
     if request is None:
-        return act(warehouse)
+        return act(replace(warehouse, lake=replace(warehouse.lake, asker=asked.asker)))
     with reading(warehouse.lake) as conn:
         found = find_outcome(conn, request)
     if found is not None:
         return _repeat(found, request, lambda: repeat(warehouse))
     try:
-        return act(replace(warehouse, lake=replace(warehouse.lake, request=request)))
+        return act(replace(warehouse, lake=replace(warehouse.lake, request=request, asker=asked.asker)))
     except Repeated:
-        return run_once(warehouse, request, act, repeat)
+        return run_once(warehouse, asked, act, repeat)
     except FINAL as error:
         with writing(warehouse.lake) as conn:
             note_refusal(conn, request, type(error).__name__, error.message.replace("\0", ""))

@@ -13,7 +13,7 @@ from rich.console import Console
 from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.pipeline import CATALOG, Machine, find_cache, find_catalog
+from duckicelake.commands.jobs.ingest import CATALOG, Machine, find_cache, find_catalog
 from duckicelake.errors import CatalogError
 from duckicelake.pipeline.ingest.arguments import read_pairs
 from duckicelake.pipeline.ingest.job import Desk

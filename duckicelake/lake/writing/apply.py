@@ -79,7 +79,7 @@ VALUES (%(table_id)s, %(table_name)s, %(schema_version)s)
 
 
 def apply(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = ()) -> int:
-    """Write the steps as the next lake snapshots, one each, then what makes none, and return the id of the last."""
+    """Write the steps as the next lake snapshots, one each, then what makes none, then who asked; return the id of the last."""
     snapshot_id, schema_version = commit.head.snapshot_id, commit.head.schema_version
     for step in steps:
         snapshot_id += 1
@@ -89,6 +89,8 @@ def apply(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = (
         counters = {"next_catalog_id": step.next_catalog_id, "next_file_id": step.next_file_id}
         commit.conn.execute(INSERT_SNAPSHOT, {**made, **counters, "changes_made": format_changes(step.changes)})
     _write_all(commit.conn, notes, {"snapshot_id": snapshot_id, "schema_version": schema_version})
+    if steps or notes:
+        commit.note(snapshot_id if steps else None)
     return snapshot_id
 
 

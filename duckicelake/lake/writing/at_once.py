@@ -1,6 +1,7 @@
 """A step of plain rows and the number of the state that it makes, written by one statement: one journey to Postgres for a commit.
 
-All rows of a kind come as one JSON document. The kinds are such that no statement depends on what another one has done.
+All rows of a kind come as one JSON document, and so does who asked for the change. The kinds are such that no statement depends
+on what another one has done.
 What psycopg finds in a statement it remembers of those below 4,096 characters.
 """
 
@@ -8,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from json import dumps
+from typing import LiteralString
 
 import psycopg
 
+from duckicelake.lake.audit.lines import INSERT_DONE, encode_asker
 from duckicelake.lake.changes import format_changes
 from duckicelake.lake.notes import TAKE_NEXT_VERSION
 from duckicelake.lake.writing.read_back import PLAIN_ROWS
@@ -84,10 +87,20 @@ file_notes AS (
 ),
 """
 
+WRITE_LINE = "".join(("line AS (", INSERT_DONE, "),"))
 
 PROPERTY_ROWS = frozenset({NewTag, EndedTag})
-WRITE_PROPERTIES = "".join(("WITH ", WRITE_TAGS, TAKE_NEXT_VERSION))
-WRITE_FILES = "".join(("WITH ", WRITE_TAGS, WRITE_NEW_FILES, TAKE_NEXT_VERSION))
+
+
+def squeeze(*parts: LiteralString) -> LiteralString:
+    """Return the parts of a statement as one, without its comments and what stands before its lines."""
+    lines: list[LiteralString] = "".join(parts).split("\n")
+    plain: list[LiteralString] = [line.strip() for line in lines]
+    return "\n".join([line for line in plain if not line.startswith("--")])
+
+
+WRITE_PROPERTIES = squeeze("WITH ", WRITE_TAGS, WRITE_LINE, TAKE_NEXT_VERSION)
+WRITE_FILES = squeeze("WITH ", WRITE_TAGS, WRITE_NEW_FILES, WRITE_LINE, TAKE_NEXT_VERSION)
 
 
 def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mapping[str, object]) -> bool:
@@ -103,8 +116,12 @@ def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mappi
         "next_catalog_id": step.next_catalog_id,
         "next_file_id": step.next_file_id,
         "changes_made": format_changes(step.changes),
+        "made_snapshot_id": commit.head.snapshot_id + 1,
+        "Asker": encode_asker(commit.asker),
     }
-    return _write(commit.conn, step, known | dict(version)).rowcount == 1
+    is_numbered = _write(commit.conn, step, known | dict(version)).rowcount == 1
+    commit.take_note(commit.head.snapshot_id + 1)
+    return is_numbered
 
 
 def _to_documents(step: LakeStep) -> dict[str, str | None]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import psycopg
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
+from duckicelake.lake.audit.lines import tell, write_done
+from duckicelake.lake.audit.rows import DONE, UNKNOWN, Asker, AuditLine
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
 from duckicelake.lake.connect import BEGIN_WRITING, Lake, begun, mapped_errors
 from duckicelake.lake.read import fetch_rows
@@ -77,17 +79,33 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A transaction that holds the lake's lock, and the head it found: nobody commits until it ends."""
+    """A transaction that holds the lake's lock, and the head it found: nobody commits until it ends.
+
+    `lines` are those that it has written of itself into the record, for the log.
+    """
 
     conn: psycopg.Connection
     head: LakeHead
     others: Others
     opening: Opening | None = None
+    asker: Asker | None = None
+    lines: list[AuditLine] = field(default_factory=list[AuditLine])
 
     @property
     def is_in_the_way(self) -> bool:
         """Tell whether DuckDB is about to commit: its commit has the id that this one takes, and would fail."""
         return bool(self.others.find_committing(self.conn))
+
+    def note(self, lake_snapshot_id: int | None) -> None:
+        """Write who asked for the change, with the last lake snapshot that it makes, if it makes one."""
+        if self.asker is not None:
+            write_done(self.conn, self.asker, lake_snapshot_id)
+            self.take_note(lake_snapshot_id)
+
+    def take_note(self, lake_snapshot_id: int | None) -> None:
+        """Let the log know of a line, once it is committed."""
+        if self.asker is not None:
+            self.lines.append(AuditLine(self.asker, DONE, lake_snapshot_id))
 
 
 @contextmanager
@@ -103,14 +121,15 @@ def committing(lake: Lake, watched: Watched | None = None) -> Generator[Commit]:
             _lock(conn, lake.others)
             if lake.request is not None:
                 claim(conn, lake.request)
-            if watched is None:
-                yield Commit(conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], lake.others)
-            else:
-                yield _open(conn, lake.others, watched)
-        _commit(conn)
+            commit = _open(conn, lake, watched)
+            yield commit
+        _commit(conn, commit.lines)
 
 
-def _open(conn: psycopg.Connection, others: Others, watched: Watched) -> Commit:
+def _open(conn: psycopg.Connection, lake: Lake, watched: Watched | None) -> Commit:
+    others = lake.others
+    if watched is None:
+        return Commit(conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], others, asker=lake.asker)
     known = {
         "table_id": watched.table_id,
         "tokens": format_tokens(watched.table_id, TABLE_KINDS),
@@ -123,7 +142,7 @@ def _open(conn: psycopg.Connection, others: Others, watched: Watched) -> Commit:
     assert row is not None
     *head, change_id, next_time, ids, waiting, is_touched = row
     opening = Opening(change_id, next_time, dict(ids), bool(is_touched), bool(others.take_note(waiting)))
-    return Commit(conn, LakeHead(*head), others, opening)
+    return Commit(conn, LakeHead(*head), others, opening, lake.asker)
 
 
 def _lock(conn: psycopg.Connection, others: Others) -> None:
@@ -149,12 +168,16 @@ def _told_apart() -> Generator[None]:
         ) from error
 
 
-def _commit(conn: psycopg.Connection) -> None:
+def _commit(conn: psycopg.Connection, lines: Sequence[AuditLine]) -> None:
     try:
         conn.commit()
     except psycopg.errors.IntegrityError as error:
         raise CommitFailed("Another commit took the same ids; nothing was done. Try again.") from error
     except psycopg.Error as error:
+        for line in lines:
+            tell(replace(line, outcome=UNKNOWN))
         raise CommitStateUnknown(
             "The connection to Postgres was lost while the commit was being written; look before trying again."
         ) from error
+    for line in lines:
+        tell(line)

@@ -4,37 +4,69 @@ import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duckicelake.access.issuing import Accounts
-from duckicelake.access.sessions import Session
-from duckicelake.errors import NotAuthorized
+from duckicelake.access.issuing import GONE, Accounts
+from duckicelake.access.policy import Policy
+from duckicelake.access.sessions import Bearer, Session
+from duckicelake.errors import CatalogError, NotAuthorized
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
-from duckicelake.rest.errors import build_catalog_error
+from duckicelake.rest.auth.record import find_operation, find_prefix, note_error
+from duckicelake.rest.door import Door
+from duckicelake.rest.errors import UNROUTED, build_catalog_error
 
 CHALLENGE = 'Bearer realm="duckicelake"'
 BEARER = b"bearer "
 
 
 class Guard:
-    """Stands before the hot lane and says who asks."""
+    """Stands before the hot lane and says who asks, and what they may do in the lake that they ask for."""
 
-    def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
+    def __init__(self, app: ASGIApp, accounts: Accounts, door: Door) -> None:
         self._app = app
         self._accounts = accounts
+        self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its session, or refuse it."""
         if scope["type"] == "http" and scope.get("raw_path") not in PUBLIC_PATHS:
             try:
-                scope["session"] = self._find_session(scope)
-            except NotAuthorized as error:
-                answer = build_catalog_error(scope, error)
-                answer.headers["WWW-Authenticate"] = CHALLENGE
-                await answer(scope, receive, send)
+                scope["session"] = await self._find_session(scope)
+            except CatalogError as error:
+                await self._refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _find_session(self, scope: Scope) -> Session:
+    async def _find_session(self, scope: Scope) -> Session:
+        bearer = self._find_bearer(scope)
+        prefix = find_prefix(scope["raw_path"])
+        policy = await self._find_policy(prefix)
+        if bearer.origin:
+            keeping = policy if bearer.lake_name == prefix else await self._find_policy(bearer.lake_name)
+            if keeping is None or not bearer.is_known(keeping):
+                raise NotAuthorized(GONE)
+        if policy is None:
+            # no lake is asked for, so what lakes grant is good for nothing
+            return bearer.session
+        # the lake has been looked at for this request: the hot lane need not look again
+        scope["looked"] = True
+        return bearer.within(prefix, policy)
+
+    async def _find_policy(self, lake_name: str) -> Policy | None:
+        """Return who may do what in a lake as of now, None when none of that name is served."""
+        lake = self._door.lakes.get(lake_name)
+        return None if lake is None or lake.rules is None else await lake.rules.find()
+
+    def _find_bearer(self, scope: Scope) -> Bearer:
         told = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(told) != 1 or told[0][: len(BEARER)].lower() != BEARER:
             raise NotAuthorized("The request has no token, or more than one; ask POST /v1/oauth/tokens for one.")
-        return self._accounts.find_session(told[0][len(BEARER) :].strip(), time.time())
+        return self._accounts.find_bearer(told[0][len(BEARER) :].strip(), time.time())
+
+    async def _refuse(self, error: CatalogError, scope: Scope, receive: Receive, send: Send) -> None:
+        note_error(self._door, scope, error)
+        answer = build_catalog_error(scope, error)
+        if isinstance(error, NotAuthorized):
+            answer.headers["WWW-Authenticate"] = CHALLENGE
+        else:
+            operation = find_operation(scope)
+            scope["operation"] = UNROUTED if operation is None else operation.name
+        await answer(scope, receive, send)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from duckicelake.access.grants import Rights
+from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Session
 from duckicelake.catalog.keys.signing import find_signing_config
 from duckicelake.catalog.keys.vending import VendedKeys, Wanted, vend
@@ -23,7 +24,7 @@ def find_keys(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTa
     session: Session | None = scope.get("session")
     if session is None or warehouse.vendor is None:
         return None
-    rights = find_wanted(scope, session.rights_on(ident.namespace))
+    rights = find_wanted(scope, session.rights_at(TABLE, ident.namespace, ident.name))
     return vend(warehouse, ident, loaded, to_wanted(warehouse, ident, rights), time.time())
 
 

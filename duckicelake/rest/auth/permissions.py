@@ -9,13 +9,15 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from duckicelake.access.grants import Levels, Rights
+from duckicelake.access.grants import Levels, Rights, format_name
+from duckicelake.access.policy import TABLE, VIEW
 from duckicelake.access.sessions import Session
-from duckicelake.errors import Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
-from duckicelake.rest.operations import BESIDE, OPERATIONS
+from duckicelake.errors import CatalogError, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
+from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT
 from duckicelake.rest.params import decode_segment, split_levels
 
 READ, WRITE, MANAGE, ALL, ANY = Rights.READ, Rights.WRITE, Rights.MANAGE, Rights.ALL, Rights.NONE
+CREATE, DROP = Rights.CREATE, Rights.DROP
 
 
 Hidden = type[NoSuchTable] | type[NoSuchView] | type[NoSuchNamespace]
@@ -23,10 +25,11 @@ Hidden = type[NoSuchTable] | type[NoSuchView] | type[NoSuchNamespace]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an operation needs in the namespace of its path; `hides` is what a principal without any right there does not find.
+    """What an operation needs on what its path names; `hides` is what a principal without any right there does not find.
 
     `need` NONE: any right. `is_public`: no token. `is_open`: any principal, or checked where the body's names are known.
-    `shown`: a right in a nested namespace will do.
+    `shown`: a right on something in the namespace, or nested in it, will do; `lists`: one on a table or view right in it.
+    `is_whole`: it is about the warehouse, and for those who manage that. `either`: one of these is needed, the body says which.
     """
 
     need: Rights = ANY
@@ -34,9 +37,12 @@ class Rule:
     is_public: bool = False
     is_open: bool = False
     shown: bool = False
+    lists: bool = False
+    is_whole: bool = False
+    either: Rights = ANY
 
 
-PUBLIC, OPEN = Rule(is_public=True), Rule(is_open=True)
+PUBLIC, OPEN, WHOLE = Rule(is_public=True), Rule(is_open=True), Rule(is_whole=True)
 
 RULES: Mapping[str, Rule] = {
     "healthz": PUBLIC,
@@ -51,14 +57,14 @@ RULES: Mapping[str, Rule] = {
     "namespaceExists": Rule(ANY, NoSuchNamespace, shown=True),
     "dropNamespace": Rule(MANAGE, NoSuchNamespace),
     "updateProperties": Rule(MANAGE, NoSuchNamespace),
-    "listTables": Rule(ANY, NoSuchNamespace),
-    "createTable": Rule(WRITE, NoSuchNamespace),
+    "listTables": Rule(ANY, NoSuchNamespace, lists=True),
+    "createTable": Rule(CREATE, NoSuchNamespace),
     "registerTable": Rule(ALL, NoSuchNamespace),
     "loadTable": Rule(READ),
-    "updateTable": Rule(WRITE),
-    "dropTable": Rule(WRITE),
+    "updateTable": Rule(either=WRITE | CREATE),
+    "dropTable": Rule(DROP),
     "tableExists": Rule(ANY),
-    "unregisterTable": Rule(WRITE),
+    "unregisterTable": Rule(DROP),
     "loadCredentials": Rule(READ),
     "signRequest": Rule(ANY),
     "signAnywhere": OPEN,
@@ -71,23 +77,26 @@ RULES: Mapping[str, Rule] = {
     "commitTransaction": OPEN,
     "listFunctions": Rule(ANY, NoSuchNamespace),
     "loadFunction": Rule(READ, NoSuchNamespace),
-    "listViews": Rule(ANY, NoSuchNamespace),
-    "createView": Rule(WRITE, NoSuchNamespace),
+    "listViews": Rule(ANY, NoSuchNamespace, lists=True),
+    "createView": Rule(CREATE, NoSuchNamespace),
     "registerView": Rule(ALL, NoSuchNamespace),
     "loadView": Rule(READ, NoSuchView),
     "replaceView": Rule(WRITE, NoSuchView),
-    "dropView": Rule(WRITE, NoSuchView),
+    "dropView": Rule(DROP, NoSuchView),
     "viewExists": Rule(ANY, NoSuchView),
     "renameView": OPEN,
+    **{operation.name: WHOLE for operation in MANAGEMENT},
+    "grant": OPEN,
+    "revoke": OPEN,
 }
 
 UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
 PUBLIC_PATHS = frozenset(
-    path.encode()
-    for path in (*UNGUARDED, *(operation.path for operation in (*OPERATIONS, *BESIDE) if RULES.get(operation.name, OPEN).is_public))
+    path.encode() for path in (*UNGUARDED, *(operation.path for operation in ALL_OPERATIONS if RULES.get(operation.name, OPEN).is_public))
 )
 """Paths as the client writes them; any other spelling of one is no public path."""
 
+KINDS: Mapping[Hidden, str] = {NoSuchTable: TABLE, NoSuchView: VIEW}
 WHAT: Mapping[Hidden, str] = {NoSuchTable: "Table", NoSuchView: "View", NoSuchNamespace: "Namespace"}
 
 
@@ -105,33 +114,59 @@ async def check_permission(request: Request) -> None:
         raise NotAuthorized("The request has no token; ask POST /v1/oauth/tokens for one.")
     if rule is None:
         raise Forbidden(f"Nobody may do this: {operation}.")
-    if not rule.is_open:
+    prefix = request.path_params.get("prefix")
+    if session.lake_name and prefix is not None and decode_segment(prefix, "prefix") != session.lake_name:
+        raise Forbidden(f"What {session.client_id!r} may do in one warehouse is nothing in another.")
+    if rule.is_whole:
+        check_whole(session)
+    elif not rule.is_open:
         levels = split_levels(decode_segment(request.path_params["namespace"], "namespace"))
         name = request.path_params.get("table") or request.path_params.get("view")
         check_rule(session, rule, levels, None if name is None else decode_segment(name, "name"))
 
 
 def check_rule(session: Session, rule: Rule, levels: Levels, name: str | None = None) -> None:
-    """Raise what the rule says unless the session may do it in the namespace."""
-    rights = session.rights_on(levels)
-    if rights is not Rights.NONE and rule.need in rights:
+    """Raise what the rule says unless the session may do it in the namespace, or to what is in it by that name."""
+    kind = None if name is None else KINDS.get(rule.hides)
+    rights = session.rights_on(levels) if kind is None or name is None else session.rights_at(kind, levels, name)
+    if rights is not Rights.NONE and rule.need in rights and (rule.either is ANY or rights & rule.either):
         return
-    is_shown = session.grants.shows(levels)
-    if rule.shown and is_shown:
+    is_shown = session.shows(levels)
+    if (rule.shown and is_shown) or (rule.lists and session.lists(levels)):
         return
     shown = ".".join(levels)
     if rights is Rights.NONE and not (is_shown and rule.hides is NoSuchNamespace):
         whole = shown if name is None or rule.hides is NoSuchNamespace else f"{shown}.{name}"
-        raise rule.hides(f"{WHAT[rule.hides]} does not exist: {whole}")
-    raise Forbidden(f"The principal {session.client_id!r} has no right to do this in the namespace {shown!r}.")
+        raise deny(rule.hides(f"{WHAT[rule.hides]} does not exist: {whole}"), levels, name)
+    error = Forbidden(f"The principal {session.client_id!r} has no right to do this in the namespace {shown!r}.")
+    raise deny(error, levels, name)
 
 
-def check_write(session: Session, levels: Levels, hides: Hidden, name: str | None = None) -> None:
-    """Raise unless the session may change what is in a namespace that the body names."""
-    check_rule(session, Rule(WRITE, hides), levels, name)
+def deny(error: CatalogError, levels: Levels, name: str | None = None) -> CatalogError:
+    """Return the error, known as a denial of that object."""
+    error.denied = format_name(levels if name is None else (*levels, name))
+    return error
+
+
+def check_whole(session: Session) -> None:
+    """Raise Forbidden unless the session may manage the warehouse."""
+    if not session.may_choose:
+        raise Forbidden(f"The principal {session.client_id!r} has no right to manage the warehouse.")
+
+
+def check_commit(session: Session, levels: Levels, name: str, *, creates: bool) -> None:
+    """Raise unless the session may commit to a table, or make it by that."""
+    check_rule(session, Rule(CREATE if creates else WRITE), levels, name)
+
+
+def check_rename(session: Session, source: Levels, target: Levels, hides: Hidden) -> None:
+    """Raise unless the session may take a table's or view's name (`source`) away, and put it where `target` says."""
+    check_rule(session, Rule(DROP, hides), source[:-1], source[-1])
+    check_rule(session, Rule(CREATE, NoSuchNamespace), target[:-1])
 
 
 def check_manage(session: Session, levels: Levels) -> None:
     """Raise Forbidden unless the session may make that namespace, which may be there or not."""
     if Rights.MANAGE not in session.rights_on(levels):
-        raise Forbidden(f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}.")
+        error = Forbidden(f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}.")
+        raise deny(error, levels)

@@ -3,12 +3,13 @@
 from starlette.types import Scope
 
 from duckicelake.access.grants import Rights
+from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Session
 from duckicelake.errors import BadRequest
 from duckicelake.rest.cache import TableKey, find_table_key
 from duckicelake.rest.params import decode_segment, split_levels
 
-NAMESPACE_PART = 4
+NAMESPACE_PART, TABLE_PART = 4, 6
 DELEGATION, VENDED, SIGNING = b"x-iceberg-access-delegation", b"vended-credentials", b"remote-signing"
 
 KEYED = Rights.READ | Rights.WRITE
@@ -50,14 +51,16 @@ def takes(asked: bytes, kind: bytes) -> bool:
 
 
 def find_rights(session: Session, raw_path: bytes) -> Rights:
-    """Return a session's rights in the namespace of a table's path."""
+    """Return a session's rights on a table's path."""
     known = session.decided.get(raw_path)
     return session.remember(raw_path, decide(session, raw_path)) if known is None else known
 
 
 def decide(session: Session, raw_path: bytes) -> Rights:
-    """Return the rights behind a path, none when it names no namespace."""
+    """Return the rights behind a path, none when it names no table."""
+    parts = raw_path.decode("latin-1").split("/")
     try:
-        return session.rights_on(split_levels(decode_segment(raw_path.split(b"/")[NAMESPACE_PART].decode("latin-1"), "namespace")))
+        levels = split_levels(decode_segment(parts[NAMESPACE_PART], "namespace"))
+        return session.rights_at(TABLE, levels, decode_segment(parts[TABLE_PART], "table"))
     except BadRequest:
         return Rights.NONE

@@ -36,7 +36,7 @@ class HotLane:
             await self._app(scope, receive, send)
             return
         try:
-            entry = await self._find_current(key)
+            entry = await self._find_current(key, is_looked="looked" in scope)
             if entry is None and scope["method"] == "GET":
                 entry = await self._await_other_load(key)
         except CatalogError as error:
@@ -51,13 +51,15 @@ class HotLane:
         else:
             await self._app(scope, receive, send)
 
-    async def _find_current(self, key: TableKey) -> ReadyTable | None:
+    async def _find_current(self, key: TableKey, *, is_looked: bool = False) -> ReadyTable | None:
+        """Return what is ready and current; `is_looked`: the guard has had the lake looked at for this request."""
         entry = self._door.cache.find(key)
         lake = entry and self._door.lakes.get(entry.prefix)
         if entry is None or lake is None:
             self._door.metrics.count_load("miss")
             return None
-        await lake.watch.position()
+        if not is_looked:
+            await lake.watch.position()
         is_there = entry.local_file is None or os.path.exists(entry.local_file)
         is_fresh = entry.fresh_until_s is None or time.time() < entry.fresh_until_s
         if is_there and is_fresh and lake.watch.is_current(entry.table_id, entry.position):

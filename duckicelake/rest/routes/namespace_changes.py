@@ -2,6 +2,7 @@
 
 from fastapi import Response
 
+from duckicelake.access.grants import format_name
 from duckicelake.catalog.namespaces import load_namespace
 from duckicelake.catalog.writing import namespaces
 from duckicelake.catalog.writing.once import run_once
@@ -41,7 +42,7 @@ class NamespaceChangeRoutes:
         check_manage(at.session, asked.levels)
         made = run_once(
             self._door.get_lake(at.prefix).warehouse,
-            key,
+            key.about(format_name(asked.levels)),
             lambda w: namespaces.create_namespace(w, asked.levels, asked.properties),
             lambda w: load_namespace(w, asked.levels),
         )

@@ -10,6 +10,7 @@ from duckicelake.catalog import namespaces
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchNamespace
 from duckicelake.rest.auth.at import AtParam
+from duckicelake.rest.auth.permissions import deny
 from duckicelake.rest.bodies import GetNamespaceResponse, ListNamespacesResponse
 from duckicelake.rest.door import Door
 from duckicelake.rest.params import Levels, PageParam, Prefix, cut_page, split_levels
@@ -38,7 +39,7 @@ class NamespaceRoutes:
     ) -> ListNamespacesResponse:
         """List namespaces, optionally those right below a parent."""
         listed = list_children(self._door.get_lake(at.prefix).warehouse, parent)
-        found = [levels for levels in listed if at.session.grants.shows(levels)]
+        found = [levels for levels in listed if at.session.shows(levels)]
         if parent and not found:
             check_shown(at.session, parent)
         cut, token = cut_page(found, tuple[str, ...], page)
@@ -57,8 +58,9 @@ class NamespaceRoutes:
 
 def check_shown(session: Session, parent: str) -> None:
     """Raise NoSuchNamespace when a parent without children to show may not be known, in either of its spellings."""
-    if not any(session.grants.shows(split_levels(spelled)) for spelled in (parent, unquote(parent))):
-        raise NoSuchNamespace(f"Namespace does not exist: {'.'.join(split_levels(parent))}")
+    if not any(session.shows(split_levels(spelled)) for spelled in (parent, unquote(parent))):
+        levels = split_levels(parent)
+        raise deny(NoSuchNamespace(f"Namespace does not exist: {'.'.join(levels)}"), levels)
 
 
 def list_children(warehouse: Warehouse, parent: str) -> list[tuple[str, ...]]:

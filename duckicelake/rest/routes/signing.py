@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Response
 
 from duckicelake.access.grants import Rights
+from duckicelake.access.policy import TABLE
 from duckicelake.catalog.keys.signing import May, sign_request
 from duckicelake.catalog.tables import Ident
 from duckicelake.rest.auth.at import AtParam
@@ -33,7 +34,7 @@ class SignRoutes:
     def sign_request(self, at: AtParam, levels: Levels, name: TableName, body: Body) -> Response:
         """Sign a request to the object store, for a table's files alone."""
         told = decode_sign(body)
-        rights = at.session.rights_on(levels)
+        rights = at.session.rights_at(TABLE, levels, name)
         may = May(Rights.READ in rights, Rights.WRITE in rights)
         signed = sign_request(self._door.get_lake(at.prefix).warehouse, Ident(levels, name), told, may, time.time())
         answer: RemoteSignResult = {"uri": signed.uri, "headers": {name: [value] for name, value in signed.headers.items()}}

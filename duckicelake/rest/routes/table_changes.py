@@ -5,19 +5,21 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from starlette.types import Scope
 
+from duckicelake.access.grants import format_name
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing import commit, tables
 from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.lifecycle import registration, unregistration
-from duckicelake.catalog.writing.once import run_once
+from duckicelake.catalog.writing.once import Asked, run_once
 from duckicelake.catalog.writing.tables import load_committed
-from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable
+from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
+from duckicelake.iceberg.requests.requirements import asks_to_create
 from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.auth.keys import find_keys_after, with_signing
-from duckicelake.rest.auth.permissions import check_write
+from duckicelake.rest.auth.permissions import check_commit, check_rename
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_TABLE, REGISTER_TABLE, RENAME, TABLE_COMMIT, TRANSACTION
@@ -61,7 +63,8 @@ class TableChangeRoutes:
         asked = parse_create_table(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._door.get_warehouse(at)
-        made = run_once(warehouse, key, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
+        once = about(key, ident)
+        made = run_once(warehouse, once, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
         return build_made(request.scope, warehouse, ident, made)
 
     def register_table(self, request: Request, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
@@ -70,7 +73,7 @@ class TableChangeRoutes:
         warehouse, ident = self._door.get_warehouse(at), Ident(levels, asked.name)
         made = run_once(
             warehouse,
-            key,
+            about(key, ident),
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
             lambda w: load_committed(w, ident),
         )
@@ -89,6 +92,7 @@ class TableChangeRoutes:
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
+        check_commit(at.session, levels, name, creates=asks_to_create(asked.requirements))
         warehouse = self._door.get_warehouse(at)
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w: load_committed(w, ident))
         return build_response(build_ready_answer(encode_commit_result(done), is_kept=False), [])
@@ -110,9 +114,9 @@ class TableChangeRoutes:
         """Rename a table, within its namespace or into another."""
         asked = decode_rename(body)
         source, target = to_ident(asked.source), to_ident(asked.destination)
-        check_write(at.session, source.namespace, NoSuchTable, source.name)
-        check_write(at.session, target.namespace, NoSuchNamespace)
-        run_once(self._door.get_lake(at.prefix).warehouse, key, lambda w: tables.rename_table(w, source, target), lambda _: None)
+        check_rename(at.session, (*source.namespace, source.name), (*target.namespace, target.name), NoSuchTable)
+        once = about(key, source, target)
+        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: tables.rename_table(w, source, target), lambda _: None)
         return Response(status_code=204)
 
     def commit_transaction(self, at: AtParam, body: Body, key: Key) -> Response:
@@ -121,9 +125,10 @@ class TableChangeRoutes:
         for asked in parse_transaction(decode_json(body)):
             assert asked.identifier is not None
             ident = to_ident(check_identifier(asked.identifier))
-            check_write(at.session, ident.namespace, NoSuchTable, ident.name)
+            check_commit(at.session, ident.namespace, ident.name, creates=asks_to_create(asked.requirements))
             asks.append(Ask(ident, asked))
-        run_once(self._door.get_warehouse(at), key, lambda w: commit.commit_tables(w, asks), lambda _: None)
+        once = about(key, *(ask.ident for ask in asks))
+        run_once(self._door.get_warehouse(at), once, lambda w: commit.commit_tables(w, asks), lambda _: None)
         return Response(status_code=204)
 
 
@@ -132,6 +137,11 @@ def build_made(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTab
     keys = find_keys_after(scope, warehouse, ident, made)
     told = made if keys is not None else with_signing(scope, warehouse, ident, made)
     return build_response(build_ready_answer(encode_load_result(told, keys), is_kept=False), [])
+
+
+def about(asked: Asked, *idents: Ident) -> Asked:
+    """Return a request with the tables or views that its body names."""
+    return asked.about(*(format_name((*ident.namespace, ident.name)) for ident in idents))
 
 
 def to_ident(identifier: Identifier) -> Ident:

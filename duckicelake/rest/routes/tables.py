@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
+from duckicelake.access.grants import Rights
+from duckicelake.access.policy import TABLE
 from duckicelake.catalog import tables
 from duckicelake.catalog.keys.vending import VendedKeys, get_keys
 from duckicelake.catalog.tables import Ident, LoadedTable
@@ -58,9 +60,10 @@ class TableRoutes:
             "reportMetrics": Served(self.report_metrics, status=204, body=describe_body(REPORT)),
         }
 
-    def list_tables(self, prefix: Prefix, levels: Levels, page: PageParam) -> ListTablesResponse:
+    def list_tables(self, at: AtParam, levels: Levels, page: PageParam) -> ListTablesResponse:
         """List the tables of a namespace."""
-        found = tables.list_tables(self._door.get_lake(prefix).warehouse, levels)
+        listed = tables.list_tables(self._door.get_lake(at.prefix).warehouse, levels)
+        found = [ident for ident in listed if at.session.rights_at(TABLE, levels, ident.name) is not Rights.NONE]
         cut, token = cut_page(found, lambda ident: (*ident.namespace, ident.name), page)
         return {"identifiers": [{"namespace": list(ident.namespace), "name": ident.name} for ident in cut], "next-page-token": token}
 
@@ -92,7 +95,7 @@ class TableRoutes:
         if warehouse.vendor is None:
             raise NotServed("No keys are vended for this warehouse (require_auth and sts_role_arn); use keys of your own.")
         loaded = tables.load_table(warehouse, ident, "refs")
-        wanted = to_wanted(warehouse, ident, at.session.rights_on(levels))
+        wanted = to_wanted(warehouse, ident, at.session.rights_at(TABLE, levels, name))
         newer = get_keys(warehouse, ident, loaded, wanted, time.time())
         return Response(encode_newer(newer), headers={"Cache-Control": "no-store"}, media_type="application/json")
 

@@ -5,14 +5,19 @@ import binascii
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
-from duckicelake.access.issuing import ACCESS_TOKEN, Issued, OAuthRefusal, TokenRequest
-from duckicelake.errors import NotServed
+from duckicelake.access.issuing import ACCESS_TOKEN, NO_POLICIES, Accounts, Issued, OAuthRefusal, Policies, TokenRequest
+from duckicelake.catalog.record.trail import DENIED, UNPROVEN, AuditLine
+from duckicelake.errors import NotServed, ServiceUnavailable
+from duckicelake.rest.auth.record import find_asker, note_denial
+from duckicelake.rest.auth.rules import find_policies
 from duckicelake.rest.bodies import JsonWebKeys, OAuthError, OAuthToken
 from duckicelake.rest.door import Door
 from duckicelake.rest.served import Served
@@ -68,11 +73,28 @@ class TokenRoutes:
         try:
             asked = await read_request(request)
             now_s = time.time()
-            quick = accounts.is_quick(asked, now_s)
-            issued = accounts.issue(asked, now_s) if quick else await run_in_threadpool(accounts.issue, asked, now_s)
+            policies = await self._find_policies(accounts, asked)
+            quick = accounts.is_quick(asked, now_s, policies)
+            issued = accounts.issue(asked, now_s, policies) if quick else await run_in_threadpool(accounts.issue, asked, now_s, policies)
         except OAuthRefusal as refusal:
+            self._note(request.scope, refusal)
             return build_refusal(refusal)
         return Response(encode_token(issued), headers=NO_STORE, media_type="application/json")
+
+    async def _find_policies(self, accounts: Accounts, asked: TokenRequest) -> Policies:
+        """Return what the lakes know of clients. Without Postgres, clients of settings get the tokens that settings alone give."""
+        try:
+            return await find_policies(self._door)
+        except ServiceUnavailable:
+            if not accounts.is_settings_own(asked):
+                raise
+            return NO_POLICIES
+
+    def _note(self, scope: Scope, refusal: OAuthRefusal) -> None:
+        """Note a refusal by its code: what the client said of itself may hold a secret in the wrong place, and is not repeated."""
+        asker = replace(find_asker(scope), principal=refusal.client_id)
+        outcome = DENIED if refusal.code == "invalid_scope" else UNPROVEN
+        note_denial(self._door, scope, AuditLine(asker, outcome, reason=refusal.code))
 
 
 async def read_request(request: Request) -> TokenRequest:

@@ -6,17 +6,17 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import changes
 from duckicelake.catalog.views.loading import load_committed
 from duckicelake.catalog.writing.once import run_once
-from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchView
+from duckicelake.errors import BadRequest, NoSuchView
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
 from duckicelake.rest.auth.at import AtParam
-from duckicelake.rest.auth.permissions import check_write
+from duckicelake.rest.auth.permissions import check_rename
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
 from duckicelake.rest.requests import Body, Key, decode_rename, describe_body
-from duckicelake.rest.routes.table_changes import to_ident
+from duckicelake.rest.routes.table_changes import about, to_ident
 from duckicelake.rest.routes.views import LOADED, build_view_response
 from duckicelake.rest.served import Served
 
@@ -44,7 +44,8 @@ class ViewChangeRoutes:
         asked = parse_create_view(decode_json(body))
         ident = Ident(levels, check_name(asked.name, "view"))
         warehouse = self._door.get_warehouse(at)
-        made = run_once(warehouse, key, lambda w: changes.create_view(w, ident, asked), lambda w: load_committed(w, ident))
+        once = about(key, ident)
+        made = run_once(warehouse, once, lambda w: changes.create_view(w, ident, asked), lambda w: load_committed(w, ident))
         return build_view_response(made)
 
     def register_view(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
@@ -53,7 +54,8 @@ class ViewChangeRoutes:
         ident = Ident(levels, check_name(get_text(node, "name", REGISTER), "view"))
         location = get_text(node, "metadata-location", REGISTER)
         warehouse = self._door.get_lake(prefix).warehouse
-        made = run_once(warehouse, key, lambda w: changes.register_view(w, ident, location), lambda w: load_committed(w, ident))
+        once = about(key, ident)
+        made = run_once(warehouse, once, lambda w: changes.register_view(w, ident, location), lambda w: load_committed(w, ident))
         return build_view_response(made)
 
     def replace_view(self, at: AtParam, levels: Levels, name: ViewName, body: Body, key: Key) -> Response:
@@ -76,7 +78,7 @@ class ViewChangeRoutes:
         """Rename a view, within its namespace or into another."""
         asked = decode_rename(body)
         source, target = to_ident(asked.source), to_ident(asked.destination)
-        check_write(at.session, source.namespace, NoSuchView, source.name)
-        check_write(at.session, target.namespace, NoSuchNamespace)
-        run_once(self._door.get_lake(at.prefix).warehouse, key, lambda w: changes.rename_view(w, source, target), lambda _: None)
+        check_rename(at.session, (*source.namespace, source.name), (*target.namespace, target.name), NoSuchView)
+        once = about(key, source, target)
+        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: changes.rename_view(w, source, target), lambda _: None)
         return Response(status_code=204)

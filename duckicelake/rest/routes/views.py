@@ -5,9 +5,12 @@ from typing import Any
 
 from fastapi import Response
 
+from duckicelake.access.grants import Rights
+from duckicelake.access.policy import VIEW
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import loading
 from duckicelake.catalog.views.loading import LoadedView
+from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.bodies import ListTablesResponse, LoadViewResult
 from duckicelake.rest.door import Door
 from duckicelake.rest.params import Levels, PageParam, Prefix, ViewName, cut_page
@@ -30,9 +33,10 @@ class ViewRoutes:
             "viewExists": Served(self.check_view, status=204),
         }
 
-    def list_views(self, prefix: Prefix, levels: Levels, page: PageParam) -> ListTablesResponse:
+    def list_views(self, at: AtParam, levels: Levels, page: PageParam) -> ListTablesResponse:
         """List the views of a namespace."""
-        found = loading.list_views(self._door.get_lake(prefix).warehouse, levels)
+        listed = loading.list_views(self._door.get_lake(at.prefix).warehouse, levels)
+        found = [ident for ident in listed if at.session.rights_at(VIEW, levels, ident.name) is not Rights.NONE]
         cut, token = cut_page(found, lambda ident: (*ident.namespace, ident.name), page)
         return {"identifiers": [{"namespace": list(ident.namespace), "name": ident.name} for ident in cut], "next-page-token": token}
 

@@ -46,6 +46,8 @@ def change(*namespaces: str) -> dict[str, Any]:
     return {"table-changes": [{"identifier": identify(name, "t"), **COMMIT} for name in namespaces]}
 
 
+RULES_PATH = "/management/v1/lake"
+GIVEN = {"privileges": ["read"], "on": "table:a.t", "to": "nobody"}
 REPORT = {"report-type": "scan-report"}
 HIDDEN, DENIED = 404, 403
 ASKED = [
@@ -87,6 +89,18 @@ ASKED = [
     ("dropView", "DELETE", "namespaces/a/views/none", None, (DENIED, 404, 404, 404, HIDDEN)),
     ("renameView", "POST", "views/rename", rename("v"), (DENIED, 409, 409, 409, HIDDEN)),
     ("renameView", "POST", "views/rename", rename("v", target="b"), (DENIED, HIDDEN, HIDDEN, HIDDEN, HIDDEN)),
+    ("listPrincipals", "GET", f"{RULES_PATH}/principals", None, (DENIED,) * 5),
+    ("addPrincipal", "POST", f"{RULES_PATH}/principals", {"name": "x"}, (DENIED,) * 5),
+    ("removePrincipal", "DELETE", f"{RULES_PATH}/principals/x", None, (DENIED,) * 5),
+    ("rotatePrincipal", "POST", f"{RULES_PATH}/principals/x/rotate", None, (DENIED,) * 5),
+    ("listRoles", "GET", f"{RULES_PATH}/roles", None, (DENIED,) * 5),
+    ("addRole", "POST", f"{RULES_PATH}/roles", {"name": "x"}, (DENIED,) * 5),
+    ("removeRole", "DELETE", f"{RULES_PATH}/roles/x", None, (DENIED,) * 5),
+    ("addMember", "PUT", f"{RULES_PATH}/roles/x/members/y", None, (DENIED,) * 5),
+    ("removeMember", "DELETE", f"{RULES_PATH}/roles/x/members/y", None, (DENIED,) * 5),
+    ("listGrants", "GET", f"{RULES_PATH}/grants", None, (DENIED,) * 5),
+    ("grant", "POST", f"{RULES_PATH}/grants", GIVEN, (DENIED, DENIED, DENIED, 404, HIDDEN)),
+    ("revoke", "POST", f"{RULES_PATH}/grants/revoke", GIVEN, (DENIED, DENIED, DENIED, 404, HIDDEN)),
 ]
 PRINCIPALS = ("reader", "writer", "blind", "owner", "stranger")
 

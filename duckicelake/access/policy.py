@@ -1,0 +1,121 @@
+"""Who is known in one lake and what they hold there, as of one moment; and how privileges and what they are on are written.
+
+Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`)
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from duckicelake.access.clients import Client
+from duckicelake.access.grants import BROKEN_ESCAPE, BadGrant, Grants, Levels, Rights, fold_levels, format_name
+
+WAREHOUSE, NAMESPACE, TABLE, VIEW = "warehouse", "namespace", "table", "view"
+KINDS = frozenset({WAREHOUSE, NAMESPACE, TABLE, VIEW})
+PRIVILEGES: Mapping[str, Rights] = {
+    "list": Rights.LIST,
+    "read": Rights.READ,
+    "write": Rights.WRITE,
+    "create": Rights.CREATE,
+    "drop": Rights.DROP,
+    "manage": Rights.MANAGE,
+}
+NAME = re.compile(r"[!-+./-9;-{}~-]{1,128}")
+ROLE_PREFIX = "role:"
+ON_OBJECTS = frozenset(PRIVILEGES) - {"create"}
+
+
+@dataclass(frozen=True, slots=True)
+class Securable:
+    """Something that privileges are given on: the warehouse (no levels), a namespace, or a table or view by all its levels."""
+
+    kind: str
+    levels: Levels = ()
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == WAREHOUSE else f"{self.kind}:{format_name(self.levels)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grantee:
+    """Who is given something: a principal, or a role and so its members."""
+
+    name: str
+    is_role: bool
+
+    def __str__(self) -> str:
+        return ROLE_PREFIX * self.is_role + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What somebody holds in a lake: on the warehouse and namespaces, and on single tables and views by kind and folded name."""
+
+    grants: Grants = field(default_factory=Grants)
+    objects: Mapping[tuple[str, Levels], Rights] = field(default_factory=dict[tuple[str, Levels], Rights])
+
+
+NOTHING = Held()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The accounts that a lake keeps, by their ids, and what each principal holds, itself and by its roles."""
+
+    accounts: Mapping[str, Client] = field(default_factory=dict[str, Client])
+    held: Mapping[str, Held] = field(default_factory=dict[str, Held])
+
+    def find_held(self, client_id: str) -> Held:
+        """Return what a principal holds."""
+        return self.held.get(client_id, NOTHING)
+
+
+def parse_securable(text: str) -> Securable:
+    """Return what a text names. Raises: BadGrant."""
+    kind, colon, name = text.partition(":")
+    if kind not in KINDS or bool(colon) == (kind == WAREHOUSE) or BROKEN_ESCAPE.search(name):
+        raise BadGrant(f"{text[:100]!r} is nothing to have rights on; write `warehouse`, `namespace:a.b`, `table:a.b.t` or `view:a.b.v`.")
+    if kind == WAREHOUSE:
+        return Securable(WAREHOUSE)
+    try:
+        levels = tuple(unquote(level, errors="strict") for level in name.split("."))
+    except UnicodeDecodeError as error:
+        raise BadGrant(f"{text[:100]!r} is not UTF-8 when its escapes are decoded.") from error
+    if not all(levels) or (kind != NAMESPACE and len(levels) == 1):
+        raise BadGrant(f"{text[:100]!r} has an empty level, or no namespace; write a dot within a name as %2E.")
+    return Securable(kind, levels)
+
+
+def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
+    """Return privileges by their names. Raises: BadGrant: one is none, or none on that kind of thing; or there are none."""
+    found = tuple(dict.fromkeys(text.strip() for text in texts))
+    allowed = frozenset(PRIVILEGES) if kind in (WAREHOUSE, NAMESPACE) else ON_OBJECTS
+    odd = [text for text in found if text not in allowed]
+    if odd or not found:
+        raise BadGrant(f"{', '.join(odd)[:100]!r} is no privilege on a {kind}; there are {', '.join(sorted(allowed))}.")
+    return found
+
+
+def parse_name(text: str, what: str) -> str:
+    """Return the name of a principal or role. Raises: BadGrant."""
+    if NAME.fullmatch(text) is None:
+        raise BadGrant(f"The {what} {text[:100]!r} has a name that is not of 1 to 128 printable ASCII characters without blanks, `,:|`.")
+    return text
+
+
+def parse_grantee(text: str) -> Grantee:
+    """Return whom a text names: `name`, or `role:name`. Raises: BadGrant."""
+    is_role = text.startswith(ROLE_PREFIX)
+    return Grantee(parse_name(text.removeprefix(ROLE_PREFIX), "role" if is_role else "principal"), is_role)
+
+
+def to_rights(privilege: str, kind: str) -> Rights:
+    """Return what a privilege gives; who manages the warehouse chooses where files lie, and manages all."""
+    rights = PRIVILEGES.get(privilege, Rights.NONE)
+    return rights | Rights.ALL if kind == WAREHOUSE and rights is Rights.MANAGE else rights
+
+
+def find_key(kind: str, levels: Levels) -> tuple[str, Levels]:
+    """Return what a table's or view's rights are found by."""
+    return kind, fold_levels(levels)

@@ -1,0 +1,120 @@
+"""The record beside what is done: lines of what was denied, written without anybody waiting, and old lines removed."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+
+from duckicelake.errors import CatalogError, ServiceUnavailable
+from duckicelake.lake.audit.lines import forget_old, tell, write_denied
+from duckicelake.lake.audit.rows import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine
+from duckicelake.lake.connect import Lake, writing_apart
+
+__all__ = ["DENIED", "HIDDEN", "UNPROVEN", "Asker", "AuditLine", "Trail", "tell"]
+
+MOST_WAITING = 10_000
+MOST_AT_ONCE = 100
+"""Lines written at one go, and in a second: whoever asks again and again for what is denied fills no disk."""
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+FORGET_EVERY_S = 3600.0
+MOST_FORGOTTEN = 1000
+STOP_SECONDS = 5.0
+
+Told = tuple[float, AuditLine]
+
+
+@dataclass(slots=True)
+class Trail:
+    """Writes down what is denied, in a thread of its own, and removes lines that are older than `days`.
+
+    `first_s`: when it first looks for such; a server that starts has other things to do.
+    """
+
+    lake: Lake
+    days: int
+    first_s: float = 60.0
+    dropped_count: int = 0
+    _waiting: Queue[Told] = field(default_factory=lambda: Queue(MOST_WAITING))
+    _log: logging.Logger = field(default_factory=lambda: logging.getLogger("duckicelake.audit"))
+    _stopping: Event = field(default_factory=Event)
+    _thread: Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = Thread(target=self._run, name="audit", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, within seconds, with what is waiting written if Postgres lets it."""
+        self._stopping.set()
+        self._thread.join(STOP_SECONDS)
+
+    def note(self, line: AuditLine) -> None:
+        """Have a line written soon; when too many are waiting already, it is counted and lost."""
+        try:
+            self._waiting.put_nowait((time.time(), line))
+        except Full:
+            self.dropped_count += 1
+
+    def _run(self) -> None:
+        forget_at = time.monotonic() + self.first_s
+        lines: list[Told] = []
+        pause_s = PAUSE_S
+        while not self._stopping.is_set():
+            if time.monotonic() >= forget_at:
+                self._try(self._forget)
+                forget_at = time.monotonic() + FORGET_EVERY_S
+            lines += self._take(MOST_AT_ONCE - len(lines), PAUSE_S)
+            if lines:
+                is_away = not self._keep(lines)
+                lines, pause_s = (lines, min(pause_s * 2, LONGEST_PAUSE_S)) if is_away else ([], PAUSE_S)
+                self._stopping.wait(pause_s)
+        while lines := lines + self._take(MOST_AT_ONCE - len(lines), 0):
+            if not self._keep(lines):
+                self.dropped_count += len(lines) + self._waiting.qsize()
+                return
+            lines = []
+
+    def _keep(self, lines: Sequence[Told]) -> bool:
+        """Write lines, and tell whether they are done with: when Postgres is away, they are tried again."""
+        error = self._try(partial(self._write, lines))
+        if error is not None and not isinstance(error, ServiceUnavailable):
+            self.dropped_count += len(lines)
+        return not isinstance(error, ServiceUnavailable)
+
+    def _take(self, most: int, wait_s: float) -> list[Told]:
+        """Return what is waiting; when nothing is, what comes first."""
+        found: list[Told] = []
+        try:
+            while len(found) < most:
+                found.append(self._waiting.get(block=wait_s > 0 and not found, timeout=wait_s or None))
+        except Empty:
+            pass
+        return found
+
+    def _try(self, act: Callable[[], None]) -> Exception | None:
+        try:
+            act()
+        except CatalogError as error:
+            self._log.warning("The record could not be kept: %s", error.message)
+            return error
+        except Exception as error:  # noqa: BLE001  the outermost door of this thread: one odd line must not end it for all
+            self._log.exception("The record could not be kept")
+            return error
+        return None
+
+    def _write(self, lines: Sequence[Told]) -> None:
+        with writing_apart(self.lake) as conn:
+            write_denied(conn, lines)
+
+    def _forget(self) -> None:
+        """Remove old lines, a batch in a transaction."""
+        found = MOST_FORGOTTEN
+        while found == MOST_FORGOTTEN and not self._stopping.is_set():
+            with writing_apart(self.lake) as conn:
+                found = forget_old(conn, self.days, MOST_FORGOTTEN)

@@ -1,0 +1,1 @@
+"""Who may do what in a lake: read as values, and changed."""

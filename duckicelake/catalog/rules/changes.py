@@ -1,0 +1,187 @@
+"""Principals, roles and grants: added, removed, listed. What is asked for comes as texts, from the command line or over REST."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import psycopg
+
+from duckicelake.access.clients import make_secret
+from duckicelake.access.grants import BadGrant, format_name
+from duckicelake.access.policy import (
+    NAMESPACE,
+    TABLE,
+    WAREHOUSE,
+    Grantee,
+    Securable,
+    parse_grantee,
+    parse_name,
+    parse_privileges,
+    parse_securable,
+)
+from duckicelake.catalog.namespaces import find_schema, format_levels
+from duckicelake.catalog.tables import Ident, get_table
+from duckicelake.catalog.views.loading import get_view
+from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace, NotFound
+from duckicelake.lake.audit.rows import Asker
+from duckicelake.lake.connect import Lake, reading
+from duckicelake.lake.grants import change
+from duckicelake.lake.grants.read import GrantRow, read_rules
+from duckicelake.translate.namespaces import to_levels
+
+WHOLE = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Privileges on something, as texts say them, and to whom."""
+
+    privileges: Sequence[str]
+    on: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """A principal with the secret that it was just given: it is shown once. None: it says elsewhere who it is."""
+
+    name: str
+    secret: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rulebook:
+    """All that is kept: principals with whether they have a secret, roles with their members, and grants as they were given."""
+
+    principals: Sequence[tuple[str, bool]]
+    roles: Sequence[tuple[str, Sequence[str]]]
+    grants: Sequence[Given]
+
+
+def add_principal(lake: Lake, name: str, *, has_secret: bool = True) -> NewSecret:
+    """Add a principal. Raises: AlreadyExists. BadRequest: it cannot be called so."""
+    named, (secret, hashed) = _read_grantee(name, "principal"), make_secret()
+    kept = hashed if has_secret else None
+    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, kept, is_role=False)):
+        raise AlreadyExists(f"Principal already exists: {named.name}")
+    return NewSecret(named.name, secret if has_secret else None)
+
+
+def rotate_principal(lake: Lake, name: str) -> NewSecret:
+    """Give a principal another secret; its tokens end with the old one. Raises: NotFound."""
+    secret, hashed = make_secret()
+    if not change.change_rules(lake, lambda conn: change.update_secret(conn, name, hashed)):
+        raise NotFound(f"Principal does not exist: {name[:128]}")
+    return NewSecret(name, secret)
+
+
+def add_role(lake: Lake, name: str) -> None:
+    """Add a role. Raises: AlreadyExists. BadRequest: it cannot be called so."""
+    named = _read_grantee(name, "role")
+    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, None, is_role=True)):
+        raise AlreadyExists(f"Role already exists: {named.name}")
+
+
+def remove(lake: Lake, name: str, *, is_role: bool) -> None:
+    """Remove a principal or a role, with all that it was granted. Raises: NotFound."""
+
+    def act(conn: psycopg.Connection) -> bool:
+        change.delete_principal(conn, _get_id(conn, Grantee(name, is_role)))
+        return True
+
+    change.change_rules(lake, act)
+
+
+def change_member(lake: Lake, role: str, principal: str, *, joins: bool) -> None:
+    """Let a principal join or leave a role; nothing happens when it is so already. Raises: NotFound."""
+
+    def act(conn: psycopg.Connection) -> bool:
+        role_id = _get_id(conn, Grantee(role, is_role=True))
+        return change.change_member(conn, role_id, _get_id(conn, Grantee(principal, is_role=False)), joins=joins)
+
+    change.change_rules(lake, act)
+
+
+def change_grants(lake: Lake, given: Given, *, gives: bool) -> None:
+    """Give or take privileges; nothing happens when it is so already.
+
+    Raises: BadRequest: the texts say nothing. NotFound: nobody has that name. NoSuchNamespace, NoSuchTable, NoSuchView
+    """
+    what, privileges, to = read_given(given)
+
+    def act(conn: psycopg.Connection) -> bool:
+        known = what.kind, _get_uuid(conn, what)
+        return change.change_grants(conn, _get_id(conn, to), known, privileges, gives=gives)
+
+    change.change_rules(lake, act)
+
+
+def read_given(given: Given) -> tuple[Securable, Sequence[str], Grantee]:
+    """Return what texts say. Raises: BadRequest."""
+    try:
+        what = parse_securable(given.on)
+        return what, parse_privileges(given.privileges, what.kind), parse_grantee(given.to)
+    except BadGrant as error:
+        raise BadRequest(error.message) from error
+
+
+def read_rulebook(lake: Lake) -> Rulebook:
+    """Return all that is kept; of grants those on things that are there."""
+    with reading(lake) as conn:
+        rows = read_rules(conn)
+    known = {row.principal_id: Grantee(row.name, row.is_role) for row in rows.principals}
+    members = {row.principal_id: list[str]() for row in rows.principals if row.is_role}
+    for member in rows.members:
+        if member.role_id in members and member.principal_id in known:
+            members[member.role_id].append(known[member.principal_id].name)
+    grants: dict[tuple[str, str], list[str]] = {}
+    for grant in rows.grants:
+        if grant.principal_id in known:
+            grants.setdefault((str(known[grant.principal_id]), str(_to_securable(grant))), []).append(grant.privilege)
+    return Rulebook(
+        [(row.name, row.secret is not None) for row in rows.principals if not row.is_role],
+        [(known[role_id].name, sorted(names)) for role_id, names in members.items()],
+        [Given(sorted(privileges), on, to) for (to, on), privileges in sorted(grants.items())],
+    )
+
+
+def _to_securable(row: GrantRow) -> Securable:
+    levels = () if row.schema_name is None else to_levels(row.schema_name)
+    return Securable(row.kind, levels if row.name is None else (*levels, row.name))
+
+
+def _read_grantee(name: str, what: str) -> Grantee:
+    try:
+        return Grantee(parse_name(name, what), is_role=what == "role")
+    except BadGrant as error:
+        raise BadRequest(error.message) from error
+
+
+def _get_id(conn: psycopg.Connection, grantee: Grantee) -> int:
+    found = change.find_principal_id(conn, grantee.name, is_role=grantee.is_role)
+    if found is None:
+        raise NotFound(f"{'Role' if grantee.is_role else 'Principal'} does not exist: {grantee.name[:128]}")
+    return found
+
+
+def _get_uuid(conn: psycopg.Connection, what: Securable) -> UUID:
+    if what.kind == WAREHOUSE:
+        return WHOLE
+    if what.kind == NAMESPACE:
+        schema = find_schema(conn, what.levels)
+        if schema is None:
+            raise NoSuchNamespace(f"Namespace does not exist, or only those nested in it: {format_levels(what.levels)}")
+        return change.read_schema_uuid(conn, schema.schema_id)
+    ident = Ident(what.levels[:-1], what.levels[-1])
+    return get_table(conn, ident).table_uuid if what.kind == TABLE else get_view(conn, ident).view_uuid
+
+
+def with_asker(lake: Lake, asker: Asker, objects: Sequence[str]) -> Lake:
+    """Return the lake as somebody uses it who is to stand in the record, about these objects."""
+    return replace(lake, asker=replace(asker, objects=tuple(objects)))
+
+
+def name_objects(given: Given) -> tuple[str, ...]:
+    """Return what the record says a change of grants is about: to whom, and on what. Raises: BadRequest."""
+    what, _, to = read_given(given)
+    return (str(to), what.kind if what.kind == WAREHOUSE else format_name(what.levels))

@@ -1,0 +1,137 @@
+"""Principals, roles and grants from the command line: straight in the lake's Postgres, for whoever may write there."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+
+from duckicelake.catalog.record.trail import Asker
+from duckicelake.catalog.rules import changes
+from duckicelake.catalog.rules.changes import Given, Lake, NewSecret
+from duckicelake.commands.embedded import using_stack
+from duckicelake.commands.facts import choose_lake
+from duckicelake.commands.signals import stopping_on_signals
+from duckicelake.config import Settings
+from duckicelake.lake.connect import close_lake, open_lake
+
+WHO = "command line"
+"""Who stands in the record; no principal can be called so."""
+
+Lines = Sequence[str]
+
+
+def manage(settings: Settings, warehouse: str | None, operation: str, *texts: str) -> Lines:
+    """Do what an operation of the REST interface does by that name, and return what there is to say.
+
+    Raises: CatalogError: why nothing was done
+    """
+    asker = Asker(f"cli-{secrets.token_hex(6)}", WHO, operation)
+    with stopping_on_signals(), using_stack(settings, operation, Console(stderr=True).print) as running:
+        chosen = choose_lake(running, warehouse)
+        lake = open_lake(chosen.name, chosen.postgres_dsn.get_secret_value(), chosen.metadata_schema, 1)
+        try:
+            return ACTS[operation](changes.with_asker(lake, asker, name_objects(operation, texts)), *texts)
+        finally:
+            close_lake(lake)
+
+
+def name_objects(operation: str, texts: Sequence[str]) -> Sequence[str]:
+    """Return what the record says that it was about. Raises: BadRequest."""
+    if operation in ("grant", "revoke"):
+        return changes.name_objects(read_given(*texts))
+    names = texts[:1] if operation == "addPrincipal" else texts
+    return [f"role:{name}" if number == 0 and operation in OF_ROLES else name for number, name in enumerate(names)]
+
+
+def read_given(privileges: str, on: str, to: str) -> Given:
+    """Return what is written as three words."""
+    return Given(privileges.split(","), on, to)
+
+
+def add_principal(lake: Lake, name: str, without: str = "") -> Lines:
+    """Add a principal, with a secret unless told."""
+    return format_secret(changes.add_principal(lake, name, has_secret=not without))
+
+
+def rotate_principal(lake: Lake, name: str) -> Lines:
+    """Give it another secret."""
+    return format_secret(changes.rotate_principal(lake, name))
+
+
+def remove_principal(lake: Lake, name: str) -> Lines:
+    """Remove a principal."""
+    changes.remove(lake, name, is_role=False)
+    return ()
+
+
+def add_role(lake: Lake, name: str) -> Lines:
+    """Add a role."""
+    changes.add_role(lake, name)
+    return ()
+
+
+def remove_role(lake: Lake, name: str) -> Lines:
+    """Remove a role."""
+    changes.remove(lake, name, is_role=True)
+    return ()
+
+
+def add_member(lake: Lake, role: str, principal: str) -> Lines:
+    """Let a principal join a role."""
+    changes.change_member(lake, role, principal, joins=True)
+    return ()
+
+
+def remove_member(lake: Lake, role: str, principal: str) -> Lines:
+    """Let a principal leave a role."""
+    changes.change_member(lake, role, principal, joins=False)
+    return ()
+
+
+def grant(lake: Lake, privileges: str, on: str, to: str) -> Lines:
+    """Give privileges."""
+    changes.change_grants(lake, read_given(privileges, on, to), gives=True)
+    return ()
+
+
+def revoke(lake: Lake, privileges: str, on: str, to: str) -> Lines:
+    """Take privileges."""
+    changes.change_grants(lake, read_given(privileges, on, to), gives=False)
+    return ()
+
+
+def list_principals(lake: Lake) -> Lines:
+    """List those that the lake keeps."""
+    return [name if has_secret else f"{name} (no secret here)" for name, has_secret in changes.read_rulebook(lake).principals]
+
+
+def list_roles(lake: Lake) -> Lines:
+    """List roles with their members."""
+    return [f"{name}: {' '.join(members)}".rstrip() for name, members in changes.read_rulebook(lake).roles]
+
+
+def list_grants(lake: Lake) -> Lines:
+    """List grants as they are given."""
+    return [f"{','.join(given.privileges)} {given.on} {given.to}" for given in changes.read_rulebook(lake).grants]
+
+
+def format_secret(made: NewSecret) -> Lines:
+    """Return what is said of a new secret: what clients take as `credential`."""
+    return () if made.secret is None else (f"{made.name}:{made.secret}",)
+
+
+OF_ROLES = frozenset({"addRole", "removeRole", "addMember", "removeMember"})
+ACTS: Mapping[str, Callable[..., Lines]] = {
+    "addPrincipal": add_principal,
+    "rotatePrincipal": rotate_principal,
+    "removePrincipal": remove_principal,
+    "listPrincipals": list_principals,
+    "addRole": add_role,
+    "removeRole": remove_role,
+    "addMember": add_member,
+    "removeMember": remove_member,
+    "listRoles": list_roles,
+    "grant": grant,
+    "revoke": revoke,
+    "listGrants": list_grants,
+}

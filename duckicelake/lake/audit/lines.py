@@ -1,0 +1,62 @@
+"""Lines of the record: written with the change they are about, or many at once; told to the log; removed when they are old."""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import psycopg
+
+from duckicelake.lake.audit.rows import DONE, Asker, AuditLine
+
+INSERT_DONE = """
+INSERT INTO iceberg_audit (lake_snapshot_id, request_id, principal, operation, objects)
+SELECT %(made_snapshot_id)s, n.* FROM json_to_recordset(%(Asker)s::json)
+  AS n(request_id text, principal text, operation text, objects text[])
+"""
+
+INSERT_DENIED = """
+INSERT INTO iceberg_audit (logged_at, request_id, principal, operation, objects, outcome, reason)
+SELECT to_timestamp(n.logged_at), n.request_id, n.principal, n.operation, n.objects, n.outcome, n.reason
+  FROM json_to_recordset(%(lines)s::json)
+       AS n(logged_at double precision, request_id text, principal text, operation text, objects text[], outcome text, reason text)
+"""
+
+DELETE_OLD_LINES = """
+DELETE FROM iceberg_audit
+ WHERE id IN (SELECT id FROM iceberg_audit WHERE logged_at < clock_timestamp() - %(days)s * interval '1 day'
+               -- another server may be removing the same ones
+               LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+"""
+
+
+def encode_asker(asker: Asker | None) -> str | None:
+    """Return who asks as the document that a statement takes; None when nobody is to be named, and then no line is written."""
+    return None if asker is None else json.dumps([asdict(asker)], ensure_ascii=False, separators=(",", ":"))
+
+
+def write_done(conn: psycopg.Connection, asker: Asker, lake_snapshot_id: int | None) -> None:
+    """Write the line of a change in its own transaction."""
+    conn.execute(INSERT_DONE, {"made_snapshot_id": lake_snapshot_id, "Asker": encode_asker(asker)})
+
+
+def write_denied(conn: psycopg.Connection, lines: Sequence[tuple[float, AuditLine]]) -> None:
+    """Write lines of what was denied, each with its time in seconds."""
+    told = [{"logged_at": at_s, **asdict(line.asker), "outcome": line.outcome, "reason": line.reason} for at_s, line in lines]
+    conn.execute(INSERT_DENIED, {"lines": json.dumps(told).replace("\\u0000", "")})
+
+
+def forget_old(conn: psycopg.Connection, days: float, most: int) -> int:
+    """Remove so many of the lines that are older, and return how many there were."""
+    return conn.execute(DELETE_OLD_LINES, {"days": days, "most": most}).rowcount
+
+
+def tell(line: AuditLine) -> None:
+    """Tell the log of a line: as fields where it is JSON."""
+    log, asker = logging.getLogger("duckicelake.audit"), line.asker
+    if not log.isEnabledFor(logging.INFO):
+        return
+    told = {**asdict(asker), "lake_snapshot_id": line.lake_snapshot_id, "outcome": line.outcome, "reason": line.reason}
+    objects, why = " ".join(asker.objects), "" if line.outcome == DONE else f" ({line.reason})"
+    text = "%s %s%s: %s of %s, request %s"
+    log.info(text, asker.operation, line.outcome, why, asker.principal or "somebody", objects, asker.request_id, extra={"audit": told})

@@ -1,0 +1,128 @@
+"""Changes of who may do what: one transaction each, with a row in the log of changes that every server's watch sees."""
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import psycopg
+
+from duckicelake.lake.audit.lines import tell, write_done
+from duckicelake.lake.audit.rows import DONE, AuditLine
+from duckicelake.lake.connect import Lake, writing
+from duckicelake.lake.notes import LOCK_CHANGES
+
+RULED = "rule"
+"""The kind of such a change in the log."""
+
+INSERT_RULED = """
+-- of no table: what is ready of tables stays ready
+INSERT INTO iceberg_change (kind, table_id) VALUES ('rule', -1)
+"""
+
+
+def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool]) -> bool:
+    """Do what `change` does, and tell whether it did anything; as soon as this returns, every server's answers show it."""
+    with writing(lake) as conn:
+        conn.execute(LOCK_CHANGES)
+        is_changed = change(conn)
+        if is_changed:
+            conn.execute(INSERT_RULED)
+            if lake.asker is not None:
+                write_done(conn, lake.asker, None)
+    if is_changed and lake.asker is not None:
+        tell(AuditLine(lake.asker, DONE))
+    return is_changed
+
+
+INSERT_PRINCIPAL = """
+INSERT INTO iceberg_principal (name, is_role, secret, secret_number) VALUES (%(name)s, %(is_role)s, %(secret)s, 1)
+ON CONFLICT (is_role, name) DO NOTHING
+"""
+
+
+def insert_principal(conn: psycopg.Connection, name: str, secret: str | None, *, is_role: bool) -> bool:
+    """Add a principal or a role; False when there is one of that name."""
+    return conn.execute(INSERT_PRINCIPAL, {"name": name, "secret": secret, "is_role": is_role}).rowcount == 1
+
+
+UPDATE_SECRET = """
+UPDATE iceberg_principal SET secret = %(secret)s, secret_number = secret_number + 1 WHERE name = %(name)s AND NOT is_role
+"""
+
+
+def update_secret(conn: psycopg.Connection, name: str, secret: str) -> bool:
+    """Give a principal another secret; False when there is none of that name."""
+    return conn.execute(UPDATE_SECRET, {"name": name, "secret": secret}).rowcount == 1
+
+
+SELECT_PRINCIPAL_ID = """
+SELECT principal_id FROM iceberg_principal WHERE name = %(name)s AND is_role = %(is_role)s
+"""
+
+
+def find_principal_id(conn: psycopg.Connection, name: str, *, is_role: bool) -> int | None:
+    """Return the number of a principal or a role, or None."""
+    row = conn.execute(SELECT_PRINCIPAL_ID, {"name": name, "is_role": is_role}).fetchone()
+    return None if row is None else row[0]
+
+
+DELETE_GRANTS_OF = """
+DELETE FROM iceberg_grant WHERE principal_id = %(principal_id)s
+"""
+
+DELETE_MEMBERS_OF = """
+DELETE FROM iceberg_member WHERE %(principal_id)s IN (role_id, principal_id)
+"""
+
+DELETE_PRINCIPAL = """
+DELETE FROM iceberg_principal WHERE principal_id = %(principal_id)s
+"""
+
+
+def delete_principal(conn: psycopg.Connection, principal_id: int) -> None:
+    """Remove a principal or a role with all that it was granted."""
+    for statement in (DELETE_GRANTS_OF, DELETE_MEMBERS_OF, DELETE_PRINCIPAL):
+        conn.execute(statement, {"principal_id": principal_id})
+
+
+INSERT_MEMBER = """
+INSERT INTO iceberg_member (role_id, principal_id) VALUES (%(role_id)s, %(principal_id)s) ON CONFLICT (role_id, principal_id) DO NOTHING
+"""
+
+DELETE_MEMBER = """
+DELETE FROM iceberg_member WHERE role_id = %(role_id)s AND principal_id = %(principal_id)s
+"""
+
+
+def change_member(conn: psycopg.Connection, role_id: int, principal_id: int, *, joins: bool) -> bool:
+    """Let a principal join or leave a role; False when it is so already."""
+    return conn.execute(INSERT_MEMBER if joins else DELETE_MEMBER, {"role_id": role_id, "principal_id": principal_id}).rowcount == 1
+
+
+INSERT_GRANTS = """
+INSERT INTO iceberg_grant (principal_id, kind, object_uuid, privilege)
+SELECT %(principal_id)s, %(kind)s, %(object_uuid)s, n.privilege FROM unnest(%(privileges)s::text[]) AS n(privilege)
+ON CONFLICT (principal_id, kind, object_uuid, privilege) DO NOTHING
+"""
+
+DELETE_GRANTS = """
+DELETE FROM iceberg_grant
+ WHERE principal_id = %(principal_id)s AND kind = %(kind)s AND object_uuid = %(object_uuid)s AND privilege = ANY(%(privileges)s::text[])
+"""
+
+
+def change_grants(conn: psycopg.Connection, principal_id: int, what: tuple[str, UUID], privileges: Sequence[str], *, gives: bool) -> bool:
+    """Give or take privileges on a thing, by its kind and uuid; False when it is so already."""
+    known = {"principal_id": principal_id, "kind": what[0], "object_uuid": what[1], "privileges": list(privileges)}
+    return conn.execute(INSERT_GRANTS if gives else DELETE_GRANTS, known).rowcount > 0
+
+
+SELECT_SCHEMA_UUID = """
+SELECT schema_uuid FROM ducklake_schema WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL
+"""
+
+
+def read_schema_uuid(conn: psycopg.Connection, schema_id: int) -> UUID:
+    """Return the uuid of a live schema."""
+    row = conn.execute(SELECT_SCHEMA_UUID, {"schema_id": schema_id}).fetchone()
+    assert row is not None
+    return row[0]

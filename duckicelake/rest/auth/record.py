@@ -1,0 +1,89 @@
+"""What the record says of a request: its operation and the object of its path; and what was denied, told to the lakes' trails."""
+
+from starlette.types import Scope
+
+from duckicelake.access.grants import format_name
+from duckicelake.access.sessions import Session
+from duckicelake.catalog.record.trail import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine, tell
+from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized
+from duckicelake.rest.door import Door
+from duckicelake.rest.errors import UNROUTED
+from duckicelake.rest.operations import ALL_OPERATIONS, Operation
+from duckicelake.rest.params import decode_segment, split_levels
+
+NAMING = ("{namespace}", "{table}", "{view}")
+TEMPLATES = tuple((operation, operation.path.split("/")) for operation in ALL_OPERATIONS)
+LONGEST_OBJECT = 4096
+MANAGING, PREFIX_PART, MANAGED_PART = b"management", 2, 3
+
+
+def find_operation(scope: Scope) -> Operation | None:
+    """Return the operation of a request that has not come as far as the router, or None when there is none."""
+    parts = split_path(scope)
+    for operation, wanted in TEMPLATES:
+        if operation.method == scope["method"] and len(wanted) == len(parts):
+            if all(want == part or want.startswith("{") for want, part in zip(wanted, parts, strict=True)):
+                return operation
+    return None
+
+
+def find_prefix(raw_path: bytes) -> str:
+    """Return the warehouse that a path names, empty when it names none."""
+    parts = raw_path.split(b"/", 4)
+    place = MANAGED_PART if parts[1:2] == [MANAGING] else PREFIX_PART
+    part = parts[place] if len(parts) > place else b""
+    try:
+        return part.decode("latin-1") if b"%" not in part and b"+" not in part else decode_segment(part.decode("latin-1"), "prefix")
+    except BadRequest:
+        return ""
+
+
+def split_path(scope: Scope) -> list[str]:
+    """Return the parts of a path as the client wrote them."""
+    raw_path: bytes = scope.get("raw_path") or b""
+    return raw_path.decode("latin-1").split("/")
+
+
+def find_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
+    """Return what the path names, a namespace or what is in it; nothing when it names nothing that could be there."""
+    if operation is None:
+        return ()
+    found: list[str] = []
+    try:
+        for want, part in zip(operation.path.split("/"), split_path(scope), strict=True):
+            if want in NAMING:
+                decoded = decode_segment(part, "name")
+                found += split_levels(decoded) if want == NAMING[0] else [decoded]
+    except BadRequest:
+        return ()
+    return (format_name(tuple(found))[:LONGEST_OBJECT],) if found else ()
+
+
+def find_asker(scope: Scope) -> Asker:
+    """Return who sends a request, and what it is about as far as its path says."""
+    operation = find_operation(scope)
+    session: Session | None = scope.get("session")
+    name = UNROUTED if operation is None else operation.name
+    return Asker(scope["request_id"], None if session is None else session.client_id, name, find_objects(scope, operation))
+
+
+def note_error(door: Door, scope: Scope, error: CatalogError) -> None:
+    """Note an error if it is a denial."""
+    asker = find_asker(scope)
+    if error.denied is not None:
+        asker = Asker(asker.request_id, asker.principal, asker.operation, (error.denied[:LONGEST_OBJECT],))
+    if isinstance(error, Forbidden):
+        note_denial(door, scope, AuditLine(asker, DENIED, reason=type(error).__name__))
+    elif isinstance(error, NotAuthorized):
+        note_denial(door, scope, AuditLine(asker, UNPROVEN, reason=type(error).__name__))
+    elif error.denied is not None:
+        note_denial(door, scope, AuditLine(asker, HIDDEN, reason=type(error).__name__))
+
+
+def note_denial(door: Door, scope: Scope, line: AuditLine) -> None:
+    """Tell the log, and have it written in the lake of the path; in all of them when the path names none."""
+    tell(line)
+    named = door.lakes.get(find_prefix(scope.get("raw_path") or b""))
+    for lake in door.lakes.values() if named is None else (named,):
+        if lake.trail is not None:
+            lake.trail.note(line)

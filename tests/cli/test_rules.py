@@ -1,0 +1,66 @@
+"""Principals, roles and grants from the command line, for a server that runs."""
+
+from pathlib import Path
+
+from tests.cli.test_commands import settings_for
+from tests.rest.auth.principals import Guarded, guard
+from tests.rest.auth.rules.managed import Managed
+from tests.support.commands import Done, run
+from tests.support.lakes import FreshLake
+
+T = "namespaces/a/tables/t"
+
+
+def test_the_command_line_manages_who_may_do_what(lake: FreshLake, tmp_path: Path) -> None:
+    """Each command is in force when it ends, prints a secret once, and stands in the record."""
+
+    def call(*words: str) -> Done:
+        return run(tmp_path, *words, "--home", str(tmp_path / "home"), settings=settings_for(lake))
+
+    def do(*words: str) -> str:
+        done = call(*words)
+        assert done.status == 0, done.err
+        return done.out
+
+    with guard(lake) as guarded:
+        managed = Managed(guarded)
+        name, _, secret = do("principal", "add", "alice").strip().partition(":")
+        managed.secrets[name] = secret
+        do("role", "add", "analysts")
+        do("role", "join", "analysts", "alice")
+        do("grant", "read,list", "table:a.t", "role:analysts")
+        assert managed.statuses("alice", T) == [200]
+        assert do("grants") == "list,read table:a.t role:analysts\n"
+        assert do("role", "list") == "analysts: alice\n"
+        do("principal", "add", "reader", "--no-secret")
+        assert do("principal", "list") == "alice\nreader (no secret here)\n"
+        do("revoke", "read,list", "table:a.t", "role:analysts")
+        assert managed.statuses("alice", T) == [404]
+        managed.secrets[name] = do("principal", "rotate", "alice").strip().partition(":")[2]
+        assert managed.secrets[name] != secret
+        assert managed.statuses("alice", T) == [404]
+        do("role", "leave", "analysts", "alice")
+        do("role", "remove", "analysts")
+        do("principal", "remove", "alice")
+        assert managed.ask_token("alice").status == 401
+    refused = call("grant", "read", "table:a.t", "nobody")
+    assert (refused.status, refused.out) == (1, "")
+    assert "Principal does not exist: nobody" in refused.err
+    assert_recorded(guarded)
+
+
+def assert_recorded(guarded: Guarded) -> None:
+    """What was done stands in the record, by nobody's name that could be a principal's."""
+    rows = guarded.lake.psycopg().execute("SELECT operation, objects FROM iceberg_audit WHERE principal = 'command line' ORDER BY id")
+    assert [(operation, objects) for operation, objects in rows.fetchall()] == [
+        ("addPrincipal", ["alice"]),
+        ("addRole", ["role:analysts"]),
+        ("addMember", ["role:analysts", "alice"]),
+        ("grant", ["role:analysts", "a.t"]),
+        ("addPrincipal", ["reader"]),
+        ("revoke", ["role:analysts", "a.t"]),
+        ("rotatePrincipal", ["alice"]),
+        ("removeMember", ["role:analysts", "alice"]),
+        ("removeRole", ["role:analysts"]),
+        ("removePrincipal", ["alice"]),
+    ]
