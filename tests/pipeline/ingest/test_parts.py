@@ -14,6 +14,7 @@ from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.source import SourceFile, choose_format
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_run_id
+from duckicelake.pipeline.ingest.writing import check_count, check_merged
 from duckicelake.pipeline.objects import open_objects
 from duckicelake.pipeline.rest import Ident, Rest, open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog
@@ -51,6 +52,18 @@ def test_a_change_requires_what_it_builds_on() -> None:
     ]
     assert STAGED.format_change()["requirements"][1]["snapshot-id"] is None
     assert [update["action"] for update in change["updates"]] == ["set-snapshot-ref", "remove-snapshot-ref"]
+
+
+def test_what_was_written_is_what_was_counted() -> None:
+    """Else the run stops; of a merge Spark says how many rows it touched, or nothing."""
+    check_count(STAGED, 3)
+    with pytest.raises(BadRequest, match="3 rows were written and 4 counted"):
+        check_count(STAGED, 4)
+    merged = replace(STAGED, summary={f"spark.merge-into.num-target-rows-{kind}": "2" for kind in ("inserted", "updated")})
+    check_merged(merged, 4, "inserted", "updated")
+    check_merged(STAGED, 4, "inserted")
+    with pytest.raises(BadRequest, match="2 rows for 3 keys"):
+        check_merged(merged, 3, "inserted")
 
 
 def test_silence_is_not_taken_for_a_refusal() -> None:

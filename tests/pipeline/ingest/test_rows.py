@@ -132,6 +132,23 @@ def test_a_file_that_changed_is_not_taken_twice(mill: Mill) -> None:
     assert mill.run().status == Status.nothing_new
 
 
+@pytest.mark.parametrize("vanishes", [True, False])
+def test_a_file_that_changes_while_it_is_read_stops_the_run(mill: Mill, vanishes: bool) -> None:
+    """What was counted is not what is there: nothing is taken, and nothing is left over."""
+    mill.write("a.csv", "id\n1\n")
+    mill.run()
+    path = mill.write("b.csv", "id\n2\n")
+
+    def tell(step: str) -> None:
+        if step == "write raw.trips__ingested":
+            path.unlink() if vanishes else mill.write("b.csv", "id\n2\n3\n")
+
+    with pytest.raises(BadRequest, match="changed or vanished"):
+        mill.run(tell=tell)
+    assert mill.rows() == [(1,)]
+    assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
+
+
 def test_partitions_are_overwritten(mill: Mill) -> None:
     """Those that the files have rows of, and no others; a table without partitions would lose everything."""
     mill.write("a.csv", "id,city\n1,x\n2,y\n")
