@@ -15,8 +15,8 @@ from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.ingest import CATALOG, Machine, find_cache, find_catalog
 from duckicelake.errors import CatalogError
-from duckicelake.pipeline.ingest.arguments import read_pairs
 from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import SparkPlan, add_catalog, spark_session
 from duckicelake.pipeline.verify.job import VerifyDesk, verify
