@@ -36,7 +36,8 @@ class Stopwatch:
         """The seconds of each step until now; of one that was taken again, all of them."""
         ends = [*(began for _, began in self.marks[1:]), monotonic()]
         seconds: dict[str, float] = {}
-        for (step, began), end in zip(self.marks, ends, strict=True):
+        # one end too many when no step was ever told
+        for (step, began), end in zip(self.marks, ends, strict=False):
             seconds[step] = round(seconds.get(step, 0.0) + end - began, 3)
         return seconds
 
