@@ -178,11 +178,8 @@ def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID
     if what.kind != TABLE:
         return get_view(conn, ident).view_uuid
     table = get_table(conn, ident)
-    other = find_live_name(conn, table.table_uuid, table.table_id) if alone else None
-    if other is not None:
-        raise BadRequest(
-            f"Tables share the uuid {table.table_uuid}: {ident} and {'.'.join(other)}; grant on the namespace, or make one anew."
-        )
+    if alone and find_live_name(conn, table.table_uuid, table.table_id) is not None:
+        raise BadRequest(f"Another table has the uuid of {ident}, {table.table_uuid}; grant on the namespace, or make one of them anew.")
     return table.table_uuid
 
 
