@@ -7,7 +7,7 @@ from uuid import UUID
 import psycopg
 
 from duckicelake.access.clients import make_secret
-from duckicelake.access.grants import BadGrant, format_name
+from duckicelake.access.grants import BadGrant, format_object
 from duckicelake.access.policy import (
     NAMESPACE,
     TABLE,
@@ -191,4 +191,4 @@ def with_asker(lake: Lake, asker: Asker, objects: Sequence[str]) -> Lake:
 def name_objects(given: Given) -> tuple[str, ...]:
     """Return what the record says a change of grants is about: to whom, and on what. Raises: BadRequest."""
     what, _, to = read_given(given)
-    return (str(to), what.kind if what.kind == WAREHOUSE else format_name(what.levels))
+    return (str(to), what.kind if what.kind == WAREHOUSE else format_object(what.levels))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from duckicelake.access.grants import Levels, Rights, format_name
+from duckicelake.access.grants import Levels, Rights, format_object
 from duckicelake.access.policy import TABLE, VIEW
 from duckicelake.access.sessions import Session
 from duckicelake.errors import CatalogError, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
@@ -146,7 +146,7 @@ def check_rule(session: Session, rule: Rule, levels: Levels, name: str | None = 
 
 def deny(error: CatalogError, levels: Levels, name: str | None = None) -> CatalogError:
     """Return the error, known as a denial of that object."""
-    error.denied = format_name(levels if name is None else (*levels, name))
+    error.denied = format_object(levels if name is None else (*levels, name))
     return error
 
 

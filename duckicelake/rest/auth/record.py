@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from starlette.types import Scope
 
-from duckicelake.access.grants import format_name
+from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
 from duckicelake.catalog.record.trail import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine, tell
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized
@@ -58,7 +58,7 @@ def find_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
                 found += split_levels(decoded) if want == NAMING[0] else [decoded]
     except BadRequest:
         return ()
-    return (format_name(tuple(found))[:LONGEST_OBJECT],) if found else ()
+    return (format_object(tuple(found))[:LONGEST_OBJECT],) if found else ()
 
 
 def find_asker(scope: Scope) -> Asker:

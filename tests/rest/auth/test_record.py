@@ -14,12 +14,18 @@ from psycopg import Connection
 from duckicelake.access.issuing import Accounts
 from duckicelake.access.token_keys import make_signer
 from duckicelake.catalog.record.trail import MOST_WAITING, Asker, AuditLine, Trail
+from duckicelake.catalog.rules.changes import Given, name_objects
+from duckicelake.catalog.tables import Ident
+from duckicelake.catalog.writing.once import Asked
+from duckicelake.errors import Forbidden
 from duckicelake.lake.connect import close_lake, open_lake
-from duckicelake.rest.auth.record import note_denial
+from duckicelake.rest.auth.permissions import deny
+from duckicelake.rest.auth.record import find_objects, find_operation, note_denial
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.router import add_operations
+from duckicelake.rest.routes.table_changes import about
 from tests.rest.auth.principals import Guarded
 from tests.rest.auth.test_permissions import SCHEMA, VERSION
 from tests.rest.serving import make_settings, serve
@@ -273,6 +279,20 @@ def test_who_cannot_say_who_they_are_take_no_place_from_others(lake: FreshLake) 
     now_s[0] += 60
     assert note(unproven, 1000) == 0
     close_lake(opened)
+
+
+def find_named(method: str, path: str) -> tuple[str, ...]:
+    """The objects of a request, by its path."""
+    return find_objects(scope := {"type": "http", "method": method, "raw_path": path.encode()}, find_operation(scope))
+
+
+def test_objects_have_one_spelling() -> None:
+    """That of look-ups: ASCII letters are small, whether the path, a body or a grant names them."""
+    assert find_named("GET", "/v1/lake/namespaces/Sales%1FEU/tables/ORDERS") == ("sales.eu.orders",)
+    assert find_named("GET", "/v1/lake/namespaces/Sales/views/%C3%9CBER.x") == ("sales.%C3%9Cber%2Ex",)
+    assert deny(Forbidden("no"), ("Sales",), "ORDERS").denied == "sales.orders"
+    assert about(Asked(Asker("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).asker.objects == ("sales.orders",)
+    assert name_objects(Given(["read"], "table:Sales.ORDERS", "alice")) == ("alice", "sales.orders")
 
 
 def test_what_is_denied_is_told_in_few_words(told: list[Any]) -> None:
