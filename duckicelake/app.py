@@ -33,7 +33,7 @@ def build_app(settings: Settings) -> ASGIApp:
     It opens them when it starts and closes them when it stops. Neither needs Postgres or the object store to be
     up: until they are, `/readyz` says what is missing and requests are answered 503.
     """
-    door = Door(TableCache(settings.cache_max), Metrics(), open_accounts(settings))
+    door = Door(TableCache(settings.cache_max), Metrics(), open_accounts(settings), body_timeout_s=settings.body_timeout_s)
     return build_web(door, build_lifespan(settings, door))
 
 

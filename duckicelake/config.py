@@ -126,6 +126,7 @@ class Settings(BaseSettings):
     cache_max: int = Field(1024, ge=0)
     memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)
     postgres_timeout_s: float = Field(60.0, gt=0, le=86_400)
+    body_timeout_s: float = Field(60.0, gt=0, le=86_400)
     object_check_s: float = Field(60.0, ge=0, le=86_400)
     require_auth: bool = False
     oauth_clients: SecretStr | None = None

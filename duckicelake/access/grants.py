@@ -138,3 +138,8 @@ def format_name(levels: Levels) -> str:
 def fold_levels(levels: Levels) -> Levels:
     """Return a namespace in the one spelling that rights are compared by: DuckDB folds ASCII letters only."""
     return tuple("".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in level) for level in levels)
+
+
+def format_object(levels: Levels) -> str:
+    """Return a name as the record tells it: however it is spelled, it is found by one text."""
+    return format_name(fold_levels(levels))

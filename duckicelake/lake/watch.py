@@ -82,7 +82,8 @@ class Watch:
     def is_current(self, table_id: int, position: Position) -> bool:
         """Tell whether nothing that concerns the table happened after `position`, as of the last check."""
         return (
-            position.lake_snapshot_id >= self._all_touched_at.lake_snapshot_id
+            self._has_seen(position)
+            and position.lake_snapshot_id >= self._all_touched_at.lake_snapshot_id
             and position.change_id >= self._all_touched_at.change_id
             and self._touched.get(table_id, -1) <= position.lake_snapshot_id
             and self._noted.get(table_id, -1) <= position.change_id
@@ -91,7 +92,13 @@ class Watch:
     def is_ruled(self, position: Position) -> bool:
         """Tell whether, as of the last check, nothing after `position` changed who may do what, or what anything is called."""
         ruled = self._ruled_at
-        return position.lake_snapshot_id >= ruled.lake_snapshot_id and position.change_id >= ruled.change_id
+        is_newer = position.lake_snapshot_id >= ruled.lake_snapshot_id and position.change_id >= ruled.change_id
+        return is_newer and self._has_seen(position)
+
+    def _has_seen(self, position: Position) -> bool:
+        """Tell whether the lake is as far as that: a Postgres that was restored knows less than it did."""
+        seen = self._seen
+        return seen is not None and position.lake_snapshot_id <= seen.lake_snapshot_id and position.change_id <= seen.change_id
 
     async def close(self) -> None:
         """Stop checking, tell all who wait, and close the connection."""

@@ -65,12 +65,14 @@ class Door:
     """The served lakes by prefix, empty until the server has started, and what all their requests share.
 
     `accounts` None: nobody has to say who they are, and everybody may do everything.
+    `body_timeout_s`: how long the body of a request may take to come.
     """
 
     cache: TableCache
     metrics: Metrics
     accounts: Accounts | None = None
     lakes: dict[str, OpenLake] = field(default_factory=dict[str, OpenLake])
+    body_timeout_s: float = 60.0
 
     def get_lake(self, prefix: str) -> OpenLake:
         """Return the lake of a path's prefix, still percent-encoded.

@@ -30,7 +30,7 @@ def build_web(door: Door, lifespan: Lifespan) -> ASGIApp:
     """Return the layers a request passes, outermost first."""
     routes = build_routes(door, lifespan)
     door.metrics.add_state(lambda: read_state(door))
-    inner = BodyLimit(RawPaths(routes))
+    inner = BodyLimit(RawPaths(routes), door.body_timeout_s)
     if door.accounts is None:
         return Front(HotLane(inner, door), door.metrics)
     return Front(Guard(HotLane(inner, door, find_allowed_key), door.accounts, door), door.metrics)

@@ -169,6 +169,27 @@ def test_a_table_is_current_until_duckdb_changes_it(lake: FreshLake) -> None:
     asyncio.run(story())
 
 
+def test_a_postgres_that_was_restored_ends_what_was_read_before(lake: FreshLake) -> None:
+    """Whichever of its two numbers went back: who may do what, and every table, are read again."""
+    conn = lake.psycopg()
+
+    async def story() -> None:
+        async with watching(lake) as watch:
+            await watch.position()
+            add_snapshot(conn)
+            conn.execute("INSERT INTO iceberg_change (kind) VALUES ('test')")
+            for statement in ("DELETE FROM ducklake_snapshot WHERE snapshot_id = 1", "DELETE FROM iceberg_change"):
+                before = await watch.position()
+                assert watch.is_current(1, before) and watch.is_ruled(before)
+                conn.execute(statement)
+                after = await watch.position()
+                assert not watch.is_current(1, before), statement
+                assert not watch.is_ruled(before), statement
+                assert watch.is_current(1, after) and watch.is_ruled(after)
+
+    asyncio.run(story())
+
+
 def test_a_dropped_schema_takes_its_tables_along(lake: FreshLake) -> None:
     """No table of it is current any more."""
     session = lake.duckdb()

@@ -17,7 +17,9 @@ __all__ = ["DENIED", "HIDDEN", "UNPROVEN", "Asker", "AuditLine", "Trail", "tell"
 
 MOST_WAITING = 10_000
 MOST_AT_ONCE = 100
-"""Lines written at one go, and in a second: whoever asks again and again for what is denied fills no disk."""
+"""Lines written at one go, and in a second: so many are some gigabytes a day at most, for `days`."""
+UNPROVEN_AT_ONCE, UNPROVEN_A_SECOND = 10, 1.0
+"""Lines of those who cannot say who they are, of whom there may be anybody: they take nothing of what is left for the others."""
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 FORGET_EVERY_S = 3600.0
 MOST_FORGOTTEN = 1000
@@ -36,11 +38,14 @@ class Trail:
     lake: Lake
     days: int
     first_s: float = 60.0
+    clock: Callable[[], float] = time.monotonic
     dropped_count: int = 0
     _waiting: Queue[Told] = field(default_factory=lambda: Queue(MOST_WAITING))
     _log: logging.Logger = field(default_factory=lambda: logging.getLogger("duckicelake.audit"))
     _stopping: Event = field(default_factory=Event)
     _thread: Thread = field(init=False)
+    _unproven_left: float = UNPROVEN_AT_ONCE
+    _unproven_at_s: float = float("-inf")
 
     def __post_init__(self) -> None:
         self._thread = Thread(target=self._run, name="audit", daemon=True)
@@ -56,10 +61,21 @@ class Trail:
 
     def note(self, line: AuditLine) -> None:
         """Have a line written soon; when too many are waiting already, it is counted and lost."""
+        if line.outcome == UNPROVEN and not self._takes_unproven():
+            self.dropped_count += 1
+            return
         try:
             self._waiting.put_nowait((time.time(), line))
         except Full:
             self.dropped_count += 1
+
+    def _takes_unproven(self) -> bool:
+        """Tell whether one more line of nobody known is taken: a few at once, then one a second, and none when many wait."""
+        now_s = self.clock()
+        left = min(self._unproven_left + (now_s - self._unproven_at_s) * UNPROVEN_A_SECOND, UNPROVEN_AT_ONCE)
+        is_taken = left >= 1 and self._waiting.qsize() < MOST_WAITING // 2
+        self._unproven_left, self._unproven_at_s = left - is_taken, now_s
+        return is_taken
 
     def _run(self) -> None:
         forget_at = time.monotonic() + self.first_s

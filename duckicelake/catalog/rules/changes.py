@@ -7,7 +7,7 @@ from uuid import UUID
 import psycopg
 
 from duckicelake.access.clients import make_secret
-from duckicelake.access.grants import BadGrant, format_name
+from duckicelake.access.grants import BadGrant, format_object
 from duckicelake.access.policy import (
     NAMESPACE,
     TABLE,
@@ -27,6 +27,7 @@ from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.connect import Lake, reading
 from duckicelake.lake.grants import change
 from duckicelake.lake.grants.read import GrantRow, read_rules
+from duckicelake.lake.registered.read import find_live_name
 from duckicelake.translate.namespaces import to_levels
 
 WHOLE = UUID(int=0)
@@ -110,7 +111,7 @@ def change_grants(lake: Lake, given: Given, *, gives: bool) -> None:
     what, privileges, to = read_given(given)
 
     def act(conn: psycopg.Connection) -> bool:
-        known = what.kind, _get_uuid(conn, what)
+        known = what.kind, _get_uuid(conn, what, alone=gives)
         return change.change_grants(conn, _get_id(conn, to), known, privileges, gives=gives)
 
     change.change_rules(lake, act)
@@ -164,7 +165,8 @@ def _get_id(conn: psycopg.Connection, grantee: Grantee) -> int:
     return found
 
 
-def _get_uuid(conn: psycopg.Connection, what: Securable) -> UUID:
+def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID:
+    """Return what rights are kept by. `alone`: two tables that share it are told apart by no grant, so none is given."""
     if what.kind == WAREHOUSE:
         return WHOLE
     if what.kind == NAMESPACE:
@@ -173,7 +175,12 @@ def _get_uuid(conn: psycopg.Connection, what: Securable) -> UUID:
             raise NoSuchNamespace(f"Namespace does not exist, or only those nested in it: {format_levels(what.levels)}")
         return change.read_schema_uuid(conn, schema.schema_id)
     ident = Ident(what.levels[:-1], what.levels[-1])
-    return get_table(conn, ident).table_uuid if what.kind == TABLE else get_view(conn, ident).view_uuid
+    if what.kind != TABLE:
+        return get_view(conn, ident).view_uuid
+    table = get_table(conn, ident)
+    if alone and find_live_name(conn, table.table_uuid, table.table_id) is not None:
+        raise BadRequest(f"Another table has the uuid of {ident}, {table.table_uuid}; grant on the namespace, or make one of them anew.")
+    return table.table_uuid
 
 
 def with_asker(lake: Lake, asker: Asker, objects: Sequence[str]) -> Lake:
@@ -184,4 +191,4 @@ def with_asker(lake: Lake, asker: Asker, objects: Sequence[str]) -> Lake:
 def name_objects(given: Given) -> tuple[str, ...]:
     """Return what the record says a change of grants is about: to whom, and on what. Raises: BadRequest."""
     what, _, to = read_given(given)
-    return (str(to), what.kind if what.kind == WAREHOUSE else format_name(what.levels))
+    return (str(to), what.kind if what.kind == WAREHOUSE else format_object(what.levels))

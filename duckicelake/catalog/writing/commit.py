@@ -1,6 +1,7 @@
 """Commits: one or several tables changed in one transaction, if they still are as their requirements say."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -11,8 +12,9 @@ from duckicelake.catalog.writing.bases import Ask, Base, has_landed, look_up_all
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.plans import plan
 from duckicelake.catalog.writing.tables import load_committed
-from duckicelake.errors import CommitFailed, LakeBusy
+from duckicelake.errors import BadRequest, CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import CommitTable
+from duckicelake.iceberg.requests.updates import AssignUuid
 from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.transaction import Commit, committing
 
@@ -92,8 +94,17 @@ def _plan(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Planned
         return Planned((), ())
     if any(base.is_outdated(commit) for base in bases):
         raise _Moved
+    _check_uuids(asks)
     ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
     now_ms = time.time_ns() // 1_000_000
     tables = [plan(commit, ask, base, ids, now_ms) for ask, base in zip(asks, bases, strict=True)]
     steps = to_lake_steps(commit.head, ids, [table.steps for table in tables if table.steps])
     return Planned(steps, [note for table in tables for note in table.notes])
+
+
+def _check_uuids(asks: Sequence[Ask]) -> None:
+    """Raise BadRequest when two tables are to have one uuid."""
+    wanted = Counter(uuid for ask in asks for uuid in {each.uuid for each in ask.commit.updates if isinstance(each, AssignUuid)})
+    twice = [uuid for uuid, count in wanted.items() if count > 1]
+    if twice:
+        raise BadRequest(f"Cannot commit: two tables are to have the uuid {twice[0]}; give each its own.")

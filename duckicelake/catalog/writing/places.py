@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import psycopg
 
@@ -9,6 +10,7 @@ from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNamespace
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
+from duckicelake.lake.registered.read import has_uuid
 from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner, find_view_neighbour
 from duckicelake.lake.writing.lookups import has_view
 from duckicelake.translate.locations import Roots, has_steps, to_canonical, to_folder_uri, to_uri
@@ -60,6 +62,12 @@ def check_free(conn: psycopg.Connection, ident: Ident, place: Place) -> None:
         raise AlreadyExists(f"Table already exists: {ident}")
     if has_view(conn, place.schema_id, ident.name):
         raise AlreadyExists(f"View with same name already exists: {ident}")
+
+
+def check_new_uuid(conn: psycopg.Connection, uuid: UUID) -> None:
+    """Raise AlreadyExists when a table has or had a uuid that a client wants for a new one: what is granted goes by it."""
+    if has_uuid(conn, uuid):
+        raise AlreadyExists(f"Table already exists: one has, or had, the uuid {uuid}; send another with assign-uuid, or none.")
 
 
 def check_target_free(conn: psycopg.Connection, source: Ident, target: Ident, place: Place) -> None:

@@ -7,7 +7,14 @@ from uuid import UUID, uuid4
 from duckicelake.catalog.writing.bases import Ask, Base, list_ours, require
 from duckicelake.catalog.writing.files import FileWriter, Planned, add_snapshots
 from duckicelake.catalog.writing.ids import Ids
-from duckicelake.catalog.writing.places import check_free, check_new_location, check_table_location, find_first_version, get_place
+from duckicelake.catalog.writing.places import (
+    check_free,
+    check_new_location,
+    check_new_uuid,
+    check_table_location,
+    find_first_version,
+    get_place,
+)
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
@@ -81,6 +88,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     place = get_place(commit.conn, ask.ident)
     check_free(commit.conn, ask.ident, place)
     uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
+    check_new_uuid(commit.conn, uuid)
     default = table_location(read_iceberg_path(commit.conn), uuid, place.schema_name, place.table_name)
     location = check_new_location(commit.conn, new.location, default, base.grounds.roots) if new.location else default
     new = replace(new, table_uuid=str(uuid), location=location)

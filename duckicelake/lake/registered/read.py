@@ -26,6 +26,19 @@ def find_live_name(conn: psycopg.Connection, uuid: UUID, table_id: int) -> tuple
     return (row[0], row[1]) if row else None
 
 
+SELECT_UUID_TAKEN = """
+SELECT EXISTS (SELECT FROM ducklake_table
+                -- of dropped tables too: grants name uuids, and what is made anew inherits nothing
+                WHERE table_uuid = %(uuid)s)
+"""
+
+
+def has_uuid(conn: psycopg.Connection, uuid: UUID) -> bool:
+    """Tell whether a table has that uuid, or had it when it was dropped."""
+    row = conn.execute(SELECT_UUID_TAKEN, {"uuid": uuid}).fetchone()
+    return bool(row and row[0])
+
+
 SELECT_KNOWN = """
 SELECT x.path
   FROM (SELECT CASE WHEN NOT f.path_is_relative THEN '' WHEN NOT t.path_is_relative THEN t.path

@@ -12,6 +12,7 @@ from duckicelake.rest.auth.permissions import PUBLIC_PATHS
 from duckicelake.rest.auth.record import find_operation, find_prefix, note_error
 from duckicelake.rest.door import Door
 from duckicelake.rest.errors import UNROUTED, build_catalog_error
+from duckicelake.rest.layers.limit import BodyLimit
 
 CHALLENGE = 'Bearer realm="duckicelake"'
 BEARER = b"bearer "
@@ -22,17 +23,31 @@ class Guard:
 
     def __init__(self, app: ASGIApp, accounts: Accounts, door: Door) -> None:
         self._app = app
+        self._bodies = BodyLimit(self._decide, door.body_timeout_s)
         self._accounts = accounts
         self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its session, or refuse it."""
-        if scope["type"] == "http" and scope.get("raw_path") not in PUBLIC_PATHS:
-            try:
-                scope["session"] = await self._find_session(scope)
-            except CatalogError as error:
-                await self._refuse(error, scope, receive, send)
-                return
+        """Pass the request on with its session, or refuse it: a stranger's before its body is waited for.
+
+        Law: what a request may do is found when all of it is there, so none that is held back outlives its token or a revoke.
+        """
+        if scope["type"] != "http" or scope.get("raw_path") in PUBLIC_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._find_bearer(scope)
+        except CatalogError as error:
+            await self._refuse(error, scope, receive, send)
+            return
+        await self._bodies(scope, receive, send)
+
+    async def _decide(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            scope["session"] = await self._find_session(scope)
+        except CatalogError as error:
+            await self._refuse(error, scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
     async def _find_session(self, scope: Scope) -> Session:

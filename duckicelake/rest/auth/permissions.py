@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from duckicelake.access.grants import Levels, Rights, format_name
+from duckicelake.access.grants import Levels, Rights, format_object
 from duckicelake.access.policy import TABLE, VIEW
 from duckicelake.access.sessions import Session
 from duckicelake.errors import CatalogError, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
@@ -18,6 +18,8 @@ from duckicelake.rest.params import decode_segment, split_levels
 
 READ, WRITE, MANAGE, ALL, ANY = Rights.READ, Rights.WRITE, Rights.MANAGE, Rights.ALL, Rights.NONE
 CREATE, DROP = Rights.CREATE, Rights.DROP
+CARRIED = READ | WRITE | DROP | MANAGE
+"""Rights that a namespace gives on what is moved into it."""
 
 
 Hidden = type[NoSuchTable] | type[NoSuchView] | type[NoSuchNamespace]
@@ -144,7 +146,7 @@ def check_rule(session: Session, rule: Rule, levels: Levels, name: str | None = 
 
 def deny(error: CatalogError, levels: Levels, name: str | None = None) -> CatalogError:
     """Return the error, known as a denial of that object."""
-    error.denied = format_name(levels if name is None else (*levels, name))
+    error.denied = format_object(levels if name is None else (*levels, name))
     return error
 
 
@@ -160,9 +162,17 @@ def check_commit(session: Session, levels: Levels, name: str, *, creates: bool) 
 
 
 def check_rename(session: Session, source: Levels, target: Levels, hides: Hidden) -> None:
-    """Raise unless the session may take a table's or view's name (`source`) away, and put it where `target` says."""
+    """Raise unless the session may take a table's or view's name (`source`) away, and put it where `target` says.
+
+    Law: no move gives rights on what is moved: who moves it has them already, or manages it.
+    """
     check_rule(session, Rule(DROP, hides), source[:-1], source[-1])
     check_rule(session, Rule(CREATE, NoSuchNamespace), target[:-1])
+    mine = session.rights_at(KINDS[hides], source[:-1], source[-1])
+    if MANAGE not in mine and session.rights_on(target[:-1]) & CARRIED & ~mine:
+        place = ".".join(target[:-1])
+        error = Forbidden(f"The principal {session.client_id!r} would have rights on it in the namespace {place!r} that it has not here.")
+        raise deny(error, source[:-1], source[-1])
 
 
 def check_manage(session: Session, levels: Levels) -> None:

@@ -1,8 +1,10 @@
 """What the record says of a request: its operation and the object of its path; and what was denied, told to the lakes' trails."""
 
+from dataclasses import replace
+
 from starlette.types import Scope
 
-from duckicelake.access.grants import format_name
+from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
 from duckicelake.catalog.record.trail import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine, tell
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized
@@ -13,7 +15,7 @@ from duckicelake.rest.params import decode_segment, split_levels
 
 NAMING = ("{namespace}", "{table}", "{view}")
 TEMPLATES = tuple((operation, operation.path.split("/")) for operation in ALL_OPERATIONS)
-LONGEST_OBJECT = 4096
+LONGEST_OBJECT, LONGEST_DENIED = 4096, 256
 MANAGING, PREFIX_PART, MANAGED_PART = b"management", 2, 3
 
 
@@ -56,7 +58,7 @@ def find_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
                 found += split_levels(decoded) if want == NAMING[0] else [decoded]
     except BadRequest:
         return ()
-    return (format_name(tuple(found))[:LONGEST_OBJECT],) if found else ()
+    return (format_object(tuple(found))[:LONGEST_OBJECT],) if found else ()
 
 
 def find_asker(scope: Scope) -> Asker:
@@ -71,7 +73,7 @@ def note_error(door: Door, scope: Scope, error: CatalogError) -> None:
     """Note an error if it is a denial."""
     asker = find_asker(scope)
     if error.denied is not None:
-        asker = Asker(asker.request_id, asker.principal, asker.operation, (error.denied[:LONGEST_OBJECT],))
+        asker = replace(asker, objects=(error.denied,))
     if isinstance(error, Forbidden):
         note_denial(door, scope, AuditLine(asker, DENIED, reason=type(error).__name__))
     elif isinstance(error, NotAuthorized):
@@ -81,9 +83,19 @@ def note_error(door: Door, scope: Scope, error: CatalogError) -> None:
 
 
 def note_denial(door: Door, scope: Scope, line: AuditLine) -> None:
-    """Tell the log, and have it written in the lake of the path; in all of them when the path names none."""
+    """Tell the log, and have it written in the lake of the path; in all of them when the path names none.
+
+    Of those who cannot say who they are it is not told what they name: they may name anything, at any length.
+    """
+    objects = () if line.outcome == UNPROVEN else tuple(shorten(name) for name in line.asker.objects)
+    line = replace(line, asker=replace(line.asker, objects=objects))
     tell(line)
     named = door.lakes.get(find_prefix(scope.get("raw_path") or b""))
     for lake in door.lakes.values() if named is None else (named,):
         if lake.trail is not None:
             lake.trail.note(line)
+
+
+def shorten(name: str) -> str:
+    """Return a name as long as a denial may say it; the mark at its end is in no name."""
+    return name if len(name) <= LONGEST_DENIED else f"{name[:LONGEST_DENIED]}…"

@@ -33,6 +33,8 @@ class Rules:
         async with self._reading:
             kept = self._kept
             if kept is None or not self._watch.is_ruled(kept[1]):
+                # should the reading fail, what a restored Postgres has outdated must not come back when its numbers have grown again
+                self._kept = None
                 kept = self._kept = await run_in_threadpool(self._read)
             return kept[0]
 

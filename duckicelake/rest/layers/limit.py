@@ -1,28 +1,52 @@
-"""How much a client may send."""
+"""How much a client may send, and for how long."""
 
-from starlette.exceptions import HTTPException
+import asyncio
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duckicelake.rest.errors import build_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 TOO_LARGE = f"The request's body is larger than {MAX_BODY_BYTES} bytes."
+BODILESS = frozenset({"GET", "HEAD"})
+CLOSE = {"Connection": "close"}
 
 
 class BodyLimit:
-    """Refuses bodies that are too large: by the length they announce, or while they arrive."""
+    """Passes a request on when its body has come whole; refuses one that is too large, or takes longer than `seconds`.
 
-    def __init__(self, app: ASGIApp) -> None:
+    A body of a GET or HEAD is nobody's concern, and left where it is.
+    """
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with a counted body."""
+        """Pass the request on with its body, or refuse it; a client that is gone gets no answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif find_announced_length(scope) > MAX_BODY_BYTES:
             await build_error(scope, 413, "BadRequestException", TOO_LARGE)(scope, receive, send)
+        elif scope["method"] in BODILESS:
+            await self._app(scope, receive, send)
         else:
-            await self._app(scope, count_body(receive), send)
+            await self._receive_whole(scope, receive, send)
+
+    async def _receive_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await receive_body(receive)
+        except TimeoutError:
+            late = f"The request's body did not come within {self._seconds:g} seconds; nothing was done."
+            await build_error(scope, 408, "BadRequestException", late, CLOSE)(scope, receive, send)
+            return
+        if body is None:
+            return
+        if len(body) > MAX_BODY_BYTES:
+            await build_error(scope, 413, "BadRequestException", TOO_LARGE)(scope, receive, send)
+            return
+        await self._app(scope, replay(body, receive), send)
 
 
 def find_announced_length(scope: Scope) -> int:
@@ -31,16 +55,25 @@ def find_announced_length(scope: Scope) -> int:
     return max((int(value) for value in lengths if value.isdigit() and len(value) < 20), default=0)
 
 
-def count_body(receive: Receive) -> Receive:
-    """Return a `receive` that raises when the body gets too large."""
-    received_bytes = 0
-
-    async def receive_counted() -> Message:
-        nonlocal received_bytes
+async def receive_body(receive: Receive) -> bytes | None:
+    """Return the whole body, or as much of it as is too much; None when the client has gone."""
+    parts: list[bytes] = []
+    received_bytes, is_more = 0, True
+    while is_more and received_bytes <= MAX_BODY_BYTES:
         message = await receive()
-        received_bytes += len(message.get("body", b""))
-        if received_bytes > MAX_BODY_BYTES:
-            raise HTTPException(413, TOO_LARGE)
-        return message
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        received_bytes += len(parts[-1])
+        is_more = message.get("more_body", False)
+    return b"".join(parts)
 
-    return receive_counted
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the body first, and then what else comes."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return left.pop() if left else await receive()
+
+    return receive_again

@@ -2,7 +2,7 @@
 
 from fastapi import Response
 
-from duckicelake.access.grants import format_name
+from duckicelake.access.grants import format_object
 from duckicelake.catalog.namespaces import load_namespace
 from duckicelake.catalog.writing import namespaces
 from duckicelake.catalog.writing.once import run_once
@@ -42,7 +42,7 @@ class NamespaceChangeRoutes:
         check_manage(at.session, asked.levels)
         made = run_once(
             self._door.get_lake(at.prefix).warehouse,
-            key.about(format_name(asked.levels)),
+            key.about(format_object(asked.levels)),
             lambda w: namespaces.create_namespace(w, asked.levels, asked.properties),
             lambda w: load_namespace(w, asked.levels),
         )

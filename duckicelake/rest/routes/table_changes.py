@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from starlette.types import Scope
 
-from duckicelake.access.grants import format_name
+from duckicelake.access.grants import format_object
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing import commit, tables
@@ -141,7 +141,7 @@ def build_made(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTab
 
 def about(asked: Asked, *idents: Ident) -> Asked:
     """Return a request with the tables or views that its body names."""
-    return asked.about(*(format_name((*ident.namespace, ident.name)) for ident in idents))
+    return asked.about(*(format_object((*ident.namespace, ident.name)) for ident in idents))
 
 
 def to_ident(identifier: Identifier) -> Ident:

@@ -1,12 +1,17 @@
 """Who may do what: every operation, for each kind of principal."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from duckicelake.rest.auth.permissions import RULES
+from duckicelake.access.grants import EVERYTHING, Grant, Grants, Rights
+from duckicelake.access.policy import find_key
+from duckicelake.access.sessions import Session
+from duckicelake.errors import Forbidden, NoSuchTable, NoSuchView
+from duckicelake.rest.auth.permissions import KINDS, RULES, Hidden, check_rename
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door
 from duckicelake.rest.metrics import Metrics
@@ -224,6 +229,33 @@ def test_a_staged_table_is_made_where_it_was_given_a_place(fresh: Guarded) -> No
     made = fresh.ask("writer", "POST", "namespaces/a/tables/made", body)
     assert made.status == 200, made.body
     assert made.json["metadata"]["location"] == staged["location"]
+
+
+MOVES = [
+    # rights on the table, on all of the namespace where it goes to, and whether it may go
+    (Rights.DROP, Rights.CREATE, True),
+    (Rights.DROP, Rights.CREATE | Rights.LIST, True),
+    (Rights.DROP, Rights.CREATE | Rights.DROP, True),
+    (Rights.DROP, Rights.CREATE | Rights.READ, False),
+    (Rights.DROP, Rights.CREATE | Rights.WRITE, False),
+    (Rights.DROP, Rights.CREATE | Rights.MANAGE, False),
+    (Rights.DROP | Rights.READ, Rights.CREATE | Rights.READ, True),
+    (Rights.DROP | Rights.READ, Rights.CREATE | Rights.READ | Rights.WRITE, False),
+    (Rights.DROP | Rights.MANAGE, EVERYTHING, True),
+    (EVERYTHING, EVERYTHING, True),
+]
+
+
+@pytest.mark.parametrize("hides", [NoSuchTable, NoSuchView])
+@pytest.mark.parametrize(("held", "there", "goes"), MOVES)
+def test_no_move_gives_rights_on_what_is_moved(hides: Hidden, held: Rights, there: Rights, goes: bool) -> None:
+    """Into a namespace where one has more, only what one manages; within its own namespace all that one may drop."""
+    kind = KINDS[hides]
+    session = Session("alice", Grants((Grant(("mine",), there),)), 0, {find_key(kind, ("a", "t")): held})
+    with nullcontext() if goes else pytest.raises(Forbidden):
+        check_rename(session, ("A", "t"), ("mine", "t"), hides)
+    spaced = Session("alice", Grants((Grant(("a",), held | Rights.CREATE),)), 0)
+    check_rename(spaced, ("a", "t"), ("A", "u"), hides)
 
 
 def test_every_route_has_a_row() -> None:

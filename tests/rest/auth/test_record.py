@@ -14,11 +14,18 @@ from psycopg import Connection
 from duckicelake.access.issuing import Accounts
 from duckicelake.access.token_keys import make_signer
 from duckicelake.catalog.record.trail import MOST_WAITING, Asker, AuditLine, Trail
+from duckicelake.catalog.rules.changes import Given, name_objects
+from duckicelake.catalog.tables import Ident
+from duckicelake.catalog.writing.once import Asked
+from duckicelake.errors import Forbidden
 from duckicelake.lake.connect import close_lake, open_lake
+from duckicelake.rest.auth.permissions import deny
+from duckicelake.rest.auth.record import find_objects, find_operation, note_denial
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.router import add_operations
+from duckicelake.rest.routes.table_changes import about
 from tests.rest.auth.principals import Guarded
 from tests.rest.auth.test_permissions import SCHEMA, VERSION
 from tests.rest.serving import make_settings, serve
@@ -226,7 +233,7 @@ def test_denials_are_in_the_record(fresh: Guarded, conn: Connection, told: list[
         ("reader", "loadTable", ["b.t"], None, "hidden", "NoSuchTable"),
         ("reader", "renameTable", ["b.t"], None, "hidden", "NoSuchTable"),
         ("reader", "createNamespace", ["mine"], None, "denied", "Forbidden"),
-        (None, "loadTable", ["a.t"], None, "unproven", "NotAuthorized"),
+        (None, "loadTable", [], None, "unproven", "NotAuthorized"),
         ("reader", "getToken", [], None, "unproven", "invalid_client"),
         (None, "getToken", [], None, "unproven", "invalid_client"),
         ("reader", "getToken", [], None, "denied", "invalid_scope"),
@@ -250,6 +257,50 @@ def test_more_denials_than_can_be_written_are_counted(lake: FreshLake) -> None:
         trail.note(line)
     assert trail.dropped_count == 3
     close_lake(opened)
+
+
+def test_who_cannot_say_who_they_are_take_no_place_from_others(lake: FreshLake) -> None:
+    """A few lines at once, then one a second, and none while many wait; the rest is counted."""
+    now_s = [1000.0]
+    opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
+    trail = Trail(opened, 90, clock=lambda: now_s[0])
+    unproven, denied = (AuditLine(Asker("r", None, "loadTable"), outcome) for outcome in ("unproven", "denied"))
+
+    def note(line: AuditLine, count: int) -> int:
+        before = trail.dropped_count
+        for _ in range(count):
+            trail.note(line)
+        return count - (trail.dropped_count - before)
+
+    assert note(unproven, 1000) == 10
+    now_s[0] += 3
+    assert note(unproven, 1000) == 3
+    assert note(denied, MOST_WAITING - 13) == MOST_WAITING - 13
+    now_s[0] += 60
+    assert note(unproven, 1000) == 0
+    close_lake(opened)
+
+
+def find_named(method: str, path: str) -> tuple[str, ...]:
+    """The objects of a request, by its path."""
+    return find_objects(scope := {"type": "http", "method": method, "raw_path": path.encode()}, find_operation(scope))
+
+
+def test_objects_have_one_spelling() -> None:
+    """That of look-ups: ASCII letters are small, whether the path, a body or a grant names them."""
+    assert find_named("GET", "/v1/lake/namespaces/Sales%1FEU/tables/ORDERS") == ("sales.eu.orders",)
+    assert find_named("GET", "/v1/lake/namespaces/Sales/views/%C3%9CBER.x") == ("sales.%C3%9Cber%2Ex",)
+    assert deny(Forbidden("no"), ("Sales",), "ORDERS").denied == "sales.orders"
+    assert about(Asked(Asker("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).asker.objects == ("sales.orders",)
+    assert name_objects(Given(["read"], "table:Sales.ORDERS", "alice")) == ("alice", "sales.orders")
+
+
+def test_what_is_denied_is_told_in_few_words(told: list[Any]) -> None:
+    """And of those who cannot say who they are not what they name."""
+    door, scope = Door(TableCache(0), Metrics()), {"type": "http", "raw_path": b"/v1/lake/namespaces"}
+    for outcome in ("hidden", "unproven"):
+        note_denial(door, scope, AuditLine(Asker("r", None, "loadTable", ("x" * 5000, "y" * 256)), outcome))
+    assert [line["objects"] for line in told] == [("x" * 256 + "…", "y" * 256), ()]
 
 
 def test_denials_wait_for_postgres_and_go_when_it_refuses_them(lake: FreshLake) -> None:

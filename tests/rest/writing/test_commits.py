@@ -2,6 +2,7 @@
 
 from threading import Thread
 from typing import Any
+from uuid import uuid4
 
 import duckdb
 import psycopg
@@ -111,6 +112,22 @@ def test_a_create_transaction_is_made_once(client: Client, lake: FreshLake) -> N
     refused = client.commit(other, create, "u")
     assert refused.error == (409, "CommitFailedException")
     assert refused.json["error"]["message"] == "Requirement failed: table already exists"
+
+
+def test_no_new_table_gets_the_uuid_of_another(client: Client, lake: FreshLake) -> None:
+    """Live or dropped, or made by the same transaction: what is granted goes by it."""
+    create = [{"type": "assert-create"}]
+    live, dropped = client.load(), client.create("gone").json["metadata"]
+    assert client.server.ask("DELETE", "namespaces/main/tables/gone").status == 204
+    rows = read_rows(lake)
+    for taken in (live, dropped):
+        assert client.commit(creation(taken)[:-1], create, "u").error == (409, "AlreadyExistsException")
+    fresh = creation({**live, "table-uuid": str(uuid4())})[:-1]
+    both = [change(name, fresh, create) for name in ("u", "v")]
+    assert client.post("transactions/commit", {"table-changes": both}).error == (400, "BadRequestException")
+    assert read_rows(lake) == rows
+    assert client.commit(fresh, create, "u").status == 200
+    assert client.commit(fresh, create, "u").status == 200
 
 
 def test_a_transaction_over_tables_is_all_or_nothing(client: Client, lake: FreshLake) -> None:

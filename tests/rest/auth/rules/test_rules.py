@@ -144,6 +144,19 @@ def rename_to(source: str, namespace: str, target: str) -> dict[str, Any]:
     return {"source": identify("a", source), "destination": identify(namespace, target)}
 
 
+def test_nothing_is_granted_on_one_of_two_tables_with_the_same_uuid(managed: Managed) -> None:
+    """What is granted on either would open both; it can still be taken."""
+    managed.add("alice")
+    managed.give("read", "table:a.t", "alice")
+    managed.guarded.lake.psycopg().execute(
+        "UPDATE ducklake_table SET table_uuid = (SELECT table_uuid FROM ducklake_table WHERE table_id = (SELECT min(table_id)"
+        " FROM ducklake_table WHERE table_name = 't')) WHERE table_name = 'other'"
+    )
+    assert managed.manage("POST", "grants", given("write", "table:a.t", "alice")).status == 400
+    managed.take("read", "table:a.t", "alice")
+    assert managed.statuses("alice", T, OTHER) == [404, 404]
+
+
 def test_grants_follow_views_and_namespaces_too(managed: Managed) -> None:
     """A view that is replaced over REST or renamed stays the same one; a namespace that is made anew is another."""
     managed.add("alice")
