@@ -17,7 +17,7 @@ from duckicelake.pipeline.ingest.evolution import Change, plan_evolution
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
-from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_encoding, check_rows, survey
+from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_lines, check_rows, survey
 from duckicelake.pipeline.ingest.source import Reading, choose_columns, list_again, list_files, open_reading
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import format_columns, format_create, format_order, parse_columns, quote, quote_ident
@@ -148,7 +148,7 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     if not files:
         return None
     reading = open_reading(desk.spark, options, files)
-    check_encoding(reading)
+    check_lines(reading)
     head = rest.load(options.table)
     _check_target(head, options)
     target = None if head is None else _find_columns(desk, options)

@@ -12,7 +12,8 @@ from duckicelake.pipeline.ingest.job import explain
 from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, find_format, read_pairs
 from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
-from duckicelake.pipeline.ingest.source import SourceFile, choose_format
+from duckicelake.pipeline.ingest.rows import ends_at_lines
+from duckicelake.pipeline.ingest.source import SourceFile, choose_format, choose_reading, find_path_columns
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_run_id
 from duckicelake.pipeline.ingest.writing import check_count, check_merged
 from duckicelake.pipeline.objects import open_objects
@@ -150,3 +151,38 @@ def test_javas_traces_are_left_out() -> None:
     """What is wrong is said first, and by the last cause."""
     trace = "[FAILED] cannot read\n\tat a.b.C\nmore\nand\nstill\nmuch\nCaused by: x: one\n\tat d\nCaused by: y: two\n"
     assert explain(RuntimeError(trace)) == "[FAILED] cannot read\nmore\nand\nstill\nCaused by: y: two"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mode", "pathGlobFilter", "modifiedBefore", "modifiedAfter", "ignoreCorruptFiles", "ignoreMissingFiles", "RECURSIVEFILELOOKUP"],
+)
+def test_options_that_would_let_the_ledger_lie_are_refused(name: str) -> None:
+    """Each would take other files, or fewer rows, than the ledger says."""
+    with pytest.raises(BadRequest, match=f"--option {name} is set by the job itself"):
+        choose_reading(Format.json, [], {name: "x"})
+
+
+def test_given_options_win_over_ours() -> None:
+    """Under whichever of its names; CSV doubles its quotes unless told otherwise."""
+    files = [SourceFile("file:/a.csv", 1, 1)]
+    ours = choose_reading(Format.csv, files, {})
+    assert (ours["sep"], ours["escape"], ours["header"], ours["enforceSchema"]) == (",", '"', "true", "false")
+    assert choose_reading(Format.csv, [SourceFile("file:/a.tsv", 1, 1)], {})["sep"] == "\t"
+    given = choose_reading(Format.csv, files, {"Delimiter": ";", "HEADER": "false", "Escape": "x"})
+    assert {"sep", "header", "escape", "enforceSchema"}.isdisjoint(given)
+    assert given["Delimiter"] == ";"
+    assert choose_reading(Format.json, files, {"a": "b"}) == {"a": "b"}
+
+
+def test_a_line_is_looked_at_only_where_it_must_end_a_row() -> None:
+    """Not with other quotes or escapes, nor where Spark reads on after the line."""
+    for given, expected in (({}, True), ({"quote": "'"}, False), ({"multiline": "TRUE"}, False), ({"escape": "\\"}, False)):
+        assert ends_at_lines(Format.csv, choose_reading(Format.csv, [], given)) is expected, given
+    assert not ends_at_lines(Format.json, {})
+
+
+def test_names_in_paths_are_columns() -> None:
+    """Those of folders, and not of files."""
+    assert find_path_columns(["day=1/city=x/a.csv", "day=2/b=c.csv"]) == ("day", "city")
+    assert find_path_columns(["a=b.csv"]) == ()

@@ -36,6 +36,16 @@ def test_bad_json_goes_to_the_quarantine(mill: Mill) -> None:
     assert mill.rows("trips__quarantine", "raw") == [("nothing",), ('{"id":"one"}',)]
 
 
+def test_quoted_values_are_read_as_they_are(mill: Mill) -> None:
+    """Doubled quotes, backslashes, line breaks where Spark is told of them; empty is not NULL; a column of the path is asked for."""
+    path = mill.write("city=x/a.csv", 'id,name\n1,"say ""hi"""\n2,"C:\\d\\"\n3,""\n4,\n5,"two\nlines"\n')
+    with pytest.raises(BadRequest, match="column city of the paths"):
+        mill.run(schema="id BIGINT, name STRING", reading={"multiLine": "true"})
+    path.rename(mill.folder / "a.csv")
+    assert mill.run(schema="id BIGINT, name STRING", reading={"multiLine": "true"}).rows_quarantined == 0
+    assert mill.rows() == [(1, 'say "hi"'), (2, "C:\\d\\"), (3, ""), (4, None), (5, "two\nlines")]
+
+
 def test_a_file_without_good_rows_is_taken_too(mill: Mill) -> None:
     """Empty files, and files with nothing but bad lines."""
     mill.write("a.csv", "id,name\n")
@@ -90,6 +100,7 @@ def test_an_int_becomes_a_bigint(mill: Mill) -> None:
     [
         pytest.param("a.parquet", b"PAR1 is cut off", "a.parquet", id="cut off"),
         pytest.param("a.csv", "id,name\n1,ł\n".encode("utf-16"), "a.csv is not in UTF-8", id="encoding"),
+        pytest.param("a.csv", b'id,name\n1,"two\nlines"\n', "odd number of quotes: '1,\"two'.*--option multiLine=true", id="line break"),
         pytest.param("a.txt", b"hello", "does not say by its name what it is", id="unknown"),
     ],
 )
