@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.evolution import fits, is_promotion
+from duckicelake.pipeline.ingest.evolution import adopt, fits
 from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, IngestOptions, find_format
 
 RAW = "__duckicelake_raw"
@@ -195,7 +195,7 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
     """
     if reading.form.is_text:
         if given is None:
-            return _adopt(_find_text_columns(reading, target, evolve), target, evolve)
+            return adopt(_find_text_columns(reading, target, evolve), target, evolve)
         _check_paths(reading.path_columns, given)
         return given
     own = reading.find_columns()
@@ -211,18 +211,6 @@ def _find_text_columns(reading: Reading, target: StructType | None, evolve: Evol
         if all(name.lower() in known for name in named.names):
             return named
     return reading.find_columns()
-
-
-def _adopt(found: StructType, target: StructType | None, evolve: Evolve) -> StructType:
-    known = {} if target is None else {field.name.lower(): field for field in target.fields}
-    adopted: list[StructField] = []
-    for field in found.fields:
-        own = known.get(field.name.lower())
-        if own is None or (evolve is Evolve.widen and is_promotion(own.dataType, field.dataType)):
-            adopted.append(field)
-        else:
-            adopted.append(StructField(field.name, own.dataType))
-    return StructType(adopted)
 
 
 def _check_paths(columns: Sequence[str], given: StructType) -> None:
