@@ -1,23 +1,24 @@
 """The parts of `ingest` that need no Spark."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.ingest.job import explain
+from duckicelake.pipeline.ingest.job import check_pair, check_target, explain
 from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, find_format, read_pairs
 from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import ends_at_lines
 from duckicelake.pipeline.ingest.source import SourceFile, choose_format, choose_reading, find_path_columns
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_run_id
+from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.ingest.writing import check_count, check_merged
 from duckicelake.pipeline.objects import open_objects
-from duckicelake.pipeline.rest import Ident, Rest, open_rest, parse_ident
+from duckicelake.pipeline.rest import Ident, Rest, TableHead, open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
@@ -74,6 +75,45 @@ def test_silence_is_not_taken_for_a_refusal() -> None:
     rest = Rest("http://127.0.0.1:1/v1/lake", NOBODY)
     with pytest.raises(CommitStateUnknown):
         commit_once(lambda: rest, [STAGED.format_change()], lambda: False, patience=0.0)
+
+
+@dataclass
+class LostAnswers:
+    """A catalog that takes a commit, says nothing of it, and then cannot be reached: its first connection is a real one to nobody."""
+
+    tries: int = 0
+
+    def connect(self) -> Rest:
+        """The first connection stands; the others are refused."""
+        self.tries += 1
+        return Rest("http://127.0.0.1:1/v1/lake", NOBODY) if self.tries == 1 else open_rest(NOBODY)
+
+
+def test_who_cannot_ask_again_knows_nothing() -> None:
+    """Once a request was sent, only a conflict says that it was not done; before, a refusal is one."""
+    answers = LostAnswers()
+    with pytest.raises(CommitStateUnknown):
+        commit_once(answers.connect, [STAGED.format_change()], lambda: False, patience=0.2)
+    assert answers.tries > 1
+    with pytest.raises(ServiceUnavailable):
+        commit_once(lambda: open_rest(NOBODY), [STAGED.format_change()], lambda: False)
+
+
+def test_a_ledger_whose_table_is_gone_is_no_reason_to_do_nothing() -> None:
+    """It says what to do; a ledger of nothing, which a killed run left, is none."""
+    with pytest.raises(BadRequest, match="raw.t is gone and raw.t__ingested is there.*drop it too"):
+        check_pair(STAGED.ident, None, 7)
+    check_pair(STAGED.ident, None, None)
+    check_pair(STAGED.ident, TableHead("u", {}, {}), 7)
+
+
+def test_a_new_table_may_lack_its_order() -> None:
+    """A run that was killed made it; with rows or another order it is somebody's."""
+    options = IngestOptions("x", STAGED.ident, sort_by=parse_order("id"))
+    check_target(TableHead("u", {}, {}), options)
+    for head in (TableHead("u", {"main": 1}, {}), TableHead("u", {}, {}, order=("identity(x) asc",))):
+        with pytest.raises(BadRequest, match="alter it yourself"):
+            check_target(head, options)
 
 
 def test_a_conflict_is_asked_of_the_ledger(served: Served) -> None:
