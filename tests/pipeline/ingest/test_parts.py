@@ -1,6 +1,8 @@
 """The parts of `ingest` that need no Spark."""
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +21,7 @@ from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.ingest.writing import check_count, check_merged
 from duckicelake.pipeline.objects import open_objects
 from duckicelake.pipeline.rest import Ident, Rest, TableHead, open_rest, parse_ident
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.spark import RestCatalog, end_process
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
 
@@ -226,3 +228,10 @@ def test_names_in_paths_are_columns() -> None:
     """Those of folders, and not of files."""
     assert find_path_columns(["day=1/city=x/a.csv", "day=2/b=c.csv"]) == ("day", "city")
     assert find_path_columns(["a=b.csv"]) == ()
+
+
+def test_a_process_that_does_not_end_is_killed() -> None:
+    """After a while; what was done stays done."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        end_process(process, 0.05)
+        assert process.returncode < 0
