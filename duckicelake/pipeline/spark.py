@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -141,17 +142,30 @@ def _build(settings: Mapping[str, str]) -> SparkSession:
 def _stop(session: SparkSession) -> None:
     # PySpark keeps its Java process for a next session and has no public way to end it.
     context: Any = SparkContext
-    session.stop()
+    # A Java that is gone already is no reason to fail.
+    with contextlib.suppress(Py4JError, OSError):
+        session.stop()
     if context._gateway is None:
         return
     process: subprocess.Popen[bytes] = context._gateway.proc
-    context._gateway.shutdown()
+    with contextlib.suppress(Py4JError, OSError):
+        context._gateway.shutdown()
     # Java ends when the pipe to its standard input does.
     if process.stdin is not None:
-        process.stdin.close()
-    process.wait(timeout=_SECONDS_TO_STOP)
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    end_process(process, _SECONDS_TO_STOP)
     context._gateway = None
     context._jvm = None
+
+
+def end_process(process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Wait for a process's own end, and no longer than that."""
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextlib.contextmanager

@@ -5,20 +5,22 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, write_report
 from duckicelake.errors import CatalogError, CommitStateUnknown
-from duckicelake.pipeline.ingest.job import Desk, ingest
-from duckicelake.pipeline.ingest.options import IngestOptions
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, ingest
+from duckicelake.pipeline.ingest.options import IngestOptions, read_options, read_pairs
 from duckicelake.pipeline.ingest.report import Report, Status
+from duckicelake.pipeline.jars import JarUnavailable
+from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 
 CATALOG = "lake"
-UNKNOWN = 3
-"""The status of a run of which nobody knows whether it landed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,34 @@ class Machine:
     master: str = "local[*]"
     memory: str = "2g"
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class IngestCall:
+    """The command's arguments: the job's, and where everything is."""
+
+    options: IngestOptions
+    machine: Machine
+    dry_run: bool
+    report: Path | None
+    uri: str | None
+    warehouse: str | None
+    credential: str | None
+
+
+def read_machine(given: Mapping[str, Any]) -> Machine:
+    """Return where Spark runs. Raises: BadRequest: a setting has no `=`."""
+    return Machine(given["master"], given["memory"], read_pairs(given["conf"]))
+
+
+def read_call(given: Mapping[str, Any]) -> IngestCall:
+    """Return the call; `given` has the command's parameters by name.
+
+    Raises: BadRequest: they contradict each other, or one cannot be read
+    """
+    options = read_options(given["source"], given["table"], given)
+    names = ("dry_run", "report", "uri", "warehouse", "credential")
+    return IngestCall(options, read_machine(given), **{name: given[name] for name in names})
 
 
 def find_catalog(find_facts: Callable[[], Facts], uri: str | None, warehouse: str | None, credential: str | None) -> RestCatalog:
@@ -46,9 +76,15 @@ def find_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "duckicelake"
 
 
-def run_ingest(catalog: RestCatalog, options: IngestOptions, machine: Machine, console: Console, *, dry_run: bool) -> Report:
-    """Run the job; what it is about to do is on the terminal. A failure is a report too."""
-    with tempfile.TemporaryDirectory(prefix="duckicelake-") as scratch, console.status("starting Spark") as status:
+def make_scratch() -> "tempfile.TemporaryDirectory[str]":
+    """Return a folder for Spark; what cannot be removed in the end changes nothing of what was done."""
+    return tempfile.TemporaryDirectory(prefix="duckicelake-", ignore_cleanup_errors=True)
+
+
+def run_ingest(catalog: RestCatalog, call: IngestCall, console: Console) -> Report:
+    """Run the job; what it is about to do is on the terminal."""
+    machine = call.machine
+    with make_scratch() as scratch, console.status("starting Spark") as status:
 
         def tell(step: str) -> None:
             status.update(step)
@@ -59,24 +95,23 @@ def run_ingest(catalog: RestCatalog, options: IngestOptions, machine: Machine, c
         plan = SparkPlan(find_cache(), Path(scratch), driver_memory=machine.memory, master=machine.master, conf=machine.conf)
         with spark_session(plan, os.environ, tell) as spark:
             add_catalog(spark, CATALOG, catalog)
-            return ingest(Desk(spark, CATALOG, lambda: open_rest(catalog), tell), options, dry_run=dry_run)
+            return ingest(Desk(spark, CATALOG, lambda: open_rest(catalog), tell), call.options, dry_run=call.dry_run)
 
 
-def report_ingest(catalog: RestCatalog, options: IngestOptions, machine: Machine, *, dry_run: bool, report: Path | None) -> int:
+def report_ingest(call: IngestCall, find: Find) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
-    console, errors = Console(), Console(stderr=True)
+    console, options = Console(), call.options
     try:
-        done = run_ingest(catalog, options, machine, errors, dry_run=dry_run)
-    except CatalogError as error:
+        catalog = find_catalog(lambda: find()[0], call.uri, call.warehouse, call.credential)
+        done = run_ingest(catalog, call, Console(stderr=True))
+    except (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES) as error:
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
-        done = Report("", str(options.table), options.source, options.mode, status, message=error.message)
-    if report is not None:
-        report.write_text(done.format_json(), "utf-8")
+        done = Report("", str(options.table), options.source, options.mode, status, message=str(error))
+    write_report(call.report, done.format_json())
     if done.message:
-        errors.print(f"duckicelake: {done.message}", style="red", markup=False, highlight=False, soft_wrap=True)
-    else:
-        console.print(format_report(done), markup=False, highlight=False, soft_wrap=True)
-    return {Status.failed: 1, Status.unknown: UNKNOWN}.get(done.status, 0)
+        return complain(done.message, UNKNOWN if done.status is Status.unknown else FAILED)
+    console.print(format_report(done), markup=False, highlight=False, soft_wrap=True)
+    return 0
 
 
 def format_report(report: Report) -> str:

@@ -1,7 +1,6 @@
 """`duckicelake pipeline verify`: the lake for DuckDB, the catalog for Spark, and how both compare."""
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ from rich.console import Console
 from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.ingest import CATALOG, Machine, find_cache, find_catalog
+from duckicelake.commands.jobs.ingest import CATALOG, Machine, find_cache, find_catalog, make_scratch, read_machine
+from duckicelake.commands.jobs.start import UNKNOWN, Find, complain, write_report
 from duckicelake.errors import CatalogError
 from duckicelake.pipeline.ingest.job import Desk
-from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import SparkPlan, add_catalog, spark_session
 from duckicelake.pipeline.verify.job import VerifyDesk, verify
@@ -29,7 +28,7 @@ class VerifyCall:
     """The command's arguments that are not about where things are."""
 
     options: VerifyOptions
-    conf: Mapping[str, str]
+    machine: Machine
     dry_run: bool
     report: Path | None
 
@@ -40,27 +39,29 @@ def read_call(given: Mapping[str, Any]) -> VerifyCall:
     Raises: BadRequest: they contradict each other, or one cannot be read
     """
     options = read_options(given["tables"], given["snapshot"], given)
-    return VerifyCall(options, read_pairs(given["conf"]), given["dry_run"], given["report"])
+    return VerifyCall(options, read_machine(given), given["dry_run"], given["report"])
 
 
-def report_verify(facts: Facts, home: Home, call: VerifyCall, machine: Machine) -> int:
+def report_verify(call: VerifyCall, find: Find) -> int:
     """Run the job, say what was found, write the report, and return the status for the shell."""
-    console, errors = Console(), Console(stderr=True)
     try:
-        done = run_verify(facts, home, call, machine, errors)
+        facts, home = find()
+        done = run_verify(facts, home, call, Console(stderr=True))
     except CatalogError as error:
         done = VerifyReport(message=error.message)
-    if call.report is not None:
-        call.report.write_text(done.format_json(), "utf-8")
+    except Exception as error:  # noqa: BLE001  whatever it is, it is no difference, and a trace would end in the status of one
+        done = VerifyReport(message=f"{type(error).__name__}: {error}")
+    is_written = write_report(call.report, done.format_json())
     if done.message:
-        errors.print(f"duckicelake: {done.message}", style="red", markup=False, highlight=False, soft_wrap=True)
+        complain(done.message, done.status)
     else:
-        console.print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return done.status
+        Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+    return done.status if is_written else done.status or UNKNOWN
 
 
-def run_verify(facts: Facts, home: Home, call: VerifyCall, machine: Machine, console: Console) -> VerifyReport:
+def run_verify(facts: Facts, home: Home, call: VerifyCall, console: Console) -> VerifyReport:
     """Run the job; what it is about to look at is on the terminal."""
+    machine = call.machine
     catalog = find_catalog(lambda: facts, None, None, None)
 
     def open_lake() -> DuckDBPyConnection:
@@ -68,7 +69,7 @@ def run_verify(facts: Facts, home: Home, call: VerifyCall, machine: Machine, con
         attach_lake(conn, LakeAddress(facts.ducklake_dsn, facts.ducklake_metadata_schema, read_only=True), facts.find_s3_keys())
         return conn
 
-    with tempfile.TemporaryDirectory(prefix="duckicelake-") as scratch, console.status("starting Spark") as status:
+    with make_scratch() as scratch, console.status("starting Spark") as status:
 
         def tell(step: str) -> None:
             status.update(step)

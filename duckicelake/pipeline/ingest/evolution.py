@@ -125,6 +125,27 @@ def is_promotion(current: DataType, incoming: DataType) -> bool:
     return _PROMOTIONS.get(type(current)) is type(incoming)
 
 
+def adopt(found: StructType, target: StructType | None, policy: Evolve) -> StructType:
+    """The columns of text, as they look, with the types that the table has for those that it knows; also inside."""
+    if target is None:
+        return found
+    fields: list[StructField] = []
+    for field in found.fields:
+        own = _find(target, field.name)
+        fields.append(field if own is None else StructField(field.name, _adopt_type(field.dataType, own.dataType, policy)))
+    return StructType(fields)
+
+
+def _adopt_type(found: DataType, own: DataType, policy: Evolve) -> DataType:
+    if isinstance(found, StructType) and isinstance(own, StructType):
+        # Values of structs are written whole, so what the files lack of one is there too.
+        lacking = [field for field in own.fields if _find(found, field.name) is None]
+        return StructType([*adopt(found, own, policy).fields, *lacking])
+    if isinstance(found, ArrayType) and isinstance(own, ArrayType):
+        return ArrayType(_adopt_type(found.elementType, own.elementType, policy), own.containsNull)
+    return found if policy is Evolve.widen and is_promotion(own, found) else own
+
+
 def _check_distinct(columns: StructType, path: tuple[str, ...]) -> None:
     seen: set[str] = set()
     for name in columns.names:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version as read_version
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -17,7 +17,7 @@ from duckicelake.pipeline.ingest.evolution import Change, plan_evolution
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
-from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_encoding, check_rows, survey
+from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_lines, check_rows, survey
 from duckicelake.pipeline.ingest.source import Reading, choose_columns, list_again, list_files, open_reading
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import format_columns, format_create, format_order, parse_columns, quote, quote_ident
@@ -30,6 +30,8 @@ LEDGER, QUARANTINE = "__ingested", "__quarantine"
 LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint, quarantined bigint, run_id string, ingested_at timestamp"
 
 EXPLAINED_LINES = 4
+SPARK_FAILURES = (PySparkException, Py4JError, OSError)
+"""What Spark raises, and what is raised when its Java is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Desk:
 class Plan:
     """What a run is going to do: `incoming` are the files' columns, `made` those of the table if it has to be made.
 
-    `ledger` is where the ledger's main was when the files were chosen.
+    `ledger` is where the ledger's main was when the files were chosen. `gets_order`: the table gets the order asked for.
     """
 
     reading: Reading
@@ -59,6 +61,7 @@ class Plan:
     target: StructType | None
     changes: Sequence[Change]
     ledger: int | None
+    gets_order: bool
 
     def describe(self, options: IngestOptions) -> tuple[str, ...]:
         """The plan in words, a line for each step."""
@@ -102,7 +105,7 @@ def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False) -> Repo
     try:
         report = _ingest(replace(desk, tell=watch.tell), options, _begin(options), dry_run)
         return replace(report, seconds=watch.read())
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_FAILURES as error:
         raise SparkFailed(f"{explain(error)}\nNothing was taken.") from error
 
 
@@ -140,23 +143,24 @@ def _begin(options: IngestOptions) -> Report:
 
 def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     """The plan, None when there is nothing to take."""
-    head = rest.load(options.table.beside(LEDGER))
-    base = None if head is None else head.main
+    # The ledger first: before it has rows the table is there.
+    ledger_head, head = rest.load(options.table.beside(LEDGER)), rest.load(options.table)
+    base = None if ledger_head is None else ledger_head.main
+    check_pair(options.table, head, base)
     name = desk.name(options.table.beside(LEDGER))
     ledger = None if base is None else desk.spark.read.option("versionAsOf", base).table(name)
     files = list_files(desk.spark, options.source, ledger, options.changed)
     if not files:
         return None
     reading = open_reading(desk.spark, options, files)
-    check_encoding(reading)
-    head = rest.load(options.table)
-    _check_target(head, options)
+    check_lines(reading)
+    check_target(head, options)
     target = None if head is None else _find_columns(desk, options)
     given = None if options.schema is None else parse_columns(options.schema)
     incoming = choose_columns(reading, given, target, options.evolve)
     changes = () if target is None else plan_evolution(target, incoming, options.evolve)
     made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
-    return Plan(reading, incoming, made, target, changes, base)
+    return Plan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
 
 
 def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
@@ -165,11 +169,26 @@ def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
     return drop_validity(columns) if options.mode is Mode.scd2 else columns
 
 
-def _check_target(head: TableHead | None, options: IngestOptions) -> None:
+def check_pair(table: Ident, head: TableHead | None, ledger: int | None) -> None:
+    """Raises: BadRequest: the table is gone, and its ledger would have its files passed over."""
+    if head is None and ledger is not None:
+        raise BadRequest(
+            f"{table} is gone and {table.beside(LEDGER)} is there, which would have its files passed over: "
+            "drop it too to take them again, or rename it like the table, if that has another name now"
+        )
+
+
+def _may_get_order(head: TableHead) -> bool:
+    # A run may have been killed between the table and its order.
+    return head.main is None and not head.order
+
+
+def check_target(head: TableHead | None, options: IngestOptions) -> None:
+    """Raises: BadRequest: the table that is there has another shape than the one asked for."""
     partitions, order = (tuple(field.term for field in asked) for asked in (options.partition_by, options.sort_by))
     if head is not None and partitions not in ((), head.partitions):
         raise BadRequest(f"{options.table} is there and partitioned by {', '.join(head.partitions) or 'nothing'}; alter it yourself")
-    if head is not None and order not in ((), head.order):
+    if head is not None and order not in ((), head.order) and not _may_get_order(head):
         raise BadRequest(f"{options.table} is there and ordered by {', '.join(head.order) or 'nothing'}; alter it yourself")
     if options.mode is Mode.overwrite_partitions and not (partitions if head is None else head.partitions):
         raise BadRequest(f"{options.table} has no partitions: all of its rows would be overwritten")
@@ -179,10 +198,10 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
     branch = f"{BRANCH_PREFIX}{report.run_id}_{report.attempts}"
     properties = {"duckicelake.job": "ingest", "duckicelake.run-id": report.run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
-    stage = Stage(desk.spark, desk.catalog, desk.connect(), branch, properties, desk.tell)
+    stage = Stage(desk.spark, desk.catalog, desk.connect, branch, properties, desk.tell)
     tables = [options.table, options.table.beside(LEDGER), options.table.beside(QUARANTINE)]
     for table in tables:
-        discard_stale(stage.rest, table, datetime.now(UTC))
+        discard_stale(desk.connect(), table, datetime.now(UTC))
     try:
         _prepare(desk, options, plan)
         outcome = _stage(desk, stage, options, plan, report.run_id)
@@ -195,9 +214,11 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
     except BaseException:
         for table in tables:
             with suppress(CatalogError, OSError):
-                discard(stage.rest, table, [branch])
+                discard(desk.connect(), table, [branch])
         raise
-    desk.tell("published")
+    with suppress(OSError):
+        # Whether somebody hears of it or not, it is done.
+        desk.tell("published")
     return replace(
         report,
         status=Status.done,
@@ -215,7 +236,9 @@ def _prepare(desk: Desk, options: IngestOptions, plan: Plan) -> None:
         desk.tell(f"create {options.table}")
         desk.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(map(quote, (desk.catalog, *options.table.namespace)))}")
         desk.spark.sql(format_create(desk.name(options.table), format_columns(plan.made), options.partition_by))
+    if plan.gets_order:
         for statement in format_order(desk.name(options.table), options.sort_by):
+            desk.tell(f"order {options.table}")
             desk.spark.sql(statement)
     for change in plan.changes:
         desk.tell(f"{change} in {options.table}")
@@ -251,7 +274,7 @@ def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str,
     taken = [(file, counts.get(file.uri, none)) for file in plan.reading.files]
     rows = [(file.uri, file.size_bytes, file.modified_ms, count.rows, count.bad, run_id, now) for file, count in taken]
     stage.append(opened.ident, stage.spark.createDataFrame(rows, LEDGER_COLUMNS))
-    written = stage.look(opened.ident, opened.base)
+    written = stage.look_after(opened)
     check_count(written, len(rows))
     return written
 
@@ -260,7 +283,7 @@ def _write_quarantine(stage: Stage, ident: Ident, checked: Checked, bad: int, ru
     stage.spark.sql(format_create(quote_ident(stage.catalog, ident), QUARANTINE_COLUMNS))
     opened = stage.open(ident)
     stage.append(ident, checked.bad(run_id))
-    written = stage.look(ident, opened.base)
+    written = stage.look_after(opened)
     check_count(written, bad)
     return written
 
@@ -269,5 +292,5 @@ def _is_in_ledger(desk: Desk, table: Ident, run_id: str) -> bool:
     try:
         ledger = desk.spark.table(desk.name(table.beside(LEDGER)))
         return bool(ledger.where(ledger["run_id"] == run_id).limit(1).collect())
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_FAILURES as error:
         raise CommitStateUnknown(f"nobody knows whether the commit landed: {explain(error)}") from error

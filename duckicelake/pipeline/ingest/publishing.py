@@ -78,7 +78,7 @@ def commit_once(
 
     Raises: CommitFailed: it was refused and nothing was done; CommitStateUnknown: nobody answered for as long as the patience lasts
     """
-    until = monotonic() + patience
+    until, is_sent = monotonic() + patience, False
     while True:
         try:
             connect().commit(changes)
@@ -87,9 +87,13 @@ def commit_once(
             if has_landed():
                 return
             raise
-        except CommitStateUnknown:
-            if monotonic() > until:
+        except CatalogError as error:
+            if not is_sent and not isinstance(error, CommitStateUnknown):
                 raise
+            # What is refused or cannot be reached now says nothing of the request before.
+            is_sent = True
+            if monotonic() > until:
+                raise CommitStateUnknown(f"nobody knows whether the commit landed: {error.message}") from error
             sleep(_PAUSE_SECONDS)
         else:
             return

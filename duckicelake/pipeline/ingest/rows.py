@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyarrow import ArrowInvalid, orc, parquet
 from pyspark.sql import Column, DataFrame
@@ -11,12 +12,17 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.source import RAW, Reading
+from duckicelake.pipeline.ingest.source import RAW, Reading, find_option
 from duckicelake.pipeline.ingest.target import quote
 
 REASON, FILE, ROW = "__duckicelake_reason", "__duckicelake_file", "__duckicelake_row"
 QUARANTINE_COLUMNS = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
 MALFORMED = "the line is malformed: its values do not have the types of the columns, or there are too many or too few"
+
+_WIDE = ("utf-16", "utf-32", "utf16", "utf32", "iso-2022")
+"""Encodings in which the byte of a quote is not always one."""
+
+_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +136,29 @@ def _read_footer(form: Format, path: Path) -> int:
         raise BadRequest(f"{path} cannot be read: {error}") from error
 
 
-def check_encoding(reading: Reading) -> None:
-    """Raises: BadRequest: a file is not in UTF-8, and no option says what it is in."""
-    encoding = next((one for name, one in reading.options.items() if name.lower() in ("encoding", "charset")), "utf-8")
-    if not reading.form.is_text or encoding.lower() not in ("utf-8", "utf8"):
+def check_lines(reading: Reading) -> None:
+    """Raises: BadRequest: a file is not in UTF-8 and no option says what it is in, or a value of CSV goes on in the next line."""
+    encoding = find_option(reading.options, "encoding") or find_option(reading.options, "charset") or "utf-8"
+    is_utf8 = encoding in ("utf-8", "utf8")
+    looks_at_quotes = ends_at_lines(reading.form, reading.options) and not encoding.startswith(_WIDE)
+    if not reading.form.is_text or not (is_utf8 or looks_at_quotes):
         return
-    lines = reading.spark.read.text(reading.paths).select(F.col("_metadata.file_path").alias(FILE), "value")
-    wrong = lines.where(~F.is_valid_utf8("value")).limit(1).collect()
-    if wrong:
+    line = F.col("value")
+    # Octets: what is not UTF-8 has no letters to count.
+    quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
+    is_wrong, is_open = F.lit(is_utf8) & ~F.is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
+    lines = reading.spark.read.text(reading.paths).select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"))
+    wrong = lines.where(is_wrong | is_open).limit(1).collect()
+    if wrong and wrong[0]["wrong"]:
         raise BadRequest(f"{wrong[0][FILE]} is not in UTF-8; say what it is in: --option encoding=ISO-8859-1")
+    if wrong:
+        raise BadRequest(
+            f"{wrong[0][FILE]} has a line with an odd number of quotes: {wrong[0]['value'][:_SHOWN]!r}. "
+            "A value that goes on in the next line would be cut; --option multiLine=true reads it whole"
+        )
+
+
+def ends_at_lines(form: Format, options: Mapping[str, Any]) -> bool:
+    """Whether files are CSV by RFC 4180 that Spark reads line by line: then each line has an even number of quotes."""
+    is_ours = find_option(options, "escape") == '"' and find_option(options, "quote") in (None, '"')
+    return form is Format.csv and is_ours and find_option(options, "multiLine") != "true"

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.evolution import fits, is_promotion
+from duckicelake.pipeline.ingest.evolution import adopt, fits
 from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, IngestOptions, find_format
 
 RAW = "__duckicelake_raw"
@@ -20,7 +20,14 @@ RAW = "__duckicelake_raw"
 
 _GLOB = "{}[]*?\\"
 _PATH_NOT_FOUND = "PATH_NOT_FOUND"
-_RESERVED = ("mode", "columnnameofcorruptrecord", "enforceschema", "columnpruning", "basepath", "badrecordspath")
+_RESERVED = (
+    *("mode", "columnnameofcorruptrecord", "enforceschema", "columnpruning", "basepath", "badrecordspath"),
+    *("pathglobfilter", "modifiedbefore", "modifiedafter", "ignorecorruptfiles", "ignoremissingfiles", "recursivefilelookup"),
+)
+"""What would let the rows be others than those of the files that the ledger names."""
+
+_NO_TEXT = "\0duckicelake: no value\0"
+"""Stands for NULL in place of the empty text, so that `""` is read as empty and nothing at all as NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,7 @@ class Reading:
     form: Format
     files: Sequence[SourceFile]
     options: Mapping[str, Any]
+    path_columns: Sequence[str] = ()
 
     @property
     def paths(self) -> list[str]:
@@ -135,26 +143,45 @@ def open_reading(spark: SparkSession, options: IngestOptions, files: Sequence[So
 
     Raises: BadRequest: an option of Spark's readers is ours to set, or the files are of several formats
     """
-    taken = next((name for name in options.reading if name.lower() in _RESERVED), None)
+    form = choose_format(options.form, files)
+    how = choose_reading(form, files, options.reading)
+    base = _find_base(options.source)
+    columns = find_path_columns([file.path.partition(base)[2] for file in files])
+    return Reading(spark, form, files, how | ({"basePath": _find_root(options.source)} if columns else {}), columns)
+
+
+def choose_reading(form: Format, files: Iterable[SourceFile], given: Mapping[str, str]) -> dict[str, str]:
+    """The options of Spark's reader: those given, and ours where they say nothing; CSV is read by RFC 4180.
+
+    Raises: BadRequest: one is ours to set
+    """
+    taken = next((name for name in given if name.lower() in _RESERVED), None)
     if taken is not None:
         raise BadRequest(f"--option {taken} is set by the job itself, so that no row is lost")
-    form = choose_format(options.form, files)
-    how: dict[str, str] = {}
-    if form is Format.csv:
-        how |= {"header": "true", "sep": "\t" if all(".tsv" in file.path.lower() for file in files) else ","}
-    how |= options.reading
-    if form is Format.csv and how["header"].lower() == "true":
+    if form is not Format.csv:
+        return dict(given)
+    ours = {"header": "true", "escape": '"', "nullValue": _NO_TEXT, "emptyValue": ""}
+    ours["sep"] = "\t" if all(".tsv" in file.path.lower() for file in files) else ","
+    names = {"sep" if name.lower() == "delimiter" else name.lower() for name in given}
+    how = {name: text for name, text in ours.items() if name.lower() not in names} | dict(given)
+    if find_option(how, "header") == "true":
         how["enforceSchema"] = "false"
-    base = _find_base(options.source, files)
-    return Reading(spark, form, files, how | ({} if base is None else {"basePath": base}))
+    return how
 
 
-def _find_base(source: str, files: Sequence[SourceFile]) -> str | None:
-    """The folder below which names like `day=2026-03-01` are columns; None when there are none."""
-    root = _find_root(source)
-    start = root.removeprefix("file:").replace("///", "/").rstrip("/") + "/"
-    inner = [file.path.partition(start)[2] for file in files]
-    return root if any("=" in part for path in inner for part in path.split("/")[:-1]) else None
+def find_option(options: Mapping[str, Any], name: str) -> str | None:
+    """An option of Spark's, whose names have no case, in lower case."""
+    return next((str(text).lower() for one, text in options.items() if one.lower() == name.lower()), None)
+
+
+def _find_base(source: str) -> str:
+    return _find_root(source).removeprefix("file:").replace("///", "/").rstrip("/") + "/"
+
+
+def find_path_columns(paths: Iterable[str]) -> tuple[str, ...]:
+    """The columns that names like `day=2026-03-01` make, in paths below a folder."""
+    parts = [part.partition("=") for path in paths for part in path.split("/")[:-1]]
+    return tuple(dict.fromkeys(name for name, equals, _ in parts if equals))
 
 
 def _find_root(source: str) -> str:
@@ -164,10 +191,13 @@ def _find_root(source: str) -> str:
 def choose_columns(reading: Reading, given: StructType | None, target: StructType | None, evolve: Evolve) -> StructType:
     """The columns that the files bring: given, else their own; text that the table knows is read as the table has it.
 
-    Raises: BadRequest: typed files have columns that the given ones do not hold
+    Raises: BadRequest: the files or their paths have columns that the given ones do not hold
     """
     if reading.form.is_text:
-        return given if given is not None else _adopt(_find_text_columns(reading, target, evolve), target, evolve)
+        if given is None:
+            return adopt(_find_text_columns(reading, target, evolve), target, evolve)
+        _check_paths(reading.path_columns, given)
+        return given
     own = reading.find_columns()
     if given is not None:
         _check_given(own, given)
@@ -183,16 +213,11 @@ def _find_text_columns(reading: Reading, target: StructType | None, evolve: Evol
     return reading.find_columns()
 
 
-def _adopt(found: StructType, target: StructType | None, evolve: Evolve) -> StructType:
-    known = {} if target is None else {field.name.lower(): field for field in target.fields}
-    adopted: list[StructField] = []
-    for field in found.fields:
-        own = known.get(field.name.lower())
-        if own is None or (evolve is Evolve.widen and is_promotion(own.dataType, field.dataType)):
-            adopted.append(field)
-        else:
-            adopted.append(StructField(field.name, own.dataType))
-    return StructType(adopted)
+def _check_paths(columns: Sequence[str], given: StructType) -> None:
+    names = {name.lower() for name in given.names}
+    missing = next((name for name in columns if name.lower() not in names), None)
+    if missing is not None:
+        raise BadRequest(f"column {missing} of the paths ({missing}=…) is not in --schema")
 
 
 def _check_given(own: StructType, given: StructType) -> None:

@@ -1,8 +1,8 @@
 """What a run has written and nobody sees yet: a branch of each table it is about."""
 
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -72,11 +72,11 @@ def format_identifier(ident: Ident) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a run writes; `tell` hears of each effect before it is."""
+    """Where a run writes; `tell` hears of each effect before it is. Tokens end before long runs do, so `connect` is asked each time."""
 
     spark: SparkSession
     catalog: str
-    rest: Rest
+    connect: Callable[[], Rest]
     branch: str
     properties: Mapping[str, str]
     tell: Progress
@@ -128,8 +128,14 @@ class Stage:
             raise CommitFailed(f"the branch {self.branch} of {ident} was removed")
         return Staged(ident, table.uuid, base, self.branch, head, table.summaries.get(head, {}), table.schema_id)
 
+    def look_after(self, opened: Staged) -> Staged:
+        """The branch after a write; where nothing was to be written, nothing was added. Raises: CommitFailed: somebody removed it."""
+        written = self.look(opened.ident, opened.base)
+        # The snapshot that the branch grew from tells of its own rows.
+        return replace(written, summary={}) if written.head == opened.head else written
+
     def _load(self, ident: Ident) -> TableHead:
-        table = self.rest.load(ident)
+        table = self.connect().load(ident)
         if table is None:
             raise CommitFailed(f"{ident} was dropped")
         return table

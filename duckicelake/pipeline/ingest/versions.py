@@ -47,6 +47,13 @@ def drop_validity(columns: StructType) -> StructType:
     return StructType([field for field in columns.fields if field.name not in VALIDITY])
 
 
+def fill_columns(held: DataFrame, columns: StructType) -> DataFrame:
+    """Rows of an earlier snapshot with NULL in the columns that came after it."""
+    names = {name.lower() for name in held.columns}
+    later = [field for field in columns.fields if field.name.lower() not in names]
+    return held.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in later))
+
+
 def find_versions(rows: DataFrame, current: DataFrame, history: History) -> tuple[DataFrame, DataFrame]:
     """The versions to insert, with their validity, and those that end, with when they do.
 

@@ -22,7 +22,7 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: 
         latest = merging.find_latest(rows, options.key, options.order_by)
         applied = latest.count()
         _merge(stage, options, latest, merging.format_merge(stage.name(table), _name_view(stage), options.key))
-        written = stage.look(table, opened.base)
+        written = stage.look_after(opened)
         check_merged(written, applied, "inserted", "updated")
         return written, good - applied
     if options.mode is Mode.scd2:
@@ -31,7 +31,7 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: 
         stage.overwrite_partitions(table, rows)
     else:
         stage.append(table, rows)
-    written = stage.look(table, opened.base)
+    written = stage.look_after(opened)
     check_count(written, good)
     return written, 0
 
@@ -40,12 +40,13 @@ def _write_versions(stage: Stage, options: IngestOptions, opened: Staged, checke
     table, history = options.table, versions.History(checked.columns, options.key, options.order_by or "")
     # Spark 4.1 finds no plan for a view that reads the table it is merged into, unless a snapshot is named.
     held = stage.spark.read.option("versionAsOf", opened.head).table(quote_ident(stage.catalog, table))
-    current = held.where(versions.CURRENT)
-    inserted, ended = versions.find_versions(checked.good(), current, history)
+    rows = checked.good()
+    current = versions.fill_columns(held.where(versions.CURRENT), rows.schema)
+    inserted, ended = versions.find_versions(rows, current, history)
     applied = inserted.count()
     source = versions.format_source(inserted, ended, options.key)
     _merge(stage, options, source, versions.format_merge(stage.name(table), _name_view(stage), history))
-    written = stage.look(table, opened.base)
+    written = stage.look_after(opened)
     check_merged(written, applied, "inserted")
     return written, good - applied
 

@@ -9,13 +9,11 @@ from importlib.metadata import version as read_version
 import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duckicelake.errors import CatalogError, CommitFailed
-from duckicelake.pipeline.ingest.job import Desk, explain
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, explain
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look, quote
@@ -139,7 +137,7 @@ class Looker:
             raise CommitFailed(f"others changed it during each of {ATTEMPTS} looks; name a --snapshot")
         except CatalogError as error:
             return replace(finding, message=error.message)
-        except (PySparkException, Py4JJavaError) as error:
+        except SPARK_FAILURES as error:
             return replace(finding, message=explain(error))
         except (duckdb.Error, pa.ArrowException) as error:
             return replace(finding, message=f"DuckDB: {error}")

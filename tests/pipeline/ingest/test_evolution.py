@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duckicelake.pipeline.ingest.evolution import EvolutionRefused, fits, is_promotion, plan_evolution
+from duckicelake.pipeline.ingest.evolution import EvolutionRefused, adopt, fits, is_promotion, plan_evolution
 from duckicelake.pipeline.ingest.options import Evolve
 
 TYPES: list[DataType] = [
@@ -93,6 +93,23 @@ def test_lists_and_maps_are_not_changed_inside() -> None:
         plan(ArrayType(IntegerType()), ArrayType(LongType()))
     with pytest.raises(EvolutionRefused, match=r"column c\.value"):
         plan(MapType(StringType(), IntegerType()), MapType(StringType(), LongType()))
+
+
+def test_text_takes_the_types_of_the_table() -> None:
+    """Fields that it does not know stay, at any depth, so that they are refused or added; those that the files lack are NULL."""
+    target = columns(a=LongType(), s=columns(x=LongType(), z=StringType()), l=ArrayType(columns(x=LongType())))
+    found = columns(A=IntegerType(), s=columns(x=StringType(), y=DoubleType()), l=ArrayType(columns(x=IntegerType())), n=StringType())
+    adopted = adopt(found, target, Evolve.fail)
+    expected = columns(A=LongType(), s=columns(x=LongType(), y=DoubleType(), z=StringType()), l=target["l"].dataType, n=StringType())
+    assert adopted == expected
+    assert [str(change) for change in plan_evolution(target, adopted, Evolve.add)] == ["add s.y double", "add n string"]
+    with pytest.raises(EvolutionRefused, match=r"column s\.y is not in the table"):
+        plan_evolution(target, adopted, Evolve.fail)
+    deep = adopt(columns(l=ArrayType(columns(y=LongType()))), target, Evolve.add)
+    with pytest.raises(EvolutionRefused, match="what is inside lists"):
+        plan_evolution(target, deep, Evolve.add)
+    assert adopt(columns(c=LongType()), columns(c=IntegerType()), Evolve.widen) == columns(c=LongType())
+    assert adopt(found, None, Evolve.fail) == found
 
 
 def test_a_column_that_must_have_values_must_be_in_the_files() -> None:

@@ -1,23 +1,27 @@
 """The parts of `ingest` that need no Spark."""
 
 import json
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable, Unsupported
-from duckicelake.pipeline.ingest.job import explain
+from duckicelake.pipeline.ingest.job import check_pair, check_target, explain
 from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, find_format, read_pairs
 from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
-from duckicelake.pipeline.ingest.source import SourceFile, choose_format
+from duckicelake.pipeline.ingest.rows import ends_at_lines
+from duckicelake.pipeline.ingest.source import SourceFile, choose_format, choose_reading, find_path_columns
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_run_id
+from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.ingest.writing import check_count, check_merged
 from duckicelake.pipeline.objects import open_objects
-from duckicelake.pipeline.rest import Ident, Rest, open_rest, parse_ident
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.rest import Ident, Rest, TableHead, open_rest, parse_ident
+from duckicelake.pipeline.spark import RestCatalog, end_process
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
 
@@ -73,6 +77,45 @@ def test_silence_is_not_taken_for_a_refusal() -> None:
     rest = Rest("http://127.0.0.1:1/v1/lake", NOBODY)
     with pytest.raises(CommitStateUnknown):
         commit_once(lambda: rest, [STAGED.format_change()], lambda: False, patience=0.0)
+
+
+@dataclass
+class LostAnswers:
+    """A catalog that takes a commit, says nothing of it, and then cannot be reached: its first connection is a real one to nobody."""
+
+    tries: int = 0
+
+    def connect(self) -> Rest:
+        """The first connection stands; the others are refused."""
+        self.tries += 1
+        return Rest("http://127.0.0.1:1/v1/lake", NOBODY) if self.tries == 1 else open_rest(NOBODY)
+
+
+def test_who_cannot_ask_again_knows_nothing() -> None:
+    """Once a request was sent, only a conflict says that it was not done; before, a refusal is one."""
+    answers = LostAnswers()
+    with pytest.raises(CommitStateUnknown):
+        commit_once(answers.connect, [STAGED.format_change()], lambda: False, patience=0.2)
+    assert answers.tries > 1
+    with pytest.raises(ServiceUnavailable):
+        commit_once(lambda: open_rest(NOBODY), [STAGED.format_change()], lambda: False)
+
+
+def test_a_ledger_whose_table_is_gone_is_no_reason_to_do_nothing() -> None:
+    """It says what to do; a ledger of nothing, which a killed run left, is none."""
+    with pytest.raises(BadRequest, match="raw.t is gone and raw.t__ingested is there.*drop it too"):
+        check_pair(STAGED.ident, None, 7)
+    check_pair(STAGED.ident, None, None)
+    check_pair(STAGED.ident, TableHead("u", {}, {}), 7)
+
+
+def test_a_new_table_may_lack_its_order() -> None:
+    """A run that was killed made it; with rows or another order it is somebody's."""
+    options = IngestOptions("x", STAGED.ident, sort_by=parse_order("id"))
+    check_target(TableHead("u", {}, {}), options)
+    for head in (TableHead("u", {"main": 1}, {}), TableHead("u", {}, {}, order=("identity(x) asc",))):
+        with pytest.raises(BadRequest, match="alter it yourself"):
+            check_target(head, options)
 
 
 def test_a_conflict_is_asked_of_the_ledger(served: Served) -> None:
@@ -150,3 +193,45 @@ def test_javas_traces_are_left_out() -> None:
     """What is wrong is said first, and by the last cause."""
     trace = "[FAILED] cannot read\n\tat a.b.C\nmore\nand\nstill\nmuch\nCaused by: x: one\n\tat d\nCaused by: y: two\n"
     assert explain(RuntimeError(trace)) == "[FAILED] cannot read\nmore\nand\nstill\nCaused by: y: two"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mode", "pathGlobFilter", "modifiedBefore", "modifiedAfter", "ignoreCorruptFiles", "ignoreMissingFiles", "RECURSIVEFILELOOKUP"],
+)
+def test_options_that_would_let_the_ledger_lie_are_refused(name: str) -> None:
+    """Each would take other files, or fewer rows, than the ledger says."""
+    with pytest.raises(BadRequest, match=f"--option {name} is set by the job itself"):
+        choose_reading(Format.json, [], {name: "x"})
+
+
+def test_given_options_win_over_ours() -> None:
+    """Under whichever of its names; CSV doubles its quotes unless told otherwise."""
+    files = [SourceFile("file:/a.csv", 1, 1)]
+    ours = choose_reading(Format.csv, files, {})
+    assert (ours["sep"], ours["escape"], ours["header"], ours["enforceSchema"]) == (",", '"', "true", "false")
+    assert choose_reading(Format.csv, [SourceFile("file:/a.tsv", 1, 1)], {})["sep"] == "\t"
+    given = choose_reading(Format.csv, files, {"Delimiter": ";", "HEADER": "false", "Escape": "x"})
+    assert {"sep", "header", "escape", "enforceSchema"}.isdisjoint(given)
+    assert given["Delimiter"] == ";"
+    assert choose_reading(Format.json, files, {"a": "b"}) == {"a": "b"}
+
+
+def test_a_line_is_looked_at_only_where_it_must_end_a_row() -> None:
+    """Not with other quotes or escapes, nor where Spark reads on after the line."""
+    for given, expected in (({}, True), ({"quote": "'"}, False), ({"multiline": "TRUE"}, False), ({"escape": "\\"}, False)):
+        assert ends_at_lines(Format.csv, choose_reading(Format.csv, [], given)) is expected, given
+    assert not ends_at_lines(Format.json, {})
+
+
+def test_names_in_paths_are_columns() -> None:
+    """Those of folders, and not of files."""
+    assert find_path_columns(["day=1/city=x/a.csv", "day=2/b=c.csv"]) == ("day", "city")
+    assert find_path_columns(["a=b.csv"]) == ()
+
+
+def test_a_process_that_does_not_end_is_killed() -> None:
+    """After a while; what was done stays done."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        end_process(process, 0.05)
+        assert process.returncode < 0

@@ -34,6 +34,21 @@ def test_bad_json_goes_to_the_quarantine(mill: Mill) -> None:
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (4, 2, 2)
     assert mill.rows() == [(1, {"x": 1.5}), (2, None)]
     assert mill.rows("trips__quarantine", "raw") == [("nothing",), ('{"id":"one"}',)]
+    mill.write("b.jsonl", '{"id":3,"spot":{"y":2}}\n')
+    with pytest.raises(EvolutionRefused, match=r"column spot\.y is not in the table"):
+        mill.run()
+    assert mill.run(evolve=Evolve.add).rows_out == 1
+    assert mill.rows() == [(1, {"x": 1.5, "y": None}), (2, None), (3, {"x": None, "y": 2})]
+
+
+def test_quoted_values_are_read_as_they_are(mill: Mill) -> None:
+    """Doubled quotes, backslashes, line breaks where Spark is told of them; empty is not NULL; a column of the path is asked for."""
+    path = mill.write("city=x/a.csv", 'id,name\n1,"say ""hi"""\n2,"C:\\d\\"\n3,""\n4,\n5,"two\nlines"\n')
+    with pytest.raises(BadRequest, match="column city of the paths"):
+        mill.run(schema="id BIGINT, name STRING", reading={"multiLine": "true"})
+    path.rename(mill.folder / "a.csv")
+    assert mill.run(schema="id BIGINT, name STRING", reading={"multiLine": "true"}).rows_quarantined == 0
+    assert mill.rows() == [(1, 'say "hi"'), (2, "C:\\d\\"), (3, ""), (4, None), (5, "two\nlines")]
 
 
 def test_a_file_without_good_rows_is_taken_too(mill: Mill) -> None:
@@ -90,6 +105,7 @@ def test_an_int_becomes_a_bigint(mill: Mill) -> None:
     [
         pytest.param("a.parquet", b"PAR1 is cut off", "a.parquet", id="cut off"),
         pytest.param("a.csv", "id,name\n1,ł\n".encode("utf-16"), "a.csv is not in UTF-8", id="encoding"),
+        pytest.param("a.csv", b'id,name\n1,"two\nlines"\n', "odd number of quotes: '1,\"two'.*--option multiLine=true", id="line break"),
         pytest.param("a.txt", b"hello", "does not say by its name what it is", id="unknown"),
     ],
 )
@@ -164,6 +180,9 @@ def test_partitions_are_overwritten(mill: Mill) -> None:
     assert done.rows_out == 3
     assert mill.rows() == [(1, "x"), (2, "y"), (3, "y"), (4, "y")]
     assert mill.find_summary("trips")["duckicelake.run-id"] == done.run_id
+    mill.write("d.csv", "id,city\nbad,y\n")
+    assert mill.run(mode=Mode.overwrite_partitions, **shape).rows_quarantined == 1
+    assert len(mill.rows()) == 4
     with pytest.raises(BadRequest, match="no partitions"):
         mill.run(mode=Mode.overwrite_partitions, table=TABLE.beside("_2"))
 
@@ -219,6 +238,9 @@ def test_versions_say_when_they_held(mill: Mill) -> None:
         (4, "n", "01", None, True),
     ]
     assert mill.rows(columns=shown) == expected
+    mill.write("new.csv", "id,name,at,more\n4,n,2026-02-01,m\n")
+    assert mill.run(**options, evolve=Evolve.add).rows_out == 1
+    expected[-1:] = [(4, "n", "01", "02", False), (4, "n", "02", None, True)]
     mill.write("c.csv", "id,name,at\n2,late,2026-05-15\n")
     with pytest.raises(BadRequest, match=r"the rows of id = 2 hold from the same at or from before"):
         mill.run(**options)

@@ -37,6 +37,7 @@ def test_the_command_compares_and_reports(served: Served, tmp_path: Path) -> Non
         pytest.param(["--snapshot", "7"], 2, "--snapshot needs one table", id="snapshot"),
         pytest.param(["--conf", "x"], 2, "no NAME=VALUE", id="conf"),
         pytest.param(["--examples", "many"], 2, "examples", id="option"),
+        pytest.param(["--report", "none/r.json"], 3, "--report none/r.json: no file", id="report"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(tmp_path: Path, arguments: list[str], status: int, message: str) -> None:
@@ -52,3 +53,18 @@ def test_a_silent_catalog_is_no_difference(served: Served, tmp_path: Path) -> No
     assert done.status == 3, done.err
     assert "no catalog answers at 127.0.0.1:1" in done.err
     assert json.loads((tmp_path / "r.json").read_text())["status"] == "could-not-look"
+
+
+@pytest.mark.parametrize("obstacle", ["postgres", "java"])
+def test_what_is_no_comparison_is_no_difference(served: Served, tmp_path: Path, obstacle: str) -> None:
+    """No Postgres, no Java: status 3, and a message instead of a trace."""
+    settings = settings_for(served.lake, port=str(served.server.port))
+    if obstacle == "postgres":
+        settings |= {"DUCKICELAKE_POSTGRES_DSN": "postgresql://127.0.0.1:1/none?connect_timeout=2"}
+    else:
+        (tmp_path / "file").touch()
+        settings |= {"JAVA_HOME": "", "PATH": "", "XDG_CACHE_HOME": str(tmp_path / "file")}
+    done = run(tmp_path, "pipeline", "verify", settings=settings)
+    assert done.status == 3, done.err
+    assert "Traceback" not in done.err
+    assert "duckicelake: " in done.err

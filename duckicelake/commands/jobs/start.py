@@ -1,0 +1,76 @@
+"""How a job's command begins and ends: what is wrong with the call is said before Spark is imported."""
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from duckicelake.backends.home import Home
+from duckicelake.commands.facts import Facts
+from duckicelake.errors import BadRequest
+
+FAILED, MISUSED, UNKNOWN = 1, 2, 3
+"""The statuses for the shell; `verify` has 1 for a difference alone, so all that goes wrong there is unknown."""
+
+Find = Callable[[], tuple[Facts, Home]]
+_NO_SPARK = "Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'"
+
+
+def start_ingest(given: Mapping[str, Any], find: Find) -> int:
+    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    if find_spec("pyspark") is None:
+        return complain(_NO_SPARK, FAILED)
+    from duckicelake.commands.jobs.ingest import read_call, report_ingest  # noqa: PLC0415  PySpark is an extra
+
+    try:
+        check_report(given["report"])
+        call = read_call(given)
+    except BadRequest as error:
+        return complain(error.message, MISUSED)
+    return report_ingest(call, find)
+
+
+def start_verify(given: Mapping[str, Any], find: Find) -> int:
+    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    if find_spec("pyspark") is None:
+        return complain(_NO_SPARK, UNKNOWN)
+    from duckicelake.commands.jobs.verify import read_call, report_verify  # noqa: PLC0415  PySpark is an extra
+
+    try:
+        call = read_call(given)
+    except BadRequest as error:
+        return complain(error.message, MISUSED)
+    try:
+        check_report(call.report)
+    except BadRequest as error:
+        return complain(error.message, UNKNOWN)
+    return report_verify(call, find)
+
+
+def complain(message: str, status: int) -> int:
+    """Say what is wrong; the status is returned."""
+    Console(stderr=True).print(f"duckicelake: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return status
+
+
+def check_report(report: Path | None) -> None:
+    """Raises: BadRequest: no file can be written there; nothing is written to see it."""
+    if report is None:
+        return
+    place = report if report.exists() else report.parent
+    if report.is_dir() or not (report.exists() or place.is_dir()) or not os.access(place, os.W_OK):
+        raise BadRequest(f"--report {report}: no file can be written there")
+
+
+def write_report(report: Path | None, text: str) -> bool:
+    """Write a report, if one is asked for; whether that went well."""
+    try:
+        if report is not None:
+            report.write_text(text, "utf-8")
+    except OSError as error:
+        complain(f"--report {report} was not written: {error}", FAILED)
+        return False
+    return True
