@@ -19,6 +19,9 @@ from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spar
 
 _LOG = logging.getLogger("spark")
 
+CALM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""Short queries never earn back what Java's second compiler costs."""
+
 
 class SparkRefused(AssertionError):
     """Spark did not answer a query."""
@@ -72,5 +75,5 @@ def jar_cache() -> Path:
 @contextmanager
 def start_spark(scratch: Path) -> Generator[Spark]:
     """The session, until the end of the block; its Java process ends with it."""
-    with spark_session(SparkPlan(cache=jar_cache(), scratch=scratch), os.environ, _LOG.warning) as session:
+    with spark_session(SparkPlan(cache=jar_cache(), scratch=scratch, conf=CALM), os.environ, _LOG.warning) as session:
         yield Spark(session)

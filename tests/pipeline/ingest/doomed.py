@@ -18,7 +18,7 @@ from duckicelake.pipeline.rest import open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 from tests.support.commands import environment
 from tests.support.shared_stack import ROOT
-from tests.support.spark import jar_cache
+from tests.support.spark import CALM, jar_cache
 from tests.support.waiting import wait_for
 
 SECONDS = 180
@@ -71,7 +71,7 @@ def main(doom: Doom) -> None:
     options = IngestOptions(source=doom.source, table=parse_ident(doom.table), mode=Mode(doom.mode), key=key)
     with (
         tempfile.TemporaryDirectory() as scratch,
-        spark_session(SparkPlan(jar_cache(), Path(scratch)), os.environ, lambda _: None) as spark,
+        spark_session(SparkPlan(jar_cache(), Path(scratch), conf=CALM), os.environ, lambda _: None) as spark,
     ):
         add_catalog(spark, "lake", catalog)
         ingest(Desk(spark, "lake", lambda: open_rest(catalog), tell), options)
