@@ -42,8 +42,9 @@ FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a request does to its table: a step for each lake snapshot, and notes that need none."""
+    """What a request does to its table: a step for each lake snapshot, and notes that need none; where the table is then."""
 
+    location: str
     steps: Sequence[TableStep]
     notes: Sequence[NewRow] = ()
 
@@ -101,7 +102,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
         planned = replace(planned, sequence_base=commit.head.snapshot_id)
     writer = FileWriter(commit, ids, planned, base.grounds)
     steps = add_snapshots(writer, first, base)
-    return TablePlan(steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
+    return TablePlan(location, steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
 
 
 def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: LiveRows) -> TablePlan:
@@ -132,7 +133,7 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     is_step = bool(first.changes or planned.added or base.move)
     steps = add_snapshots(writer, first, base) if is_step else []
     moved = [] if base.move is None else keep_main(table_id, base.move, notes.refs)
-    return TablePlan(steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])
+    return TablePlan(new.location, steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])
 
 
 def _renumber(step: TableStep, note: ChangedTableNote) -> None:
