@@ -36,7 +36,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            self._find_bearer(scope)
+            scope["bearer"] = await self._find_bearer(scope)
         except CatalogError as error:
             await self._refuse(error, scope, receive, send)
             return
@@ -51,7 +51,9 @@ class Guard:
         await self._app(scope, receive, send)
 
     async def _find_session(self, scope: Scope) -> Session:
-        bearer = self._find_bearer(scope)
+        bearer: Bearer = scope["bearer"]
+        if time.time() >= bearer.session.expires_at_s:
+            bearer = await self._find_bearer(scope)
         prefix = find_prefix(scope["raw_path"])
         policy = await self._find_policy(prefix)
         if bearer.origin:
@@ -70,11 +72,15 @@ class Guard:
         lake = self._door.lakes.get(lake_name)
         return None if lake is None or lake.rules is None else await lake.rules.find()
 
-    def _find_bearer(self, scope: Scope) -> Bearer:
+    async def _find_bearer(self, scope: Scope) -> Bearer:
         told = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(told) != 1 or told[0][: len(BEARER)].lower() != BEARER:
             raise NotAuthorized("The request has no token, or more than one; ask POST /v1/oauth/tokens for one.")
-        return self._accounts.find_bearer(told[0][len(BEARER) :].strip(), time.time())
+        token, now_s, issuers = told[0][len(BEARER) :].strip(), time.time(), self._door.issuers
+        if issuers is None:
+            return self._accounts.find_bearer(token, now_s)
+        known = self._accounts.bearers.find(token, now_s)
+        return known or await issuers.find_bearer(token, now_s) or self._accounts.find_bearer(token, now_s)
 
     async def _refuse(self, error: CatalogError, scope: Scope, receive: Receive, send: Send) -> None:
         note_error(self._door, scope, error)
