@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.issuers import Issuer, check_issuer
 from duckicelake.access.issuing import Accounts
+from duckicelake.access.pace import Pace
 from duckicelake.access.token_keys import Signer, make_signer
 from duckicelake.catalog.health import Rounds
 from duckicelake.catalog.record.trail import Trail
@@ -37,7 +38,14 @@ def build_app(settings: Settings) -> ASGIApp:
     """
     accounts = open_accounts(settings)
     issuers = None if accounts is None or not settings.oidc_issuers else Issuers(read_issuers(settings), accounts.bearers)
-    door = Door(TableCache(settings.cache_max), Metrics(), accounts, body_timeout_s=settings.body_timeout_s, issuers=issuers)
+    door = Door(
+        TableCache(settings.cache_max),
+        Metrics(),
+        accounts,
+        body_timeout_s=settings.body_timeout_s,
+        issuers=issuers,
+        pace=Pace(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
+    )
     return build_web(door, build_lifespan(settings, door))
 
 

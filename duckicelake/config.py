@@ -152,6 +152,8 @@ class Settings(BaseSettings):
     token_key_files: tuple[Path, ...] = ()
     oidc_issuers: tuple[IssuerSettings, ...] = ()
     token_lifetime_s: int = Field(3600, ge=60, le=86_400)
+    requests_per_s: float = Field(0.0, ge=0, le=1e6)
+    requests_burst: int = Field(100, ge=1, le=1_000_000)
     audit_days: int = Field(90, ge=1, le=36_500)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -180,6 +182,8 @@ class Settings(BaseSettings):
             raise ValueError("oauth_clients are named, and nobody has to be one of them; set require_auth too")
         if self.oidc_issuers and not self.require_auth:
             raise ValueError("oidc_issuers are named, and nobody has to show a token; set require_auth too")
+        if self.requests_per_s and not self.require_auth:
+            raise ValueError("requests_per_s is what each principal may ask for, and nobody has to be one; set require_auth too")
         for field in ("name", "issuer"):
             if len({getattr(issuer, field) for issuer in self.oidc_issuers}) < len(self.oidc_issuers):
                 raise ValueError(f"oidc_issuers: two of them have one {field}")

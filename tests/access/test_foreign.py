@@ -83,8 +83,10 @@ def test_a_token_of_the_issuer_is_its_principals() -> None:
         pytest.param({"exp": float("inf")}, {}, id="end at infinity"),
         pytest.param({"iat": None}, {}, id="never issued"),
         pytest.param({"iat": NOW + 61}, {}, id="issued in the future"),
+        pytest.param({"iat": NOW + 61, "nbf": NOW}, {}, id="issued in the future for now"),
         pytest.param({"nbf": NOW + 61}, {}, id="not yet"),
         pytest.param({"nbf": "soon"}, {}, id="begin in words"),
+        pytest.param({"nbf": True}, {}, id="begin as a truth"),
         pytest.param({"azp": 1}, {}, id="odd party"),
         pytest.param({"sub": None}, {}, id="nobody"),
         pytest.param({"sub": ""}, {}, id="empty name"),
@@ -143,6 +145,15 @@ def test_what_must_be_understood_and_is_not_is_refused() -> None:
     token = jwt.encode(CLAIMS, private, "RS256", headers={"kid": "one", "crit": ["exp"], "exp": 1})
     with pytest.raises(NotAuthorized):
         read(token.encode())
+
+
+def test_a_token_of_another_issuer_is_not_this_ones() -> None:
+    """Though its key signed it: several may share one."""
+    token = sign({"iss": "https://other.example.org"})
+    unproven = peek(token)
+    assert unproven is not None
+    with pytest.raises(NotAuthorized):
+        read_foreign(ISSUER, KEYS, unproven, token, NOW)
 
 
 def test_clocks_may_differ_as_much_as_settings_say() -> None:

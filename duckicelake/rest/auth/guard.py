@@ -1,5 +1,6 @@
 """The guard: no request gets further without a token, but for the few paths that are everybody's."""
 
+import math
 import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -7,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duckicelake.access.issuing import GONE, Accounts
 from duckicelake.access.policy import Policy
 from duckicelake.access.sessions import Bearer, Session
-from duckicelake.errors import CatalogError, NotAuthorized
+from duckicelake.errors import CatalogError, NotAuthorized, TooManyRequests
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
 from duckicelake.rest.auth.record import find_operation, find_prefix, note_error
 from duckicelake.rest.door import Door
@@ -36,7 +37,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            scope["bearer"] = await self._find_bearer(scope)
+            scope["bearer"] = bearer = await self._find_bearer(scope)
+            self._check_pace(bearer)
         except CatalogError as error:
             await self._refuse(error, scope, receive, send)
             return
@@ -81,6 +83,12 @@ class Guard:
             return self._accounts.find_bearer(token, now_s)
         known = self._accounts.bearers.find(token, now_s)
         return known or await issuers.find_bearer(token, now_s) or self._accounts.find_bearer(token, now_s)
+
+    def _check_pace(self, bearer: Bearer) -> None:
+        pace, name = self._door.pace, bearer.session.client_id
+        wait_s = 0.0 if pace is None else pace.take((bearer.origin, name), time.monotonic())
+        if wait_s:
+            raise TooManyRequests(f"The principal {name!r} asks too often; nothing was done. Come again later.", math.ceil(wait_s))
 
     async def _refuse(self, error: CatalogError, scope: Scope, receive: Receive, send: Send) -> None:
         note_error(self._door, scope, error)

@@ -16,6 +16,9 @@ from duckicelake.rest.auth.oidc.fetching import FETCH_S
 FRESH_S = 300.0
 """How long keys are taken as they are; after that they are still good while somebody fetches them anew."""
 
+OVERDUE_S = 2 * FRESH_S
+"""After that their issuer is waited for, unless it was away when it was last asked: nobody may have come for hours."""
+
 KEPT_S = 12 * 3600.0
 """How long keys are good for when their issuer is away."""
 
@@ -39,6 +42,7 @@ class KeyRing:
         self._fetched_at_s = self._tried_at_s = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
         self._waiting_count = 0
+        self._is_away = False
         self._log = logging.getLogger("duckicelake.issuers")
 
     async def find(self, key_id: str | None) -> KeySet:
@@ -47,7 +51,7 @@ class KeyRing:
         Raises: ServiceUnavailable: none are known
         """
         keys = self._find_kept()
-        if keys is not None and keys.has(key_id):
+        if keys is not None and keys.has(key_id) and (self._is_away or self._clock() < self._fetched_at_s + OVERDUE_S):
             if self._clock() >= self._fetched_at_s + FRESH_S:
                 self.begin()
             return keys
@@ -83,17 +87,19 @@ class KeyRing:
     async def _wait(self, fetching: asyncio.Task[None]) -> None:
         self._waiting_count += 1
         try:
-            await asyncio.wait([fetching], timeout=FETCH_S)
+            done, _ = await asyncio.wait([fetching], timeout=FETCH_S)
+            self._is_away = self._is_away or not done
         finally:
             self._waiting_count -= 1
 
     async def _fetch_anew(self) -> None:
         try:
             self._keys = await asyncio.to_thread(self._fetch, self.issuer)
-            self._fetched_at_s = self._clock()
+            self._fetched_at_s, self._is_away = self._clock(), False
             self.fetched_count += 1
         except CatalogError as error:
             self.failed_count += 1
+            self._is_away = True
             self._log.warning("%s", error.message)
         finally:
             self._fetching = None

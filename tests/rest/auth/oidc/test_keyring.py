@@ -10,7 +10,7 @@ import pytest
 from duckicelake.access.issuers import Issuer
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.rest.auth.oidc.fetching import fetch_keys
-from duckicelake.rest.auth.oidc.keyring import APART_S, FRESH_S, KEPT_S, MOST_WAITING, KeyRing
+from duckicelake.rest.auth.oidc.keyring import APART_S, FRESH_S, KEPT_S, MOST_WAITING, OVERDUE_S, KeyRing
 from tests.support.oidc.provider import DISCOVERY, KEYS
 from tests.support.oidc.running import AUDIENCE, NAME, Issuing
 
@@ -92,6 +92,26 @@ def test_keys_are_fetched_again_while_the_old_ones_serve(issuer: Issuing) -> Non
         assert await ring.knows("key-1")
         await ring.settle()
         assert [await ring.knows(key_id) for key_id in ("key-1", "key-2")] == [False, True]
+
+    play(issuer, story)
+
+
+def test_a_server_that_nobody_asked_for_long_asks_first(issuer: Issuing) -> None:
+    """A key that was withdrawn meanwhile opens nothing; an issuer that is away is waited for once."""
+
+    async def story(ring: Ring) -> None:
+        assert await ring.knows("key-1")
+        issuer.rotate()
+        ring.now_s += OVERDUE_S
+        assert [await ring.knows(key_id) for key_id in ("key-1", "key-2")] == [False, True]
+        issuer.stop()
+        ring.now_s += OVERDUE_S
+        assert await ring.knows("key-2")
+        ring.now_s += APART_S
+        assert await ring.knows("key-2")
+        assert ring.ring.failed_count == 1
+        await ring.settle()
+        assert ring.ring.failed_count == 2
 
     play(issuer, story)
 
