@@ -86,7 +86,8 @@ class Answering(BaseHTTPRequestHandler):
             self.provider.silence.wait(60)
         other = self.provider.answers.get(path)
         if isinstance(other, dict) and "redirect" in other:
-            self.answer(302, {}, {"Location": other["redirect"]})
+            # what it says is right: only that it leads elsewhere is not
+            self.answer(302, self.provider.say(path), {"Location": other["redirect"]})
             return
         told = self.provider.say(path) if other is None else other
         self.answer(404 if told is None else 200, told)
