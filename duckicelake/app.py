@@ -11,14 +11,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from duckicelake.access.clients import parse_clients
+from duckicelake.access.issuers import Issuer, check_issuer
 from duckicelake.access.issuing import Accounts
+from duckicelake.access.pace import Pace
 from duckicelake.access.token_keys import Signer, make_signer
 from duckicelake.catalog.health import Rounds
 from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.rules.policies import read_policy
 from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_signer, with_vendor
-from duckicelake.config import LakeSettings, Settings, read_secret_file
+from duckicelake.config import IssuerSettings, LakeSettings, Settings, read_secret_file
 from duckicelake.lake.watch import Watch
+from duckicelake.rest.auth.oidc.issuers import Issuers
 from duckicelake.rest.auth.rules import Rules
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door, OpenLake
@@ -33,21 +36,56 @@ def build_app(settings: Settings) -> ASGIApp:
     It opens them when it starts and closes them when it stops. Neither needs Postgres or the object store to be
     up: until they are, `/readyz` says what is missing and requests are answered 503.
     """
-    door = Door(TableCache(settings.cache_max), Metrics(), open_accounts(settings), body_timeout_s=settings.body_timeout_s)
+    accounts = open_accounts(settings)
+    issuers = None if accounts is None or not settings.oidc_issuers else Issuers(read_issuers(settings), accounts.bearers)
+    door = Door(
+        TableCache(settings.cache_max),
+        Metrics(),
+        accounts,
+        body_timeout_s=settings.body_timeout_s,
+        issuers=issuers,
+        pace=Pace(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
+    )
     return build_web(door, build_lifespan(settings, door))
 
 
 def open_accounts(settings: Settings) -> Accounts | None:
     """Return the clients that may ask for tokens; None when nobody has to say who they are.
 
-    Raises: BadClients, BadKey, SettingsError: what is configured cannot be used
+    Raises: BadClients, BadKey, BadIssuer, SettingsError: what is configured cannot be used
     """
     if not settings.require_auth:
         return None
+    read_issuers(settings)
     told = [] if settings.oauth_clients is None else [settings.oauth_clients.get_secret_value()]
     if settings.oauth_clients_file is not None:
         told.append(read_secret_file(settings.oauth_clients_file))
     return Accounts(parse_clients("\n".join(told)), open_signer(settings), settings.token_lifetime_s)
+
+
+def read_issuers(settings: Settings) -> list[Issuer]:
+    """Return the issuers whose tokens are believed. Raises: BadIssuer, SettingsError."""
+    return [read_issuer(told) for told in settings.oidc_issuers]
+
+
+def read_issuer(told: IssuerSettings) -> Issuer:
+    """Return an issuer as settings name it. Raises: BadIssuer, SettingsError."""
+    if told.ca_file is not None:
+        read_secret_file(told.ca_file)
+    issuer = Issuer(
+        name=told.name,
+        url=told.issuer,
+        audience=told.audience,
+        algorithms=frozenset(told.algorithms),
+        principal_claim=told.principal_claim,
+        roles_claim=told.roles_claim or "",
+        roles=told.roles,
+        clients=frozenset(told.clients),
+        clock_skew_s=told.clock_skew_s,
+        ca_file=None if told.ca_file is None else str(told.ca_file),
+    )
+    check_issuer(issuer)
+    return issuer
 
 
 def open_signer(settings: Settings) -> Signer:
@@ -66,6 +104,9 @@ def build_lifespan(settings: Settings, door: Door) -> Lifespan:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as opened:
+            if door.issuers is not None:
+                door.issuers.begin()
+                opened.push_async_callback(door.issuers.close)
             for lake in settings.lakes():
                 found = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
                 rules = Rules(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None

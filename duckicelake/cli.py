@@ -311,7 +311,7 @@ def grants(warehouse: WarehouseOption = None, home: HomeOption = None, config: C
 
 def principal_add(
     name: str,
-    secret: Annotated[bool, typer.Option(help="Give it a secret; without one, settings say who it is.")] = True,
+    secret: Annotated[bool, typer.Option(help="Give it a secret; without one, settings or an issuer say who it is.")] = True,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,

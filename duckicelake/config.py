@@ -96,6 +96,23 @@ class LakeSection(BaseModel):
     vended_lifetime_s: VendedLifetime | None = None
 
 
+class IssuerSettings(BaseModel):
+    """One `[[oidc_issuers]]` table: an issuer of tokens, and how they are read. `access.issuers` says what each means, and checks it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    issuer: str
+    audience: str = Field(min_length=1)
+    algorithms: tuple[str, ...] = Field(("RS256", "ES256"), min_length=1)
+    principal_claim: str = Field("sub", min_length=1)
+    roles_claim: str | None = Field(None, min_length=1)
+    roles: dict[str, str] = Field(default_factory=dict[str, str])
+    clients: tuple[str, ...] = ()
+    clock_skew_s: int = Field(60, ge=0, le=300)
+    ca_file: Path | None = None
+
+
 class Settings(BaseSettings):
     """Everything that can be set. Without `postgres_dsn` and `lakes`, `serve` runs its own Postgres and S3."""
 
@@ -133,7 +150,10 @@ class Settings(BaseSettings):
     oauth_clients_file: Path | None = None
     token_keys: SecretStr | None = None
     token_key_files: tuple[Path, ...] = ()
+    oidc_issuers: tuple[IssuerSettings, ...] = ()
     token_lifetime_s: int = Field(3600, ge=60, le=86_400)
+    requests_per_s: float = Field(0.0, ge=0, le=1e6)
+    requests_burst: int = Field(100, ge=1, le=1_000_000)
     audit_days: int = Field(90, ge=1, le=36_500)
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -160,6 +180,13 @@ class Settings(BaseSettings):
         has_clients = self.oauth_clients is not None or self.oauth_clients_file is not None
         if has_clients and not self.require_auth:
             raise ValueError("oauth_clients are named, and nobody has to be one of them; set require_auth too")
+        if self.oidc_issuers and not self.require_auth:
+            raise ValueError("oidc_issuers are named, and nobody has to show a token; set require_auth too")
+        if self.requests_per_s and not self.require_auth:
+            raise ValueError("requests_per_s is what each principal may ask for, and nobody has to be one; set require_auth too")
+        for field in ("name", "issuer"):
+            if len({getattr(issuer, field) for issuer in self.oidc_issuers}) < len(self.oidc_issuers):
+                raise ValueError(f"oidc_issuers: two of them have one {field}")
         if any("*" in lake.allowed_locations for lake in self.lakes()) and self.require_auth:
             raise ValueError("allowed_locations opens everything, and require_auth keeps apart who may do what; name folders instead")
 
@@ -225,7 +252,9 @@ def read_settings(arguments: Mapping[str, Any]) -> Settings:
     except ValidationError as error:
         raise SettingsError("\n".join(_format_problem(problem["loc"], problem["msg"]) for problem in error.errors())) from error
     except PydanticSettingsError as error:
-        raise SettingsError(f"A setting cannot be read: {error}. DUCKICELAKE_LAKES is a JSON object.") from error
+        raise SettingsError(
+            f"A setting cannot be read: {error}. DUCKICELAKE_LAKES is a JSON object, settings of several values are JSON lists."
+        ) from error
 
 
 def read_secret_file(path: Path) -> str:

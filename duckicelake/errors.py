@@ -78,6 +78,14 @@ class Forbidden(CatalogError):
     """The client is known and has no right to this."""
 
 
+class TooManyRequests(CatalogError):
+    """The client is known and asks too often; nothing was done, and the same request may come again."""
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class CommitFailed(CatalogError):
     """A requirement does not hold any more; refresh and try again."""
 

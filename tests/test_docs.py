@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.config import list_setting_names
+from duckicelake.config import IssuerSettings, list_setting_names
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
+SECURITY = (ROOT / "docs" / "security.md").read_text()
 README = (ROOT / "README.md").read_text()
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)")
 
@@ -28,6 +29,12 @@ def test_every_setting_is_documented(name: str) -> None:
 def test_no_documented_setting_is_made_up() -> None:
     """The page names nothing that the server would refuse."""
     assert documented(SETTINGS) == set(list_setting_names())
+
+
+def test_every_setting_of_an_issuer_is_documented() -> None:
+    """In one table, which names no other."""
+    table = SECURITY.partition("| of an issuer |")[2].partition("\n\n")[0]
+    assert documented(table) == set(IssuerSettings.model_fields)
 
 
 @pytest.mark.parametrize("page", [Path("README.md"), *sorted(p.relative_to(ROOT) for p in (ROOT / "docs").rglob("*.md"))], ids=str)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
+from duckicelake.access.bearers import Bearers
 from duckicelake.access.clients import Client, SecretChecker
 from duckicelake.access.grants import ALL_GRANTS, NO_GRANTS, BadGrant, Grants, format_grants, parse_grants
 from duckicelake.access.policy import Policy
@@ -82,7 +83,10 @@ class Proof:
 
 
 class Accounts:
-    """The clients of one server, their tokens and sessions. Safe to share between threads."""
+    """The clients of one server, their tokens and sessions. Safe to share between threads.
+
+    `bearers`: those whose tokens were verified, of issuers too.
+    """
 
     def __init__(self, clients: Mapping[str, Client], signer: Signer, lifetime_s: int) -> None:
         self._clients = clients
@@ -91,7 +95,7 @@ class Accounts:
         self._checker = SecretChecker(clients, secrets.token_bytes(32))
         self._proven: dict[str, tuple[bytes, float, Client]] = {}
         self._failures: OrderedDict[Pair, list[float]] = OrderedDict()
-        self._bearers: dict[bytes, Bearer] = {}
+        self.bearers = Bearers()
         self._lock = Lock()
 
     def list_public_keys(self) -> list[Mapping[str, str]]:
@@ -107,17 +111,13 @@ class Accounts:
 
         Raises: NotAuthorized: it is worth nothing (any more)
         """
-        bearer = self._bearers.get(token)
-        if bearer is not None and now_s < bearer.session.expires_at_s:
-            return bearer
+        known = self.bearers.find(token, now_s)
+        if known is not None:
+            return known
         claims = read_token(self._signer, token, now_s)
         client, scope = self._read_client(claims), _read_scope_of(claims)
         grants = client.grants if scope is None else client.grants.within(scope)
-        bearer = Bearer(Session(claims.client_id, grants, claims.expires_at_s), scope, claims.origin)
-        if len(self._bearers) >= MOST_KEPT:
-            self._bearers.clear()
-        self._bearers[token] = bearer
-        return bearer
+        return self.bearers.keep(token, Bearer(Session(claims.client_id, grants, claims.expires_at_s), scope, claims.origin))
 
     def is_quick(self, request: TokenRequest, now_s: float, policies: Policies = NO_POLICIES) -> bool:
         """Tell whether the request's secret was proven lately, or there is none, so that answering takes no time."""

@@ -1,12 +1,13 @@
 """Who is known in one lake and what they hold there, as of one moment; and how privileges and what they are on are written.
 
-Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`)
+Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`).
+Who is named by an issuer of tokens is `<issuer>:<name>`: no name of settings or of a lake's own has a colon.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from duckicelake.access.clients import Client
 from duckicelake.access.grants import BROKEN_ESCAPE, BadGrant, Grants, Levels, Rights, fold_levels, format_name
@@ -23,6 +24,9 @@ PRIVILEGES: Mapping[str, Rights] = {
 }
 NAME = re.compile(r"[!-+./-9;-{}~-]{1,128}")
 ROLE_PREFIX = "role:"
+ISSUER = re.compile(r"(?!role$)[a-z][a-z0-9_-]{0,31}")
+SAFE_OUTSIDE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
+LONGEST_OUTSIDE = 512
 ON_OBJECTS = frozenset(PRIVILEGES) - {"create"}
 
 
@@ -61,14 +65,25 @@ NOTHING = Held()
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The accounts that a lake keeps, by their ids, and what each principal holds, itself and by its roles."""
+    """The accounts that a lake keeps, by their ids, what each principal holds, itself and by its roles, and what each role does."""
 
     accounts: Mapping[str, Client] = field(default_factory=dict[str, Client])
     held: Mapping[str, Held] = field(default_factory=dict[str, Held])
+    roles: Mapping[str, Held] = field(default_factory=dict[str, Held])
 
-    def find_held(self, client_id: str) -> Held:
-        """Return what a principal holds."""
-        return self.held.get(client_id, NOTHING)
+    def find_held(self, client_id: str, roles: Iterable[str] = ()) -> Held:
+        """Return what a principal holds, by roles too that its token names; those that the lake has not give nothing."""
+        named = [self.roles[role] for role in roles if role in self.roles]
+        return join_held(self.held.get(client_id, NOTHING), *named) if named else self.held.get(client_id, NOTHING)
+
+
+def join_held(*each: Held) -> Held:
+    """Return all that any of them hold."""
+    objects: dict[tuple[str, Levels], Rights] = {}
+    for held in each:
+        for key, rights in held.objects.items():
+            objects[key] = objects.get(key, Rights.NONE) | rights
+    return Held(Grants(tuple(grant for held in each for grant in held.grants.each)), objects)
 
 
 def parse_securable(text: str) -> Securable:
@@ -98,10 +113,35 @@ def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
 
 
 def parse_name(text: str, what: str) -> str:
-    """Return the name of a principal or role. Raises: BadGrant."""
+    """Return the name of a principal or role, in the one spelling it is known by. Raises: BadGrant."""
+    issuer, colon, told = text.partition(":")
+    if colon and ISSUER.fullmatch(issuer) and not BROKEN_ESCAPE.search(told):
+        try:
+            return format_outside(issuer, unquote(told, errors="strict"))
+        except UnicodeDecodeError as error:
+            raise BadGrant(f"The {what} {text[:100]!r} is not UTF-8 when its escapes are decoded.") from error
     if NAME.fullmatch(text) is None:
-        raise BadGrant(f"The {what} {text[:100]!r} has a name that is not of 1 to 128 printable ASCII characters without blanks, `,:|`.")
+        raise BadGrant(
+            f"The {what} {text[:100]!r} has a name that is not of 1 to 128 printable ASCII characters without blanks, `,:|`, "
+            "and is not `<issuer>:<name>` either."
+        )
     return text
+
+
+def format_outside(issuer: str, told: str) -> str:
+    """Return what a principal or role is called here that an issuer calls `told`; no two have the same name. Raises: BadGrant."""
+    try:
+        name = f"{issuer}:{quote(told, safe=SAFE_OUTSIDE, errors='strict')}"
+    except UnicodeEncodeError as error:
+        raise BadGrant(f"The issuer {issuer!r} tells a name that is no Unicode text.") from error
+    if not told or len(name) > LONGEST_OUTSIDE:
+        raise BadGrant(f"The issuer {issuer!r} tells a name that is empty, or longer than {LONGEST_OUTSIDE} characters when escaped.")
+    return name
+
+
+def is_outside(name: str) -> bool:
+    """Tell whether an issuer of tokens names somebody so."""
+    return ":" in name
 
 
 def parse_grantee(text: str) -> Grantee:

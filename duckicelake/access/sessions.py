@@ -18,7 +18,8 @@ class Session:
     """A principal while one of its tokens lives, or (`Bearer.within`) in one lake as of what was granted there at a moment.
 
     `objects`: rights on single tables and views. `lake_name`: the only lake where it is good for anything; empty: settings' rights
-    alone, in all of them. `decided` remembers the rights behind raw paths, to save decoding them.
+    alone, in all of them. `expires_at_s`: until then nobody looks at the token again. `decided` remembers the rights behind raw paths,
+    to save decoding them.
     """
 
     client_id: str
@@ -66,12 +67,13 @@ class Session:
 class Bearer:
     """Whose a token is. `session`: what settings let it do. `origin`: the lake that keeps its account, and its secret's number.
 
-    `scope`: what the token is good for, None: for all.
+    `scope`: what the token is good for, None: for all. `roles`: those that its issuer names, good for something where a lake has them.
     """
 
     session: Session
     scope: Grants | None = None
     origin: str = ""
+    roles: tuple[str, ...] = ()
     bound: dict[str, tuple[Policy, Session]] = field(default_factory=dict[str, tuple[Policy, Session]], compare=False, repr=False)
 
     @property
@@ -94,7 +96,7 @@ class Bearer:
         return session
 
     def _join(self, lake_name: str, policy: Policy) -> Session:
-        held, mine = policy.find_held(self.session.client_id), self.session
+        held, mine = policy.find_held(self.session.client_id, self.roles), self.session
         if self.scope is None:
             return Session(mine.client_id, join_grants(mine.grants, held.grants), mine.expires_at_s, held.objects, lake_name)
         more = held.grants.within(self.scope)

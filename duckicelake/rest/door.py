@@ -4,12 +4,14 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from duckicelake.access.issuing import Accounts
+from duckicelake.access.pace import Pace
 from duckicelake.access.policy import Policy
 from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchWarehouse
 from duckicelake.rest.auth.at import At
+from duckicelake.rest.auth.oidc.issuers import Issuers
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.params import decode_segment
@@ -64,7 +66,8 @@ class OpenLake:
 class Door:
     """The served lakes by prefix, empty until the server has started, and what all their requests share.
 
-    `accounts` None: nobody has to say who they are, and everybody may do everything.
+    `accounts` None: nobody has to say who they are, and everybody may do everything. `issuers`: whose tokens are believed too.
+    `pace`: how often each may ask, None: as often as it likes.
     `body_timeout_s`: how long the body of a request may take to come.
     """
 
@@ -73,6 +76,8 @@ class Door:
     accounts: Accounts | None = None
     lakes: dict[str, OpenLake] = field(default_factory=dict[str, OpenLake])
     body_timeout_s: float = 60.0
+    issuers: Issuers | None = None
+    pace: Pace | None = None
 
     def get_lake(self, prefix: str) -> OpenLake:
         """Return the lake of a path's prefix, still percent-encoded.

@@ -32,6 +32,7 @@ from duckicelake.errors import (
     NotServed,
     ServiceUnavailable,
     TableVanished,
+    TooManyRequests,
     Unprocessable,
     Unsupported,
 )
@@ -50,6 +51,7 @@ ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
     NamespaceNotEmpty: (409, "NamespaceNotEmptyException"),
     CommitFailed: (409, "CommitFailedException"),
     Unprocessable: (422, "UnprocessableEntityException"),
+    TooManyRequests: (429, "SlowDownException"),
     CatalogError: (500, "InternalServerError"),
     CommitStateUnknown: (500, "CommitStateUnknownException"),
     Unsupported: (406, "UnsupportedOperationException"),
@@ -98,8 +100,10 @@ def build_catalog_error(scope: Scope, error: CatalogError) -> Response:
     send a commit with `Retry-After` again by itself (reference: Java's ExponentialHttpRequestRetryStrategy).
     """
     status, kind = find_answer(type(error))
-    retry = status == 503 and (scope["method"] in READS or isinstance(error, LakeBusy))
-    return build_error(scope, status, kind, error.message, {"Retry-After": RETRY_AFTER_S} if retry else None)
+    retry_after = RETRY_AFTER_S if status == 503 and (scope["method"] in READS or isinstance(error, LakeBusy)) else None
+    if isinstance(error, TooManyRequests):
+        retry_after = str(error.retry_after_s)
+    return build_error(scope, status, kind, error.message, None if retry_after is None else {"Retry-After": retry_after})
 
 
 def build_server_error(scope: Scope) -> Response:

@@ -1,6 +1,6 @@
 """What the server counts about itself, for Prometheus."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -75,9 +75,9 @@ def build_gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value)
 
 
-def build_counter(name: str, text: str, by_warehouse: dict[str, float]) -> Metric:
-    """Return one number per warehouse that only goes up."""
-    family = CounterMetricFamily(name, text, labels=["warehouse"])
-    for warehouse, value in by_warehouse.items():
-        family.add_metric([warehouse], value)
+def build_counter(name: str, text: str, labels: Sequence[str], counted: Mapping[tuple[str, ...], float]) -> Metric:
+    """Return numbers that only go up, by their labels."""
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, number in counted.items():
+        family.add_metric(values, number)
     return family

@@ -23,6 +23,7 @@ from duckicelake.rest.params import check_query
 from duckicelake.rest.router import add_operations
 from duckicelake.rest.routes.service import ServiceRoutes
 
+WAREHOUSE = ("warehouse",)
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -56,11 +57,13 @@ def build_routes(door: Door, lifespan: Lifespan) -> FastAPI:
 
 def read_state(door: Door) -> list[Metric]:
     """Return the numbers that the cache and the watches keep themselves."""
-    checks: dict[str, float] = {lake.prefix: lake.watch.check_count for lake in door.lakes.values()}
-    dropped: dict[str, float] = {lake.prefix: lake.trail.dropped_count for lake in door.lakes.values() if lake.trail is not None}
+    checks = {(lake.prefix,): float(lake.watch.check_count) for lake in door.lakes.values()}
+    dropped = {(lake.prefix,): float(lake.trail.dropped_count) for lake in door.lakes.values() if lake.trail is not None}
+    fetches = {} if door.issuers is None else door.issuers.count_fetches()
     return [
         build_gauge("duckicelake_table_cache_entries", "Table loads that are ready.", len(door.cache)),
         build_gauge("duckicelake_table_cache_bytes", "Bytes of the table loads that are ready.", door.cache.size_bytes),
-        build_counter("duckicelake_watch_checks", "Queries that asked whether something changed.", checks),
-        build_counter("duckicelake_audit_dropped", "Denials that were told to the log alone: too many at a time.", dropped),
+        build_counter("duckicelake_watch_checks", "Queries that asked whether something changed.", WAREHOUSE, checks),
+        build_counter("duckicelake_audit_dropped", "Denials that were told to the log alone: too many at a time.", WAREHOUSE, dropped),
+        build_counter("duckicelake_issuer_fetches", "Times that an issuer was asked for its keys.", ("issuer", "outcome"), fetches),
     ]

@@ -1,5 +1,7 @@
 """Privileges and what they are on, as texts and as values; what a bearer may do in a lake."""
 
+from urllib.parse import unquote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from duckicelake.access.clients import Client, SecretChecker, make_secret
 from duckicelake.access.grants import NO_GRANTS, BadGrant, Grant, Grants, Rights, fold_levels, parse_grants
 from duckicelake.access.policy import (
     KINDS,
+    NAME,
     NAMESPACE,
     PRIVILEGES,
     TABLE,
@@ -17,6 +20,8 @@ from duckicelake.access.policy import (
     Held,
     Policy,
     Securable,
+    format_outside,
+    is_outside,
     parse_grantee,
     parse_privileges,
     parse_securable,
@@ -54,13 +59,25 @@ def test_what_is_no_privilege_there_is_refused(texts: list[str], kind: str) -> N
     assert parse_privileges(["read", " list ", "read"], kind) == ("read", "list")
 
 
-@pytest.mark.parametrize("text", ["", "role:", "a b", "a:b", "role:role:x", "a,b", "a|b", "ä", "x" * 129])
+@pytest.mark.parametrize("text", ["", "role:", "a b", "A:b", "a:", ":b", "a:%2", "a:%ff", "role:role:x", "a,b", "a|b", "ä", "x" * 129])
 def test_a_name_that_settings_could_not_write_is_refused(text: str) -> None:
     """A principal's name is one that credentials can hold."""
     with pytest.raises(BadGrant):
         parse_grantee(text)
     assert [str(parse_grantee(name)) for name in ("alice", "role:all")] == ["alice", "role:all"]
     assert parse_grantee("role:all") == Grantee("all", is_role=True)
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
+def test_whom_an_issuer_names_has_one_name_here(told: str) -> None:
+    """However somebody writes it, and never that of a local principal; grants for its roles are written alike."""
+    name = format_outside("acme", told)
+    assert parse_grantee(name) == Grantee(name, is_role=False)
+    assert parse_grantee(f"role:{name}") == Grantee(name, is_role=True)
+    assert parse_grantee("acme:" + told.replace("%", "%25")) == Grantee(name, is_role=False)
+    assert is_outside(name)
+    assert unquote(name.removeprefix("acme:")) == told
+    assert NAME.fullmatch(name) is None
 
 
 def test_only_who_manages_the_warehouse_chooses_where_files_lie() -> None:
@@ -113,6 +130,16 @@ def test_a_lake_knows_its_own_and_those_of_settings() -> None:
     assert bear().is_known(POLICY)
     assert not any(bear(origin=origin).is_known(POLICY) for origin in ("lake/7.2", "lake/8.1", "other/7.1", ""))
     assert not bear("bob").is_known(POLICY)
+
+
+def test_roles_that_a_token_names_give_what_the_lake_gave_them() -> None:
+    """Beside what the principal holds itself; a role that the lake has not gives nothing."""
+    roles = {"acme:eng": Held(Grants((Grant(("x",), Rights.WRITE),)), {(TABLE, ("a", "t")): Rights.DROP})}
+    policy = Policy({}, {"acme:alice": Held(Grants(), {(TABLE, ("a", "t")): Rights.READ})}, roles)
+    session = Bearer(Session("acme:alice", NO_GRANTS, 1e12), roles=("acme:none", "acme:eng", "writer")).within("lake", policy)
+    assert (session.rights_on(("x",)), session.rights_on(("y",))) == (Rights.WRITE, Rights.NONE)
+    assert session.rights_at(TABLE, ("a",), "t") == Rights.READ | Rights.DROP
+    assert Bearer(Session("acme:alice", NO_GRANTS, 1e12)).within("lake", policy).rights_on(("x",)) is Rights.NONE
 
 
 def test_a_session_is_made_anew_with_the_policy() -> None:

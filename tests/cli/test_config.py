@@ -1,12 +1,15 @@
 """Settings: where they come from, in which order, and what is refused with which words."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from duckicelake.app import build_app
 from duckicelake.config import LakeSettings, Settings, SettingsError, find_default_home, is_loopback, list_setting_names, read_settings
+from duckicelake.errors import CatalogError
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +19,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
+
+
+ISSUER = {"name": "corp", "issuer": "https://login.example.org", "audience": "lake"}
 
 
 def refusal(**arguments: object) -> str:
@@ -111,11 +117,38 @@ def test_a_file_that_is_no_toml_is_refused(folder: Path) -> None:
             {"postgres_dsn": "x", "data_path": "s3://b/data", "iceberg_path": "s3://b/data/iceberg/"}, "put it beside", id="path below"
         ),
         pytest.param({"lakes": {"a": {}}}, "lakes.a has no postgres_dsn", id="lake without Postgres"),
+        pytest.param({"oidc_issuers": [ISSUER]}, "set require_auth too", id="issuer for nobody"),
+        pytest.param({"oidc_issuers": [ISSUER, {**ISSUER, "name": "b"}], "require_auth": True}, "one issuer", id="issuer twice"),
+        pytest.param({"oidc_issuers": [ISSUER, {**ISSUER, "issuer": "https://b"}], "require_auth": True}, "one name", id="two of a name"),
+        pytest.param({"oidc_issuers": [{**ISSUER, "audience": ""}], "require_auth": True}, "oidc_issuers.0.audience", id="for anybody"),
+        pytest.param({"requests_per_s": 5}, "set require_auth too", id="pace for nobody"),
     ],
 )
 def test_contradictions_stop_the_start(arguments: dict[str, object], message: str) -> None:
     """Two settings that cannot both be meant are refused."""
     assert message in refusal(**arguments)
+
+
+def test_issuers_are_tables_of_the_file_or_a_list_in_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, each with what it has of its own."""
+    tables = 'require_auth = true\n[[oidc_issuers]]\nname = "corp"\nissuer = "https://login.example.org"\naudience = "lake"\n'
+    (folder / "duckicelake.toml").write_text(tables + '[oidc_issuers.roles]\n"Data Admins" = "admins"\n')
+    [found] = read_settings({}).oidc_issuers
+    assert (found.name, found.roles, found.algorithms, found.roles_claim) == ("corp", {"Data Admins": "admins"}, ("RS256", "ES256"), None)
+    monkeypatch.setenv("DUCKICELAKE_OIDC_ISSUERS", json.dumps([{**ISSUER, "name": "a"}, {**ISSUER, "name": "b", "issuer": "https://b"}]))
+    assert [issuer.name for issuer in read_settings({}).oidc_issuers] == ["a", "b"]
+    monkeypatch.setenv("DUCKICELAKE_OIDC_ISSUERS", json.dumps([{**ISSUER, "secret": "x"}]))
+    assert "oidc_issuers.0.secret: there is no such setting" in refusal()
+
+
+def test_an_issuer_that_cannot_be_believed_stops_the_start() -> None:
+    """Before anything is open, and with a word that names it."""
+    told = {**ISSUER, "issuer": "http://login.example.org"}
+    with pytest.raises(CatalogError, match="'corp' has a URL that is not of https"):
+        build_app(read_settings({"require_auth": True, "oidc_issuers": [told]}))
+    missing = {**ISSUER, "ca_file": "none.pem"}
+    with pytest.raises(CatalogError, match="none.pem cannot be read"):
+        build_app(read_settings({"require_auth": True, "oidc_issuers": [missing]}))
 
 
 def test_no_message_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:

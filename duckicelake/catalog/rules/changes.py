@@ -14,6 +14,7 @@ from duckicelake.access.policy import (
     WAREHOUSE,
     Grantee,
     Securable,
+    is_outside,
     parse_grantee,
     parse_name,
     parse_privileges,
@@ -60,8 +61,11 @@ class Rulebook:
 
 
 def add_principal(lake: Lake, name: str, *, has_secret: bool = True) -> NewSecret:
-    """Add a principal. Raises: AlreadyExists. BadRequest: it cannot be called so."""
-    named, (secret, hashed) = _read_grantee(name, "principal"), make_secret()
+    """Add a principal. Raises: AlreadyExists. BadRequest: it cannot be called so, or can have no secret."""
+    named = _read_grantee(name, "principal")
+    if has_secret:
+        _check_own(named.name)
+    secret, hashed = make_secret()
     kept = hashed if has_secret else None
     if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, kept, is_role=False)):
         raise AlreadyExists(f"Principal already exists: {named.name}")
@@ -69,7 +73,8 @@ def add_principal(lake: Lake, name: str, *, has_secret: bool = True) -> NewSecre
 
 
 def rotate_principal(lake: Lake, name: str) -> NewSecret:
-    """Give a principal another secret; its tokens end with the old one. Raises: NotFound."""
+    """Give a principal another secret; its tokens end with the old one. Raises: NotFound. BadRequest: it can have none."""
+    _check_own(name)
     secret, hashed = make_secret()
     if not change.change_rules(lake, lambda conn: change.update_secret(conn, name, hashed)):
         raise NotFound(f"Principal does not exist: {name[:128]}")
@@ -87,7 +92,7 @@ def remove(lake: Lake, name: str, *, is_role: bool) -> None:
     """Remove a principal or a role, with all that it was granted. Raises: NotFound."""
 
     def act(conn: psycopg.Connection) -> bool:
-        change.delete_principal(conn, _get_id(conn, Grantee(name, is_role)))
+        change.delete_principal(conn, _get_id(conn, _to_known(name, is_role=is_role)))
         return True
 
     change.change_rules(lake, act)
@@ -97,8 +102,8 @@ def change_member(lake: Lake, role: str, principal: str, *, joins: bool) -> None
     """Let a principal join or leave a role; nothing happens when it is so already. Raises: NotFound."""
 
     def act(conn: psycopg.Connection) -> bool:
-        role_id = _get_id(conn, Grantee(role, is_role=True))
-        return change.change_member(conn, role_id, _get_id(conn, Grantee(principal, is_role=False)), joins=joins)
+        role_id = _get_id(conn, _to_known(role, is_role=True))
+        return change.change_member(conn, role_id, _get_id(conn, _to_known(principal, is_role=False)), joins=joins)
 
     change.change_rules(lake, act)
 
@@ -151,11 +156,25 @@ def _to_securable(row: GrantRow) -> Securable:
     return Securable(row.kind, levels if row.name is None else (*levels, row.name))
 
 
+def _check_own(name: str) -> None:
+    """Raise BadRequest for those whom issuers name: whoever had a secret here could pass for them."""
+    if is_outside(name):
+        raise BadRequest(f"The principal {name[:100]!r} is known by its issuer's tokens and can have no secret here; add it without one.")
+
+
 def _read_grantee(name: str, what: str) -> Grantee:
     try:
         return Grantee(parse_name(name, what), is_role=what == "role")
     except BadGrant as error:
         raise BadRequest(error.message) from error
+
+
+def _to_known(name: str, *, is_role: bool) -> Grantee:
+    """Return whom a text names, in the spelling that is kept; a name that nobody can have is looked for as it is."""
+    try:
+        return Grantee(parse_name(name, "name"), is_role)
+    except BadGrant:
+        return Grantee(name, is_role)
 
 
 def _get_id(conn: psycopg.Connection, grantee: Grantee) -> int:

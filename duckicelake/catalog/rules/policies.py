@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from duckicelake.access.clients import Client
 from duckicelake.access.grants import NO_GRANTS, Grant, Grants, Levels, Rights, fold_levels
-from duckicelake.access.policy import NAMESPACE, WAREHOUSE, Held, Policy, find_key, to_rights
+from duckicelake.access.policy import NAMESPACE, WAREHOUSE, Held, Policy, find_key, is_outside, to_rights
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.lake.connect import reading
 from duckicelake.lake.grants.read import GrantRow, PrincipalRow, RuleRows, read_rules
@@ -33,8 +33,9 @@ def to_policy(lake_name: str, rows: RuleRows) -> Policy:
     for member in rows.members:
         if member.role_id in roles and member.principal_id in joined:
             joined[member.principal_id] += granted.get(member.role_id, ())
-    accounts = {row.name: to_account(lake_name, row) for row in principals if row.secret is not None}
-    return Policy(accounts, {row.name: to_held(joined[row.principal_id]) for row in principals})
+    accounts = {row.name: to_account(lake_name, row) for row in principals if row.secret is not None and not is_outside(row.name)}
+    held = {row.name: to_held(joined[row.principal_id]) for row in principals}
+    return Policy(accounts, held, {row.name: to_held(granted.get(row.principal_id, ())) for row in rows.principals if row.is_role})
 
 
 def to_account(lake_name: str, row: PrincipalRow) -> Client:

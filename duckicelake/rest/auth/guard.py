@@ -1,5 +1,6 @@
 """The guard: no request gets further without a token, but for the few paths that are everybody's."""
 
+import math
 import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -7,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duckicelake.access.issuing import GONE, Accounts
 from duckicelake.access.policy import Policy
 from duckicelake.access.sessions import Bearer, Session
-from duckicelake.errors import CatalogError, NotAuthorized
+from duckicelake.errors import CatalogError, NotAuthorized, TooManyRequests
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
 from duckicelake.rest.auth.record import find_operation, find_prefix, note_error
 from duckicelake.rest.door import Door
@@ -36,7 +37,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            self._find_bearer(scope)
+            scope["bearer"] = bearer = await self._find_bearer(scope)
+            self._check_pace(bearer)
         except CatalogError as error:
             await self._refuse(error, scope, receive, send)
             return
@@ -51,7 +53,9 @@ class Guard:
         await self._app(scope, receive, send)
 
     async def _find_session(self, scope: Scope) -> Session:
-        bearer = self._find_bearer(scope)
+        bearer: Bearer = scope["bearer"]
+        if time.time() >= bearer.session.expires_at_s:
+            bearer = await self._find_bearer(scope)
         prefix = find_prefix(scope["raw_path"])
         policy = await self._find_policy(prefix)
         if bearer.origin:
@@ -70,11 +74,21 @@ class Guard:
         lake = self._door.lakes.get(lake_name)
         return None if lake is None or lake.rules is None else await lake.rules.find()
 
-    def _find_bearer(self, scope: Scope) -> Bearer:
+    async def _find_bearer(self, scope: Scope) -> Bearer:
         told = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(told) != 1 or told[0][: len(BEARER)].lower() != BEARER:
             raise NotAuthorized("The request has no token, or more than one; ask POST /v1/oauth/tokens for one.")
-        return self._accounts.find_bearer(told[0][len(BEARER) :].strip(), time.time())
+        token, now_s, issuers = told[0][len(BEARER) :].strip(), time.time(), self._door.issuers
+        if issuers is None:
+            return self._accounts.find_bearer(token, now_s)
+        known = self._accounts.bearers.find(token, now_s)
+        return known or await issuers.find_bearer(token, now_s) or self._accounts.find_bearer(token, now_s)
+
+    def _check_pace(self, bearer: Bearer) -> None:
+        pace, name = self._door.pace, bearer.session.client_id
+        wait_s = 0.0 if pace is None else pace.take((bearer.origin, name), time.monotonic())
+        if wait_s:
+            raise TooManyRequests(f"The principal {name!r} asks too often; nothing was done. Come again later.", math.ceil(wait_s))
 
     async def _refuse(self, error: CatalogError, scope: Scope, receive: Receive, send: Send) -> None:
         note_error(self._door, scope, error)
