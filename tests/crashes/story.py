@@ -4,10 +4,11 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
+from time import monotonic
 from uuid import uuid4
 
 import duckdb
@@ -21,6 +22,10 @@ from tests.support.readers import PyIcebergReader, Served
 
 NOWHERE = -1
 REACH_SECONDS = 300.0
+LOOK_SECONDS = 0.2
+BEYOND = "nothing more"
+"""What a request comes to that has fewer effects."""
+
 DONE = (200, 204)
 IN_THE_WAY = (404, 409)
 UNKNOWN = 500
@@ -42,16 +47,31 @@ def list_effects(server: Server, asked: Asked) -> list[str]:
 def break_off(server: Server, asked: Asked, effect: int, fault: Callable[[], None], key: str | None = None) -> tuple[str, Answer | None]:
     """Send the request, do the fault when it comes to that effect, let it go on if it can, and return the effect and the answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        listener.settimeout(REACH_SECONDS)
+        listener.settimeout(LOOK_SECONDS)
         headers = {"x-stop-at": f"{effect} {listener.getsockname()[1]}"} | ({} if key is None else {"idempotency-key": key})
         answer = pool.submit(_try_to_send, server, asked, headers)
-        wire, _ = listener.accept()
+        wire = _accept(listener, answer)
+        if wire is None:
+            return BEYOND, answer.result()
         with wire:
             name = wire.makefile().read()
             fault()
             with suppress(OSError):
                 wire.sendall(b"!")
         return name, answer.result()
+
+
+def _accept(listener: socket.socket, answer: Future[Answer | None]) -> socket.socket | None:
+    """Return the connection of a request that has come to its effect, None when it was answered without."""
+    until = monotonic() + REACH_SECONDS
+    while monotonic() < until:
+        is_answered = answer.done()
+        try:
+            return listener.accept()[0]
+        except TimeoutError:
+            if is_answered:
+                return None
+    raise AssertionError(f"the request came neither to the effect nor to an answer within {REACH_SECONDS} s")
 
 
 def _try_to_send(server: Server, asked: Asked, headers: Mapping[str, str]) -> Answer | None:
