@@ -3,7 +3,8 @@
 -- iceberg_location, iceberg_snapshot, iceberg_file and iceberg_view.
 -- Changes from v2: branches and tags: iceberg_ref, iceberg_kept, iceberg_kept_file, iceberg_move, iceberg_hidden, and the
 -- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
--- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Every statement may run again at any time.
+-- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Changes from v5: what a request
+-- with a key was about (object_uuid of iceberg_idempotency). Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -186,6 +187,9 @@ CREATE TABLE IF NOT EXISTS iceberg_idempotency (
     message text,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+
+-- The table or view that it made or changed: copies are answered with that one, whatever is called so by then.
+ALTER TABLE iceberg_idempotency ADD COLUMN IF NOT EXISTS object_uuid uuid;
 
 CREATE INDEX IF NOT EXISTS iceberg_ix_idempotency ON iceberg_idempotency (created_at);
 

@@ -249,7 +249,7 @@ def watch(asks: Sequence[Ask], bases: Sequence[Base]) -> Watched | None:
     """Return what the lake's lock is to look after: the table, if it is one and is there."""
     if len(bases) != 1 or bases[0].table is None:
         return None
-    return Watched(bases[0].table.table_id, bases[0].position, _list_asked(asks[0], bases[0]))
+    return Watched(bases[0].table.table_id, bases[0].table.table_uuid, bases[0].position, _list_asked(asks[0], bases[0]))
 
 
 def look_up_all(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> list[Base]:

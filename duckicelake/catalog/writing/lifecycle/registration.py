@@ -1,6 +1,7 @@
 """Tables that come: back, after they were dropped from this lake, by their newest metadata file, or from anywhere by any."""
 
 import re
+from uuid import UUID
 
 import psycopg
 
@@ -42,11 +43,8 @@ def register_table(warehouse: Warehouse, ident: Ident, metadata_location: str, *
         _find_replaced(conn, ident, overwrite=overwrite)
         _check_place(conn, warehouse.roots, metadata_location)
         dropped = _find_dropped(conn, metadata_location)
-    if dropped is None:
-        _take_in(warehouse, ident, metadata_location, overwrite=overwrite)
-    else:
-        _revive(warehouse, ident, metadata_location, overwrite=overwrite)
-    return load_committed(warehouse, ident)
+    come = _take_in if dropped is None else _revive
+    return load_committed(warehouse, ident, come(warehouse, ident, metadata_location, overwrite=overwrite))
 
 
 def _check_place(conn: psycopg.Connection, roots: Roots, uri: str) -> None:
@@ -69,7 +67,7 @@ def _find_replaced(conn: psycopg.Connection, ident: Ident, *, overwrite: bool) -
     return find_table(conn, to_schema_name(ident.namespace), ident.name)
 
 
-def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> None:
+def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> UUID:
     metadata = read_metadata(warehouse.objects, metadata_location)
     with reading(warehouse.lake) as conn:
         metadata = settle(conn, metadata, warehouse.roots, _find_replaced(conn, ident, overwrite=overwrite))
@@ -79,7 +77,9 @@ def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, over
     grounds = Grounds((metadata.location,), warehouse.roots)
     with committing(warehouse.lake) as commit:
         replaced = _find_replaced(commit.conn, ident, overwrite=overwrite)
-        take_in(commit, Arrival(ident, metadata_location, foreign, grounds, replaced, seen))
+        uuid = take_in(commit, Arrival(ident, metadata_location, foreign, grounds, replaced, seen))
+        commit.remember(uuid)
+    return uuid
 
 
 def _find_seen(warehouse: Warehouse, foreign: Foreign) -> frozenset[str]:
@@ -91,7 +91,7 @@ def _find_seen(warehouse: Warehouse, foreign: Foreign) -> frozenset[str]:
     return frozenset(uri for uri in unknown if warehouse.objects.exists(uri))
 
 
-def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> None:
+def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> UUID:
     if not warehouse.objects.exists(metadata_location):
         raise BadRequest(f"The metadata file {metadata_location!r} is missing: the table was dropped with its files.")
     with committing(warehouse.lake) as commit:
@@ -107,6 +107,8 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
         step.changes += revived.changes
         step.changes_catalog = True
         apply(commit, to_lake_steps(commit.head, Ids(commit.head.next_catalog_id, commit.head.next_file_id), [[step]]))
+        commit.remember(table.table_uuid)
+    return table.table_uuid
 
 
 def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> NotedTable | None:
