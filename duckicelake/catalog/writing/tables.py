@@ -21,6 +21,7 @@ from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.registered.read import find_live_name
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.revival import note_purge
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, table_folder, table_location
 from duckicelake.translate.namespaces import to_levels, to_schema_name
@@ -108,6 +109,9 @@ def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False) -> N
         table = get_table(commit.conn, ident)
         ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
         apply(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
+        commit.remember(table.table_uuid)
+        if belongings is not None and belongings.table.table_id == table.table_id and belongings.locations:
+            note_purge(commit.conn, table, belongings.locations)
     if belongings is not None and belongings.table.table_id == table.table_id:
         purge(warehouse, belongings)
 

@@ -13,6 +13,7 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing import commit, tables
 from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.lifecycle import registration, unregistration
+from duckicelake.catalog.writing.lifecycle.purging import finish_noted
 from duckicelake.catalog.writing.once import Asked, run_once
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import BadRequest, NoSuchTable
@@ -112,7 +113,7 @@ class TableChangeRoutes:
     ) -> Response:
         """Drop a table from the catalog."""
         warehouse = self._door.get_lake(prefix).warehouse
-        run_once(warehouse, key, lambda w: tables.drop_table(w, Ident(levels, name), purged=purge), lambda *_: None)
+        run_once(warehouse, key, lambda w: tables.drop_table(w, Ident(levels, name), purged=purge), finish_noted)
         return Response(status_code=204)
 
     def rename_table(self, at: AtParam, body: Body, key: Key) -> Response:

@@ -22,7 +22,7 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.locations import find_neighbour
 from duckicelake.lake.writing.lookups import has_view
-from duckicelake.lake.writing.revival import NotedTable, find_drop, list_noted_tables
+from duckicelake.lake.writing.revival import NotedTable, find_drop, has_purge, list_noted_tables
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, table_folder, to_canonical, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
@@ -76,6 +76,7 @@ def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, over
     seen = _find_seen(warehouse, foreign) if was_here else None
     grounds = Grounds((metadata.location,), warehouse.roots)
     with committing(warehouse.lake) as commit:
+        _check_not_purged(commit.conn, metadata_location, metadata.location)
         replaced = _find_replaced(commit.conn, ident, overwrite=overwrite)
         uuid = take_in(commit, Arrival(ident, metadata_location, foreign, grounds, replaced, seen))
         commit.remember(uuid)
@@ -99,6 +100,7 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
         table = _find_dropped(commit.conn, metadata_location)
         if table is None or table.end_snapshot is None:
             raise AlreadyExists(f"Table already exists: the one of {metadata_location!r} has just come back.")
+        _check_not_purged(commit.conn, metadata_location, "", table.table_id)
         folder = table_folder(read_data_path(commit.conn), table)
         step = TableStep() if replaced is None else drop_table(replaced.table_id)
         revived = revive_table(table, get_place(commit.conn, ident), folder, table.end_snapshot)
@@ -109,6 +111,14 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
         apply(commit, to_lake_steps(commit.head, Ids(commit.head.next_catalog_id, commit.head.next_file_id), [[step]]))
         commit.remember(table.table_uuid)
     return table.table_uuid
+
+
+def _check_not_purged(conn: psycopg.Connection, metadata_location: str, location: str, table_id: int = NO_TABLE) -> None:
+    """Raise BadRequest when what the file says is about to be removed: a purge has dropped it, and has not come to its end."""
+    if has_purge(conn, table_id, location):
+        raise BadRequest(
+            f"The table of {metadata_location!r} was dropped with its files, which are going; `duckicelake check --repair` finishes that."
+        )
 
 
 def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> NotedTable | None:
