@@ -122,7 +122,7 @@ class TableChangeRoutes:
         source, target = to_ident(asked.source), to_ident(asked.destination)
         check_rename(at.session, (*source.namespace, source.name), (*target.namespace, target.name), NoSuchTable)
         once = about(key, source, target)
-        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: tables.rename_table(w, source, target), lambda *_: None)
+        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: tables.rename_table(w, source, target), lambda _, __: None)
         return Response(status_code=204)
 
     def commit_transaction(self, at: AtParam, body: Body, key: Key) -> Response:
@@ -134,7 +134,7 @@ class TableChangeRoutes:
             check_commit(at.session, ident.namespace, ident.name, creates=asks_to_create(asked.requirements))
             asks.append(Ask(ident, asked))
         once = about(key, *(ask.ident for ask in asks))
-        run_once(self._door.get_warehouse(at), once, lambda w: commit.commit_tables(w, asks), lambda *_: None)
+        run_once(self._door.get_warehouse(at), once, lambda w: commit.commit_tables(w, asks), lambda _, __: None)
         return Response(status_code=204)
 
 

@@ -77,7 +77,7 @@ class ViewChangeRoutes:
     def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
         """Drop a view from the catalog."""
         warehouse = self._door.get_lake(prefix).warehouse
-        run_once(warehouse, key, lambda w: changes.drop_view(w, Ident(levels, name)), lambda *_: None)
+        run_once(warehouse, key, lambda w: changes.drop_view(w, Ident(levels, name)), lambda _, __: None)
         return Response(status_code=204)
 
     def rename_view(self, at: AtParam, body: Body, key: Key) -> Response:
@@ -86,5 +86,5 @@ class ViewChangeRoutes:
         source, target = to_ident(asked.source), to_ident(asked.destination)
         check_rename(at.session, (*source.namespace, source.name), (*target.namespace, target.name), NoSuchView)
         once = about(key, source, target)
-        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: changes.rename_view(w, source, target), lambda *_: None)
+        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: changes.rename_view(w, source, target), lambda _, __: None)
         return Response(status_code=204)
