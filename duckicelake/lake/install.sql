@@ -201,6 +201,12 @@ CREATE TABLE IF NOT EXISTS iceberg_purge (
     begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- Requests over several tables of which some make neither a snapshot nor a table, which would tell that they have landed.
+CREATE TABLE IF NOT EXISTS iceberg_transaction (
+    digest text PRIMARY KEY,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- Who may ask for tokens (those without a secret here say elsewhere who they are), and roles, which have members.
 CREATE TABLE IF NOT EXISTS iceberg_principal (
     principal_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

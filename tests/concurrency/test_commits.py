@@ -2,69 +2,126 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPException
+from threading import Lock
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
-from tests.rest.serving import Server, make_settings, serve
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.store.parquet import encode_position_deletes
+from tests.crashes.process import Running, running
+from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, open_client, write_file
 from tests.support.lakes import FreshLake
 
 COLOURS = ("red", "blue", "green", "white", "black", "grey", "pink", "brown", "amber", "azure", "beige", "coral")
 RETRIES = "SET ducklake_max_retry_count = 1000"
 SEED = 20261121
+Row = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A commit that a client of Iceberg was told of: what it was built on, and the table's snapshot then."""
+    """A commit that a client of Iceberg was told of: what it was built on, the table's snapshot then, the rows that came and went."""
 
     table: str
     base_id: int | None
     snapshot_id: int
-    row: tuple[int, int]
+    came: Row | None
+    gone: Row | None
+
+
+@dataclass(slots=True)
+class Doom:
+    """Kills a server when so many commits were acknowledged."""
+
+    victim: Running
+    left: int
+    lock: Lock = field(default_factory=Lock)
+
+    def count(self) -> None:
+        """Count one."""
+        with self.lock:
+            self.left -= 1
+            if self.left == 0:
+                self.victim.kill()
 
 
 @dataclass(slots=True)
 class IcebergWriter:
-    """Appends one row and counts one up, in one commit that wants nobody to have been before."""
+    """Appends a row, deletes one of its own or puts a row in its place, and counts one up, in one commit that wants nobody before it.
 
-    client: Client
+    What it hears no answer to it sends again, to the next of the servers.
+    """
+
+    clients: list[Client]
     number: int
     chance: random.Random
     tables: Sequence[str]
+    doom: Doom
     done: list[Acknowledged] = field(default_factory=list[Acknowledged])
+    files: dict[tuple[str, Row], str] = field(default_factory=dict[tuple[str, Row], str])
     lost: int = 0
+    unheard: int = 0
 
     def run(self, commits: int) -> None:
         """Write until so many commits have landed."""
         for made in range(commits):
-            row = (self.number, made)
-            while not self._commit(self.chance.choice(self.tables), row):
+            while not self._commit(self.chance.choice(self.tables), made):
                 self.lost += 1
 
-    def _commit(self, table: str, row: tuple[int, int]) -> bool:
-        base = self.client.load(table)
+    def _ask(self, send: Callable[[Client], Answer]) -> Answer:
+        try:
+            return send(self.clients[0])
+        except (OSError, HTTPException):
+            self.unheard += 1
+            self.clients.append(self.clients.pop(0))
+            return send(self.clients[0])
+
+    def _commit(self, table: str, made: int) -> bool:
+        base: Any = self._ask(lambda client: client.server.get(f"namespaces/main/tables/{table}")).json["metadata"]
         base_id = base.get("current-snapshot-id")
-        columns = {1: pa.array([row[0]]), 2: pa.array([row[1]])}
-        file = write_file(self.client, base, f"{row[0]}-{row[1]}-{self.lost}", columns)
-        updates = self.client.append(base, 1_000_000_000 * row[0] + 1_000_000 * row[1] + self.lost, [file])
-        count = int(base["properties"].get("count", "0")) + 1
-        updates.append({"action": "set-properties", "updates": {"count": str(count)}})
-        answer = self.client.commit(updates, [assert_main(base_id)], table)
+        own = sorted(row for there, row in self.files if there == table)
+        gone = self.chance.choice(own) if own and self.chance.random() < 0.4 else None
+        came = (self.number, made) if gone is None or self.chance.random() < 0.5 else None
+        updates, path = self._make(base, made, came, self.files[table, gone] if gone else None)
+        answer = self._ask(lambda client: client.commit(updates, [assert_main(base_id)], table))
         assert answer.status in (200, 409), answer.json
         if answer.status == 200:
-            self.done.append(Acknowledged(table, base_id, find_child(answer.json["metadata"], base_id), row))
+            self.done.append(Acknowledged(table, base_id, find_child(answer.json["metadata"], base_id), came, gone))
+            if gone:
+                del self.files[table, gone]
+            if came:
+                self.files[table, came] = path
             # a client that did not hear the answer asks again, through whichever server
             if self.chance.random() < 0.2:
-                again = self.client.commit(updates, [assert_main(base_id)], table)
+                self.clients.append(self.clients.pop(0))
+                again = self._ask(lambda client: client.commit(updates, [assert_main(base_id)], table))
                 assert again.status == 200, again.json
+            self.doom.count()
         return answer.status == 200
+
+    def _make(self, base: Any, made: int, came: Row | None, old_path: str | None) -> tuple[list[Any], str]:
+        """Return the updates of a commit whose files are written, and where its row is."""
+        client, name = self.clients[0], f"{self.number}-{made}-{self.lost}"
+        files: list[DataFile] = []
+        if came:
+            files.append(write_file(client, base, name, {1: pa.array([came[0]]), 2: pa.array([came[1]])}))
+        deletes: list[DataFile] = []
+        if old_path:
+            path, content = f"{base['location']}/data/{name}-d.parquet", encode_position_deletes(old_path, [0])
+            client.objects.put_new(path, content)
+            deletes.append(DataFile(1, path, "PARQUET", (), 1, len(content), referenced_data_file=old_path))
+        updates = client.append(base, 1_000_000_000 * self.number + 1_000_000 * made + self.lost, files, deletes)
+        count = int(base["properties"].get("count", "0")) + 1
+        updates.append({"action": "set-properties", "updates": {"count": str(count)}})
+        return updates, files[0].file_path if files else ""
 
 
 @dataclass(slots=True)
@@ -121,41 +178,66 @@ SCHEMA = {
     ("commits", "count"), [pytest.param(84, 2, id="a thousand"), pytest.param(840, 12, id="ten thousand", marks=pytest.mark.long)]
 )
 def test_every_acknowledged_commit_happened_once_and_in_order(lake: FreshLake, commits: int, count: int) -> None:
-    """Eight clients at two servers and four sessions of DuckDB: each row once, each requirement true, each count made."""
+    """Eight clients at two servers, one of which is killed, and four sessions of DuckDB: each row once, each requirement true."""
     tables = COLOURS[:count]
     chances = [random.Random(SEED + number) for number in range(12)]
-    with serve(make_settings(lake)) as first, serve(make_settings(lake)) as second:
-        clients = [open_client(server, lake) for server in (first, second)]
+    with running(make_settings(lake)) as first, running(make_settings(lake)) as second:
+        clients = [open_client(each.server, lake) for each in (first, second)]
         for table in tables:
             assert clients[0].post("namespaces/main/tables", {"name": table, "schema": SCHEMA}).status == 200
-        iceberg = [IcebergWriter(clients[number % 2], number + 1, chances[number], tables) for number in range(8)]
+        doom = Doom(second, 4 * commits)
+        iceberg = [IcebergWriter([clients[n % 2], clients[1 - n % 2]], n + 1, chances[n], tables, doom) for n in range(8)]
         ducks = [DuckWriter(lake, number + 101, chances[number + 8], tables) for number in range(4)]
         with ThreadPoolExecutor(12) as pool:
-            running = [pool.submit(writer.run, commits) for writer in (*iceberg, *ducks)]
-        for part in running:
+            parts = [pool.submit(writer.run, commits) for writer in (*iceberg, *ducks)]
+        for part in parts:
             part.result()
+        assert sum(writer.unheard for writer in iceberg) >= 4
         for table in tables:
             done = [commit for writer in iceberg for commit in writer.done if commit.table == table]
             check_rows(lake, table, done, ducks)
-            check_order(lake, second, table, done)
+            check_order(lake, first.server, table, done)
+
+
+def test_the_checks_see_what_is_lost_and_what_is_there_twice(lake: FreshLake) -> None:
+    """A row that was acknowledged and is gone, and one that came twice, are found."""
+    row = (1, 1)
+    with serve(make_settings(lake)) as server:
+        client = open_client(server, lake)
+        assert client.post("namespaces/main/tables", {"name": "red", "schema": SCHEMA}).status == 200
+        base = client.load("red")
+        answer = client.commit(client.append(base, 7_000_000_001, [write_row(client, base, row)]), [], "red")
+    done = [Acknowledged("red", None, answer.json["metadata"]["current-snapshot-id"], row, None)]
+    check_rows(lake, "red", done, [])
+    for wrong in ("INSERT INTO red VALUES (1, 1)", "DELETE FROM red"):
+        lake.duckdb().execute(wrong)
+        with pytest.raises(AssertionError):
+            check_rows(lake, "red", done, [])
+
+
+def write_row(client: Client, metadata: Any, row: Row) -> DataFile:
+    """A file of one row."""
+    return write_file(client, metadata, f"{row[0]}-{row[1]}", {1: pa.array([row[0]]), 2: pa.array([row[1]])})
 
 
 def check_rows(lake: FreshLake, table: str, done: list[Acknowledged], ducks: list[DuckWriter]) -> None:
     """What was acknowledged is there once, and nothing else is."""
-    expected = Counter(commit.row for commit in done)
+    expected = Counter(commit.came for commit in done if commit.came)
+    expected.subtract(commit.gone for commit in done if commit.gone)
     for writer in ducks:
         expected.update(writer.rows[table])
-    assert Counter(lake.duckdb().execute(f"SELECT writer, number FROM {table}").fetchall()) == expected
+    assert Counter(lake.duckdb().execute(f"SELECT writer, number FROM {table}").fetchall()) == +expected
 
 
 def check_order(lake: FreshLake, server: Server, table: str, done: list[Acknowledged]) -> None:
-    """Each commit follows the snapshot it was built on, its row appears with it, and no count was lost."""
+    """Each commit follows the snapshot it was built on, its rows come and go with it, and no count was lost."""
     metadata: Any = server.get(f"namespaces/main/tables/{table}").json["metadata"]
     assert metadata["properties"]["count"] == str(len(done)) == str(len({commit.snapshot_id for commit in done}))
     parents = {snapshot["snapshot-id"]: snapshot.get("parent-snapshot-id") for snapshot in metadata["snapshots"]}
     assert {commit.snapshot_id: parents[commit.snapshot_id] for commit in done} == {commit.snapshot_id: commit.base_id for commit in done}
     conn = lake.duckdb()
     for commit in done[:: max(1, len(done) // 20)]:
-        for at, count in ((commit.snapshot_id - 1, 0), (commit.snapshot_id, 1)):
+        for at, is_after in ((commit.snapshot_id - 1, False), (commit.snapshot_id, True)):
             found = conn.execute(f"SELECT writer, number FROM {table} AT (VERSION => {at})").fetchall()
-            assert found.count(commit.row) == count, f"{commit} at {at}"
+            for row, count in ((commit.came, int(is_after)), (commit.gone, int(not is_after))):
+                assert row is None or found.count(row) == count, f"{commit} at {at}"

@@ -14,6 +14,7 @@ from duckicelake.catalog.writing.bases import Ask, Base, has_landed, look_up_all
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.plans import plan
 from duckicelake.catalog.writing.tables import load_committed
+from duckicelake.catalog.writing.together import check_apart, check_named_once, is_whole_replay, note_together
 from duckicelake.errors import BadRequest, CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.updates import AssignUuid
@@ -54,6 +55,7 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
 
 def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
     """Change or make several tables, all or none; none at all is nothing to do. Raises what `commit_table` raises."""
+    check_named_once(asks)
     if asks:
         _commit(warehouse, asks)
 
@@ -89,6 +91,7 @@ def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base
             made = done.ahead
             if not done.is_written:
                 apply(commit, planned.steps, planned.notes)
+                note_together(commit, asks)
             table_uuid = _find_uuid(commit, asks, bases)
             # whoever began to wait since then would lose, and is let pass next time, too
             if gives_way and commit.is_in_the_way:
@@ -115,7 +118,8 @@ def _plan(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Planned
     bases = look_up_all(commit, asks, bases)
     if any(base.is_recalled and base.is_outdated(commit) for base in bases):
         raise _Moved
-    if any(has_landed(commit, ask, base) for ask, base in zip(asks, bases, strict=True)):
+    landed = [has_landed(commit, ask, base) for ask, base in zip(asks, bases, strict=True)]
+    if any(landed) and is_whole_replay(commit, asks, landed):
         return Planned((), ())
     if any(base.is_outdated(commit) for base in bases):
         raise _Moved
@@ -123,6 +127,7 @@ def _plan(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Planned
     ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
     now_ms = time.time_ns() // 1_000_000
     tables = [plan(commit, ask, base, ids, now_ms) for ask, base in zip(asks, bases, strict=True)]
+    check_apart(bases, [table.location for table in tables])
     steps = to_lake_steps(commit.head, ids, [table.steps for table in tables if table.steps])
     return Planned(steps, [note for table in tables for note in table.notes])
 

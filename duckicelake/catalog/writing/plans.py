@@ -19,6 +19,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
+from duckicelake.iceberg.requests.updates import RemoveSnapshots
 from duckicelake.lake.read import read_iceberg_path
 from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.writing.lookups import LiveRows, to_live
@@ -42,8 +43,9 @@ FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a request does to its table: a step for each lake snapshot, and notes that need none."""
+    """What a request does to its table: a step for each lake snapshot, and notes that need none; where the table is then."""
 
+    location: str
     steps: Sequence[TableStep]
     notes: Sequence[NewRow] = ()
 
@@ -62,6 +64,7 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     added = list_added(ask.commit.updates)
     fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(added, 1)}
     _check_fresh(fresh, known, ours)
+    _check_kept(fresh, ask)
     updates = map_updates(ask.commit.updates, lambda i: fresh[i] if i in fresh else i if i in ours else known.get(i, i))
     last = base.metadata.last_sequence_number if base.metadata else 0
     next_row_id = base.metadata.next_row_id if base.metadata else 0
@@ -84,6 +87,13 @@ def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[i
         raise BadRequest(f"Cannot add snapshot {taken[0]}: the table has a snapshot of that id; choose another.")
 
 
+def _check_kept(fresh: Mapping[int, int], ask: Ask) -> None:
+    for update in ask.commit.updates:
+        if isinstance(update, RemoveSnapshots) and not fresh.keys().isdisjoint(update.snapshot_ids):
+            lost = next(snapshot_id for snapshot_id in update.snapshot_ids if snapshot_id in fresh)
+            raise BadRequest(f"Cannot add snapshot {lost} and remove it in one commit; leave out one of the two.")
+
+
 def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMetadata) -> TablePlan:
     place = get_place(commit.conn, ask.ident)
     check_free(commit.conn, ask.ident, place)
@@ -101,7 +111,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
         planned = replace(planned, sequence_base=commit.head.snapshot_id)
     writer = FileWriter(commit, ids, planned, base.grounds)
     steps = add_snapshots(writer, first, base)
-    return TablePlan(steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
+    return TablePlan(location, steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
 
 
 def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: LiveRows) -> TablePlan:
@@ -132,7 +142,7 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     is_step = bool(first.changes or base.changes)
     steps = add_snapshots(writer, first, base) if is_step else []
     moved = [] if base.move is None else keep_main(table_id, base.move, notes.refs)
-    return TablePlan(steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])
+    return TablePlan(new.location, steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])
 
 
 def _renumber(step: TableStep, note: ChangedTableNote) -> None:

@@ -1,4 +1,7 @@
-"""Keys of requests that clients may send again: what became of each, for as long as clients are told, and a little longer."""
+"""Requests that clients may send again: what became of those with a key, for as long as clients are told, and a little longer.
+
+Of those over several tables, which have landed.
+"""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -74,3 +77,29 @@ def note_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str, me
     """Remember why a request was refused, unless its key is known already."""
     known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal, "message": message, "object_uuid": None}
     conn.execute(INSERT_OUTCOME, known)
+
+
+DELETE_OLD_TRANSACTIONS = """
+DELETE FROM iceberg_transaction WHERE created_at < clock_timestamp() - interval '30 days'
+"""
+
+INSERT_TRANSACTION = """
+INSERT INTO iceberg_transaction (digest) VALUES (%(digest)s) ON CONFLICT (digest) DO NOTHING
+"""
+
+
+def note_transaction(conn: psycopg.Connection, digest: str) -> None:
+    """Let a request over several tables become known with the transaction that does what it asks."""
+    conn.execute(DELETE_OLD_TRANSACTIONS)
+    conn.execute(INSERT_TRANSACTION, {"digest": digest})
+
+
+SELECT_HAS_TRANSACTION = """
+SELECT EXISTS (SELECT FROM iceberg_transaction WHERE digest = %(digest)s)
+"""
+
+
+def has_transaction(conn: psycopg.Connection, digest: str) -> bool:
+    """Tell whether a request over several tables is known to have landed."""
+    row = conn.execute(SELECT_HAS_TRANSACTION, {"digest": digest}).fetchone()
+    return bool(row and row[0])

@@ -7,7 +7,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duckicelake.rest.errors import build_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+LARGE_BYTES = 1024 * 1024
+LARGE_AT_ONCE = 4
+"""A large body is many times its size once it is read."""
+
+MAX_NODES = 500_000
+MAX_ITEMS = 2_000_000
 TOO_LARGE = f"The request's body is larger than {MAX_BODY_BYTES} bytes."
+TOO_MANY = f"The request's body holds more than {MAX_NODES} arrays and objects, or {MAX_ITEMS} commas; send it in parts."
 BODILESS = frozenset({"GET", "HEAD"})
 CLOSE = {"Connection": "close"}
 
@@ -15,12 +22,14 @@ CLOSE = {"Connection": "close"}
 class BodyLimit:
     """Passes a request on when its body has come whole; refuses one that is too large, or takes longer than `seconds`.
 
+    Of large bodies it passes a few at a time.
     A body of a GET or HEAD is nobody's concern, and left where it is.
     """
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
         self._seconds = seconds
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its body, or refuse it; a client that is gone gets no answer."""
@@ -45,14 +54,24 @@ class BodyLimit:
             return
         if len(body) > MAX_BODY_BYTES:
             await build_error(scope, 413, "BadRequestException", TOO_LARGE)(scope, receive, send)
-            return
-        await self._app(scope, replay(body, receive), send)
+        elif len(body) <= LARGE_BYTES:
+            await self._app(scope, replay(body, receive), send)
+        elif holds_too_much(body):
+            await build_error(scope, 413, "BadRequestException", TOO_MANY)(scope, receive, send)
+        else:
+            async with self._large:
+                await self._app(scope, replay(body, receive), send)
 
 
 def find_announced_length(scope: Scope) -> int:
     """Return the Content-Length, 0 when there is none that could be too large."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     return max((int(value) for value in lengths if value.isdigit() and len(value) < 20), default=0)
+
+
+def holds_too_much(body: bytes) -> bool:
+    """Tell whether JSON would be gigabytes once it is read: an empty array is two bytes, and then 56."""
+    return body.count(b"[") + body.count(b"{") > MAX_NODES or body.count(b",") > MAX_ITEMS
 
 
 async def receive_body(receive: Receive) -> bytes | None:

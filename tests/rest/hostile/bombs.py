@@ -21,7 +21,10 @@ from duckicelake.catalog.writing.ready.manifests import MAX_POSITIONS, decode_ve
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.decoding.manifests import decode_manifest
 from duckicelake.iceberg.encoding.avro import encode_bytes, encode_long
+from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.requests.bodies import parse_commit_table
+from duckicelake.rest.layers import limit
 from duckicelake.store.equality import KeyColumn, read_keys
 from duckicelake.store.parquet import read_position_deletes
 
@@ -99,6 +102,20 @@ def make_prefixes() -> bytes:
     return sink.getvalue()
 
 
+def make_nodes() -> bytes:
+    """A body of as many objects and items as are read, and long texts beside them."""
+    nodes = b",".join(b'{"%d":"%d"}' % (i, i) for i in range(limit.MAX_NODES - 10))
+    items = b",".join(b'"%06d"' % i for i in range(limit.MAX_ITEMS - limit.MAX_NODES))
+    return b'{"updates":[' + nodes + b"," + items + b"]}"
+
+
+def read_body(content: bytes) -> object:
+    """Read a commit that the door lets in."""
+    assert len(content) <= limit.MAX_BODY_BYTES
+    assert not limit.holds_too_much(content)
+    return parse_commit_table(decode_json(content))
+
+
 def read_vector(content: bytes) -> object:
     """Read a deletion vector whose manifest says what it marks."""
     whole = {"content_offset": 0, "content_size_in_bytes": len(content), "referenced_data_file": "x"}
@@ -112,6 +129,7 @@ BOMBS: tuple[tuple[str, Callable[[], bytes], Callable[[bytes], object]], ...] = 
     ("prefixes", make_prefixes, lambda content: read_position_deletes(content, MAX_POSITIONS)),
     ("array", make_array, decode_manifest),
     ("text", make_text, decode_manifest),
+    ("nodes", make_nodes, read_body),
 )
 
 

@@ -241,6 +241,15 @@ def test_a_body_of_a_hundred_mebibytes_is_refused(target: Target) -> None:
     target.check(answer)
 
 
+@pytest.mark.parametrize("item", [b"[]", b"{}", b"7", b'{"a":7}'])
+def test_a_body_of_millions_of_values_is_refused(target: Target, item: bytes) -> None:
+    """It is not read: less than 32 MiB of it would take gigabytes."""
+    body = b'{"updates":[' + b",".join([item] * (31 * MIB // (len(item) + 1))) + b"]}"
+    answer = target.send("POST", f"{TABLES}/t", body)
+    assert answer.error == (413, "BadRequestException")
+    target.check(answer)
+
+
 def test_a_refusal_that_names_nul_is_kept_with_its_key(target: Target) -> None:
     """Postgres stores no such text; the answer is that of the same request without a key."""
     requirement = {"type": "assert-ref-snapshot-id", "ref": "a\0b", "snapshot-id": 5}

@@ -234,6 +234,16 @@ def test_files_that_ducklake_cannot_hold_are_refused(client: Client, lake: Fresh
     assert read_rows(lake) == rows
 
 
+def test_a_snapshot_is_not_added_and_removed(client: Client, lake: FreshLake) -> None:
+    """In one commit: nobody knows which of the two is meant."""
+    metadata = client.load()
+    updates = client.append(metadata, 9_000_000_001, [data_file(metadata, "a")])
+    rows = read_rows(lake)
+    removal = {"action": "remove-snapshots", "snapshot-ids": [9_000_000_001]}
+    assert client.commit([*updates, removal], [assert_main(None)]).error == (400, "BadRequestException")
+    assert read_rows(lake) == rows
+
+
 def test_files_of_others_are_refused(client: Client, lake: FreshLake) -> None:
     """A data file, a manifest list and a location lie where the table is, and nowhere else."""
     client.create("u")
