@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from typing import Literal
+from uuid import UUID
 
 import psycopg
 
@@ -36,7 +37,7 @@ class LoadedTable:
     """What a load answers. `metadata` is encoded JSON; `position` is how much of the lake it shows.
 
     `metadata_location` is None for a table that is only staged. `local_file` is that file where it lies on the local disk.
-    `location` is the table's own.
+    `location` is the table's own. `moved_to` is its name when that is not the one that was asked for any more.
     """
 
     metadata_location: str | None
@@ -46,6 +47,8 @@ class LoadedTable:
     position: Position
     local_file: str | None = None
     location: str = ""
+    table_uuid: UUID | None = None
+    moved_to: Ident | None = None
 
 
 def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:
@@ -81,7 +84,7 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
         # Java's words
         raise NotFound(f"Failed to open input stream for file: {location} (`duckicelake check --repair` writes it again)")
     encoded = published.encoded if snapshots == "all" else encode_metadata(only_refs(published.metadata))
-    return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, published.metadata.location)
+    return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, published.metadata.location, table.table_uuid)
 
 
 def publish_table(warehouse: Warehouse, ident: Ident, seen: Seen | None = None) -> tuple[TableRow, Published]:

@@ -18,6 +18,7 @@ from duckicelake.catalog.publish import new_note
 from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse
 from duckicelake.catalog.writing.lifecycle.orphans import list_orphans
+from duckicelake.catalog.writing.lifecycle.purging import finish
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
@@ -28,6 +29,7 @@ from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
 from duckicelake.lake.notes import note_repair
 from duckicelake.lake.read import find_table, read_schemas, read_table_names
 from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.revival import list_purges
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
 from duckicelake.translate.locations import to_uri
 from duckicelake.translate.namespaces import to_levels
@@ -186,6 +188,8 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Findin
 def remove_orphans(lake: LakeSettings, before: datetime) -> list[str]:
     """Remove what nothing names in the locations of live tables and was last written before that time; return what it was.
 
+    So goes what purges that began before that time, and were broken off, have left of dropped tables.
+
     Tables that cannot be published keep everything. A server that publishes meanwhile may count on an object that goes:
     `repair_lake` afterwards brings it back.
     """
@@ -195,6 +199,9 @@ def remove_orphans(lake: LakeSettings, before: datetime) -> list[str]:
         with connect_postgres(lake) as conn, mapped_errors(lake.name):
             read_paths(conn, lake)
             published = inspect.read_published(conn)
+            purges = [noted for noted in list_purges(conn) if noted.begun_at < before]
+        for noted in purges:
+            removed += finish(warehouse, noted)
         for schema_name, table_name, *_ in published:
             with contextlib.suppress(BadRequest, Unsupported, NotFound, NoSuchTable):
                 found = list_orphans(warehouse, Ident(to_levels(schema_name), table_name), before)

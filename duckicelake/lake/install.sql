@@ -3,7 +3,8 @@
 -- iceberg_location, iceberg_snapshot, iceberg_file and iceberg_view.
 -- Changes from v2: branches and tags: iceberg_ref, iceberg_kept, iceberg_kept_file, iceberg_move, iceberg_hidden, and the
 -- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
--- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Every statement may run again at any time.
+-- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Changes from v5: what a request
+-- with a key was about (object_uuid of iceberg_idempotency), and iceberg_purge. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -187,7 +188,18 @@ CREATE TABLE IF NOT EXISTS iceberg_idempotency (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- The table or view that it made or changed: copies are answered with that one, whatever is called so by then.
+ALTER TABLE iceberg_idempotency ADD COLUMN IF NOT EXISTS object_uuid uuid;
+
 CREATE INDEX IF NOT EXISTS iceberg_ix_idempotency ON iceberg_idempotency (created_at);
+
+-- Tables that were dropped with their files, in the drop's own transaction: a line goes when the objects have gone.
+CREATE TABLE IF NOT EXISTS iceberg_purge (
+    table_id bigint PRIMARY KEY,
+    table_uuid uuid NOT NULL,
+    locations text[] NOT NULL,
+    begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
 
 -- Requests over several tables of which some make neither a snapshot nor a table, which would tell that they have landed.
 CREATE TABLE IF NOT EXISTS iceberg_transaction (

@@ -96,6 +96,22 @@ def test_a_lost_answer_is_heard_on_asking_again(scene: Scene) -> None:
     assert crash(scene, "append", effects.index("after COMMIT"), keyed=False) == "after COMMIT"
 
 
+def test_a_purge_that_was_broken_off_is_finished(scene: Scene) -> None:
+    """The table has gone, its objects go with the next clean-up."""
+    effects = list_first_effects(scene, "drop_purged")
+    killed_at = effects.index("after COMMIT") + 1
+    assert crash(scene, "drop_purged", killed_at, keyed=False).startswith("delete ")
+
+    def list_left() -> set[str]:
+        objects = scene.stand.client.objects.list_under(scene.lake.iceberg_path)
+        return {uri for uri, _ in objects if f"/drop_purged_{killed_at}-" in uri}
+
+    left = list_left()
+    assert left
+    assert left <= set(check_clean_up(scene))
+    assert list_left() == set()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_may_be_killed_at_every_effect(scene: Scene, kind: str) -> None:

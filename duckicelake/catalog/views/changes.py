@@ -42,6 +42,10 @@ NO_VIEW = -1
 MAX_METADATA_BYTES = 32 * 1024 * 1024
 
 
+class _Moved(Exception):
+    """Others noted the view meanwhile: nothing may be written, not even the request's key."""
+
+
 def create_view(warehouse: Warehouse, ident: Ident, asked: CreateView) -> LoadedView:
     """Make a view, in DuckLake too: readable there when one of its texts is, else standing in for it.
 
@@ -53,7 +57,7 @@ def create_view(warehouse: Warehouse, ident: Ident, asked: CreateView) -> Loaded
         default = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
         location = default if asked.location is None else check_location(conn, asked.location, warehouse.roots)
     _make(warehouse, ident, new_view(asked, NewIdentity(str(uuid), location, _now_ms())), None)
-    return load_committed(warehouse, ident)
+    return load_committed(warehouse, ident, uuid)
 
 
 def register_view(warehouse: Warehouse, ident: Ident, metadata_location: str) -> LoadedView:
@@ -67,11 +71,11 @@ def register_view(warehouse: Warehouse, ident: Ident, metadata_location: str) ->
         kept = check_location(conn, metadata_location, warehouse.roots)
     view = parse_view(decode_json(_read_metadata(warehouse, kept), f"view metadata {metadata_location}"))
     try:
-        UUID(view.view_uuid)
+        uuid = UUID(view.view_uuid)
     except ValueError as error:
         raise BadRequest(f"Invalid view metadata: view-uuid {view.view_uuid[:100]!r} is no UUID; mend the metadata file") from error
     _make(warehouse, ident, view, kept)
-    return load_committed(warehouse, ident)
+    return load_committed(warehouse, ident, uuid)
 
 
 def _read_metadata(warehouse: Warehouse, uri: str) -> bytes:
@@ -104,7 +108,9 @@ def _make(warehouse: Warehouse, ident: Ident, view: ViewMetadata, metadata_locat
         # whoever may not choose was given the location, and so its folder of metadata files
         is_given = not warehouse.roots.free and METADATA_PATH not in view.properties
         _check_places(commit.conn, view, Roots() if is_given else warehouse.roots)
-        apply(commit, [rows.create_view(commit.head, place, PlannedView(UUID(view.view_uuid), view, note))])
+        uuid = UUID(view.view_uuid)
+        apply(commit, [rows.create_view(commit.head, place, PlannedView(uuid, view, note))])
+        commit.remember(uuid)
 
 
 def _hold(warehouse: Warehouse, view: ViewMetadata) -> HeldView:
@@ -139,11 +145,15 @@ def replace_view(warehouse: Warehouse, ident: Ident, asked: CommitView) -> Loade
             with committing(warehouse.lake) as commit:
                 found = read_view(commit.conn, ident)
                 planned = _plan(warehouse, found, asked, ready)
-                is_done = planned is None or _change(commit, found, planned, warehouse.roots)
+                if planned is not None and not _change(commit, found, planned, warehouse.roots):
+                    raise _Moved
+                uuid = UUID(found.view.view_uuid)
+                commit.remember(uuid)
+        except _Moved:
+            continue
         except LakeBusy as error:
             raise CommitFailed(error.message) from error
-        if is_done:
-            return load_committed(warehouse, ident)
+        return load_committed(warehouse, ident, uuid)
     raise CommitFailed("The view was noted again and again while this commit was being made; nothing was done. Try again.")
 
 

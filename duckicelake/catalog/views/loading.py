@@ -1,7 +1,10 @@
 """Views: list, exists, load. Every load reads the lake anew, so it shows what DuckDB did a moment ago."""
 
 import gzip
-from dataclasses import dataclass
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from uuid import UUID
 
 import psycopg
 
@@ -13,7 +16,7 @@ from duckicelake.errors import CatalogError, CommitStateUnknown, LakeMoved, NoSu
 from duckicelake.iceberg.views.view_metadata import ViewMetadata
 from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.read import read_iceberg_path
-from duckicelake.lake.views.read import find_view, find_view_note, note_found_view, read_view_names
+from duckicelake.lake.views.read import find_view, find_view_name, find_view_note, note_found_view, read_view_names
 from duckicelake.lake.views.rows import LiveView, ViewNote
 from duckicelake.translate.locations import table_location
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
@@ -33,10 +36,11 @@ ZIPPED = ".gz.metadata.json"
 
 @dataclass(frozen=True, slots=True)
 class LoadedView:
-    """What a load answers. `metadata` is encoded JSON."""
+    """What a load answers. `metadata` is encoded JSON. `moved_to` is the view's name when that is not the one that was asked for."""
 
     metadata_location: str
     metadata: bytes
+    moved_to: Ident | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +101,37 @@ def load_view(warehouse: Warehouse, ident: Ident) -> LoadedView:
     return _publish(warehouse, find_out(warehouse, ident))
 
 
-def load_committed(warehouse: Warehouse, ident: Ident) -> LoadedView:
-    """Return a view after its commit.
+def load_committed(warehouse: Warehouse, ident: Ident, view_uuid: UUID | None) -> LoadedView:
+    """Return a view after its commit, whatever it is called by now: the one with that uuid, and never another one.
 
-    Raises: CommitStateUnknown: it cannot be published now, but it is there
+    Raises: CommitStateUnknown: it cannot be published now, but it is done
     """
     try:
-        return load_view(warehouse, ident)
+        return _load_by_uuid(warehouse, ident, view_uuid)
     except CatalogError as error:
         raise CommitStateUnknown(f"The commit to {ident} is done, but its metadata cannot be shown now: {error.message}") from error
+
+
+def _load_by_uuid(warehouse: Warehouse, ident: Ident, view_uuid: UUID | None) -> LoadedView:
+    name = ident
+    for _ in range(LOAD_TRIES):
+        with suppress(NoSuchView):
+            loaded = load_view(warehouse, name)
+            if find_uuid(loaded) == view_uuid:
+                return loaded if name == ident else replace(loaded, moved_to=name)
+        if view_uuid is None:
+            break
+        with reading(warehouse.lake) as conn:
+            found = find_view_name(conn, view_uuid)
+        if found is None:
+            break
+        name = Ident(to_levels(found[0]), found[1])
+    raise NoSuchView("the view has been dropped or replaced since.")
+
+
+def find_uuid(loaded: LoadedView) -> UUID:
+    """Return the uuid that a view has for Iceberg clients: DuckDB may have replaced it since it was made."""
+    return UUID(json.loads(loaded.metadata)["view-uuid"])
 
 
 def find_out(warehouse: Warehouse, ident: Ident) -> ViewNote:

@@ -13,7 +13,7 @@ from duckicelake.catalog.writing.places import Grounds, check_given, get_place
 from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
-from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_move
+from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_emptying, find_move
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
@@ -35,6 +35,7 @@ from duckicelake.translate.to_ducklake.commits import (
     list_beside,
     list_client_ids,
     map_requirements,
+    takes_main_away,
 )
 
 NO_GROUNDS = Grounds()
@@ -55,7 +56,8 @@ class Base:
     `changes` are what the request's snapshots do to its files, and `deletes` to rows of those that stay. `used_specs` are
     those of snapshots that stay, when the request removes specs. With `move` the last of the changes gives main the files of
     that snapshot. `beside` are the snapshots that are not for main, by their client's ids. `known` are, under the lock, the
-    lake snapshots of those of the client's ids that have been committed. `is_recalled`: all is as it was remembered.
+    lake snapshots of those of the client's ids that have been committed. `is_emptied`: main has no rows in the end.
+    `is_recalled`: all is as it was remembered.
     """
 
     ident: Ident
@@ -70,6 +72,7 @@ class Base:
     move: Snapshot | None = None
     beside: Mapping[int, ReadySnapshot] = field(default_factory=dict[int, ReadySnapshot])
     known: Mapping[int, int] = field(default_factory=dict[int, int])
+    is_emptied: bool = False
     is_recalled: bool = False
 
     def is_outdated(self, commit: Commit) -> bool:
@@ -139,6 +142,8 @@ def _build_on(warehouse: Warehouse, ask: Ask, past: Past) -> Base:
 def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestReader) -> Base:
     """Return the base with what the request does to files, the client's manifests read and delete files written."""
     added, move = list_added(ask.commit.updates), _find_move(warehouse, ask, base)
+    if move is None and base.metadata is not None and takes_main_away(ask.commit.updates):
+        return _empty(base, base.metadata, reader)
     if not added and move is None:
         return base
     known = () if base.metadata is None else base.metadata.schemas
@@ -157,6 +162,15 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
     with reading(warehouse.lake) as conn:
         deletes = DeleteWriter(conn, warehouse.objects, base.grounds.locations, base.table).make_ready(changes)
     return replace(base, changes=changes, deletes=deletes, move=move, beside=beside)
+
+
+def _empty(base: Base, metadata: TableMetadata, reader: ManifestReader) -> Base:
+    """Return the base with the end of all rows of main; where there are none, nothing comes to an end."""
+    if metadata.current_snapshot_id is None:
+        return base
+    change = find_emptying(reader, metadata)
+    changes = [change] if change.removed else []
+    return replace(base, changes=changes, deletes=[NO_DELETES] * len(changes), is_emptied=True)
 
 
 def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestReader) -> dict[int, ReadySnapshot]:
@@ -249,7 +263,7 @@ def watch(asks: Sequence[Ask], bases: Sequence[Base]) -> Watched | None:
     """Return what the lake's lock is to look after: the table, if it is one and is there."""
     if len(bases) != 1 or bases[0].table is None:
         return None
-    return Watched(bases[0].table.table_id, bases[0].position, _list_asked(asks[0], bases[0]))
+    return Watched(bases[0].table.table_id, bases[0].table.table_uuid, bases[0].position, _list_asked(asks[0], bases[0]))
 
 
 def look_up_all(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> list[Base]:

@@ -4,6 +4,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from uuid import UUID
 
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
@@ -16,11 +18,21 @@ from duckicelake.catalog.writing.together import check_apart, check_named_once, 
 from duckicelake.errors import BadRequest, CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.updates import AssignUuid
+from duckicelake.lake.read import find_table
 from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.transaction import Commit, committing
+from duckicelake.translate.namespaces import to_schema_name
 
 COMMIT_TRIES = 10
 WAYS_GIVEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A commit that is in the lake: when it is about one table, the uuid of that, and the table where the commit has shown it."""
+
+    shown: LoadedTable | None = None
+    table_uuid: UUID | None = None
 
 
 class _Moved(Exception):
@@ -37,7 +49,8 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
     NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: nobody knows whether it landed, or it did and cannot be shown
     """
-    return _commit(warehouse, [Ask(ident, asked)]) or load_committed(warehouse, ident)
+    done = _commit(warehouse, [Ask(ident, asked)])
+    return done.shown or load_committed(warehouse, ident, done.table_uuid)
 
 
 def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
@@ -47,8 +60,7 @@ def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
         _commit(warehouse, asks)
 
 
-def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> LoadedTable | None:
-    """Commit, and return the table when it is one and the commit has shown it."""
+def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> Done:
     bases: Sequence[Base] = ()
     for number in range(COMMIT_TRIES):
         bases = bases or _read_bases(warehouse, asks, recalls=number == 0)
@@ -69,7 +81,7 @@ def _read_bases(warehouse: Warehouse, asks: Sequence[Ask], *, recalls: bool) -> 
     return [read_base(warehouse, ask) for ask in asks] if recalled is None else [recalled]
 
 
-def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base], *, gives_way: bool) -> LoadedTable | None:
+def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base], *, gives_way: bool) -> Done:
     with ExitStack() as held:
         with committing(warehouse.lake, watch(asks, bases)) as commit:
             planned = _plan(commit, asks, bases)
@@ -80,12 +92,25 @@ def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base
             if not done.is_written:
                 apply(commit, planned.steps, planned.notes)
                 note_together(commit, asks)
+            table_uuid = _find_uuid(commit, asks, bases)
             # whoever began to wait since then would lose, and is let pass next time, too
             if gives_way and commit.is_in_the_way:
                 raise _GivenWay
             if not done.is_written:
                 made = held.enter_context(numbered_ahead(warehouse, commit.conn, bases[0], planned)) if len(bases) == 1 else None
-        return None if made is None else made.show(warehouse)
+        return Done(None if made is None else made.show(warehouse), table_uuid)
+
+
+def _find_uuid(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> UUID | None:
+    """Return the uuid of the table that the commit is about, when it is one; of a new one it is noted with the request's key here."""
+    if len(bases) != 1:
+        return None
+    if bases[0].table is not None:
+        return bases[0].table.table_uuid
+    made = find_table(commit.conn, to_schema_name(asks[0].ident.namespace), asks[0].ident.name)
+    if made is not None:
+        commit.remember(made.table_uuid)
+    return None if made is None else made.table_uuid
 
 
 def _plan(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Planned:

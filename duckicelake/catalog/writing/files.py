@@ -186,12 +186,15 @@ def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[Tabl
     planned, commit = writer.planned, writer.commit
     count = max(len(base.changes), 1)
     steps = [first, *(TableStep() for _ in range(count - 1))]
-    notes: list[NewRow] = [to_note(planned, snapshot, commit.head.snapshot_id + count) for snapshot in planned.added]
+    notes: list[list[NewRow]] = [[to_note(planned, snapshot, commit.head.snapshot_id + count)] for snapshot in planned.added]
     if base.move is not None:
-        notes.append(NewMove(planned.table_id, base.move.snapshot_id))
+        notes.append([NewMove(planned.table_id, base.move.snapshot_id)])
+    if base.is_emptied:
+        # nobody says anything of a snapshot that is there to end the rows
+        notes.append([])
     next_row_id = 0 if base.published is None else base.published.state.next_row_id
-    for number, (step, note, change, ready) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
-        step.rows.append(note)
+    for number, (step, told, change, ready) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
+        step.rows += told
         snapshot = planned.added[number - 1] if number <= len(planned.added) else None
         if snapshot is not None:
             writer.give(snapshot, commit.head.snapshot_id + number, next_row_id)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
+from uuid import UUID
 
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import (
@@ -21,6 +22,8 @@ from duckicelake.lake.connect import RequestKey, reading, writing
 from duckicelake.lake.writing.idempotency import Outcome, Repeated, find_outcome, note_refusal
 
 Answer = TypeVar("Answer")
+Repeat = Callable[[Warehouse, UUID | None], Answer]
+"""Shows again what a request has done: to the table or view with that uuid, if it was about one."""
 
 FINAL = (AlreadyExists, BadRequest, CommitFailed, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable, NoSuchView, Unprocessable)
 REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FINAL}
@@ -38,7 +41,7 @@ class Asked:
         return replace(self, asker=replace(self.asker, objects=objects))
 
 
-def run_once(warehouse: Warehouse, asked: Asked, act: Callable[[Warehouse], Answer], repeat: Callable[[Warehouse], Answer]) -> Answer:
+def run_once(warehouse: Warehouse, asked: Asked, act: Callable[[Warehouse], Answer], repeat: Repeat[Answer]) -> Answer:
     """Return what `act` does, or what `repeat` shows of it when a request with this key has landed before.
 
     What is done is in the record with who asked for it.
@@ -50,7 +53,7 @@ def run_once(warehouse: Warehouse, asked: Asked, act: Callable[[Warehouse], Answ
     with reading(warehouse.lake) as conn:
         found = find_outcome(conn, request)
     if found is not None:
-        return _repeat(found, request, lambda: repeat(warehouse))
+        return _repeat(found, request, lambda: repeat(warehouse, found.object_uuid))
     try:
         return act(replace(warehouse, lake=replace(warehouse.lake, request=request, asker=asked.asker)))
     except Repeated:

@@ -70,7 +70,7 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     next_row_id = base.metadata.next_row_id if base.metadata else 0
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
     main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in base.beside]
-    check_taken(base.metadata, new, main, base.move.snapshot_id if base.move else None)
+    check_taken(base.metadata, new, main, base.move.snapshot_id if base.move else None, emptied=base.is_emptied)
     for change in (*base.changes, *(ready.change for ready in base.beside.values())):
         check_added_once(change.fresh)
         for manifest in change.fresh:
@@ -139,7 +139,7 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
         first.rows += marks
         first.tell("altered_table", table_id)
     writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.grounds)
-    is_step = bool(first.changes or planned.added or base.move)
+    is_step = bool(first.changes or base.changes)
     steps = add_snapshots(writer, first, base) if is_step else []
     moved = [] if base.move is None else keep_main(table_id, base.move, notes.refs)
     return TablePlan(new.location, steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])

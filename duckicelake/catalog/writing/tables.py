@@ -1,27 +1,30 @@
 """Tables: create, drop, rename."""
 
 import time
+from contextlib import suppress
 from dataclasses import replace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 
-from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
+from duckicelake.catalog.tables import LOAD_TRIES, Ident, LoadedTable, get_table, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.lifecycle.purging import list_belongings, purge
-from duckicelake.catalog.writing.places import check_free, check_table_location, check_target_free, find_first_version, get_place
-from duckicelake.errors import CatalogError, CommitStateUnknown
+from duckicelake.catalog.writing.places import NO_TABLE, check_free, check_table_location, check_target_free, find_first_version, get_place
+from duckicelake.errors import CatalogError, CommitStateUnknown, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
+from duckicelake.lake.registered.read import find_live_name
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.revival import note_purge
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, table_folder, table_location
-from duckicelake.translate.namespaces import to_schema_name
+from duckicelake.translate.namespaces import to_levels, to_schema_name
 from duckicelake.translate.to_ducklake import tables as rows
 from duckicelake.translate.to_ducklake.tables import Place
 
@@ -45,7 +48,8 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable) -> Load
         ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
         step = rows.create_table(ids.take_catalog_id(), place, new, find_first_version(commit.conn, new.location))
         apply(commit, to_lake_steps(commit.head, ids, [[step]]))
-    return load_committed(warehouse, ident)
+        commit.remember(UUID(new.table_uuid))
+    return load_committed(warehouse, ident, UUID(new.table_uuid))
 
 
 def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, roots: Roots) -> TableMetadata:
@@ -57,15 +61,32 @@ def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, roots:
     return replace(new, location=location)
 
 
-def load_committed(warehouse: Warehouse, ident: Ident) -> LoadedTable:
-    """Return a table after its commit.
+def load_committed(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -> LoadedTable:
+    """Return a table after its commit, whatever it is called by now: the one with that uuid, and never another one.
 
-    Raises: CommitStateUnknown: it cannot be published now, but it is there
+    Raises: CommitStateUnknown: it cannot be published now, but it is done
     """
     try:
-        return load_table(warehouse, ident)
+        return _load_by_uuid(warehouse, ident, table_uuid)
     except CatalogError as error:
         raise cannot_show(ident, error) from error
+
+
+def _load_by_uuid(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -> LoadedTable:
+    name = ident
+    for _ in range(LOAD_TRIES):
+        with suppress(NoSuchTable):
+            loaded = load_table(warehouse, name)
+            if loaded.table_uuid == table_uuid:
+                return loaded if name == ident else replace(loaded, moved_to=name)
+        if table_uuid is None:
+            break
+        with reading(warehouse.lake) as conn:
+            found = find_live_name(conn, table_uuid, NO_TABLE)
+        if found is None:
+            break
+        name = Ident(to_levels(found[0]), found[1])
+    raise NoSuchTable("the table has been dropped or replaced since.")
 
 
 def cannot_show(ident: Ident, error: CatalogError) -> CommitStateUnknown:
@@ -88,6 +109,9 @@ def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False) -> N
         table = get_table(commit.conn, ident)
         ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
         apply(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
+        commit.remember(table.table_uuid)
+        if belongings is not None and belongings.table.table_id == table.table_id and belongings.locations:
+            note_purge(commit.conn, table, belongings.locations)
     if belongings is not None and belongings.table.table_id == table.table_id:
         purge(warehouse, belongings)
 

@@ -103,15 +103,14 @@ def find_pinned(conn: psycopg.Connection, paths: Sequence[str]) -> set[str]:
 SELECT_DEPARTED = """
 SELECT t.table_id, n.location, n.metadata_version
   FROM ducklake_table t
-  JOIN ducklake_schema s ON s.schema_id = t.schema_id
   JOIN iceberg_table n ON n.table_id = t.table_id
- WHERE t.table_name = %(table_name)s AND s.schema_name = %(schema_name)s AND t.end_snapshot IS NOT NULL
+ WHERE t.table_uuid = %(uuid)s AND t.end_snapshot IS NOT NULL
  ORDER BY t.end_snapshot DESC
  LIMIT 1
 """
 
 
-def find_departed(conn: psycopg.Connection, schema_name: str, table_name: str) -> tuple[int, str, int] | None:
-    """Return id, location and last metadata version of the table that lost this name last, or None."""
-    row = conn.execute(SELECT_DEPARTED, {"schema_name": schema_name, "table_name": table_name}).fetchone()
+def find_departed(conn: psycopg.Connection, uuid: UUID) -> tuple[int, str, int] | None:
+    """Return id, location and last metadata version of the table with that uuid that was last dropped, or None."""
+    row = conn.execute(SELECT_DEPARTED, {"uuid": uuid}).fetchone()
     return None if row is None else (row[0], row[1], row[2])

@@ -1,5 +1,7 @@
 """Live views and their notes."""
 
+from uuid import UUID
+
 import psycopg
 
 from duckicelake.lake.read import fetch_rows
@@ -41,6 +43,23 @@ def find_view(conn: psycopg.Connection, schema_name: str, view_name: str) -> Liv
     """Return the live view of that name, in any case, or None."""
     rows = fetch_rows(conn, LiveView, SELECT_VIEW, schema_name=schema_name, view_name=view_name)
     return rows[0] if rows else None
+
+
+SELECT_VIEW_NAME = """
+SELECT s.schema_name, v.view_name
+  FROM ducklake_view v JOIN ducklake_schema s ON s.schema_id = v.schema_id AND s.end_snapshot IS NULL
+  LEFT JOIN iceberg_view n ON n.view_id = v.view_id
+ WHERE v.end_snapshot IS NULL
+   -- one that DuckDB has replaced keeps the uuid that clients know
+   AND (v.view_uuid = %(uuid)s OR lower(n.metadata::json ->> 'view-uuid') = %(uuid)s::uuid::text)
+ LIMIT 1
+"""
+
+
+def find_view_name(conn: psycopg.Connection, uuid: UUID) -> tuple[str, str] | None:
+    """Return the names of the live view with that uuid, or None."""
+    row = conn.execute(SELECT_VIEW_NAME, {"uuid": uuid}).fetchone()
+    return (row[0], row[1]) if row else None
 
 
 SELECT_VIEW_NOTE = """

@@ -18,16 +18,20 @@ class Repeated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request: it landed, or (`refusal`, an error's name) why it did not."""
+    """What became of a request: it landed, or (`refusal`, an error's name) why it did not.
+
+    `object_uuid`: of the one table or view that it made or changed.
+    """
 
     key: UUID
     fingerprint: str
     refusal: str | None
     message: str | None
+    object_uuid: UUID | None
 
 
 SELECT_OUTCOME = """
-SELECT key, fingerprint, refusal, message FROM iceberg_idempotency WHERE key = %(key)s
+SELECT key, fingerprint, refusal, message, object_uuid FROM iceberg_idempotency WHERE key = %(key)s
 """
 
 
@@ -42,26 +46,36 @@ DELETE FROM iceberg_idempotency WHERE created_at < clock_timestamp() - interval 
 """
 
 INSERT_OUTCOME = """
-INSERT INTO iceberg_idempotency (key, fingerprint, refusal, message)
-VALUES (%(key)s, %(fingerprint)s, %(refusal)s, %(message)s)
+INSERT INTO iceberg_idempotency (key, fingerprint, refusal, message, object_uuid)
+VALUES (%(key)s, %(fingerprint)s, %(refusal)s, %(message)s, %(object_uuid)s)
 ON CONFLICT (key) DO NOTHING
 """
 
 
-def claim(conn: psycopg.Connection, request: RequestKey) -> None:
-    """Let the key become known with the transaction that does what is asked.
+def claim(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID | None = None) -> None:
+    """Let the key become known with the transaction that does what is asked, and with what it is about if that is known by then.
 
     Raises: Repeated: another transaction did, or refused to
     """
     conn.execute(DELETE_OLD)
-    known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": None, "message": None}
+    known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": None, "message": None, "object_uuid": object_uuid}
     if conn.execute(INSERT_OUTCOME, known).rowcount == 0:
         raise Repeated
 
 
+UPDATE_OBJECT = """
+UPDATE iceberg_idempotency SET object_uuid = %(object_uuid)s WHERE key = %(key)s
+"""
+
+
+def note_object(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID) -> None:
+    """Remember which table or view a request made or changed, in the transaction that claimed its key."""
+    conn.execute(UPDATE_OBJECT, {"key": request.key, "object_uuid": object_uuid})
+
+
 def note_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str, message: str) -> None:
     """Remember why a request was refused, unless its key is known already."""
-    known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal, "message": message}
+    known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal, "message": message, "object_uuid": None}
     conn.execute(INSERT_OUTCOME, known)
 
 

@@ -108,12 +108,15 @@ def list_named_paths(conn: psycopg.Connection, table_id: int) -> list[tuple[str,
 SELECT_OTHER_PATHS = """
 SELECT path FROM ducklake_files_scheduled_for_deletion WHERE NOT path_is_relative
 UNION
-SELECT path FROM iceberg_kept_file
+SELECT path FROM iceberg_kept_file WHERE table_id <> %(gone_id)s
 UNION
 SELECT metadata_location FROM iceberg_view
 """
 
 
-def list_other_paths(conn: psycopg.Connection) -> list[str]:
-    """Return full paths: of files that DuckLake is about to remove itself, of those added beside main, and of views' metadata."""
-    return [row[0] for row in conn.execute(SELECT_OTHER_PATHS)]
+def list_other_paths(conn: psycopg.Connection, gone_id: int = -1) -> list[str]:
+    """Return full paths: of files that DuckLake is about to remove itself, of those added beside main, and of views' metadata.
+
+    `gone_id` is a table whose files beside main do not count.
+    """
+    return [row[0] for row in conn.execute(SELECT_OTHER_PATHS, {"gone_id": gone_id})]

@@ -1,6 +1,9 @@
-"""Tables that were dropped and may come back: what is left of them."""
+"""Tables that were dropped: what is left of those that may come back, and of those that may not, because their files go."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
 
 import psycopg
 
@@ -45,3 +48,58 @@ def find_drop(conn: psycopg.Connection, snapshot_id: int) -> tuple[str, bool] | 
     """Return what the lake snapshot of a drop changed, and whether the one before it is still there; None when it has expired."""
     row = conn.execute(SELECT_DROP, {"snapshot_id": snapshot_id}).fetchone()
     return None if row is None else (row[0] or "", row[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """`iceberg_purge`: a table that was dropped with its files, some of which may be there still; what came later is another's."""
+
+    table_id: int
+    locations: Sequence[str]
+    begun_at: datetime
+
+
+INSERT_PURGE = """
+INSERT INTO iceberg_purge (table_id, table_uuid, locations) VALUES (%(table_id)s, %(table_uuid)s, %(locations)s::text[])
+ON CONFLICT (table_id) DO UPDATE SET locations = excluded.locations, begun_at = excluded.begun_at
+"""
+
+
+def note_purge(conn: psycopg.Connection, table: TableRow, locations: Sequence[str]) -> None:
+    """Remember, in the transaction that drops a table, that its files are to go."""
+    conn.execute(INSERT_PURGE, {"table_id": table.table_id, "table_uuid": table.table_uuid, "locations": list(locations)})
+
+
+SELECT_PURGES = """
+SELECT p.table_id, p.locations, p.begun_at
+  FROM iceberg_purge p
+ WHERE (%(table_uuid)s::uuid IS NULL OR p.table_uuid = %(table_uuid)s::uuid)
+   AND NOT EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = p.table_id AND t.end_snapshot IS NULL)
+ ORDER BY p.table_id
+"""
+
+
+def list_purges(conn: psycopg.Connection, table_uuid: UUID | None = None) -> list[Purge]:
+    """Return the purges that have not been finished: all, or those of the table with that uuid."""
+    return fetch_rows(conn, Purge, SELECT_PURGES, table_uuid=table_uuid)
+
+
+SELECT_HAS_PURGE = """
+SELECT EXISTS (SELECT FROM iceberg_purge WHERE table_id = %(table_id)s OR %(location)s = ANY(locations))
+"""
+
+
+def has_purge(conn: psycopg.Connection, table_id: int, location: str = "") -> bool:
+    """Tell whether the files of a table, or of one that was at that location, are about to go."""
+    row = conn.execute(SELECT_HAS_PURGE, {"table_id": table_id, "location": location}).fetchone()
+    return bool(row and row[0])
+
+
+DELETE_PURGE = """
+DELETE FROM iceberg_purge WHERE table_id = %(table_id)s
+"""
+
+
+def forget_purge(conn: psycopg.Connection, table_id: int) -> None:
+    """Forget a purge: nothing is left to be removed."""
+    conn.execute(DELETE_PURGE, {"table_id": table_id})

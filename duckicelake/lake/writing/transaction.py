@@ -4,6 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from uuid import UUID
 
 import psycopg
 
@@ -11,10 +12,10 @@ from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, Lak
 from duckicelake.lake.audit.lines import tell, write_done
 from duckicelake.lake.audit.rows import DONE, UNKNOWN, Asker, AuditLine
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
-from duckicelake.lake.connect import BEGIN_WRITING, Lake, begun, mapped_errors
+from duckicelake.lake.connect import BEGIN_WRITING, Lake, RequestKey, begun, mapped_errors
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import Position
-from duckicelake.lake.writing.idempotency import claim
+from duckicelake.lake.writing.idempotency import claim, note_object
 from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUCHED
 from duckicelake.lake.writing.pacing import SELECT_OTHERS, Others
 from duckicelake.lake.writing.rows import LakeHead
@@ -58,6 +59,7 @@ class Watched:
     """The table that a commit is about, up to where it was read, and the client's snapshot ids that may be known."""
 
     table_id: int
+    table_uuid: UUID
     since: Position
     client_ids: Sequence[int]
 
@@ -90,6 +92,7 @@ class Commit:
     opening: Opening | None = None
     asker: Asker | None = None
     lines: list[AuditLine] = field(default_factory=list[AuditLine])
+    request: RequestKey | None = None
 
     @property
     def is_in_the_way(self) -> bool:
@@ -101,6 +104,11 @@ class Commit:
         if self.asker is not None:
             write_done(self.conn, self.asker, lake_snapshot_id)
             self.take_note(lake_snapshot_id)
+
+    def remember(self, object_uuid: UUID) -> None:
+        """Note the one table or view that the change is about: copies of the request are answered with it, whatever it is called."""
+        if self.request is not None:
+            note_object(self.conn, self.request, object_uuid)
 
     def take_note(self, lake_snapshot_id: int | None) -> None:
         """Let the log know of a line, once it is committed."""
@@ -120,7 +128,7 @@ def committing(lake: Lake, watched: Watched | None = None) -> Generator[Commit]:
         with _told_apart():
             _lock(conn, lake.others)
             if lake.request is not None:
-                claim(conn, lake.request)
+                claim(conn, lake.request, None if watched is None else watched.table_uuid)
             commit = _open(conn, lake, watched)
             yield commit
         _commit(conn, commit.lines)
@@ -129,7 +137,7 @@ def committing(lake: Lake, watched: Watched | None = None) -> Generator[Commit]:
 def _open(conn: psycopg.Connection, lake: Lake, watched: Watched | None) -> Commit:
     others = lake.others
     if watched is None:
-        return Commit(conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], others, asker=lake.asker)
+        return Commit(conn, fetch_rows(conn, LakeHead, SELECT_HEAD)[0], others, asker=lake.asker, request=lake.request)
     known = {
         "table_id": watched.table_id,
         "tokens": format_tokens(watched.table_id, TABLE_KINDS),
@@ -142,7 +150,7 @@ def _open(conn: psycopg.Connection, lake: Lake, watched: Watched | None) -> Comm
     assert row is not None
     *head, change_id, next_time, ids, waiting, is_touched = row
     opening = Opening(change_id, next_time, dict(ids), bool(is_touched), bool(others.take_note(waiting)))
-    return Commit(conn, LakeHead(*head), others, opening, lake.asker)
+    return Commit(conn, LakeHead(*head), others, opening, lake.asker, request=lake.request)
 
 
 def _lock(conn: psycopg.Connection, others: Others) -> None:

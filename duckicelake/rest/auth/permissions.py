@@ -12,7 +12,7 @@ from fastapi import Request
 from duckicelake.access.grants import Levels, Rights, format_object
 from duckicelake.access.policy import TABLE, VIEW
 from duckicelake.access.sessions import Session
-from duckicelake.errors import CatalogError, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
+from duckicelake.errors import CatalogError, CommitStateUnknown, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
 from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT
 from duckicelake.rest.params import decode_segment, split_levels
 
@@ -159,6 +159,14 @@ def check_whole(session: Session) -> None:
 def check_commit(session: Session, levels: Levels, name: str, *, creates: bool) -> None:
     """Raise unless the session may commit to a table, or make it by that."""
     check_rule(session, Rule(CREATE if creates else WRITE), levels, name)
+
+
+def check_moved(session: Session, kind: str, moved_to: Levels | None) -> None:
+    """Raise CommitStateUnknown when what a request has changed has by now a name (`moved_to`) where the session may not look."""
+    if moved_to is not None and not session.rights_at(kind, moved_to[:-1], moved_to[-1]) & (READ | WRITE):
+        raise CommitStateUnknown(
+            f"The commit is done, and what it changed was moved since: the principal {session.client_id!r} has no right on it there."
+        )
 
 
 def check_rename(session: Session, source: Levels, target: Levels, hides: Hidden) -> None:

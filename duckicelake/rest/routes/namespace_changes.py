@@ -44,13 +44,13 @@ class NamespaceChangeRoutes:
             self._door.get_lake(at.prefix).warehouse,
             key.about(format_object(asked.levels)),
             lambda w: namespaces.create_namespace(w, asked.levels, asked.properties),
-            lambda w: load_namespace(w, asked.levels),
+            lambda w, _: load_namespace(w, asked.levels),
         )
         return {"namespace": list(made.levels), "properties": made.properties}
 
     def drop_namespace(self, prefix: Prefix, levels: Levels, key: Key) -> Response:
         """Drop a namespace, which must be empty."""
-        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: namespaces.drop_namespace(w, levels), lambda _: None)
+        run_once(self._door.get_lake(prefix).warehouse, key, lambda w: namespaces.drop_namespace(w, levels), lambda _, __: None)
         return Response(status_code=204)
 
     def update_properties(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> UpdatePropertiesResponse:
@@ -61,6 +61,6 @@ class NamespaceChangeRoutes:
             warehouse,
             key,
             lambda w: namespaces.update_properties(w, levels, asked.removals, asked.updates),
-            lambda _: namespaces.ChangedProperties(sorted(asked.updates), list(asked.removals), []),
+            lambda _, __: namespaces.ChangedProperties(sorted(asked.updates), list(asked.removals), []),
         )
         return {"updated": list(done.updated), "removed": list(done.removed), "missing": list(done.missing)}

@@ -5,12 +5,15 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from starlette.types import Scope
 
+from duckicelake.access.grants import Levels as Path
 from duckicelake.access.grants import format_object
+from duckicelake.access.policy import TABLE
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing import commit, tables
 from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.lifecycle import registration, unregistration
+from duckicelake.catalog.writing.lifecycle.purging import finish_noted
 from duckicelake.catalog.writing.once import Asked, run_once
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import BadRequest, NoSuchTable
@@ -19,7 +22,7 @@ from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, 
 from duckicelake.iceberg.requests.requirements import asks_to_create
 from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.auth.keys import find_keys_after, with_signing
-from duckicelake.rest.auth.permissions import check_commit, check_rename
+from duckicelake.rest.auth.permissions import check_commit, check_moved, check_rename
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_TABLE, REGISTER_TABLE, RENAME, TABLE_COMMIT, TRANSACTION
@@ -64,7 +67,8 @@ class TableChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._door.get_warehouse(at)
         once = about(key, ident)
-        made = run_once(warehouse, once, lambda w: tables.create_table(w, ident, asked), lambda w: load_committed(w, ident))
+        made = run_once(warehouse, once, lambda w: tables.create_table(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        check_moved(at.session, TABLE, to_levels(made.moved_to))
         return build_made(request.scope, warehouse, ident, made)
 
     def register_table(self, request: Request, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
@@ -75,15 +79,16 @@ class TableChangeRoutes:
             warehouse,
             about(key, ident),
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
-            lambda w: load_committed(w, ident),
+            lambda w, uuid: load_committed(w, ident, uuid),
         )
+        check_moved(at.session, TABLE, to_levels(made.moved_to))
         return build_made(request.scope, warehouse, ident, made)
 
     def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
         """Take a table out of the catalog; all of its files stay."""
         warehouse, ident = self._door.get_lake(prefix).warehouse, Ident(levels, name)
         verb = unregistration
-        gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w: verb.find_unregistered(w, ident))
+        gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.find_unregistered(w, ident, uuid))
         return build_response(build_ready_answer(encode_commit_result(gone)), [])
 
     def update_table(self, at: AtParam, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
@@ -94,7 +99,8 @@ class TableChangeRoutes:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         check_commit(at.session, levels, name, creates=asks_to_create(asked.requirements))
         warehouse = self._door.get_warehouse(at)
-        done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w: load_committed(w, ident))
+        done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        check_moved(at.session, TABLE, to_levels(done.moved_to))
         return build_response(build_ready_answer(encode_commit_result(done), is_kept=False), [])
 
     def drop_table(
@@ -107,7 +113,7 @@ class TableChangeRoutes:
     ) -> Response:
         """Drop a table from the catalog."""
         warehouse = self._door.get_lake(prefix).warehouse
-        run_once(warehouse, key, lambda w: tables.drop_table(w, Ident(levels, name), purged=purge), lambda _: None)
+        run_once(warehouse, key, lambda w: tables.drop_table(w, Ident(levels, name), purged=purge), finish_noted)
         return Response(status_code=204)
 
     def rename_table(self, at: AtParam, body: Body, key: Key) -> Response:
@@ -116,7 +122,7 @@ class TableChangeRoutes:
         source, target = to_ident(asked.source), to_ident(asked.destination)
         check_rename(at.session, (*source.namespace, source.name), (*target.namespace, target.name), NoSuchTable)
         once = about(key, source, target)
-        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: tables.rename_table(w, source, target), lambda _: None)
+        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: tables.rename_table(w, source, target), lambda _, __: None)
         return Response(status_code=204)
 
     def commit_transaction(self, at: AtParam, body: Body, key: Key) -> Response:
@@ -128,12 +134,13 @@ class TableChangeRoutes:
             check_commit(at.session, ident.namespace, ident.name, creates=asks_to_create(asked.requirements))
             asks.append(Ask(ident, asked))
         once = about(key, *(ask.ident for ask in asks))
-        run_once(self._door.get_warehouse(at), once, lambda w: commit.commit_tables(w, asks), lambda _: None)
+        run_once(self._door.get_warehouse(at), once, lambda w: commit.commit_tables(w, asks), lambda _, __: None)
         return Response(status_code=204)
 
 
 def build_made(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> Response:
     """Return the answer to a new table, with the keys or the signing that the client takes."""
+    ident = made.moved_to or ident
     keys = find_keys_after(scope, warehouse, ident, made)
     told = made if keys is not None else with_signing(scope, warehouse, ident, made)
     return build_response(build_ready_answer(encode_load_result(told, keys), is_kept=False), [])
@@ -142,6 +149,11 @@ def build_made(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTab
 def about(asked: Asked, *idents: Ident) -> Asked:
     """Return a request with the tables or views that its body names."""
     return asked.about(*(format_object((*ident.namespace, ident.name)) for ident in idents))
+
+
+def to_levels(ident: Ident | None) -> Path | None:
+    """Return a name as rights know it."""
+    return None if ident is None else (*ident.namespace, ident.name)
 
 
 def to_ident(identifier: Identifier) -> Ident:

@@ -2,6 +2,7 @@
 
 from fastapi import Response
 
+from duckicelake.access.policy import VIEW
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views import changes
 from duckicelake.catalog.views.loading import load_committed
@@ -11,12 +12,12 @@ from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
 from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
 from duckicelake.rest.auth.at import AtParam
-from duckicelake.rest.auth.permissions import check_rename
+from duckicelake.rest.auth.permissions import check_moved, check_rename
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
 from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
 from duckicelake.rest.requests import Body, Key, decode_rename, describe_body
-from duckicelake.rest.routes.table_changes import about, to_ident
+from duckicelake.rest.routes.table_changes import about, to_ident, to_levels
 from duckicelake.rest.routes.views import LOADED, build_view_response
 from duckicelake.rest.served import Served
 
@@ -45,17 +46,21 @@ class ViewChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "view"))
         warehouse = self._door.get_warehouse(at)
         once = about(key, ident)
-        made = run_once(warehouse, once, lambda w: changes.create_view(w, ident, asked), lambda w: load_committed(w, ident))
+        made = run_once(warehouse, once, lambda w: changes.create_view(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        check_moved(at.session, VIEW, to_levels(made.moved_to))
         return build_view_response(made)
 
-    def register_view(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> Response:
+    def register_view(self, at: AtParam, levels: Levels, body: Body, key: Key) -> Response:
         """Register a view by its metadata file."""
         node = as_object(decode_json(body), REGISTER)
         ident = Ident(levels, check_name(get_text(node, "name", REGISTER), "view"))
         location = get_text(node, "metadata-location", REGISTER)
-        warehouse = self._door.get_lake(prefix).warehouse
+        warehouse = self._door.get_lake(at.prefix).warehouse
         once = about(key, ident)
-        made = run_once(warehouse, once, lambda w: changes.register_view(w, ident, location), lambda w: load_committed(w, ident))
+        made = run_once(
+            warehouse, once, lambda w: changes.register_view(w, ident, location), lambda w, uuid: load_committed(w, ident, uuid)
+        )
+        check_moved(at.session, VIEW, to_levels(made.moved_to))
         return build_view_response(made)
 
     def replace_view(self, at: AtParam, levels: Levels, name: ViewName, body: Body, key: Key) -> Response:
@@ -65,13 +70,14 @@ class ViewChangeRoutes:
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         warehouse = self._door.get_warehouse(at)
-        done = run_once(warehouse, key, lambda w: changes.replace_view(w, ident, asked), lambda w: load_committed(w, ident))
+        done = run_once(warehouse, key, lambda w: changes.replace_view(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        check_moved(at.session, VIEW, to_levels(done.moved_to))
         return build_view_response(done)
 
     def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
         """Drop a view from the catalog."""
         warehouse = self._door.get_lake(prefix).warehouse
-        run_once(warehouse, key, lambda w: changes.drop_view(w, Ident(levels, name)), lambda _: None)
+        run_once(warehouse, key, lambda w: changes.drop_view(w, Ident(levels, name)), lambda _, __: None)
         return Response(status_code=204)
 
     def rename_view(self, at: AtParam, body: Body, key: Key) -> Response:
@@ -80,5 +86,5 @@ class ViewChangeRoutes:
         source, target = to_ident(asked.source), to_ident(asked.destination)
         check_rename(at.session, (*source.namespace, source.name), (*target.namespace, target.name), NoSuchView)
         once = about(key, source, target)
-        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: changes.rename_view(w, source, target), lambda _: None)
+        run_once(self._door.get_lake(at.prefix).warehouse, once, lambda w: changes.rename_view(w, source, target), lambda _, __: None)
         return Response(status_code=204)

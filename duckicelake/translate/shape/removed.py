@@ -19,11 +19,13 @@ from duckicelake.translate.shape import told_schemas, told_specs
 
 
 def with_removed(metadata: TableMetadata, notes: TableNotes) -> TableMetadata:
-    """Return the metadata that a request is applied to: removed schemas and specs are in it, so that nothing gets their ids."""
+    """Return the metadata that a request is applied to: removed schemas and specs are in it, so that nothing gets their ids.
+
+    So are specs that are not shown because a column of theirs is gone.
+    """
     known = {schema.schema_id for schema in metadata.schemas}, {spec.spec_id for spec in metadata.partition_specs}
     schemas = tuple(told_schemas.parse_note(note) for note in _removed(notes.schemas) if note.id not in known[0])
-    told = (told_specs.parse_note(note) for note in _removed(notes.specs) if note.id not in known[1])
-    specs = tuple(to_spec(spec, Schema(0, ())) for spec in told if spec is not None)
+    specs = tuple(to_spec(told_specs.parse_any(note), Schema(0, ())) for note in notes.specs if note.id not in known[1])
     if not schemas and not specs:
         return metadata
     return replace(

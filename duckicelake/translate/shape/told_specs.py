@@ -30,6 +30,14 @@ def parse_note(note: JsonNote) -> PublishedSpec | None:
     return PublishedSpec(note.id, tuple(field["field-id"] for field in fields), keys, tuple(field["name"] for field in fields))
 
 
+def parse_any(note: JsonNote) -> PublishedSpec:
+    """Return the spec of a note, with no true names when it is one of DuckLake's own."""
+    fields = json.loads(note.json)
+    keys = tuple(PartitionKey(field["source-id"], field["transform"], ()) for field in fields)
+    names = tuple(field.get("name", f"field_{field['field-id']}") for field in fields)
+    return PublishedSpec(note.id, tuple(field["field-id"] for field in fields), keys, names)
+
+
 def with_told_specs(found: Partitioning, rows: Sequence[PartitionRow], schema: Schema, notes: TableNotes) -> Partitioning:
     """Return a table's partitioning with the specs that clients told, as far as their columns are still there.
 

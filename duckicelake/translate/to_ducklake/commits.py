@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.requirements import AssertRefSnapshotId, Requirement
 from duckicelake.iceberg.requests.updates import (
     AddSnapshot,
     RemovePartitionStatistics,
+    RemoveSnapshotRef,
     RemoveStatistics,
     SetPartitionStatistics,
     SetSnapshotRef,
@@ -52,6 +53,12 @@ def find_main_target(updates: Sequence[TableUpdate]) -> int | None:
     targets = [update.ref.snapshot_id for update in updates if isinstance(update, SetSnapshotRef) and update.name == MAIN]
     fresh = {snapshot.snapshot_id for snapshot in list_added(updates)}
     return targets[-1] if targets and targets[-1] not in fresh else None
+
+
+def takes_main_away(updates: Sequence[TableUpdate]) -> bool:
+    """Tell whether a request leaves a table without main and adds no snapshot, as Java's replacement without a query does."""
+    told = [update for update in updates if isinstance(update, SetSnapshotRef | RemoveSnapshotRef) and update.name == MAIN]
+    return not list_added(updates) and bool(told) and isinstance(told[-1], RemoveSnapshotRef)
 
 
 def list_beside(updates: Sequence[TableUpdate]) -> set[int]:
@@ -122,12 +129,19 @@ def number_snapshots(updates: Sequence[TableUpdate], last_sequence_number: int, 
     return numbered
 
 
-def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[int], move: int | None) -> None:
+def check_taken(base: TableMetadata | None, new: TableMetadata, added: Sequence[int], move: int | None, *, emptied: bool) -> None:
     """Refuse what a commit says and DuckLake, or this catalog so far, cannot hold.
+
+    `emptied`: main goes, and what it was on stays.
 
     Raises: BadRequest: by name
     """
     before = None if base is None else base.current_snapshot_id
     wanted = added[-1] if added else before if move is None else move
+    if emptied and before is not None and find_snapshot(new, before) is not None:
+        wanted = None
     if new.current_snapshot_id != wanted:
-        raise BadRequest(f"A commit must leave {MAIN!r} on the last snapshot that it adds to it, or, without any, on one that there is.")
+        raise BadRequest(
+            f"A commit must leave {MAIN!r} on the last snapshot that it adds to it, or, without any, on one that there is; "
+            "one that takes it away removes not the snapshot that it was on, and adds none."
+        )

@@ -30,11 +30,13 @@ def change_refs(
 
 
 def name_main(table_id: int, base: TableMetadata | None, new: TableMetadata) -> list[NewRow]:
-    """Return the note of what main retains, when that changes; it is where DuckLake's head is."""
+    """Return the note of what main retains, when that changes; it is where DuckLake's head is, also when a client takes it away."""
     before = None if base is None else base.refs.get(MAIN)
     after = new.refs.get(MAIN)
     old = (None, None, None) if before is None else _retention(before)
-    return [] if after is None or _retention(after) == old else [NewRef(table_id, MAIN, None, after.type, *_retention(after))]
+    if after is None:
+        return [] if old == (None, None, None) else [EndedRef(table_id, MAIN)]
+    return [] if _retention(after) == old else [NewRef(table_id, MAIN, None, after.type, *_retention(after))]
 
 
 def _change_names(table_id: int, base: TableMetadata | None, new: TableMetadata) -> Iterator[NewRow]:

@@ -68,11 +68,15 @@ def test_rows_are_written(run: Run, format_version: int, mode: str) -> None:
 
 
 def test_tables_are_made_from_queries_and_replaced(run: Run) -> None:
-    """CREATE, CREATE OR REPLACE and REPLACE TABLE AS; then renamed and dropped."""
+    """CREATE, CREATE OR REPLACE and REPLACE TABLE, with a query and without; then renamed and dropped."""
     for statement in [
         "CREATE TABLE {t} USING iceberg AS SELECT id, 'x' AS q FROM range(5)",
         "CREATE OR REPLACE TABLE {t} USING iceberg AS SELECT id AS other, array(id) AS m FROM range(3)",
         "REPLACE TABLE {t} USING iceberg PARTITIONED BY (q) AS SELECT id, 'y' AS q FROM range(7)",
+        "REPLACE TABLE {t} (id bigint) USING iceberg",
+        "INSERT INTO {t} VALUES (1), (2)",
+        "CREATE OR REPLACE TABLE {t} (id bigint, word string) USING iceberg PARTITIONED BY (word)",
+        "INSERT INTO {t} VALUES (3, 'c')",
         "ALTER TABLE {t} RENAME TO ns.u",
         "DROP TABLE {c}.ns.u",
         "DROP NAMESPACE {c}.ns",

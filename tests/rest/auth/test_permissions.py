@@ -271,3 +271,19 @@ def test_every_row_is_tried() -> None:
     """Each operation that needs a right is asked for by each kind of principal."""
     tried = {row[0] for row in ASKED} | {"listNamespaces"}
     assert {name for name, rule in RULES.items() if not rule.is_public} - tried == {"getConfig"}
+
+
+def test_a_copy_of_a_commit_follows_no_table_to_where_one_has_no_right(fresh: Guarded) -> None:
+    """Whoever moved it has that right; the copy hears that the commit was done, and nothing of the table."""
+    body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
+    for number, (target, status) in enumerate((("a", 200), ("b", 500))):
+        key = f"00000000-0000-4000-8000-00000000000{number}"
+        done = fresh.ask("writer", "POST", "namespaces/a/tables/t", body, idempotency_key=key)
+        assert done.status == 200
+        move = {"source": identify("a", "t"), "destination": identify(target, "moved")}
+        assert fresh.ask("admin", "POST", "tables/rename", move).status == 204
+        again = fresh.ask("writer", "POST", "namespaces/a/tables/t", body, idempotency_key=key)
+        assert again.status == status
+        assert ("metadata" in again.json) == (status == 200)
+        back = {"source": move["destination"], "destination": identify("a", "t")}
+        assert fresh.ask("admin", "POST", "tables/rename", back).status == 204

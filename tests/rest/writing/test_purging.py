@@ -1,10 +1,15 @@
 """Dropping with purge over REST: a table's Iceberg objects go, whatever DuckLake reads stays."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from tests.rest.serving import Server
+from duckicelake.commands.check import remove_orphans
+from duckicelake.errors import ServiceUnavailable
+from duckicelake.store.objects import Objects
+from tests.rest.serving import Answer, Server, make_settings
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
 
@@ -77,3 +82,63 @@ def test_a_predecessor_at_the_same_location_may_still_come_back(client: Client, 
     files: Any = {path for path in list_objects(client, location) if path.endswith(".metadata.json")}
     assert files == {"/metadata/v1.metadata.json"}
     assert client.post("namespaces/main/register", {"name": "u", "metadata-location": older}).status == 200
+
+
+@pytest.fixture
+def break_off(client: Client, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What drops a table with its files while the store removes none, with a key, and may do it again."""
+
+    def refuse(*_: Any) -> None:
+        raise ServiceUnavailable("away")
+
+    def drop(name: str, key: str, *, is_away: bool) -> Answer:
+        with monkeypatch.context() as patch:
+            if is_away:
+                patch.setattr(Objects, "delete_many", refuse)
+            path = f"namespaces/main/tables/{name}?purgeRequested=true"
+            return client.server.ask("DELETE", path, {"idempotency-key": key})
+
+    return drop
+
+
+def sweep(lake: FreshLake, later: timedelta = timedelta(seconds=1)) -> list[str]:
+    """Remove what was to go by now, or that much later."""
+    [settings] = make_settings(lake).lakes()
+    return remove_orphans(settings, datetime.now(UTC) + later)
+
+
+def test_a_purge_that_was_broken_off_is_finished_by_its_copy(client: Client, lake: FreshLake, break_off: Any) -> None:
+    """Meanwhile nobody brings the table back; afterwards nothing is left to do."""
+    made, key = client.server.get("namespaces/main/tables/t").json, str(uuid4())
+    location, again = made["metadata"]["location"], {"name": "t", "metadata-location": made["metadata-location"]}
+    assert break_off("t", key, is_away=True).status == 204
+    left = list_objects(client, location)
+    assert len(left) > 5
+    assert client.post("namespaces/main/register", again).error == (400, "BadRequestException")
+    assert sweep(lake, timedelta(hours=-1)) == []
+    assert list_objects(client, location) == left
+    assert break_off("t", key, is_away=False).status == 204
+    assert list_objects(client, location) == set()
+    assert sweep(lake) == []
+
+
+def test_a_purge_that_was_broken_off_spares_what_others_have(client: Client, lake: FreshLake, break_off: Any) -> None:
+    """The metadata of whoever was there before, everything of whoever is there since, and files that DuckDB still reads."""
+    location = f"{lake.iceberg_path}chosen"
+    older = client.create("u", location=location).json["metadata-location"]
+    client.server.ask("DELETE", "namespaces/main/tables/u")
+    base = client.create("u", location=location).json["metadata"]
+    file = data_file(base, "kept")
+    client.objects.put_new(file.file_path, b"rows")
+    assert client.commit(client.append(base, 9_000_000_001, [file]), name="u").status == 200
+    assert break_off("u", str(uuid4()), is_away=True).status == 204
+    before = list_objects(client, location)
+    gone = {uri.removeprefix(location) for uri in sweep(lake)}
+    assert gone == {path for path in before if path.endswith(".metadata.json")} - {"/metadata/v1.metadata.json"}
+    assert sweep(lake) == []
+    assert client.post("namespaces/main/register", {"name": "u", "metadata-location": older}).status == 200
+    assert break_off("u", str(uuid4()), is_away=True).status == 204
+    assert client.create("w", location=location).status == 200
+    before = list_objects(client, location)
+    assert sweep(lake) == []
+    assert list_objects(client, location) == before

@@ -1,6 +1,7 @@
 """Tables that come: back, after they were dropped from this lake, by their newest metadata file, or from anywhere by any."""
 
 import re
+from uuid import UUID
 
 import psycopg
 
@@ -21,7 +22,7 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.locations import find_neighbour
 from duckicelake.lake.writing.lookups import has_view
-from duckicelake.lake.writing.revival import NotedTable, find_drop, list_noted_tables
+from duckicelake.lake.writing.revival import NotedTable, find_drop, has_purge, list_noted_tables
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, table_folder, to_canonical, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
@@ -42,11 +43,8 @@ def register_table(warehouse: Warehouse, ident: Ident, metadata_location: str, *
         _find_replaced(conn, ident, overwrite=overwrite)
         _check_place(conn, warehouse.roots, metadata_location)
         dropped = _find_dropped(conn, metadata_location)
-    if dropped is None:
-        _take_in(warehouse, ident, metadata_location, overwrite=overwrite)
-    else:
-        _revive(warehouse, ident, metadata_location, overwrite=overwrite)
-    return load_committed(warehouse, ident)
+    come = _take_in if dropped is None else _revive
+    return load_committed(warehouse, ident, come(warehouse, ident, metadata_location, overwrite=overwrite))
 
 
 def _check_place(conn: psycopg.Connection, roots: Roots, uri: str) -> None:
@@ -69,7 +67,7 @@ def _find_replaced(conn: psycopg.Connection, ident: Ident, *, overwrite: bool) -
     return find_table(conn, to_schema_name(ident.namespace), ident.name)
 
 
-def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> None:
+def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> UUID:
     metadata = read_metadata(warehouse.objects, metadata_location)
     with reading(warehouse.lake) as conn:
         metadata = settle(conn, metadata, warehouse.roots, _find_replaced(conn, ident, overwrite=overwrite))
@@ -78,8 +76,11 @@ def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, over
     seen = _find_seen(warehouse, foreign) if was_here else None
     grounds = Grounds((metadata.location,), warehouse.roots)
     with committing(warehouse.lake) as commit:
+        _check_not_purged(commit.conn, metadata_location, metadata.location)
         replaced = _find_replaced(commit.conn, ident, overwrite=overwrite)
-        take_in(commit, Arrival(ident, metadata_location, foreign, grounds, replaced, seen))
+        uuid = take_in(commit, Arrival(ident, metadata_location, foreign, grounds, replaced, seen))
+        commit.remember(uuid)
+    return uuid
 
 
 def _find_seen(warehouse: Warehouse, foreign: Foreign) -> frozenset[str]:
@@ -91,7 +92,7 @@ def _find_seen(warehouse: Warehouse, foreign: Foreign) -> frozenset[str]:
     return frozenset(uri for uri in unknown if warehouse.objects.exists(uri))
 
 
-def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> None:
+def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> UUID:
     if not warehouse.objects.exists(metadata_location):
         raise BadRequest(f"The metadata file {metadata_location!r} is missing: the table was dropped with its files.")
     with committing(warehouse.lake) as commit:
@@ -99,6 +100,7 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
         table = _find_dropped(commit.conn, metadata_location)
         if table is None or table.end_snapshot is None:
             raise AlreadyExists(f"Table already exists: the one of {metadata_location!r} has just come back.")
+        _check_not_purged(commit.conn, metadata_location, "", table.table_id)
         folder = table_folder(read_data_path(commit.conn), table)
         step = TableStep() if replaced is None else drop_table(replaced.table_id)
         revived = revive_table(table, get_place(commit.conn, ident), folder, table.end_snapshot)
@@ -107,6 +109,16 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
         step.changes += revived.changes
         step.changes_catalog = True
         apply(commit, to_lake_steps(commit.head, Ids(commit.head.next_catalog_id, commit.head.next_file_id), [[step]]))
+        commit.remember(table.table_uuid)
+    return table.table_uuid
+
+
+def _check_not_purged(conn: psycopg.Connection, metadata_location: str, location: str, table_id: int = NO_TABLE) -> None:
+    """Raise BadRequest when what the file says is about to be removed: a purge has dropped it, and has not come to its end."""
+    if has_purge(conn, table_id, location):
+        raise BadRequest(
+            f"The table of {metadata_location!r} was dropped with its files, which are going; `duckicelake check --repair` finishes that."
+        )
 
 
 def _find_dropped(conn: psycopg.Connection, metadata_location: str) -> NotedTable | None:

@@ -60,8 +60,8 @@ class Arrival:
     seen: frozenset[str] | None = None
 
 
-def take_in(commit: Commit, arrival: Arrival) -> None:
-    """Make the table at the next lake snapshot, or at one further on where its own numbers want that.
+def take_in(commit: Commit, arrival: Arrival) -> UUID:
+    """Make the table at the next lake snapshot, or at one further on where its own numbers want that, and return its uuid.
 
     Raises: BadRequest: it cannot be held here, or its files are not safe. AlreadyExists: the table is here, under another name
     """
@@ -89,6 +89,7 @@ def take_in(commit: Commit, arrival: Arrival) -> None:
     ]
     step.rows += notes
     apply(commit, to_lake_steps(commit.head, ids, [[step]]))
+    return UUID(metadata.table_uuid)
 
 
 def _find_base(metadata: TableMetadata, lake_snapshot_id: int) -> int:

@@ -1,11 +1,14 @@
 """Tables that go to another catalog: nothing of them is removed, then or later."""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from uuid import UUID
 
 from duckicelake.catalog.tables import Ident, LoadedTable, get_table, load_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
-from duckicelake.errors import CommitFailed, NoSuchTable
+from duckicelake.catalog.writing.tables import cannot_show
+from duckicelake.errors import CatalogError, CommitFailed, NoSuchTable
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.registered.read import find_departed, find_pinned, list_data_paths
@@ -16,10 +19,13 @@ from duckicelake.lake.writing.lookups import is_touched
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.locations import metadata_uri, table_folder
-from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.tables import drop_table
 
 TRIES = 10
+
+
+class _Moved(Exception):
+    """The table changed between loading it and locking the lake: nothing may be written, not even the request's key."""
 
 
 def unregister_table(warehouse: Warehouse, ident: Ident) -> LoadedTable:
@@ -29,26 +35,31 @@ def unregister_table(warehouse: Warehouse, ident: Ident) -> LoadedTable:
     """
     for _ in range(TRIES):
         loaded = load_table(warehouse, ident)
-        with committing(warehouse.lake) as commit:
+        with suppress(_Moved), committing(warehouse.lake) as commit:
             table = get_table(commit.conn, ident)
-            if table.table_id == loaded.table_id and not is_touched(commit.conn, table.table_id, loaded.position):
-                _let_go(commit, table)
-                return loaded
+            if table.table_id != loaded.table_id or is_touched(commit.conn, table.table_id, loaded.position):
+                raise _Moved
+            _let_go(commit, table)
+            commit.remember(table.table_uuid)
+            return loaded
     raise CommitFailed(f"The table {ident} was changed again and again while it was being unregistered; nothing was done. Try again.")
 
 
-def find_unregistered(warehouse: Warehouse, ident: Ident) -> LoadedTable:
-    """Return a table that was unregistered under a name, as its answer said.
+def find_unregistered(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -> LoadedTable:
+    """Return the table with that uuid, which was unregistered, as its answer said.
 
-    Raises: NoSuchTable: DuckLake has forgotten it
+    Raises: CommitStateUnknown: DuckLake has forgotten it, or its metadata file is gone
     """
     with reading(warehouse.lake) as conn:
-        found = find_departed(conn, to_schema_name(ident.namespace), ident.name)
+        found = None if table_uuid is None else find_departed(conn, table_uuid)
     if found is None:
-        raise NoSuchTable(f"Table does not exist: {ident}")
+        raise cannot_show(ident, NoSuchTable("DuckLake has forgotten the table."))
     table_id, location, version = found
     uri = metadata_uri(location, version)
-    return LoadedTable(uri, warehouse.objects.read(uri), {}, table_id, Position(-1, -1))
+    try:
+        return LoadedTable(uri, warehouse.objects.read(uri), {}, table_id, Position(-1, -1))
+    except CatalogError as error:
+        raise cannot_show(ident, error) from error
 
 
 def _let_go(commit: Commit, table: TableRow) -> None:

@@ -81,6 +81,13 @@ def find_move(reader: ManifestReader, base: TableMetadata, target: Snapshot) -> 
     return _compare(reader, before, after, None)
 
 
+def find_emptying(reader: ManifestReader, base: TableMetadata) -> FileChange:
+    """Return what it takes to leave main without rows."""
+    before = _read_main(reader, base)
+    live = live_files(reader.read_manifest(file) for file in before.values() if file.content == DATA)
+    return FileChange((), {}, sorted({file.file.file_path for file in live}), {}, is_trusted=True)
+
+
 def _list_fresh(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int) -> list[ReadManifest]:
     return [
         ReadManifest(file, manifest.header, manifest.entries)

@@ -88,6 +88,50 @@ def test_a_registration_of_a_view_is_repeated(client: Client) -> None:
     assert ask(client.server, "POST", "namespaces/main/register-view", body, key).body == first.body
 
 
+MADE = [
+    pytest.param("tables", "new", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, id="create table"),
+    pytest.param("tables", "t", "namespaces/main/tables/t", SET, id="commit"),
+    pytest.param("tables", "t", "namespaces/main/tables/t/unregister", None, id="unregister table"),
+    pytest.param("tables", "t", "namespaces/main/register", {"name": "t"}, id="register table"),
+    pytest.param("views", "w", "namespaces/main/views", NEW_VIEW, id="create view"),
+    pytest.param("views", "v", "namespaces/main/views/v", SET_VIEW, id="replace view"),
+    pytest.param("views", "v", "namespaces/main/register-view", {"name": "v"}, id="register view"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "path", "body"), MADE)
+def test_a_copy_never_shows_another_table(client: Client, kind: str, name: str, path: str, body: Any) -> None:
+    """It is answered with what the request made, whatever has its name by now; when that is gone, that it was done."""
+    key, server, here = str(uuid4()), client.server, f"namespaces/main/{kind}"
+    if "register" in path and body is not None:
+        body = {**body, "metadata-location": server.get(f"{here}/{name}").json["metadata-location"]}
+        server.ask("DELETE", f"{here}/{name}")
+    first = ask(server, "POST", path, body, key)
+    assert first.status == 200
+    is_gone = path.endswith("unregister")
+    if not is_gone:
+        names = [{"namespace": ["main"], "name": each} for each in (name, "elsewhere")]
+        assert client.post(f"{kind}/rename", {"source": names[0], "destination": names[1]}).status == 204
+    uuid = f"{kind[:-1]}-uuid"
+
+    def see_again() -> None:
+        again = ask(server, "POST", path, body, key)
+        assert (again.status, again.json.get("metadata", {}).get(uuid)) == (200, first.json["metadata"][uuid]), again.body
+
+    see_again()
+    assert client.post(here, {"name": name, "schema": COLUMNS, **({"view-version": VERSION} if kind == "views" else {})}).status == 200
+    see_again()
+    if is_gone:
+        server.ask("DELETE", f"{here}/{name}")
+        see_again()
+        return
+    assert server.ask("DELETE", f"{here}/elsewhere").status == 204
+    gone = ask(server, "POST", path, body, key)
+    assert gone.error == (500, "CommitStateUnknownException")
+    assert f"The commit to main.{name} is done" in gone.json["error"]["message"]
+    assert "dropped or replaced" in gone.json["error"]["message"]
+
+
 def test_a_refusal_is_final(client: Client, lake: FreshLake) -> None:
     """The copy is refused alike, though it could be done by now; a new key may do it."""
     key, create = str(uuid4()), {"name": "t", "schema": COLUMNS}

@@ -62,7 +62,7 @@ def test_a_ref_that_is_not_as_expected_is_refused(client: Client, lake: FreshLak
         "Requirement failed: tag v1 was created concurrently",
     )
     assert client.commit([set_ref("v2", first, "tag")], [assert_ref("v2", first)]).error[0] == 409
-    for update in (set_ref("v2", 12345, "tag"), set_ref("main", first, "tag"), {"action": "remove-snapshot-ref", "ref-name": "main"}):
+    for update in (set_ref("v2", 12345, "tag"), set_ref("main", first, "tag")):
         assert client.commit([update]).error == (400, "BadRequestException"), update
     assert read_rows(lake) == rows
 
