@@ -51,7 +51,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     async def _find_session(self, scope: Scope) -> Session:
-        bearer = self._find_bearer(scope)
+        scope["bearer"] = bearer = self._find_bearer(scope)
         prefix = find_prefix(scope["raw_path"])
         policy = await self._find_policy(prefix)
         if bearer.origin:
