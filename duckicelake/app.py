@@ -16,6 +16,7 @@ from duckicelake.access.issuing import Accounts
 from duckicelake.access.pace import Pace
 from duckicelake.access.token_keys import Signer, make_signer
 from duckicelake.catalog.health import Rounds
+from duckicelake.catalog.keys.ducklake import RoleMemory
 from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.rules.policies import read_policy
 from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_signer, with_vendor
@@ -131,7 +132,7 @@ async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitSta
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)
-    return OpenLake(settings.name, warehouse, watch)
+    return OpenLake(settings.name, warehouse, watch, roles=RoleMemory(settings.ducklake_postgres))
 
 
 def start_trail(days: int, lake: OpenLake, opened: AsyncExitStack) -> Trail:

@@ -36,6 +36,11 @@ VendedLifetime = Annotated[int, Field(ge=900, le=43_200)]
 """What STS takes."""
 
 
+PLACE_PATTERN = r"^((host|hostaddr|port|dbname|sslmode|sslrootcert|channel_binding)=[^\s'\\]+(\s+|$))+$"
+PublicPostgres = Annotated[str, Field(pattern=PLACE_PATTERN)]
+"""Where Postgres is, and never who somebody is there."""
+
+
 class SettingsError(CatalogError):
     """A setting is unknown, malformed or contradicts another; the message names it."""
 
@@ -63,6 +68,7 @@ class LakeSettings(BaseModel):
     sts_endpoint: str | None = None
     sts_external_id: str | None = None
     vended_lifetime_s: VendedLifetime = 3600
+    ducklake_postgres: PublicPostgres | None = None
 
     @model_validator(mode="after")
     def check_paths_and_keys(self) -> Self:
@@ -94,6 +100,7 @@ class LakeSection(BaseModel):
     sts_endpoint: str | None = None
     sts_external_id: str | None = None
     vended_lifetime_s: VendedLifetime | None = None
+    ducklake_postgres: PublicPostgres | None = None
 
 
 class IssuerSettings(BaseModel):
@@ -140,6 +147,7 @@ class Settings(BaseSettings):
     sts_endpoint: str | None = None
     sts_external_id: str | None = None
     vended_lifetime_s: VendedLifetime = 3600
+    ducklake_postgres: PublicPostgres | None = None
     cache_max: int = Field(1024, ge=0)
     memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)
     postgres_timeout_s: float = Field(60.0, gt=0, le=86_400)

@@ -95,13 +95,16 @@ def plan_postgres(home: Home, keys: Keys, port: int) -> Job:
 
 
 def prepare_database(keys: Keys, port: int) -> PostgresAccess:
-    """Make the lake's role (no superuser) and its database in a running cluster, when missing."""
+    """Make the lake's role (no superuser, but it may make roles) and its database in a running cluster, when missing."""
     access = find_access(keys, port)
     with psycopg.connect(access.admin_dsn, autocommit=True, connect_timeout=5) as conn:
         if conn.execute(SELECT_ROLE, {"role": ROLE}).fetchone() is None:
             conn.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(ROLE), sql.Literal(keys.postgres_password)))
         if conn.execute(SELECT_DATABASE, {"database": DATABASE}).fetchone() is None:
             conn.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(DATABASE), sql.Identifier(ROLE)))
+        # so that DuckDB users can be given roles of their own, which make nothing in the database
+        conn.execute(sql.SQL("ALTER ROLE {} CREATEROLE").format(sql.Identifier(ROLE)))
+        conn.execute(sql.SQL("REVOKE TEMPORARY ON DATABASE {} FROM PUBLIC").format(sql.Identifier(DATABASE)))
     return access
 
 

@@ -28,6 +28,8 @@ from duckicelake.lake.inspect import Finding
 from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
 from duckicelake.lake.notes import note_repair
 from duckicelake.lake.read import find_table, read_schemas, read_table_names
+from duckicelake.lake.readers.install import list_public_findings
+from duckicelake.lake.readers.roles import reap_readers
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.revival import list_purges
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
@@ -89,6 +91,7 @@ def _find_in_postgres(conn: psycopg.Connection, lake: LakeSettings, home: Home) 
     if settings.get("version") != SUPPORTED_VERSION:
         return found
     found += inspect.read_findings(conn)
+    found += list_public_findings(conn)
     found += _find_bad_defaults(conn, home)
     objects, data_uri = open_objects(_read_store_settings(lake)), to_uri(lake.data_path or "")
     try:
@@ -224,6 +227,8 @@ def repair_lake(lake: LakeSettings) -> list[str]:
         with connect_postgres(lake) as conn, mapped_errors(lake.name):
             read_paths(conn, lake)
             note_repair(conn)
+            with conn.transaction():
+                reap_readers(conn, lake.metadata_schema)
             published = inspect.read_published(conn)
             lost = {finding.subject for finding in find_lost_objects(conn, warehouse.objects)}
         for schema_name, table_name, *_ in published:

@@ -11,6 +11,8 @@ from duckicelake.backends.stack import Report
 from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.lake.install import check_absolute, check_beside, format_search_path, install, uninstall
+from duckicelake.lake.readers.install import remove_readers
+from duckicelake.lake.readers.roles import drop_readers
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
 HAS_TABLE = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) IS NOT NULL"
@@ -52,13 +54,14 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
 
 
 def abandon_lake(lake: LakeSettings) -> None:
-    """Remove our notes, triggers and indexes from a lake; DuckLake's tables and all files stay.
+    """Remove our notes, triggers, indexes and readers' roles from a lake; DuckLake's tables and all files stay.
 
     Raises: Forbidden: the role may not drop them
     """
     with connect_postgres(lake) as conn:
         conn.execute(ADVISORY_LOCK, {"schema": lake.metadata_schema})
         try:
+            remove_readers(conn, lake.metadata_schema, drop_readers)
             uninstall(conn, lake.metadata_schema)
         except psycopg.errors.InsufficientPrivilege as error:
             raise Forbidden(f"Lake {lake.name!r}: only the role that ran `duckicelake init` may remove what it made.") from error

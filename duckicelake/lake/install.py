@@ -67,6 +67,7 @@ OURS: Sequence[tuple[LiteralString, str]] = (
     ("FUNCTION", r"CREATE OR REPLACE FUNCTION (\w+)"),
     ("INDEX", r"CREATE INDEX IF NOT EXISTS (\w+)"),
     ("TABLE", r"CREATE TABLE IF NOT EXISTS (\w+)"),
+    ("SEQUENCE", r"CREATE SEQUENCE IF NOT EXISTS (\w+)"),
 )
 """What the script makes, by what it says; in the order in which it can go."""
 
@@ -128,8 +129,13 @@ def _is_installed(conn: psycopg.Connection, metadata_schema: str) -> bool:
     """Tell whether this very script ran here before, so that running it again can wait."""
     with conn.transaction():
         conn.execute(format_search_path(metadata_schema))
-        row = conn.execute(SELECT_HAS_SETTINGS).fetchone()
-        return bool(row and row[0]) and conn.execute(SELECT_INSTALLED).fetchone() == (_find_digest(),)
+        return has_settings(conn) and conn.execute(SELECT_INSTALLED).fetchone() == (_find_digest(),)
+
+
+def has_settings(conn: psycopg.Connection) -> bool:
+    """Tell whether `install` ran here ever before."""
+    row = conn.execute(SELECT_HAS_SETTINGS).fetchone()
+    return bool(row and row[0])
 
 
 def uninstall(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
@@ -142,8 +148,7 @@ def uninstall(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_
         try:
             with conn.transaction():
                 conn.execute(format_search_path(metadata_schema))
-                row = conn.execute(SELECT_HAS_SETTINGS).fetchone()
-                if row and row[0]:
+                if has_settings(conn):
                     _lock(conn, "ACCESS EXCLUSIVE")
                     _uninstall(conn)
         except psycopg.errors.LockNotAvailable:

@@ -4,7 +4,8 @@
 -- Changes from v2: branches and tags: iceberg_ref, iceberg_kept, iceberg_kept_file, iceberg_move, iceberg_hidden, and the
 -- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
 -- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Changes from v5: what a request
--- with a key was about (object_uuid of iceberg_idempotency), and iceberg_purge. Every statement may run again at any time.
+-- with a key was about (object_uuid of iceberg_idempotency), iceberg_transaction, iceberg_purge, iceberg_reader and
+-- iceberg_revocation. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -232,6 +233,24 @@ CREATE TABLE IF NOT EXISTS iceberg_grant (
     privilege text NOT NULL,
     PRIMARY KEY (principal_id, kind, object_uuid, privilege)
 );
+
+-- Roles of Postgres that read the lake with DuckDB, by views of their own: whose each is, what settings let them read (schemas'
+-- names, with what is nested in them; an empty one is all), and within which scope.
+CREATE TABLE IF NOT EXISTS iceberg_reader (
+    role_name text PRIMARY KEY,
+    database_id oid NOT NULL,
+    principal text NOT NULL,
+    principal_id bigint,
+    secret_number integer,
+    spaces text[] NOT NULL,
+    scope text[],
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz NOT NULL
+);
+
+-- The last revoke that was acknowledged: a sequence, which readers' old transactions see as it is now. The setting is what they saw.
+CREATE SEQUENCE IF NOT EXISTS iceberg_revocation;
+INSERT INTO iceberg_setting (key, value) VALUES ('revocation', '1') ON CONFLICT (key) DO NOTHING;
 
 -- Who changed what over REST, each line written by its change's own transaction; and what was denied to whom.
 CREATE TABLE IF NOT EXISTS iceberg_audit (

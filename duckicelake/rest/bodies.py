@@ -135,6 +135,25 @@ class GrantsResponse(TypedDict):
     grants: list[GivenGrant]
 
 
+class DucklakeKeys(TypedDict):
+    prefixes: list[str]
+    config: dict[str, str]
+
+
+DucklakeCredentialsResponse = TypedDict(
+    "DucklakeCredentialsResponse",
+    {
+        "expires-at-ms": int,
+        "dsn": str,
+        "metadata-schema": str,
+        "attach": str,
+        "statements": list[str],
+        "storage-credentials": list[DucklakeKeys],
+    },
+)
+"""What DuckDB reads a lake with: `statements` are ready to run, the others what they are made of."""
+
+
 class Readiness(TypedDict):
     """Whether a warehouse can be served, and why not."""
 

@@ -6,6 +6,7 @@ from typing import Protocol
 from duckicelake.access.issuing import Accounts
 from duckicelake.access.pace import Pace
 from duckicelake.access.policy import Policy
+from duckicelake.catalog.keys.ducklake import RoleMemory
 from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
@@ -48,13 +49,16 @@ class Ruling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenLake:
-    """A lake that is served: its verbs' warehouse, its watch, the trail of what is denied in it, and who may do what there."""
+    """A lake that is served: its verbs' warehouse, its watch, the trail of what is denied in it, who may do what there, and the
+    roles that DuckDB users were given.
+    """
 
     prefix: str
     warehouse: Warehouse
     watch: Watching
     trail: Trail | None = None
     rules: Ruling | None = None
+    roles: RoleMemory = field(default_factory=RoleMemory)
 
     @property
     def narrow_warehouse(self) -> Warehouse:

@@ -70,9 +70,11 @@ OPERATIONS = (
 UNLISTED = frozenset({"getConfig", "getToken"})
 """Operations outside `{prefix}`, which `endpoints` never lists."""
 
-BESIDE = (Operation("getKeys", "GET", "/v1/oauth/jwks"), Operation("signAnywhere", "POST", "/v1/aws/s3/sign"))
-"""What is not in the specification: the public keys of tokens; and where older clients ask for signatures when nobody told
-them where. That names no table, so it is refused by its name."""
+DUCKLAKE = Operation("loadDucklakeCredentials", "GET", "/v1/{prefix}/ducklake-credentials")
+
+BESIDE = (Operation("getKeys", "GET", "/v1/oauth/jwks"), Operation("signAnywhere", "POST", "/v1/aws/s3/sign"), DUCKLAKE)
+"""What is not in the specification: the public keys of tokens; where older clients ask for signatures when nobody told
+them where, which names no table, so it is refused by its name; and read-only DuckLake for DuckDB users."""
 
 RULES = "/management/v1/{prefix}"
 PRINCIPAL = RULES + "/principals/{principal}"

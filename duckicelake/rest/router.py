@@ -8,8 +8,9 @@ from fastapi import FastAPI
 from duckicelake.errors import NotServed
 from duckicelake.rest.bodies import IcebergErrorResponse
 from duckicelake.rest.door import Door
-from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT, OPERATIONS, UNLISTED, Operation
+from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation
 from duckicelake.rest.routes.config import ConfigRoutes
+from duckicelake.rest.routes.ducklake import DucklakeRoutes
 from duckicelake.rest.routes.namespace_changes import NamespaceChangeRoutes
 from duckicelake.rest.routes.namespaces import NamespaceRoutes
 from duckicelake.rest.routes.rules import RuleRoutes
@@ -30,7 +31,7 @@ BARE_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 }
 
 
-GUARDED = frozenset({"getToken", "getKeys", "loadCredentials", "signRequest", *(operation.name for operation in MANAGEMENT)})
+GUARDED = frozenset({"getToken", "getKeys", "loadCredentials", "signRequest", DUCKLAKE.name, *(operation.name for operation in MANAGEMENT)})
 """What is served only where it is known who asks."""
 
 
@@ -38,6 +39,7 @@ def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
     routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door), TableChangeRoutes(door))
     routes += (ViewRoutes(door), ViewChangeRoutes(door), TokenRoutes(door), SignRoutes(door), RuleRoutes(door))
+    routes += (DucklakeRoutes(door),)
     served = {name: found for module in routes for name, found in module.operations().items()}
     if door.accounts is None:
         served = {name: found for name, found in served.items() if name not in GUARDED}
@@ -65,8 +67,8 @@ def add_served(app: FastAPI, operation: Operation, served: Served) -> None:
 
 
 def list_endpoints(served: Mapping[str, Served]) -> list[str]:
-    """Return what clients may call, in the words of the specification's templates."""
-    return [operation.endpoint for operation in OPERATIONS if operation.name in served and operation.name not in UNLISTED]
+    """Return what clients may call, in the words of the specification's templates, and what DuckDB users may."""
+    return [operation.endpoint for operation in (*OPERATIONS, DUCKLAKE) if operation.name in served and operation.name not in UNLISTED]
 
 
 def build_refusal(operation: Operation) -> Callable[[], Any]:

@@ -67,7 +67,7 @@ def add_principal(lake: Lake, name: str, *, has_secret: bool = True) -> NewSecre
         _check_own(named.name)
     secret, hashed = make_secret()
     kept = hashed if has_secret else None
-    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, kept, is_role=False)):
+    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, kept, is_role=False), takes=False):
         raise AlreadyExists(f"Principal already exists: {named.name}")
     return NewSecret(named.name, secret if has_secret else None)
 
@@ -84,7 +84,7 @@ def rotate_principal(lake: Lake, name: str) -> NewSecret:
 def add_role(lake: Lake, name: str) -> None:
     """Add a role. Raises: AlreadyExists. BadRequest: it cannot be called so."""
     named = _read_grantee(name, "role")
-    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, None, is_role=True)):
+    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, None, is_role=True), takes=False):
         raise AlreadyExists(f"Role already exists: {named.name}")
 
 
@@ -105,7 +105,7 @@ def change_member(lake: Lake, role: str, principal: str, *, joins: bool) -> None
         role_id = _get_id(conn, _to_known(role, is_role=True))
         return change.change_member(conn, role_id, _get_id(conn, _to_known(principal, is_role=False)), joins=joins)
 
-    change.change_rules(lake, act)
+    change.change_rules(lake, act, takes=not joins)
 
 
 def change_grants(lake: Lake, given: Given, *, gives: bool) -> None:
@@ -119,7 +119,7 @@ def change_grants(lake: Lake, given: Given, *, gives: bool) -> None:
         known = what.kind, _get_uuid(conn, what, alone=gives)
         return change.change_grants(conn, _get_id(conn, to), known, privileges, gives=gives)
 
-    change.change_rules(lake, act)
+    change.change_rules(lake, act, takes=not gives)
 
 
 def read_given(given: Given) -> tuple[Securable, Sequence[str], Grantee]:

@@ -19,18 +19,52 @@ INSERT INTO iceberg_change (kind, table_id) VALUES ('rule', -1)
 """
 
 
-def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool]) -> bool:
-    """Do what `change` does, and tell whether it did anything; as soon as this returns, every server's answers show it."""
+UPDATE_REVOCATION = """
+UPDATE iceberg_setting SET value = (value::bigint + 1)::text WHERE key = 'revocation'
+"""
+
+SELECT_REVOKED = """
+SELECT setval('iceberg_revocation', value::bigint) FROM iceberg_setting WHERE key = 'revocation'
+"""
+
+
+def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool], *, takes: bool = True) -> bool:
+    """Do what `change` does, and tell whether it did anything; as soon as this returns, every server's answers show it.
+
+    `takes`: it may take a right from somebody; then DuckDB's readers are refused in transactions that began before it.
+    """
     with writing(lake) as conn:
         conn.execute(LOCK_CHANGES)
         is_changed = change(conn)
         if is_changed:
             conn.execute(INSERT_RULED)
+            if takes:
+                conn.execute(UPDATE_REVOCATION)
             if lake.asker is not None:
                 write_done(conn, lake.asker, None)
+    if is_changed and takes:
+        with writing(lake) as conn:
+            # one after another, so that the number never goes back
+            conn.execute(LOCK_CHANGES)
+            conn.execute(SELECT_REVOKED)
     if is_changed and lake.asker is not None:
         tell(AuditLine(lake.asker, DONE))
     return is_changed
+
+
+UPDATE_ENDED = """
+UPDATE iceberg_reader SET expires_at = clock_timestamp()
+ WHERE expires_at > clock_timestamp()
+   AND principal IN (SELECT p.name FROM iceberg_principal p
+                      WHERE NOT p.is_role
+                        AND (p.principal_id = %(principal_id)s
+                             OR p.principal_id IN (SELECT m.principal_id FROM iceberg_member m WHERE m.role_id = %(principal_id)s)))
+"""
+
+
+def end_readers(conn: psycopg.Connection, principal_id: int) -> None:
+    """End the access to DuckLake of a principal, or of a role's members: they ask for what is left to them."""
+    conn.execute(UPDATE_ENDED, {"principal_id": principal_id})
 
 
 INSERT_PRINCIPAL = """
@@ -80,6 +114,7 @@ DELETE FROM iceberg_principal WHERE principal_id = %(principal_id)s
 
 def delete_principal(conn: psycopg.Connection, principal_id: int) -> None:
     """Remove a principal or a role with all that it was granted."""
+    end_readers(conn, principal_id)
     for statement in (DELETE_GRANTS_OF, DELETE_MEMBERS_OF, DELETE_PRINCIPAL):
         conn.execute(statement, {"principal_id": principal_id})
 
@@ -95,6 +130,8 @@ DELETE FROM iceberg_member WHERE role_id = %(role_id)s AND principal_id = %(prin
 
 def change_member(conn: psycopg.Connection, role_id: int, principal_id: int, *, joins: bool) -> bool:
     """Let a principal join or leave a role; False when it is so already."""
+    if not joins:
+        end_readers(conn, principal_id)
     return conn.execute(INSERT_MEMBER if joins else DELETE_MEMBER, {"role_id": role_id, "principal_id": principal_id}).rowcount == 1
 
 
@@ -113,7 +150,10 @@ DELETE FROM iceberg_grant
 def change_grants(conn: psycopg.Connection, principal_id: int, what: tuple[str, UUID], privileges: Sequence[str], *, gives: bool) -> bool:
     """Give or take privileges on a thing, by its kind and uuid; False when it is so already."""
     known = {"principal_id": principal_id, "kind": what[0], "object_uuid": what[1], "privileges": list(privileges)}
-    return conn.execute(INSERT_GRANTS if gives else DELETE_GRANTS, known).rowcount > 0
+    is_changed = conn.execute(INSERT_GRANTS if gives else DELETE_GRANTS, known).rowcount > 0
+    if is_changed and not gives:
+        end_readers(conn, principal_id)
+    return is_changed
 
 
 SELECT_SCHEMA_UUID = """

@@ -69,3 +69,24 @@ def has_path(conn: psycopg.Connection, table_id: int, relative: str | None, whol
     """Tell whether a table has or had a file of that relative path, or of one of these whole ones."""
     row = conn.execute(SELECT_HAS_PATH, {"table_id": table_id, "relative": relative, "whole": whole}).fetchone()
     return row is not None and bool(row[0])
+
+
+@dataclass(frozen=True, slots=True)
+class LiveName:
+    """A table that is there, by its name."""
+
+    table_id: int
+    schema_name: str
+    table_name: str
+
+
+SELECT_LIVE_NAMES = """
+SELECT t.table_id, s.schema_name, t.table_name
+  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+ WHERE t.end_snapshot IS NULL ORDER BY t.table_id
+"""
+
+
+def list_live_names(conn: psycopg.Connection) -> list[LiveName]:
+    """Return all tables that are there."""
+    return fetch_rows(conn, LiveName, SELECT_LIVE_NAMES)

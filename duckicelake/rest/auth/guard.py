@@ -55,7 +55,7 @@ class Guard:
     async def _find_session(self, scope: Scope) -> Session:
         bearer: Bearer = scope["bearer"]
         if time.time() >= bearer.session.expires_at_s:
-            bearer = await self._find_bearer(scope)
+            scope["bearer"] = bearer = await self._find_bearer(scope)
         prefix = find_prefix(scope["raw_path"])
         policy = await self._find_policy(prefix)
         if bearer.origin:

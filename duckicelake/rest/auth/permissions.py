@@ -70,6 +70,7 @@ RULES: Mapping[str, Rule] = {
     "loadCredentials": Rule(READ),
     "signRequest": Rule(ANY),
     "signAnywhere": OPEN,
+    "loadDucklakeCredentials": OPEN,
     "reportMetrics": Rule(ANY),
     "planTableScan": Rule(READ),
     "fetchPlanningResult": Rule(READ),
@@ -154,6 +155,13 @@ def check_whole(session: Session) -> None:
     """Raise Forbidden unless the session may manage the warehouse."""
     if not session.may_choose:
         raise Forbidden(f"The principal {session.client_id!r} has no right to manage the warehouse.")
+
+
+def check_reads(session: Session) -> None:
+    """Raise Forbidden unless the session may read something."""
+    rights = [*(grant.rights for grant in session.grants.each), *session.objects.values()]
+    if not any(READ in each for each in rights):
+        raise Forbidden(f"The principal {session.client_id!r} has no right to read anything in the warehouse.")
 
 
 def check_commit(session: Session, levels: Levels, name: str, *, creates: bool) -> None:

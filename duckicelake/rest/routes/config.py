@@ -5,10 +5,13 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Query
+from starlette.concurrency import run_in_threadpool
 
-from duckicelake.errors import BadRequest
+from duckicelake.catalog.keys.ducklake import may_vend_ducklake
+from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.rest.bodies import CatalogConfig
-from duckicelake.rest.door import Door
+from duckicelake.rest.door import Door, OpenLake
+from duckicelake.rest.operations import DUCKLAKE
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
 from duckicelake.rest.served import Served
 
@@ -34,12 +37,22 @@ class ConfigRoutes:
         """List all catalog configuration settings."""
         name = warehouse or self._find_only_name()
         lake = self._door.find_lake(name)
+        absent = {CREDENTIALS, DUCKLAKE.endpoint} if lake.warehouse.vendor is None else set[str]()
+        if DUCKLAKE.endpoint not in absent and not await self._may_read_ducklake(lake):
+            absent.add(DUCKLAKE.endpoint)
         return {
             "defaults": dict(lake.warehouse.client_properties),
             "overrides": {"prefix": quote(name, safe=""), "namespace-separator": ADVERTISED_SEPARATOR},
-            "endpoints": [endpoint for endpoint in self._endpoints if lake.warehouse.vendor is not None or endpoint != CREDENTIALS],
+            "endpoints": [endpoint for endpoint in self._endpoints if endpoint not in absent],
             "idempotency-key-lifetime": KEY_LIFETIME,
         }
+
+    async def _may_read_ducklake(self, lake: OpenLake) -> bool:
+        """Tell whether DuckDB users get keys now. What Postgres does not say is no."""
+        try:
+            return DUCKLAKE.endpoint in self._endpoints and await run_in_threadpool(may_vend_ducklake, lake.warehouse)
+        except CatalogError:
+            return False
 
     def _find_only_name(self) -> str:
         names = list(self._door.lakes)

@@ -36,6 +36,22 @@ def is_on_s3(scope: KeyScope) -> bool:
     return all(parse_uri(uri).bucket for uri in (*scope.folders, *scope.files, *scope.writable))
 
 
+def split_reads(uris: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Return as few policies as it takes to GET what lies in folders (URIs that end with `/`) and single objects, each with those it has.
+
+    Raises: Unsupported: a name has no safe spelling
+    """
+    found: list[tuple[str, list[str]]] = []
+    policy, chunk = "", list[str]()
+    for uri in uris:
+        wider = _format([_allow(READ, [_resource(each) for each in (*chunk, uri)])])
+        if chunk and len(wider) > LONGEST_POLICY:
+            found.append((policy, chunk))
+            chunk, wider = [], _format([_allow(READ, [_resource(uri)])])
+        policy, chunk = wider, [*chunk, uri]
+    return [*found, (policy, chunk)] if chunk else found
+
+
 def format_policy(scope: KeyScope) -> str:
     """Return the session policy of a scope, always the same text for the same one.
 
@@ -48,13 +64,21 @@ def format_policy(scope: KeyScope) -> str:
     statements += [_allow_list(bucket, keys) for bucket, keys in _group(scope.folders)]
     if scope.writable:
         statements.append(_allow(WRITE, [_name(folder) + "/*" for folder in scope.writable]))
-    policy = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    policy = _format(statements)
     if len(policy) > LONGEST_POLICY:
         raise Unsupported(
             f"The table's files lie in too many places for one key ({len(policy)} of {LONGEST_POLICY} characters of policy): "
             "it shares its folder with another table, or has files from elsewhere. Rewrite it into a new table, or use keys of your own."
         )
     return policy
+
+
+def _format(statements: Sequence[Any]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+
+
+def _resource(uri: str) -> str:
+    return _name(uri) + "/*" * uri.endswith("/")
 
 
 def _allow(actions: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:

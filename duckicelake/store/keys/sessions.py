@@ -49,6 +49,11 @@ class Vendor:
         self._lock = Lock()
         self._client: Any = None
 
+    @property
+    def lifetime_s(self) -> int:
+        """How long keys live."""
+        return self._sts.lifetime_s
+
     def get_keys(self, policy: str, now_s: float) -> SessionKeys:
         """Return keys that may do what the policy says, and no more.
 

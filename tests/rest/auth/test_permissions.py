@@ -57,6 +57,8 @@ REPORT = {"report-type": "scan-report"}
 HIDDEN, DENIED = 404, 403
 ASKED = [
     # what, method, path, body, and the answers to: reader, writer, blind, owner, stranger
+    # nobody vends keys here
+    ("loadDucklakeCredentials", "GET", "ducklake-credentials", None, (501, 501, DENIED, 501, 501)),
     ("loadNamespaceMetadata", "GET", "namespaces/a", None, (200, 200, 200, 200, HIDDEN)),
     ("namespaceExists", "HEAD", "namespaces/a", None, (204, 204, 204, 204, HIDDEN)),
     ("dropNamespace", "DELETE", "namespaces/a", None, (DENIED, DENIED, DENIED, 409, HIDDEN)),

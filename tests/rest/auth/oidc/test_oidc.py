@@ -32,6 +32,9 @@ def test_a_principal_of_the_issuer_has_what_the_lake_grants(believing: Believing
     refused = believing.guarded.server.ask("POST", T, bear(token), body)
     assert refused.error == (403, "NotAuthorizedException")
     assert "'acme:carol' has no right" in refused.json["error"]["message"]
+    unserved = believing.get("ducklake-credentials", token)
+    assert unserved.error == (501, "UnsupportedOperationException")
+    assert "other issuers" in unserved.json["error"]["message"]
     managed.take("read", "table:a.t", "acme:carol")
     assert believing.get(T, token).status == 404
 

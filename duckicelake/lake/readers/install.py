@@ -1,0 +1,228 @@
+"""The readers' schema beside a lake's: made when the first of them comes, removed with all the roles."""
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.errors import NotServed, ServiceUnavailable
+from duckicelake.lake.inspect import Finding
+from duckicelake.lake.install import LOCK_PAUSE_S, NEVER_IDLE, format_search_path, has_settings
+from duckicelake.lake.readers.views import (
+    COVERS,
+    IDS,
+    INNER,
+    OF_TABLE,
+    OF_TABLES,
+    OTHERS,
+    OWN,
+    READS,
+    REFUSE,
+    ROWS,
+    SHOW,
+    SHOW_ALL,
+    SHOW_DELETES,
+    SHOW_ROWS,
+    SHOWN,
+    TRIGGERS,
+)
+
+SUFFIX = "_readers"
+MOST_STALE = 100
+LONGEST_NAME_BYTES = 63
+LOCK_TRIES = 100
+
+SELECT_INSTALLED = """
+SELECT value FROM iceberg_setting WHERE key = 'readers'
+"""
+
+UPSERT_INSTALLED = """
+INSERT INTO iceberg_setting (key, value) VALUES ('readers', %(digest)s)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
+
+DELETE_INSTALLED = """
+DELETE FROM iceberg_setting WHERE key = 'readers'
+"""
+
+SELECT_MAY_ISSUE = """
+SELECT r.rolsuper OR r.rolcreaterole,
+       EXISTS (SELECT FROM iceberg_setting s WHERE s.key = 'readers')
+       OR (has_database_privilege(current_database(), 'CREATE')
+           AND (SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = to_regclass('ducklake_snapshot_changes')))
+  FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+MADE: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {query}"
+FILTERED: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
+HIDE_SHOW: LiteralString = "REVOKE ALL ON FUNCTION {own}.iceberg_show(text, text) FROM PUBLIC"
+SELECT_STALE = """
+SELECT v.relname FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
+ WHERE n.nspname = %(own)s AND v.relkind = 'v' AND v.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
+   AND NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace o ON o.oid = c.relnamespace
+                    WHERE o.nspname = %(lake)s AND c.relname = v.relname)
+ LIMIT %(most)s
+"""
+
+SELECT_FOR_PUBLIC = """
+SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND has_database_privilege('public', current_database(), 'TEMPORARY'),
+       EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers') AND to_regnamespace('public') IS NOT NULL
+       AND has_schema_privilege('public', 'public', 'CREATE')
+"""
+
+LOCK_FOR_MAKING: LiteralString = (
+    "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN SHARE ROW EXCLUSIVE MODE NOWAIT"
+)
+LOCK_FOR_REMOVING: LiteralString = (
+    "LOCK TABLE {lake}.ducklake_inlined_data_tables, {lake}.ducklake_snapshot_changes IN ACCESS EXCLUSIVE MODE NOWAIT"
+)
+NEEDED = (
+    "Nobody gets read-only access to DuckLake here: the server's Postgres role may not {}. As a superuser of Postgres run "
+    "`ALTER ROLE role CREATEROLE`, as the database's owner `GRANT CREATE ON DATABASE database TO role`, and let the role that made "
+    "the lake be the server's."
+)
+
+
+def name_schema(metadata_schema: str) -> str:
+    """Return the name of the readers' schema. Raises: NotServed: it would be too long."""
+    name = metadata_schema + SUFFIX
+    if len(name.encode()) > LONGEST_NAME_BYTES:
+        raise NotServed(f"The lake's metadata schema has a name that is too long for {name!r} beside it; Postgres takes 63 bytes.")
+    return name
+
+
+def may_issue(conn: psycopg.Connection) -> tuple[bool, bool]:
+    """Tell whether our role may make roles, and whether there is a readers' schema or we may make it."""
+    row = conn.execute(SELECT_MAY_ISSUE).fetchone()
+    return (False, False) if row is None else (bool(row[0]), bool(row[1]))
+
+
+def check_may_issue(conn: psycopg.Connection) -> None:
+    """Raise NotServed, saying what is missing, unless our role may make what readers need."""
+    makes_roles, makes_views = may_issue(conn)
+    if not makes_roles:
+        raise NotServed(NEEDED.format("make roles (CREATEROLE)"))
+    if not makes_views:
+        raise NotServed(NEEDED.format("make a schema beside the lake's, and triggers"))
+
+
+def list_public_findings(conn: psycopg.Connection) -> list[Finding]:
+    """Return what the database lets everybody make, and so readers too, when there are any."""
+    row = conn.execute(SELECT_FOR_PUBLIC).fetchone() if has_settings(conn) else None
+    temporary, public = (False, False) if row is None else row
+    found: list[Finding] = []
+    if temporary:
+        remedy = "Nobody reads more by them, but they take disk: REVOKE TEMPORARY ON DATABASE … FROM PUBLIC, and grant it to who needs it."
+        found.append(Finding("warning", "readers of DuckLake", "they may make temporary tables and functions, as everybody", remedy))
+    if public:
+        remedy = "REVOKE CREATE ON SCHEMA public FROM PUBLIC."
+        found.append(Finding("warning", "readers of DuckLake", "they may make tables in the schema public, as everybody", remedy))
+    return found
+
+
+def is_ready(conn: psycopg.Connection) -> bool:
+    """Tell whether the readers' schema is there, as this version makes it."""
+    return conn.execute(SELECT_INSTALLED).fetchone() == (find_digest(),)
+
+
+def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
+    """Make the readers' schema, on a connection of its own that commits by itself; who writes to the lake is let through.
+
+    Raises: NotServed: our role may not. ServiceUnavailable: the lake is never idle
+    """
+    for _ in range(tries):
+        try:
+            with conn.transaction():
+                conn.execute("SET LOCAL lock_timeout = '500ms'")
+                conn.execute(_compose(LOCK_FOR_MAKING, metadata_schema))
+                if not is_ready(conn):
+                    for statement in _list_statements(metadata_schema):
+                        conn.execute(statement)
+                    conn.execute(UPSERT_INSTALLED, {"digest": find_digest()})
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_PAUSE_S)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise NotServed(NEEDED.format("make a schema beside the lake's, and triggers")) from error
+        else:
+            return
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: Callable[[psycopg.Connection], None]) -> None:
+    """Remove the readers' schema and, by `drop_roles`, all of their roles. Raises: ServiceUnavailable: the lake is never idle."""
+    for _ in range(LOCK_TRIES):
+        try:
+            with conn.transaction():
+                conn.execute(format_search_path(metadata_schema))
+                conn.execute("SET LOCAL lock_timeout = '500ms'")
+                if not has_settings(conn):
+                    return
+                drop_roles(conn)
+                if conn.execute(SELECT_INSTALLED).fetchone() is not None:
+                    conn.execute(_compose(LOCK_FOR_REMOVING, metadata_schema))
+                    conn.execute(_compose("DROP SCHEMA IF EXISTS {own} CASCADE", metadata_schema))
+                    conn.execute(DELETE_INSTALLED)
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
+    raise ServiceUnavailable(NEVER_IDLE)
+
+
+def drop_stale_views(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """Remove views of inlined rows and deletes that DuckDB has dropped, but those that somebody reads now."""
+    names = {"lake": metadata_schema, "own": metadata_schema + SUFFIX, "most": MOST_STALE}
+    for (name,) in conn.execute(SELECT_STALE, names).fetchall():
+        with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '50ms'")
+            conn.execute(_compose("DROP VIEW {own}.{name}", metadata_schema, name))
+            conn.execute("SET LOCAL lock_timeout = '10s'")
+
+
+def _list_statements(metadata_schema: str) -> Iterator[sql.Composed]:
+    for text in ("DROP SCHEMA IF EXISTS {own} CASCADE", "CREATE SCHEMA {own}", "GRANT USAGE ON SCHEMA {own} TO PUBLIC"):
+        yield _compose(text, metadata_schema)
+    yield _compose(REFUSE, metadata_schema)
+    for name, query in INNER:
+        yield _compose(MADE, metadata_schema, name, query)
+    yield _compose(IDS, metadata_schema)
+    for name in OF_TABLES:
+        yield _compose(FILTERED, metadata_schema, name, condition=OF_TABLE)
+    for name, condition in OTHERS:
+        yield _compose(FILTERED, metadata_schema, name, condition=condition)
+    for name, query in OWN:
+        yield _compose(MADE, metadata_schema, name, query)
+    for name in (*OF_TABLES, *dict(OTHERS), *dict(OWN)):
+        yield _compose("GRANT SELECT ON {own}.{name} TO PUBLIC", metadata_schema, name)
+    for text in (ROWS, SHOW, HIDE_SHOW, SHOW_ROWS, SHOW_DELETES, *TRIGGERS, *SHOW_ALL):
+        yield _compose(text, metadata_schema)
+
+
+def _compose(
+    text: LiteralString, metadata_schema: str, name: str = "", query: LiteralString = "", condition: LiteralString = ""
+) -> sql.Composed:
+    """Return a statement with everything in it that stands in braces."""
+    own = name_schema(metadata_schema)
+    found: dict[str, sql.Composable] = {
+        "lake": sql.Identifier(metadata_schema),
+        "own": sql.Identifier(own),
+        "lake_text": sql.Literal(metadata_schema),
+        "own_text": sql.Literal(own),
+        "name": sql.Identifier(name),
+        "covers": sql.SQL(COVERS),
+    }
+    found |= {"of_table": sql.SQL(OF_TABLE).format(**found), "shown": sql.SQL(SHOWN).format(**found)}
+    found["reads"] = sql.SQL(READS).format(**found)
+    found["condition"] = sql.SQL(condition).format(**found)
+    found["query"] = sql.SQL(query).format(**found)
+    return sql.SQL(text).format(**found)
+
+
+def find_digest() -> str:
+    """Return what tells this version of the schema from others."""
+    whole = [statement.as_string() for statement in _list_statements("lake")]
+    return hashlib.sha256("".join(whole).encode()).hexdigest()

@@ -1,0 +1,229 @@
+"""Readers' roles in Postgres: made with a password and an end, known by a row beside the lake, removed when they are over."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from duckicelake.errors import NotServed
+from duckicelake.lake.audit.lines import tell, write_done
+from duckicelake.lake.audit.rows import DONE, AuditLine
+from duckicelake.lake.connect import Lake, reading, writing, writing_apart
+from duckicelake.lake.readers.install import check_may_issue, drop_stale_views, install_readers, is_ready, may_issue
+
+ROLE_PREFIX = "duckicelake_reader_"
+MOST_ROLES = 16
+"""Of one principal; each server remembers those that it gave out, so they are few."""
+
+SHARED = ("sslmode", "sslrootcert", "channel_binding", "target_session_attrs")
+"""What a reader's connection has of the server's own, beside the place."""
+
+LIMITS: Sequence[sql.SQL] = (
+    sql.SQL("ALTER ROLE {} SET statement_timeout = '5min'"),
+    sql.SQL("ALTER ROLE {} SET idle_in_transaction_session_timeout = '10min'"),
+    sql.SQL("ALTER ROLE {} SET lock_timeout = '10s'"),
+    sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads, and what of the lake beside its own grants: by settings (`spaces`), and within a scope.
+
+    Shape:  spaces are schema names in small letters, with what is nested in them; an empty one is all. `scope` None: all
+            `account`: the principal's id and the number of its secret, None: settings name it
+    """
+
+    principal: str
+    account: tuple[int, int] | None
+    spaces: tuple[str, ...]
+    scope: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRole:
+    """A role with its connection string. After `fresh_until_s` nobody new gets it."""
+
+    name: str
+    dsn: str = field(repr=False)
+    expires_at_s: float
+    fresh_until_s: float
+
+
+INSERT_READER = """
+INSERT INTO iceberg_reader (role_name, database_id, principal, principal_id, secret_number, spaces, scope, expires_at)
+SELECT %(role_name)s, d.oid, %(principal)s, %(principal_id)s, %(secret_number)s, %(spaces)s::text[], %(scope)s::text[],
+       to_timestamp(%(expires_at_s)s)
+  FROM pg_database d WHERE d.datname = current_database()
+"""
+
+SELECT_OVER = """
+SELECT r.role_name, r.database_id = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AS is_ours
+  FROM iceberg_reader r
+ WHERE r.expires_at < clock_timestamp()
+    OR r.role_name IN (SELECT o.role_name FROM iceberg_reader o WHERE o.principal = %(principal)s
+                        ORDER BY o.created_at DESC, o.role_name OFFSET %(most)s)
+"""
+
+SELECT_ALL_READERS = """
+SELECT r.role_name, r.database_id = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AS is_ours
+  FROM iceberg_reader r
+"""
+
+DELETE_READER = """
+DELETE FROM iceberg_reader WHERE role_name = %(role_name)s
+"""
+
+SELECT_HAS_ROLE = """
+SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = %(role_name)s)
+"""
+
+SELECT_IS_LIVE = """
+SELECT EXISTS (SELECT FROM iceberg_reader WHERE role_name = %(role_name)s AND expires_at > clock_timestamp())
+   AND EXISTS (SELECT FROM pg_roles WHERE rolname = %(role_name)s)
+"""
+
+SELECT_MAY_CONNECT = """
+SELECT has_database_privilege(%(role_name)s, current_database(), 'CONNECT')
+"""
+
+SELECT_ENDED = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = %(role_name)s
+"""
+
+SELECT_LOCKED = """
+SELECT pg_advisory_xact_lock(hashtextextended('duckicelake readers ' || %(schema)s, 0))
+"""
+
+
+def can_issue(lake: Lake) -> bool:
+    """Tell whether our Postgres role may make what readers need."""
+    with reading(lake) as conn:
+        return all(may_issue(conn))
+
+
+def is_live(lake: Lake, role: ReaderRole) -> bool:
+    """Tell whether a role that was made is there yet."""
+    with reading(lake) as conn:
+        row = conn.execute(SELECT_IS_LIVE, {"role_name": role.name}).fetchone()
+        return row is not None and bool(row[0])
+
+
+def make_reader(lake: Lake, reader: Reader, public: str | None, times: tuple[float, float]) -> ReaderRole:
+    """Make a role for a reader, and remove those that are over.
+
+    Units:  `times` are when it ends, and until when it may be given out again. `public`: where readers reach Postgres
+    Raises: NotServed: our Postgres role lacks a right; says which
+    """
+    _prepare(lake)
+    name, password = ROLE_PREFIX + secrets.token_hex(8), secrets.token_urlsafe(32)
+    with writing(lake) as conn:
+        conn.execute(SELECT_LOCKED, {"schema": lake.metadata_schema})
+        drop_stale_views(conn, lake.metadata_schema)
+        _drop_over(conn, reader.principal)
+        _create(conn, name, password, times[0])
+        conn.execute(INSERT_READER, _to_row(name, reader, times[0]))
+        if lake.asker is not None:
+            write_done(conn, lake.asker, None)
+        dsn = _format_dsn(conn, lake.dsn, public, (name, password))
+    if lake.asker is not None:
+        tell(AuditLine(lake.asker, DONE))
+    return ReaderRole(name, dsn, *times)
+
+
+def reap_readers(conn: psycopg.Connection, metadata_schema: str) -> int:
+    """Remove the roles that are over, and views of what DuckDB has dropped; return how many roles there were."""
+    drop_stale_views(conn, metadata_schema)
+    return _drop_over(conn, None)
+
+
+def drop_readers(conn: psycopg.Connection) -> None:
+    """Remove all roles of the lake's readers, in the caller's transaction."""
+    for name, is_ours in conn.execute(SELECT_ALL_READERS).fetchall():
+        _drop(conn, name, is_ours=is_ours)
+
+
+def _prepare(lake: Lake) -> None:
+    with reading(lake) as conn:
+        check_may_issue(conn)
+        done = is_ready(conn)
+    if not done:
+        with writing_apart(lake) as conn:
+            conn.commit()
+            install_readers(conn, lake.metadata_schema)
+
+
+def _to_row(name: str, reader: Reader, expires_at_s: float) -> dict[str, object]:
+    principal_id, secret_number = reader.account or (None, None)
+    return {
+        "role_name": name,
+        "principal": reader.principal,
+        "principal_id": principal_id,
+        "secret_number": secret_number,
+        "spaces": list(reader.spaces),
+        "scope": None if reader.scope is None else list(reader.scope),
+        "expires_at_s": expires_at_s,
+    }
+
+
+def _create(conn: psycopg.Connection, name: str, password: str, expires_at_s: float) -> None:
+    """Make a role. Postgres is sent what it needs to check the password, and never the password."""
+    verifier = conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
+    row = conn.execute("SELECT to_timestamp(%(at_s)s)::text", {"at_s": expires_at_s}).fetchone()
+    assert row is not None
+    role = sql.Identifier(name)
+    conn.execute(
+        sql.SQL("CREATE ROLE {} LOGIN NOINHERIT CONNECTION LIMIT 32 PASSWORD {} VALID UNTIL {}").format(
+            role, sql.Literal(verifier), sql.Literal(row[0])
+        )
+    )
+    for limit in LIMITS:
+        conn.execute(limit.format(role))
+    row = conn.execute(SELECT_MAY_CONNECT, {"role_name": name}).fetchone()
+    if row is not None and not row[0]:
+        _let_connect(conn, role)
+
+
+def _let_connect(conn: psycopg.Connection, role: sql.Identifier) -> None:
+    grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(sql.Identifier(conn.info.dbname), role)
+    try:
+        conn.execute(grant)
+    except psycopg.errors.InsufficientPrivilege as error:
+        message = "Nobody gets read-only access to DuckLake here: the server's Postgres role may let nobody connect to the database."
+        raise NotServed(f"{message} Run `GRANT CONNECT ON DATABASE database TO PUBLIC`, or make it the owner.") from error
+
+
+def _drop_over(conn: psycopg.Connection, principal: str | None) -> int:
+    found = conn.execute(SELECT_OVER, {"principal": principal, "most": MOST_ROLES - 1}).fetchall()
+    for name, is_ours in found:
+        _drop(conn, name, is_ours=is_ours)
+    return len(found)
+
+
+def _drop(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:
+    """Remove a role with all that it may have made, and its sessions; a copy of a lake leaves the original's alone."""
+    conn.execute(DELETE_READER, {"role_name": name})
+    row = conn.execute(SELECT_HAS_ROLE, {"role_name": name}).fetchone()
+    if not is_ours or row is None or not row[0]:
+        return
+    role = sql.Identifier(name)
+    try:
+        with conn.transaction():
+            # who made a role may do what its members may
+            conn.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(role))
+            conn.execute(SELECT_ENDED, {"role_name": name})
+            conn.execute(sql.SQL("DROP OWNED BY {}").format(role))
+            conn.execute(sql.SQL("DROP ROLE {}").format(role))
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DependentObjectsStillExist):
+        # made by another role of Postgres: without its row it sees nothing, and its password ends by itself
+        return
+
+
+def _format_dsn(conn: psycopg.Connection, dsn: str, public: str | None, login: tuple[str, str]) -> str:
+    """Return what a reader connects by."""
+    told = {key: value for key, value in conninfo_to_dict(dsn).items() if key in SHARED}
+    place = {"host": conn.info.host, "port": conn.info.port, "dbname": conn.info.dbname}
+    return make_conninfo("", **{**place, **told, **(conninfo_to_dict(public) if public else {}), "user": login[0], "password": login[1]})

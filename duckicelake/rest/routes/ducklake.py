@@ -1,0 +1,79 @@
+"""Read-only DuckLake for DuckDB users."""
+
+import json
+import time
+from typing import Any
+
+from fastapi import Request, Response
+
+from duckicelake.access.grants import Rights
+from duckicelake.access.policy import TABLE, is_outside
+from duckicelake.access.sessions import Bearer
+from duckicelake.catalog.keys.ducklake import Asking, DucklakeCredentials, get_ducklake_credentials
+from duckicelake.errors import NotServed
+from duckicelake.rest.auth.at import AtParam
+from duckicelake.rest.auth.permissions import check_reads
+from duckicelake.rest.auth.record import find_asker
+from duckicelake.rest.bodies import DucklakeCredentialsResponse
+from duckicelake.rest.door import Door
+from duckicelake.rest.served import Served
+
+NO_STORE = {"Cache-Control": "no-store"}
+GIVEN: dict[int | str, dict[str, Any]] = {200: {"model": DucklakeCredentialsResponse, "description": "What DuckDB reads the lake with."}}
+
+
+class DucklakeRoutes:
+    """Answers the operation that gives DuckDB users read-only access."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def operations(self) -> dict[str, Served]:
+        """Return what this module serves."""
+        return {"loadDucklakeCredentials": Served(self.load_ducklake_credentials, responses=GIVEN)}
+
+    def load_ducklake_credentials(self, request: Request, at: AtParam) -> Response:
+        """Get what DuckDB needs to attach the lake read-only: a role of Postgres that sees what one may read, and keys to its files."""
+        check_reads(at.session)
+        lake, session = self._door.get_lake(at.prefix), at.session
+        bearer: Bearer = request.scope["bearer"]
+        if is_outside(bearer.session.client_id):
+            raise NotServed("A role of Postgres knows no roles of tokens: principals of other issuers read the lake as Iceberg tables.")
+
+        def may_read(levels: tuple[str, ...], name: str) -> bool:
+            return Rights.READ in session.rights_at(TABLE, levels, name)
+
+        asking = Asking(find_asker(request.scope), parse_account(bearer.origin), bearer.session.grants, bearer.scope, may_read)
+        found = get_ducklake_credentials(lake.warehouse, lake.roles, asking, time.time())
+        return Response(json.dumps(encode(found)).encode(), headers=NO_STORE, media_type="application/json")
+
+
+def parse_account(origin: str) -> tuple[int, int] | None:
+    """Return the principal's id and its secret's number, None for those of settings."""
+    if not origin:
+        return None
+    principal_id, _, secret_number = origin.rpartition("/")[2].partition(".")
+    return int(principal_id), int(secret_number)
+
+
+def encode(found: DucklakeCredentials) -> DucklakeCredentialsResponse:
+    """Return the answer."""
+    return {
+        "expires-at-ms": found.expires_at_ms,
+        "dsn": found.dsn,
+        "metadata-schema": found.metadata_schema,
+        "attach": found.attach,
+        "statements": [*found.secrets, found.attach],
+        "storage-credentials": [
+            {
+                "prefixes": list(each.uris),
+                "config": {
+                    "s3.access-key-id": each.keys.access_key_id,
+                    "s3.secret-access-key": each.keys.secret_access_key,
+                    "s3.session-token": each.keys.session_token,
+                    "s3.session-token-expires-at-ms": str(each.keys.expires_at_ms),
+                },
+            }
+            for each in found.keys
+        ],
+    }
