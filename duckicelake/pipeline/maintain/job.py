@@ -119,10 +119,11 @@ class Keeper:
         """Flush and compact one table. What fails is said in its place."""
         table = str(name.ident)
         try:
-            policy, metadata = self._find_policy(name)
+            metadata = self._load(name)
+            policy = self._find_policy(name, metadata)
         except NoSuchTable:
             return  # dropped meanwhile
-        except BadRequest as error:
+        except Unsupported as error:
             yield Done(table, None, Verdict.skipped, message=error.message)
             return
         except FAILURES as error:
@@ -146,9 +147,15 @@ class Keeper:
         except FAILURES as error:
             return [Done(subject, kind, Verdict.failed, message=explain(error))]
 
-    def _find_policy(self, name: TableName) -> tuple[Policy, Mapping[str, Any]]:
-        metadata = self.desk.connect().load_whole(name.ident)["metadata"]
-        return self.options.policies.find(str(name.ident), metadata.get("properties", {})), metadata
+    def _load(self, name: TableName) -> Mapping[str, Any]:
+        """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
+        try:
+            return self.desk.connect().load_whole(name.ident)["metadata"]
+        except BadRequest as error:
+            raise Unsupported(error.message) from error
+
+    def _find_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
+        return self.options.policies.find(str(name.ident), metadata.get("properties", {}))
 
     def _read(self, name: TableName, policy: Policy) -> TableFacts:
         with closing(self.desk.open_postgres()) as conn:
@@ -218,7 +225,8 @@ class Keeper:
             policies[name.table_id] = self._find_expiry(name)
         with closing(self.desk.open_postgres()) as conn:
             snapshots, kept, now = survey.read_snapshots(conn), survey.read_named(conn), survey.read_now(conn)
-        step = plan_expiry(snapshots, kept, policies, self.options.policies.lake, now)
+        lake = self.options.policies.lake
+        step = plan_expiry(snapshots, kept if lake.keep_refs else frozenset(), policies, lake, now)
         if step is None or self.dry_run:
             return [] if step is None else [plan_of(LAKE, step)]
         self.desk.tell(step.reason)
@@ -234,7 +242,7 @@ class Keeper:
 
     def _find_expiry(self, name: TableName) -> Policy:
         try:
-            policy, _ = self._find_policy(name)
+            policy = self._find_policy(name, self._load(name))
         except CatalogError:
             return Policy()
         return policy if policy.enabled else Policy()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 
 from duckicelake.pipeline.maintain.policy import Policy
 
@@ -123,13 +124,14 @@ def _needs_rewriting(group: FileGroup, policy: Policy) -> bool:
 def plan_expiry(
     snapshots: Sequence[LakeSnapshot], kept: frozenset[int], policies: Mapping[int, Policy], lake: Policy, now: datetime
 ) -> Step | None:
-    """The lake snapshots that may go: every table that one changed lets it go, no ref names it, and it is not the newest.
+    """The lake snapshots that may go: every table that one changed lets it go, it is not kept, and not the newest.
 
-    `policies` are those of live tables by id; what changed none of them goes by the lake's.
+    `policies` are those of live tables by id; what changed none of them goes by the lake's. A table's newest state is there
+    at the lake's newest snapshot, so it holds none of its own: that would hold the files of all tables of that time.
     """
     in_order = sorted(snapshots, key=lambda one: one.snapshot_id, reverse=True)
-    newest = {table_id: _list_newest(in_order, table_id, policy.snapshot_count) for table_id, policy in policies.items()}
-    newest_of_all = {one.snapshot_id for one in in_order[: max(1, lake.snapshot_count)]}
+    newest = {table_id: _list_before_newest(in_order, table_id, policy.snapshot_count) for table_id, policy in policies.items()}
+    newest_of_all = {one.snapshot_id for one in in_order[: lake.snapshot_count]}
     gone: list[int] = []
     for one in in_order[1:]:
         live = [table_id for table_id in one.table_ids if table_id in policies]
@@ -142,9 +144,9 @@ def plan_expiry(
     return Step(Kind.expire, f"{len(gone)} of {len(snapshots)} lake snapshots", versions=tuple(sorted(gone)))
 
 
-def _list_newest(in_order: Iterable[LakeSnapshot], table_id: int, count: int) -> frozenset[int]:
+def _list_before_newest(in_order: Iterable[LakeSnapshot], table_id: int, count: int) -> frozenset[int]:
     own = (one.snapshot_id for one in in_order if table_id in one.table_ids)
-    return frozenset(snapshot_id for _, snapshot_id in zip(range(count), own, strict=False))
+    return frozenset(islice(own, 1, count))
 
 
 def _is_older(at: datetime, age: timedelta | None, now: datetime) -> bool:

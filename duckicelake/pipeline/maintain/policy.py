@@ -34,7 +34,7 @@ class Policy:
 
     A file below `small_file_ratio` of the target is small; `min_files` of a partition are put together. From `delete_ratio` of
     its rows deleted on a file is written anew. A snapshot goes when it is older than `snapshot_age` and not one of the table's
-    `snapshot_count` newest.
+    `snapshot_count` newest; `keep_refs`: and named by no branch or tag.
     """
 
     enabled: bool = True
@@ -47,6 +47,7 @@ class Policy:
     order: tuple[SortField, ...] = ()
     snapshot_age: timedelta | None = None
     snapshot_count: int = 1
+    keep_refs: bool = True
     file_age: timedelta = timedelta(days=2)
     orphan_age: timedelta | None = None
 
@@ -185,6 +186,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "order": lambda text: parse_order(str(text)),
     "snapshot-age": parse_age,
     "snapshot-count": int,
+    "keep-refs": _read_truth,
     "file-age": _read_certain_age,
     "orphan-age": parse_age,
 }

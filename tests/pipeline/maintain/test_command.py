@@ -54,11 +54,8 @@ def test_the_plan_is_a_table(served: Served, tmp_path: Path) -> None:
     done = run(tmp_path, "pipeline", "maintain", *call, settings=settings)
     assert done.status == 1, done.err
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.out.splitlines() if line.startswith("│")]
-    assert [line[:3] for line in lines if line[0]] == [
-        ["main.many", "compact", "5"],
-        ["main.wrong", "", ""],
-        ["(the lake)", "expire", "5"],
-    ], done.out
+    assert [line[:2] for line in lines if line[0]] == [["main.many", "compact"], ["main.wrong", ""], ["(the lake)", "expire"]], done.out
+    assert lines[0][2] == "5"
     assert "min-files at 2" in done.out
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["job"], report["status"], report["tables"]) == ("maintain", "failed", 3)
@@ -73,9 +70,12 @@ def test_a_service_goes_on_and_ends_when_it_is_asked_to(served: Served, tmp_path
     settings = settings_for(served.lake, port=str(served.server.port))
     command = [*COMMAND, "pipeline", "maintain", "main.wrong", "main.few", "--watch", "1", "--report", str(report)]
     with subprocess.Popen(command, cwd=tmp_path, env=environment(settings), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        wait_for(lambda: list_verdicts(report) == ["failed"], "a round without work", SECONDS)
-        running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=SECONDS)
+        try:
+            wait_for(lambda: list_verdicts(report) == ["failed"], "a round without work", SECONDS)
+            running.send_signal(signal.SIGTERM)
+            out, err = running.communicate(timeout=SECONDS)
+        finally:
+            running.kill()
     assert running.returncode == 0, err
     assert out.decode().count("main.few: flush: 1 inlined rows and deletes became files") == 1
 

@@ -91,7 +91,7 @@ def test_a_flush_takes_enough_rows() -> None:
 def test_nothing_expires_that_somebody_needs(
     drawn: list[tuple[int, frozenset[int]]], kept: frozenset[int], count: int, age_days: int
 ) -> None:
-    """Not the newest, not what a ref names, not a table's newest ones, nothing younger than the age; all else goes."""
+    """Not the newest, not what a ref names, not those before a table's newest, nothing younger than the age; all else goes."""
     snapshots = [LakeSnapshot(number, NOW - timedelta(days=days), tables) for number, (days, tables) in enumerate(drawn)]
     policy = Policy(snapshot_age=timedelta(days=age_days), snapshot_count=count)
     # table 4 was dropped, table 3 keeps everything
@@ -101,7 +101,7 @@ def test_nothing_expires_that_somebody_needs(
     assert not gone & kept
     for table in (1, 2):
         own = [one.snapshot_id for one in snapshots if table in one.table_ids]
-        assert not gone & set(own[-count:])
+        assert not gone & set(own[-count:-1])
     assert all(snapshots[number].at <= NOW - timedelta(days=age_days) for number in gone)
     assert all(3 not in snapshots[number].table_ids for number in gone)
     again = plan_expiry([one for one in snapshots if one.snapshot_id not in gone], kept, {1: policy, 2: policy, 3: Policy()}, policy, NOW)
@@ -115,6 +115,10 @@ def test_expiry_takes_what_is_old() -> None:
     step = plan_expiry(snapshots, frozenset({1}), {1: policy}, Policy(), NOW)
     assert step is not None
     assert step.versions == (0, 2, 3)
+    cold = [replace(one, table_ids=frozenset({1 if one.snapshot_id == 2 else 2})) for one in snapshots]
+    step = plan_expiry(cold, frozenset(), {1: Policy(snapshot_age=timedelta()), 2: Policy(snapshot_age=timedelta())}, Policy(), NOW)
+    assert step is not None
+    assert step.versions == (0, 1, 2, 3, 4)
     assert plan_expiry(snapshots, frozenset(), {1: Policy()}, policy, NOW) is None
 
 
