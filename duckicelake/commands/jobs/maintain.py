@@ -75,7 +75,7 @@ def _run_round(call: MaintainCall, find: Find) -> int:
     is_written = write_report(call.report, done.format_json())
     if done.message:
         complain(done.message, FAILED)
-    elif done.verdict is Verdict.planned:
+    elif call.dry_run:
         Console().print(format_plan(done))
     else:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
