@@ -36,17 +36,18 @@ def group(sizes: list[int], worn: int = 0, policy: Policy = POLICY) -> FileGroup
     return FileGroup("", len(sizes), sum(sizes), len(small), sum(small), worn, sum(sizes[:worn]))
 
 
-@given(SIZES)
-def test_what_was_compacted_is_not_compacted_again(sizes: list[int]) -> None:
+@given(SIZES, st.integers(2, 6), st.sampled_from([0.5, 0.75, 0.95]))
+def test_what_was_compacted_is_not_compacted_again(sizes: list[int], min_files: int, ratio: float) -> None:
     """Small files become fewer, of the target's size; those that come out are not planned again."""
-    step = plan_compaction(TableFacts((group(sizes),)), POLICY)
+    policy = Policy(target_size=1000, min_files=min_files, small_file_ratio=ratio)
+    step = plan_compaction(TableFacts((group(sizes, policy=policy),)), policy)
     if step is None:
         return
-    small = [size for size in sizes if size < POLICY.small_bytes]
-    count = -(-sum(small) // POLICY.target_size)
+    small = [size for size in sizes if size < policy.small_bytes]
+    count = -(-sum(small) // policy.target_size)
     assert count < len(small)
-    out = [size for size in sizes if size >= POLICY.small_bytes] + [sum(small) // count] * count
-    assert plan_compaction(TableFacts((group(out),)), POLICY) is None
+    out = [size for size in sizes if size >= policy.small_bytes] + [sum(small) // count] * count
+    assert plan_compaction(TableFacts((group(out, policy=policy),)), policy) is None
 
 
 @pytest.mark.parametrize(
