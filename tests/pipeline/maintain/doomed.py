@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def main(doom: Doom) -> None:
     lake = LakeSettings.model_validate(doom.lake | secret)
     call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE)), Machine("local[2]", "1g"), dry_run=False, report=None, credential=None)
     facts = format_facts(lake, doom.uri)
+    # A killed process removes nothing: its scratch folder goes with the test's.
+    tempfile.tempdir = doom.home
     home = open_home(Path(doom.home))
     maintain(make_desk(facts, home, call, telling_until(doom.step, doom.delay_seconds)), call.options)
 
