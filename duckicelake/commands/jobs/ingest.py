@@ -1,35 +1,21 @@
 """`duckicelake pipeline …`: one Spark session, one job, its progress on the terminal and its report in a file."""
 
-import os
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.session import Machine, find_catalog, opening_desk, read_machine
 from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, write_report
 from duckicelake.errors import CatalogError, CommitStateUnknown
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, ingest
-from duckicelake.pipeline.ingest.options import IngestOptions, read_options, read_pairs
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, ingest
+from duckicelake.pipeline.ingest.options import IngestOptions, read_options
 from duckicelake.pipeline.ingest.report import Report, Status
 from duckicelake.pipeline.jars import JarUnavailable
 from duckicelake.pipeline.java import NoJava
-from duckicelake.pipeline.rest import open_rest
-from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
-
-CATALOG = "lake"
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Where Spark runs, and what it is told beside our settings."""
-
-    master: str = "local[*]"
-    memory: str = "2g"
-    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+from duckicelake.pipeline.spark import RestCatalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +31,6 @@ class IngestCall:
     credential: str | None
 
 
-def read_machine(given: Mapping[str, Any]) -> Machine:
-    """Return where Spark runs. Raises: BadRequest: a setting has no `=`."""
-    return Machine(given["master"], given["memory"], read_pairs(given["conf"]))
-
-
 def read_call(given: Mapping[str, Any]) -> IngestCall:
     """Return the call; `given` has the command's parameters by name.
 
@@ -60,42 +41,10 @@ def read_call(given: Mapping[str, Any]) -> IngestCall:
     return IngestCall(options, read_machine(given), **{name: given[name] for name in names})
 
 
-def find_catalog(find_facts: Callable[[], Facts], uri: str | None, warehouse: str | None, credential: str | None) -> RestCatalog:
-    """Return the catalog named, else the one that the settings and the server that runs here tell of."""
-    if uri is not None:
-        return RestCatalog(uri, warehouse or CATALOG, credential=credential)
-    facts = find_facts()
-    if credential is not None:
-        return RestCatalog(facts.catalog_uri, facts.warehouse, facts.s3_endpoint, facts.s3_region, credential=credential)
-    keys = facts.s3_access_key_id, facts.s3_secret_access_key
-    return RestCatalog(facts.catalog_uri, facts.warehouse, facts.s3_endpoint, facts.s3_region, *keys)
-
-
-def find_cache() -> Path:
-    """Return where fetched jars are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "duckicelake"
-
-
-def make_scratch() -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder for Spark; what cannot be removed in the end changes nothing of what was done."""
-    return tempfile.TemporaryDirectory(prefix="duckicelake-", ignore_cleanup_errors=True)
-
-
 def run_ingest(catalog: RestCatalog, call: IngestCall, console: Console) -> Report:
     """Run the job; what it is about to do is on the terminal."""
-    machine = call.machine
-    with make_scratch() as scratch, console.status("starting Spark") as status:
-
-        def tell(step: str) -> None:
-            status.update(step)
-            if not console.is_terminal:
-                console.print(step, markup=False, highlight=False, soft_wrap=True)
-
-        open_rest(catalog)
-        plan = SparkPlan(find_cache(), Path(scratch), driver_memory=machine.memory, master=machine.master, conf=machine.conf)
-        with spark_session(plan, os.environ, tell) as spark:
-            add_catalog(spark, CATALOG, catalog)
-            return ingest(Desk(spark, CATALOG, lambda: open_rest(catalog), tell), call.options, dry_run=call.dry_run)
+    with opening_desk(call.machine, catalog, console) as desk:
+        return ingest(desk, call.options, dry_run=call.dry_run)
 
 
 def report_ingest(call: IngestCall, find: Find) -> int:

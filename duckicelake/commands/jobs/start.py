@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -15,6 +16,7 @@ from duckicelake.errors import BadRequest
 FAILED, MISUSED, UNKNOWN = 1, 2, 3
 """The statuses for the shell; `verify` has 1 for a difference alone, so all that goes wrong there is unknown."""
 
+Call = TypeVar("Call")
 Find = Callable[[], tuple[Facts, Home]]
 _NO_SPARK = "Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'"
 
@@ -25,12 +27,7 @@ def start_ingest(given: Mapping[str, Any], find: Find) -> int:
         return complain(_NO_SPARK, FAILED)
     from duckicelake.commands.jobs.ingest import read_call, report_ingest  # noqa: PLC0415  PySpark is an extra
 
-    try:
-        check_report(given["report"])
-        call = read_call(given)
-    except BadRequest as error:
-        return complain(error.message, MISUSED)
-    return report_ingest(call, find)
+    return _start(given, partial(read_call, given), partial(_turn, report_ingest, find), MISUSED)
 
 
 def start_verify(given: Mapping[str, Any], find: Find) -> int:
@@ -39,15 +36,33 @@ def start_verify(given: Mapping[str, Any], find: Find) -> int:
         return complain(_NO_SPARK, UNKNOWN)
     from duckicelake.commands.jobs.verify import read_call, report_verify  # noqa: PLC0415  PySpark is an extra
 
+    return _start(given, partial(read_call, given), partial(_turn, report_verify, find), UNKNOWN)
+
+
+def start_maintain(given: Mapping[str, Any], find: Find) -> int:
+    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    if find_spec("pyspark") is None:
+        return complain(_NO_SPARK, FAILED)
+    from duckicelake.commands.jobs.maintain import read_call, report_maintain  # noqa: PLC0415  PySpark is an extra
+
+    return _start(given, partial(read_call, given), partial(_turn, report_maintain, find), MISUSED)
+
+
+def _start(given: Mapping[str, Any], read: Callable[[], Call], run: Callable[[Call], int], no_place: int) -> int:
+    """Read the call and run it; `no_place` is the status when the report cannot be written."""
     try:
-        call = read_call(given)
+        call = read()
     except BadRequest as error:
         return complain(error.message, MISUSED)
     try:
-        check_report(call.report)
+        check_report(given["report"])
     except BadRequest as error:
-        return complain(error.message, UNKNOWN)
-    return report_verify(call, find)
+        return complain(error.message, no_place)
+    return run(call)
+
+
+def _turn(report: Callable[[Call, Find], int], find: Find, call: Call) -> int:
+    return report(call, find)
 
 
 def complain(message: str, status: int) -> int:

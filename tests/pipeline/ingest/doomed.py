@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Timer
@@ -39,7 +39,12 @@ class Doom:
 
 def run_doomed(doom: Doom) -> list[str]:
     """Run the process to its end, and Java's with it; returns the steps that it told."""
-    command = [sys.executable, "-m", "tests.pipeline.ingest.doomed", json.dumps(asdict(doom))]
+    return run_module("tests.pipeline.ingest.doomed", asdict(doom))
+
+
+def run_module(module: str, doom: Mapping[str, Any]) -> list[str]:
+    """Run a module that tells its steps, to its end or to that of kill -9, and Java's with it; returns the steps."""
+    command = [sys.executable, "-m", module, json.dumps(doom)]
     done = subprocess.Popen(command, cwd=ROOT, env=environment({}), stdout=subprocess.PIPE, text=True, start_new_session=True)
     out, _ = done.communicate(timeout=SECONDS)
     wait_for(lambda: not _is_alive(done.pid), "the end of Java", SECONDS)
@@ -57,15 +62,7 @@ def _is_alive(group: int) -> bool:
 
 def main(doom: Doom) -> None:
     """Run the job."""
-    told: list[str] = []
-
-    def tell(step: str) -> None:
-        told.append(step)
-        sys.stdout.write(f"{step}\n")
-        sys.stdout.flush()
-        if len(told) - 1 == doom.step:
-            die(doom.delay_seconds)
-
+    tell = telling_until(doom.step, doom.delay_seconds)
     catalog = RestCatalog(**doom.catalog)
     key = tuple(doom.key.split(",")) if doom.key else ()
     options = IngestOptions(source=doom.source, table=parse_ident(doom.table), mode=Mode(doom.mode), key=key)
@@ -75,6 +72,20 @@ def main(doom: Doom) -> None:
     ):
         add_catalog(spark, "lake", catalog)
         ingest(Desk(spark, "lake", lambda: open_rest(catalog), tell), options)
+
+
+def telling_until(last: int, delay_seconds: float) -> Callable[[str], None]:
+    """Say each step on standard output; the process ends so long after the step of that number."""
+    told: list[str] = []
+
+    def tell(step: str) -> None:
+        told.append(step)
+        sys.stdout.write(f"{step}\n")
+        sys.stdout.flush()
+        if len(told) - 1 == last:
+            die(delay_seconds)
+
+    return tell
 
 
 def die(seconds: float) -> None:

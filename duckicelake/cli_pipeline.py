@@ -1,0 +1,110 @@
+"""The commands of `duckicelake pipeline`: jobs on Spark."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duckicelake.backends.home import Home
+from duckicelake.commands.embedded import read_joined
+from duckicelake.commands.facts import Facts, find_facts
+from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_verify
+
+ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
+HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]
+WarehouseOption = Annotated[str | None, typer.Option(help="Which lake, when several are served.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+ReportOption = Annotated[Path | None, typer.Option(help="Where to write what was done and found, as JSON.")]
+MasterOption = Annotated[str, typer.Option(help="Spark's master.")]
+MemoryOption = Annotated[str, typer.Option(help="Memory of Spark's driver.")]
+ConfOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a setting of Spark.")]
+CredentialOption = Annotated[str | None, typer.Option(help="id:secret of an account; the catalog gives the keys to its files.")]
+
+
+def build_pipeline() -> typer.Typer:
+    """Return the jobs as commands."""
+    pipeline = typer.Typer(no_args_is_help=True, help="Jobs on Spark: heavy work that writes through REST (docs/pipeline.md).")
+    pipeline.callback()(describe_pipeline)
+    for command in (ingest, maintain, verify):
+        pipeline.command()(command)
+    return pipeline
+
+
+def describe_pipeline() -> None:
+    """Jobs on Spark: heavy work that writes through REST like any other client."""
+
+
+def ingest(
+    source: Annotated[str, typer.Argument(help="A file, a folder, a pattern, or a URI that Spark can read.")],
+    table: Annotated[str, typer.Argument(help="namespace.table; made when it is missing.")],
+    form: Annotated[str, typer.Option("--format", help="auto, csv, json (lines), parquet, orc.")] = "auto",
+    mode: Annotated[str, typer.Option(help="append, overwrite-partitions, upsert, scd2.")] = "append",
+    key: Annotated[str, typer.Option(help="Columns by which upsert and scd2 know a row: a,b.")] = "",
+    order_by: Annotated[
+        str | None, typer.Option(help="Of rows with one key the last by this column counts; scd2: from when on a row holds.")
+    ] = None,
+    schema: Annotated[str | None, typer.Option(help="The columns of the files: 'id BIGINT NOT NULL, name STRING'.")] = None,
+    evolve: Annotated[str, typer.Option(help="What may change of the table's columns: fail, add, widen (and add).")] = "fail",
+    changed: Annotated[str, typer.Option(help="A file that was taken and is another one now: refuse, skip, take.")] = "refuse",
+    partition_by: Annotated[str, typer.Option(help="Of a new table: 'day(seen), bucket(16, id), city'.")] = "",
+    sort_by: Annotated[str, typer.Option(help="Of a new table: 'city, seen desc'.")] = "",
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for Spark's reader: sep=;, header=false, encoding=…")] = None,
+    max_quarantined: Annotated[int | None, typer.Option(help="Take nothing when more rows than that are bad.")] = None,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+    conf: ConfOption = None,
+    uri: Annotated[str | None, typer.Option(help="Another catalog than the one that runs here.")] = None,
+    credential: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
+    raise typer.Exit(start_ingest(locals(), partial(_find_facts, home, config, warehouse)))
+
+
+def verify(
+    tables: Annotated[list[str] | None, typer.Argument(help="namespace.table; none: every table of the catalog.")] = None,
+    snapshot: Annotated[int | None, typer.Option(help="Compare the rows at this snapshot of one table, not as they are now.")] = None,
+    every_snapshot: Annotated[bool, typer.Option("--every-snapshot", help="Compare the rows at every snapshot too.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Look at the files instead: are they what is said of them?")] = False,
+    examples: Annotated[int, typer.Option(help="How many rows of a difference to show, of each side.")] = 5,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+    conf: ConfOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Compare tables as Iceberg and as DuckLake, row by row; status 0 the same, 1 not, 2 misuse, 3 could not look."""
+    raise typer.Exit(start_verify(locals(), partial(_find_facts, home, config, warehouse)))
+
+
+def maintain(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="namespace.table; none: every table, and the lake's snapshots and files.")
+    ] = None,
+    policy: Annotated[Path | None, typer.Option(help="TOML file that says what is wanted (docs/pipeline.md).")] = None,
+    watch: Annotated[float | None, typer.Option(help="Go on as a service: again that many seconds after each round.")] = None,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+    conf: ConfOption = None,
+    credential: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Compact, flush, expire and clean up, as policies say; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
+    raise typer.Exit(start_maintain(locals(), partial(_find_facts, home, config, warehouse)))
+
+
+def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> tuple[Facts, Home]:
+    settings, opened = read_joined({"home": home, "config": config})
+    return find_facts(settings, opened, warehouse), opened

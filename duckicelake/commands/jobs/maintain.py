@@ -1,0 +1,145 @@
+"""`duckicelake pipeline maintain`: one run with its plan or report, or a service that does it again and again."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import psycopg
+from pydantic import SecretStr
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from duckicelake.backends.home import Home
+from duckicelake.commands.check import remove_orphans, repair_lake
+from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.session import CATALOG, Machine, find_catalog, open_duckdb, opening_spark, read_machine, telling
+from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
+from duckicelake.commands.prepare import connect_postgres
+from duckicelake.commands.signals import stopping_on_signals
+from duckicelake.config import LakeSettings
+from duckicelake.errors import CatalogError
+from duckicelake.lake.install import format_search_path
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.options import MaintainOptions, read_options
+from duckicelake.pipeline.maintain.report import MaintainReport, Verdict
+from duckicelake.pipeline.rest import open_rest
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainCall:
+    """The command's arguments that are not about where things are."""
+
+    options: MaintainOptions
+    machine: Machine
+    dry_run: bool
+    report: Path | None
+    credential: str | None
+
+
+def read_call(given: Mapping[str, Any]) -> MaintainCall:
+    """Return the call; `given` has the command's parameters by name.
+
+    Raises: BadRequest: they contradict each other, or one cannot be read
+    """
+    names = ("dry_run", "report", "credential")
+    return MaintainCall(read_options(given["tables"], given), read_machine(given), **{name: given[name] for name in names})
+
+
+def report_maintain(call: MaintainCall, find: Find) -> int:
+    """Run the job, once or as a service, and return the status for the shell: of the run, or 0 when a service was asked to end."""
+    every = call.options.watch_seconds
+    with nullcontext() if every is None else stopping_on_signals():
+        status = _run_round(call, find)
+        while every is not None:
+            sleep(every)
+            _run_round(call, find)
+    return status
+
+
+def _run_round(call: MaintainCall, find: Find) -> int:
+    try:
+        facts, home = find()
+        done = run_maintain(facts, home, call, Console(stderr=True))
+    except CatalogError as error:
+        done = MaintainReport(message=error.message)
+    except Exception as error:  # noqa: BLE001  a service goes on whatever it is, and people get a message, no trace
+        done = MaintainReport(message=f"{type(error).__name__}: {error}")
+    is_written = write_report(call.report, done.format_json())
+    if done.message:
+        complain(done.message, FAILED)
+    elif call.dry_run:
+        Console().print(format_plan(done))
+    else:
+        Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+    return done.status if is_written else FAILED
+
+
+def run_maintain(facts: Facts, home: Home, call: MaintainCall, console: Console) -> MaintainReport:
+    """Run the job; what it is about to do is on the terminal."""
+    with telling(console, "looking") as tell:
+        return maintain(make_desk(facts, home, call, tell), call.options, dry_run=call.dry_run)
+
+
+def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress) -> MaintainDesk:
+    """Return what the job works with; Spark is started when it is needed."""
+    catalog = find_catalog(lambda: facts, None, None, call.credential)
+    lake = find_lake(facts)
+    return MaintainDesk(
+        connect=lambda: open_rest(catalog),
+        open_postgres=partial(open_postgres, lake),
+        lake=DuckLake(partial(open_duckdb, facts, home, read_only=False)),
+        open_spark=partial(opening_spark, call.machine, catalog, tell),
+        catalog=CATALOG,
+        sweep=partial(sweep, lake),
+        tell=tell,
+    )
+
+
+def find_lake(facts: Facts) -> LakeSettings:
+    """Return the lake as settings, for what works on its objects."""
+    secret = facts.s3_secret_access_key
+    return LakeSettings(
+        name=facts.warehouse,
+        postgres_dsn=SecretStr(facts.ducklake_dsn),
+        metadata_schema=facts.ducklake_metadata_schema,
+        s3_endpoint=facts.s3_endpoint,
+        s3_region=facts.s3_region,
+        s3_access_key_id=facts.s3_access_key_id,
+        s3_secret_access_key=None if secret is None else SecretStr(secret),
+    )
+
+
+def open_postgres(lake: LakeSettings) -> psycopg.Connection:
+    """Return a new connection that sees the lake's tables by their names."""
+    conn = connect_postgres(lake)
+    conn.execute(format_search_path(lake.metadata_schema))
+    return conn
+
+
+def sweep(lake: LakeSettings, before: datetime) -> list[str]:
+    """Remove what nothing names in tables' own locations, as `duckicelake check --repair` does; returns what it was."""
+    removed = remove_orphans(lake, before)
+    if removed:
+        # A server may have counted on an object that is gone now.
+        repair_lake(lake)
+    return removed
+
+
+def format_plan(report: MaintainReport) -> Table:
+    """Return what there is to do, as a table for the terminal."""
+    table = Table(title=f"{report.tables} tables looked at", title_justify="left")
+    for name in ("table", "step", "files", "bytes", "why"):
+        table.add_column(name, justify="right" if name in ("files", "bytes") else "left", overflow="fold")
+    for step in report.steps:
+        why = step.reason if step.verdict is Verdict.planned else f"{step.verdict}: {step.message}"
+        cells = (step.subject, step.kind or "", f"{step.removed or ''}", f"{step.bytes or ''}", why)
+        table.add_row(*(Text(str(cell)) for cell in cells))
+    return table

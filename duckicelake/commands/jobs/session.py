@@ -1,0 +1,97 @@
+"""What every job's command needs: where Spark runs, which catalog is meant, and the terminal that hears of each step."""
+
+import os
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
+from duckicelake.backends.home import BackendError, Home
+from duckicelake.commands.facts import Facts
+from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.ingest.options import read_pairs
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
+
+CATALOG = "lake"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where Spark runs, and what it is told beside our settings."""
+
+    master: str = "local[*]"
+    memory: str = "2g"
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def read_machine(given: Mapping[str, Any]) -> Machine:
+    """Return where Spark runs. Raises: BadRequest: a setting has no `=`."""
+    return Machine(given["master"], given["memory"], read_pairs(given["conf"]))
+
+
+def find_catalog(find_facts: Callable[[], Facts], uri: str | None, warehouse: str | None, credential: str | None) -> RestCatalog:
+    """Return the catalog named, else the one that the settings and the server that runs here tell of."""
+    if uri is not None:
+        return RestCatalog(uri, warehouse or CATALOG, credential=credential)
+    facts = find_facts()
+    if credential is not None:
+        return RestCatalog(facts.catalog_uri, facts.warehouse, facts.s3_endpoint, facts.s3_region, credential=credential)
+    keys = facts.s3_access_key_id, facts.s3_secret_access_key
+    return RestCatalog(facts.catalog_uri, facts.warehouse, facts.s3_endpoint, facts.s3_region, *keys)
+
+
+def open_duckdb(facts: Facts, home: Home, *, read_only: bool) -> DuckDBPyConnection:
+    """Return a new DuckDB session with the lake attached."""
+    conn = connect_duckdb(home.make_folder("extensions"))
+    try:
+        attach_lake(conn, LakeAddress(facts.ducklake_dsn, facts.ducklake_metadata_schema, read_only=read_only), facts.find_s3_keys())
+    except BackendError:
+        conn.close()
+        raise
+    return conn
+
+
+def find_cache() -> Path:
+    """Return where fetched jars are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "duckicelake"
+
+
+@contextmanager
+def telling(console: Console, first: str) -> Generator[Progress]:
+    """The terminal: on a real one each step takes the place of the one before, else it has a line."""
+    with console.status(first) as status:
+
+        def tell(step: str) -> None:
+            status.update(step)
+            if not console.is_terminal:
+                console.print(step, markup=False, highlight=False, soft_wrap=True)
+
+        yield tell
+
+
+@contextmanager
+def opening_spark(machine: Machine, catalog: RestCatalog, tell: Progress) -> Generator[SparkSession]:
+    """A session that knows the catalog, with a folder of its own; what cannot be removed of that changes nothing of what was done."""
+    with tempfile.TemporaryDirectory(prefix="duckicelake-", ignore_cleanup_errors=True) as scratch:
+        plan = SparkPlan(find_cache(), Path(scratch), driver_memory=machine.memory, master=machine.master, conf=machine.conf)
+        with spark_session(plan, os.environ, tell) as spark:
+            add_catalog(spark, CATALOG, catalog)
+            yield spark
+
+
+@contextmanager
+def opening_desk(machine: Machine, catalog: RestCatalog, console: Console) -> Generator[Desk]:
+    """What a job works with, Spark begun after the catalog has answered."""
+    with telling(console, "starting Spark") as tell:
+        open_rest(catalog)
+        with opening_spark(machine, catalog, tell) as spark:
+            yield Desk(spark, CATALOG, lambda: open_rest(catalog), tell)

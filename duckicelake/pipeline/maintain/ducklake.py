@@ -1,0 +1,63 @@
+"""What DuckLake does itself, called through DuckDB: inlined rows become files, snapshots expire, files are removed."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+from duckdb import DuckDBPyConnection
+
+from duckicelake.pipeline.maintain.survey import TableName
+
+LAKE = "lake"
+"""The lake's name in DuckDB."""
+AUTHOR = "duckicelake maintain"
+_EXPIRED_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DuckLake:
+    """A lake that DuckDB may write to; each call has a session of its own, which knows nothing of earlier columns."""
+
+    open_lake: Callable[[], DuckDBPyConnection]
+
+    def flush(self, table: TableName, properties: Mapping[str, str]) -> None:
+        """Make files of a table's inlined rows and deletes. Raises: duckdb.Error: nothing was done"""
+        with closing(self.open_lake()) as conn:
+            conn.execute("BEGIN")
+            told = [AUTHOR, "flush inlined data", json.dumps(dict(properties))]
+            conn.execute(f"CALL {LAKE}.set_commit_message(?, ?, extra_info => ?)", told)
+            names = [table.schema_name, table.table_name]
+            conn.execute(f"CALL ducklake_flush_inlined_data('{LAKE}', schema_name => ?, table_name => ?)", names).fetchall()
+            conn.execute("COMMIT")
+
+    def expire(self, versions: Sequence[int]) -> int:
+        """Let go of lake snapshots, and schedule the files that they alone needed; returns how many went."""
+        gone = 0
+        with closing(self.open_lake()) as conn:
+            for start in range(0, len(versions), _EXPIRED_AT_ONCE):
+                some = list(versions[start : start + _EXPIRED_AT_ONCE])
+                gone += self._count(conn, "ducklake_expire_snapshots", "versions => ?", some)
+        return gone
+
+    def clean_up(self, before: datetime) -> int:
+        """Remove files that were scheduled until then; returns how many."""
+        with closing(self.open_lake()) as conn:
+            return self._count(conn, "ducklake_cleanup_old_files", "older_than => ?", before)
+
+    def remove_orphans(self, before: datetime) -> int:
+        """Remove files below DATA_PATH that DuckLake does not know, if they were last written before then; returns how many."""
+        with closing(self.open_lake()) as conn:
+            return self._count(conn, "ducklake_delete_orphaned_files", "older_than => ?", before)
+
+    def _count(self, conn: DuckDBPyConnection, function: str, argument: str, value: Any) -> int:
+        moment = value.astimezone(UTC) if isinstance(value, datetime) else value
+        return len(conn.execute(f"CALL {function}('{LAKE}', {argument})", [moment]).fetchall())
+
+
+def explain(error: duckdb.Error) -> str:
+    """What DuckDB says is wrong, in a line."""
+    return f"DuckDB: {str(error).strip().splitlines()[0]}"

@@ -1,0 +1,285 @@
+"""The job itself: each table is planned and put in order, then the lake's snapshots and files; what fails is told, and the rest goes on."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version as read_version
+from typing import Any
+
+import duckdb
+import psycopg
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
+
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable, Unsupported
+from duckicelake.iceberg.schema import parse_schema
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES
+from duckicelake.pipeline.ingest.job import explain as explain_spark
+from duckicelake.pipeline.ingest.report import Stopwatch
+from duckicelake.pipeline.ingest.staging import make_run_id
+from duckicelake.pipeline.jars import JarUnavailable, Progress
+from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.maintain import survey
+from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.maintain.ducklake import explain as explain_duckdb
+from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.maintain.planning import Kind, Step, TableFacts, plan_compaction, plan_expiry, plan_flush, plan_removal
+from duckicelake.pipeline.maintain.policy import Policy, Strategy
+from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, Verdict, plan_of
+from duckicelake.pipeline.maintain.rewriting import Rewritten, naming_snapshots, rewrite
+from duckicelake.pipeline.maintain.survey import TableName
+from duckicelake.pipeline.rest import Rest
+from duckicelake.pipeline.verify.columns import check_readable
+
+ATTEMPTS = 3
+FAILURES = (CatalogError, duckdb.Error, psycopg.Error, NoJava, JarUnavailable, *SPARK_FAILURES)
+"""What may stop a step, and no other one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainDesk:
+    """What a run works with.
+
+    Spark is opened when there is something for it to do. `sweep` removes what nothing names in the tables' own locations, of what
+    was last written before that time, and says what it was.
+    """
+
+    connect: Callable[[], Rest]
+    open_postgres: Callable[[], psycopg.Connection]
+    lake: DuckLake
+    open_spark: Callable[[], AbstractContextManager[SparkSession]]
+    catalog: str
+    sweep: Callable[[datetime], Sequence[str]]
+    tell: Progress
+
+
+@dataclass(slots=True)
+class LazySpark:
+    """A session that is opened when it is first asked for, and anew after it broke."""
+
+    opening: Callable[[], AbstractContextManager[SparkSession]]
+    opened: ExitStack = field(default_factory=ExitStack)
+    session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """The session."""
+        if self.session is None:
+            self.session = self.opened.enter_context(self.opening())
+        return self.session
+
+    def close(self) -> None:
+        """End it, if there is one."""
+        self.session = None
+        self.opened.close()
+
+
+def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = False) -> MaintainReport:
+    """Put the tables and the lake in order, or say what there is to do.
+
+    Raises: CatalogError, psycopg.Error: it cannot even be planned
+    """
+    watch = Stopwatch(desk.tell)
+    versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
+    run_id = make_run_id(datetime.now(UTC))
+    told = replace(desk, tell=watch.tell)
+    told.tell("look at the catalog")
+    desk.connect()
+    with closing(desk.open_postgres()) as conn:
+        names = _choose(survey.list_live_tables(conn), options)
+    properties = {"duckicelake.job": "maintain", "duckicelake.run-id": run_id}
+    properties |= {f"duckicelake.version.{name}": version for name, version in versions.items()}
+    with closing(LazySpark(desk.open_spark)) as spark:
+        keeper = Keeper(told, options, properties, spark, dry_run)
+        steps = [step for name in names for step in keeper.keep_table(name)]
+        if not options.tables:
+            steps += keeper.keep_lake()
+    return MaintainReport(run_id, tuple(steps), len(names), watch.read(), versions)
+
+
+def _choose(names: Sequence[TableName], options: MaintainOptions) -> list[TableName]:
+    known = {name.ident for name in names}
+    missing = next((ident for ident in options.tables if ident not in known), None)
+    if missing is not None:
+        raise NoSuchTable(f"There is no table {missing}")
+    return [name for name in names if not options.tables or name.ident in options.tables]
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """One run."""
+
+    desk: MaintainDesk
+    options: MaintainOptions
+    properties: Mapping[str, str]
+    spark: LazySpark
+    dry_run: bool
+
+    def keep_table(self, name: TableName) -> Iterator[Done]:
+        """Flush and compact one table. What fails is said in its place."""
+        table = str(name.ident)
+        try:
+            metadata = self._load(name)
+            policy = self._find_policy(name, metadata)
+        except NoSuchTable:
+            return  # dropped meanwhile
+        except Unsupported as error:
+            yield Done(table, None, Verdict.skipped, message=error.message)
+            return
+        except FAILURES as error:
+            yield Done(table, None, Verdict.failed, message=explain(error))
+            return
+        if not policy.enabled:
+            return
+        yield from self._try(table, Kind.flush, lambda: self._flush(name, policy))
+        yield from self._try(table, Kind.compact, lambda: self._compact(name, policy, metadata))
+
+    def keep_lake(self) -> Iterator[Done]:
+        """Let snapshots expire, and remove the files that nobody needs."""
+        yield from self._try(LAKE, Kind.expire, self._expire)
+        yield from self._try(LAKE, Kind.clean_up, self._remove)
+
+    def _try(self, subject: str, kind: Kind, act: Callable[[], Sequence[Done]]) -> Sequence[Done]:
+        try:
+            return act()
+        except Unsupported as error:
+            return [Done(subject, kind, Verdict.skipped, message=error.message)]
+        except FAILURES as error:
+            return [Done(subject, kind, Verdict.failed, message=explain(error))]
+
+    def _load(self, name: TableName) -> Mapping[str, Any]:
+        """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
+        try:
+            return self.desk.connect().load_whole(name.ident)["metadata"]
+        except BadRequest as error:
+            raise Unsupported(error.message) from error
+
+    def _find_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
+        return self.options.policies.find(str(name.ident), metadata.get("properties", {}))
+
+    def _read(self, name: TableName, policy: Policy) -> TableFacts:
+        with closing(self.desk.open_postgres()) as conn:
+            return survey.read_facts(conn, name.table_id, policy)
+
+    def _flush(self, name: TableName, policy: Policy) -> Sequence[Done]:
+        facts = self._read(name, policy)
+        step = plan_flush(facts, policy)
+        if facts.withheld and facts.inlined_rows + facts.inlined_deletes >= policy.flush_rows:
+            return [Done(str(name.ident), Kind.flush, Verdict.skipped, message=facts.withheld)]
+        if step is None or self.dry_run:
+            return [] if step is None else [plan_of(str(name.ident), step)]
+        for attempt in range(1, ATTEMPTS + 1):
+            self.desk.tell(f"flush {name.ident}")
+            try:
+                self.desk.lake.flush(name, self.properties)
+            except duckdb.Error:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                return [Done(str(name.ident), Kind.flush, Verdict.done, step.reason, rows=step.rows, attempts=attempt)]
+        return []
+
+    def _compact(self, name: TableName, policy: Policy, metadata: Mapping[str, Any]) -> Sequence[Done]:
+        failed: Exception | None = None
+        for attempt in range(1, ATTEMPTS + 1):
+            facts = self._read(name, policy)
+            step = plan_compaction(facts, policy)
+            if step is None:
+                # A commit whose answer was lost is found done.
+                return [] if failed is None else [self._tell_found(name, attempt)]
+            if self.dry_run:
+                return [plan_of(str(name.ident), step)]
+            check_possible(policy, metadata)
+            self.desk.tell(f"compact {name.ident}")
+            try:
+                rewritten = self._rewrite(name, (policy, facts, step))
+            except (CommitFailed, *SPARK_FAILURES) as error:
+                failed = error
+            else:
+                return [self._tell(name, step, rewritten, attempt)] if rewritten.removed else []
+        raise failed or CommitFailed("nothing was tried")
+
+    def _rewrite(self, name: TableName, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
+        try:
+            session = self.spark.get()
+            with naming_snapshots(self.properties):
+                return rewrite(session, self.desk.catalog, name.ident, call)
+        except (Py4JNetworkError, OSError):
+            # Its Java is gone.
+            self.spark.close()
+            raise
+
+    def _tell(self, name: TableName, step: Step, done: Rewritten, attempt: int) -> Done:
+        told = Done(str(name.ident), Kind.compact, Verdict.done, step.reason, attempts=attempt)
+        return replace(told, bytes=done.bytes, removed=done.removed, added=done.added)
+
+    def _tell_found(self, name: TableName, attempt: int) -> Done:
+        return Done(str(name.ident), Kind.compact, Verdict.done, "it was done after all", attempts=attempt)
+
+    def _expire(self) -> Sequence[Done]:
+        policies: dict[int, Policy] = {}
+        with closing(self.desk.open_postgres()) as conn:
+            names = survey.list_live_tables(conn)
+        for name in names:
+            # A table that nobody can load keeps its snapshots. Loading it also notes what its refs need.
+            policies[name.table_id] = self._find_expiry(name)
+        with closing(self.desk.open_postgres()) as conn:
+            snapshots, kept, now = survey.read_snapshots(conn), survey.read_named(conn), survey.read_now(conn)
+        lake = self.options.policies.lake
+        step = plan_expiry(snapshots, kept if lake.keep_refs else frozenset(), policies, lake, now)
+        if step is None or self.dry_run:
+            return [] if step is None else [plan_of(LAKE, step)]
+        self.desk.tell(step.reason)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                gone = self.desk.lake.expire(step.versions)
+            except duckdb.TransactionException:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                return [Done(LAKE, Kind.expire, Verdict.done, step.reason, removed=gone, attempts=attempt)]
+        return []
+
+    def _find_expiry(self, name: TableName) -> Policy:
+        try:
+            policy = self._find_policy(name, self._load(name))
+        except CatalogError:
+            return Policy()
+        return policy if policy.enabled else Policy()
+
+    def _remove(self) -> Sequence[Done]:
+        lake = self.options.policies.lake
+        with closing(self.desk.open_postgres()) as conn:
+            now = survey.read_now(conn)
+            scheduled = survey.count_scheduled(conn, now - lake.file_age)
+        done: list[Done] = []
+        for step in plan_removal(scheduled, lake, now):
+            if self.dry_run or step.before is None:
+                done.append(plan_of(LAKE, step))
+                continue
+            self.desk.tell(f"{step.kind}: {step.reason}")
+            done += self._try(LAKE, step.kind, lambda step=step, before=step.before: self._remove_files(step, before))
+        return done
+
+    def _remove_files(self, step: Step, before: datetime) -> Sequence[Done]:
+        if step.kind is Kind.clean_up:
+            removed = self.desk.lake.clean_up(before)
+        else:
+            removed = self.desk.lake.remove_orphans(before) + len(self.desk.sweep(before))
+        return [Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]
+
+
+def check_possible(policy: Policy, metadata: Mapping[str, Any]) -> None:
+    """Raises: Unsupported: Spark cannot read the table, or it has no order to sort by."""
+    check_readable(parse_schema(next(one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"])))
+    if policy.strategy is Strategy.sort and not policy.order and not metadata["default-sort-order-id"]:
+        raise Unsupported("strategy sort needs an order, of the policy or of the table itself")
+
+
+def explain(error: Exception) -> str:
+    """What is wrong, in a few words."""
+    if isinstance(error, CatalogError):
+        return error.message
+    if isinstance(error, duckdb.Error):
+        return explain_duckdb(error)
+    return f"Postgres: {error}".strip() if isinstance(error, psycopg.Error) else explain_spark(error)

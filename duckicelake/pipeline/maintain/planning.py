@@ -1,0 +1,163 @@
+"""What has to be done, from what DuckLake's catalog says and what is asked for; pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice
+
+from duckicelake.pipeline.maintain.policy import Policy
+
+
+class Kind(StrEnum):
+    """The steps there are, in the order in which they are taken."""
+
+    flush = "flush"
+    compact = "compact"
+    expire = "expire"
+    clean_up = "clean-up"
+    orphans = "orphans"
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """The live data files of one partition. `worn`: at or above the delete ratio."""
+
+    partition: str
+    files: int
+    bytes: int
+    small_files: int
+    small_bytes: int
+    worn_files: int
+    worn_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What DuckLake's catalog says of a table.
+
+    Inlined rows count dead ones too, which a flush removes as well; `inlined_batches`: as many files Iceberg clients see in their place.
+    `withheld`: why DuckDB must not flush it.
+    """
+
+    groups: tuple[FileGroup, ...] = ()
+    largest_bytes: int = 0
+    inlined_rows: int = 0
+    inlined_batches: int = 0
+    inlined_deletes: int = 0
+    withheld: str = ""
+
+    @property
+    def files(self) -> int:
+        return sum(group.files for group in self.groups)
+
+    @property
+    def bytes(self) -> int:
+        return sum(group.bytes for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do, and how much of what it is about."""
+
+    kind: Kind
+    reason: str
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    versions: tuple[int, ...] = ()
+    before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSnapshot:
+    """A lake snapshot, and the tables whose rows or columns it changed."""
+
+    snapshot_id: int
+    at: datetime
+    table_ids: frozenset[int]
+
+
+def plan_flush(facts: TableFacts, policy: Policy) -> Step | None:
+    """Inlined rows and deletes become files, when there are enough of them and DuckDB does it right."""
+    rows = facts.inlined_rows + facts.inlined_deletes
+    if rows < policy.flush_rows or facts.withheld:
+        return None
+    return Step(Kind.flush, f"{facts.inlined_rows} inlined rows, {facts.inlined_deletes} inlined deletes", rows=rows)
+
+
+def plan_compaction(facts: TableFacts, policy: Policy) -> Step | None:
+    """Small files of a partition become fewer, and files with many deleted rows are written anew, if any partition needs it."""
+    groups = [group for group in map(lambda one: _add_inlined(one, facts), facts.groups or (_EMPTY,)) if _needs_rewriting(group, policy)]
+    if not groups:
+        return None
+    small, worn = (sum(count) for count in zip(*((group.small_files, group.worn_files) for group in groups), strict=True))
+    size = sum(max(group.small_bytes, group.worn_bytes) for group in groups)
+    places = f" of {len(groups)} partitions" if len(groups) > 1 else ""
+    return Step(Kind.compact, f"{small} small files, {worn} with many deletes{places}", files=max(small, worn), bytes=size)
+
+
+_EMPTY = FileGroup("", 0, 0, 0, 0, 0, 0)
+
+
+def _add_inlined(group: FileGroup, facts: TableFacts) -> FileGroup:
+    """Rows that DuckDB must not flush are small files to Iceberg clients, which a rewriting takes up; they count for the first group."""
+    if not facts.withheld or (facts.groups and group is not facts.groups[0]):
+        return group
+    return FileGroup(
+        group.partition,
+        group.files + facts.inlined_batches,
+        group.bytes,
+        group.small_files + facts.inlined_batches,
+        group.small_bytes,
+        group.worn_files,
+        group.worn_bytes,
+    )
+
+
+def _needs_rewriting(group: FileGroup, policy: Policy) -> bool:
+    # As many files of the same size would come out: nothing is won, and the next run would find them again.
+    fewer = max(1, -(-group.small_bytes // policy.target_size)) < group.small_files
+    return group.worn_files > 0 or (group.small_files >= policy.min_files and fewer)
+
+
+def plan_expiry(
+    snapshots: Sequence[LakeSnapshot], kept: frozenset[int], policies: Mapping[int, Policy], lake: Policy, now: datetime
+) -> Step | None:
+    """The lake snapshots that may go: every table that one changed lets it go, it is not kept, and not the newest.
+
+    `policies` are those of live tables by id; what changed none of them goes by the lake's. A table's newest state is there
+    at the lake's newest snapshot, so it holds none of its own: that would hold the files of all tables of that time.
+    """
+    in_order = sorted(snapshots, key=lambda one: one.snapshot_id, reverse=True)
+    newest = {table_id: _list_before_newest(in_order, table_id, policy.snapshot_count) for table_id, policy in policies.items()}
+    newest_of_all = {one.snapshot_id for one in in_order[: lake.snapshot_count]}
+    gone: list[int] = []
+    for one in in_order[1:]:
+        live = [table_id for table_id in one.table_ids if table_id in policies]
+        held = any(one.snapshot_id in newest[table_id] for table_id in live) if live else one.snapshot_id in newest_of_all
+        ages = [policies[table_id].snapshot_age for table_id in live] or [lake.snapshot_age]
+        if one.snapshot_id not in kept and not held and all(_is_older(one.at, age, now) for age in ages):
+            gone.append(one.snapshot_id)
+    if not gone:
+        return None
+    return Step(Kind.expire, f"{len(gone)} of {len(snapshots)} lake snapshots", versions=tuple(sorted(gone)))
+
+
+def _list_before_newest(in_order: Iterable[LakeSnapshot], table_id: int, count: int) -> frozenset[int]:
+    own = (one.snapshot_id for one in in_order if table_id in one.table_ids)
+    return frozenset(islice(own, 1, count))
+
+
+def _is_older(at: datetime, age: timedelta | None, now: datetime) -> bool:
+    return age is not None and at <= now - age
+
+
+def plan_removal(scheduled: int, lake: Policy, now: datetime) -> list[Step]:
+    """What no snapshot names is removed from the store, when it has been so for long enough."""
+    steps: list[Step] = []
+    if scheduled:
+        steps.append(Step(Kind.clean_up, f"{scheduled} files that no snapshot needs", files=scheduled, before=now - lake.file_age))
+    if lake.orphan_age is not None:
+        steps.append(Step(Kind.orphans, "what nothing names", before=now - lake.orphan_age))
+    return steps

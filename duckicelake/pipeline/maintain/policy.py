@@ -1,0 +1,193 @@
+"""What a table and a lake should look like: defaults, a TOML file, and the tables' own properties; pure."""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.target import SortField, parse_order
+
+PROPERTY_PREFIX = "duckicelake.maintain."
+LEAST_ORPHAN_AGE = timedelta(hours=1)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])(?:ec(?:ond)?s?|in(?:ute)?s?|ours?|ays?|eeks?)?\s*", re.IGNORECASE)
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+_TRUTH = {"true": True, "false": False}
+
+
+class Strategy(StrEnum):
+    """How rows are put into the files that take the place of others."""
+
+    binpack = "binpack"
+    sort = "sort"
+    zorder = "zorder"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is asked for. An age of None: nothing goes for its age.
+
+    A file below `small_file_ratio` of the target is small; `min_files` of a partition are put together. From `delete_ratio` of
+    its rows deleted on a file is written anew. A snapshot goes when it is older than `snapshot_age` and not one of the table's
+    `snapshot_count` newest; `keep_refs`: and named by no branch or tag.
+    """
+
+    enabled: bool = True
+    target_size: int = 512 << 20
+    small_file_ratio: float = 0.75
+    min_files: int = 5
+    delete_ratio: float = 0.3
+    flush_rows: int = 1
+    strategy: Strategy = Strategy.binpack
+    order: tuple[SortField, ...] = ()
+    snapshot_age: timedelta | None = None
+    snapshot_count: int = 1
+    keep_refs: bool = True
+    file_age: timedelta = timedelta(days=2)
+    orphan_age: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.target_size < 1 or self.min_files < 2 or self.flush_rows < 1 or self.snapshot_count < 1:
+            raise BadRequest("target-size, flush-rows and snapshot-count begin at 1, min-files at 2")
+        if not 0 < self.small_file_ratio < 1 or not 0 < self.delete_ratio <= 1:
+            raise BadRequest("small-file-ratio lies between 0 and 1, delete-ratio above 0 and not above 1")
+        if self.strategy is Strategy.zorder and not self.order:
+            raise BadRequest("strategy zorder needs an order: the columns that matter")
+        if self.orphan_age is not None and self.orphan_age < LEAST_ORPHAN_AGE:
+            raise BadRequest("orphan-age is at least 1h: files of a writer that has not committed yet look like orphans")
+
+    @property
+    def small_bytes(self) -> int:
+        """The size below which a file is small."""
+        return max(1, int(self.target_size * self.small_file_ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """A file's sections: what holds for the lake and all tables, and what for single tables."""
+
+    default: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    @property
+    def lake(self) -> Policy:
+        """What holds for the lake as a whole."""
+        return _apply(Policy(), self.default, "[default]")
+
+    def find(self, table: str, properties: Mapping[str, str]) -> Policy:
+        """What holds for a table: its section of the file, over its properties, over the section for all.
+
+        Raises: BadRequest: a word is unknown or a value cannot be read
+        """
+        told = {name.removeprefix(PROPERTY_PREFIX): text for name, text in properties.items() if name.startswith(PROPERTY_PREFIX)}
+        policy = _apply(self.lake, _translate(properties) | told, f"{table}'s properties")
+        return _apply(policy, self.tables.get(table, {}), f'[tables."{table}"]')
+
+
+def parse_policies(text: str) -> Policies:
+    """Read a TOML file. Raises: BadRequest: it is none, or says what nobody knows."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequest(f"--policy is no TOML: {error}") from error
+    unknown = found.keys() - {"default", "tables"}
+    if unknown:
+        raise BadRequest(f'--policy has a section {sorted(unknown)[0]}: write [default] or [tables."namespace.table"]')
+    policies = Policies(_check_section(found.get("default", {})), {name: _check_section(one) for name, one in _tables(found).items()})
+    for name in policies.tables:
+        policies.find(name, {})
+    return replace(policies) if policies.lake else policies
+
+
+def _tables(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _check_section(found.get("tables", {}))
+
+
+def _check_section(section: Any) -> Mapping[str, Any]:
+    if not isinstance(section, dict):
+        raise BadRequest("--policy: [default], [tables] and what is below it are sections")
+    return section  # pyright: ignore[reportUnknownVariableType]  TOML's keys are texts
+
+
+def _translate(properties: Mapping[str, str]) -> dict[str, str]:
+    """Iceberg's own properties in our words."""
+    known = {"write.target-file-size-bytes": "target-size", "history.expire.min-snapshots-to-keep": "snapshot-count"}
+    told = {ours: properties[theirs] for theirs, ours in known.items() if theirs in properties}
+    age = properties.get("history.expire.max-snapshot-age-ms")
+    if age is not None and age.strip().isdigit():
+        told["snapshot-age"] = f"{int(age) / 1000:f}s"
+    return told
+
+
+def _apply(policy: Policy, told: Mapping[str, Any], where: str) -> Policy:
+    unknown = sorted(told.keys() - _READERS.keys())
+    if unknown:
+        raise BadRequest(f"{where}: {unknown[0]} is none of {', '.join(_READERS)}")
+    try:
+        return replace(policy, **{name.replace("-", "_"): _READERS[name](value) for name, value in told.items()})
+    except BadRequest as error:
+        raise BadRequest(f"{where}: {error.message}") from error
+    except (ValueError, OverflowError) as error:
+        raise BadRequest(f"{where}: {error}") from error
+
+
+def parse_age(text: Any) -> timedelta | None:
+    """Read `36h`, `7 days`, `0s`; `never` is None. Raises: BadRequest: it is none of these"""
+    if str(text).strip().lower() == "never":
+        return None
+    found = _AGE.fullmatch(str(text))
+    if found is None:
+        raise BadRequest(f"{text!r} is no age: write 36h, 7d or never")
+    return timedelta(**{_UNITS[found[2].lower()]: float(found[1])})
+
+
+def parse_size(text: Any) -> int:
+    """Read `128MB` or a number of bytes; a kilobyte has 1024. Raises: BadRequest: it is neither"""
+    found = _SIZE.fullmatch(str(text))
+    if found is None:
+        raise BadRequest(f"{text!r} is no size: write 128MB, or bytes")
+    return int(found[1]) * _SIZES[found[2].lower()]
+
+
+def _read_certain_age(text: Any) -> timedelta:
+    age = parse_age(text)
+    if age is None:
+        raise BadRequest("file-age is an age")
+    return age
+
+
+def _read_truth(text: Any) -> bool:
+    found = _TRUTH.get(str(text).lower())
+    if found is None:
+        raise BadRequest(f"{text!r} is neither true nor false")
+    return found
+
+
+def _read_strategy(text: Any) -> Strategy:
+    if text not in list(Strategy):
+        raise BadRequest(f"strategy {text} is none of {', '.join(Strategy)}")
+    return Strategy(text)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "enabled": _read_truth,
+    "target-size": parse_size,
+    "small-file-ratio": float,
+    "min-files": int,
+    "delete-ratio": float,
+    "flush-rows": int,
+    "strategy": _read_strategy,
+    "order": lambda text: parse_order(str(text)),
+    "snapshot-age": parse_age,
+    "snapshot-count": int,
+    "keep-refs": _read_truth,
+    "file-age": _read_certain_age,
+    "orphan-age": parse_age,
+}
+"""How each word's value is read, from TOML or from a property's text."""

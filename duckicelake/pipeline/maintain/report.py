@@ -1,0 +1,93 @@
+"""What was planned and done, for people and for machines."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from duckicelake.pipeline.maintain.planning import Kind, Step
+
+LAKE = "(the lake)"
+"""What steps are about that concern no single table."""
+
+
+class Verdict(StrEnum):
+    """How a step, a table or a run ended."""
+
+    planned = "planned"
+    done = "done"
+    nothing = "nothing-to-do"
+    skipped = "skipped"
+    failed = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step of one table or of the lake, and what became of it.
+
+    `removed` and `added` count files of the table, lake snapshots, or objects of the store; `message` says why it was not done.
+    """
+
+    subject: str
+    kind: Kind | None
+    verdict: Verdict
+    reason: str = ""
+    rows: int = 0
+    bytes: int = 0
+    removed: int = 0
+    added: int = 0
+    attempts: int = 0
+    message: str = ""
+
+    def describe(self) -> str:
+        """The step in a line."""
+        what = f"{self.subject}: {self.kind}" if self.kind else self.subject
+        if self.verdict in (Verdict.failed, Verdict.skipped):
+            return f"{what}: {self.verdict}: {self.message}"
+        if self.verdict is Verdict.planned:
+            return f"{what}: {self.reason}"
+        if self.kind is Kind.compact:
+            return f"{what}: {self.removed} files with {self.bytes} bytes became {self.added}"
+        if self.kind is Kind.flush:
+            return f"{what}: {self.rows} inlined rows and deletes became files"
+        return f"{what}: {self.removed} {'lake snapshots' if self.kind is Kind.expire else 'objects'} removed"
+
+
+def plan_of(subject: str, step: Step) -> Done:
+    """A step that is not taken yet."""
+    return Done(subject, step.kind, Verdict.planned, step.reason, step.rows, step.bytes, removed=step.files or len(step.versions))
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainReport:
+    """One run, or one round of a service. `message` is set when it could not even be planned."""
+
+    run_id: str = ""
+    steps: tuple[Done, ...] = ()
+    tables: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    message: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all steps."""
+        found = {step.verdict for step in self.steps}
+        if self.message or Verdict.failed in found:
+            return Verdict.failed
+        return next((one for one in (Verdict.planned, Verdict.done) if one in found), Verdict.nothing)
+
+    @property
+    def status(self) -> int:
+        """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
+        return int(self.verdict is Verdict.failed)
+
+    def format_json(self) -> str:
+        """The report for machines."""
+        fields: dict[str, Any] = {"job": "maintain", "status": self.verdict, **asdict(self)}
+        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+    def describe(self) -> list[str]:
+        """The report for people."""
+        return [*(step.describe() for step in self.steps), f"{self.tables} tables: {self.verdict} (run {self.run_id})"]

@@ -1,0 +1,89 @@
+"""Data files written anew by Spark: Iceberg's own procedure, committed over REST, with the run's name in every snapshot."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from duckicelake.errors import CommitFailed
+from duckicelake.pipeline.ingest.target import quote, quote_ident
+from duckicelake.pipeline.maintain.planning import Step, TableFacts
+from duckicelake.pipeline.maintain.policy import Policy, Strategy
+from duckicelake.pipeline.rest import Ident
+
+GROUP_BYTES = 10 << 30
+"""More than that is committed piece by piece, so that what is done stays done."""
+_OVER_TARGET = 1.8
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a rewriting did."""
+
+    removed: int
+    added: int
+    bytes: int
+
+
+def rewrite(spark: SparkSession, catalog: str, ident: Ident, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
+    """Put small files together and leave deleted rows out.
+
+    Raises: CommitFailed: others changed what was rewritten, so that some of it was not committed; what Spark raises
+    """
+    policy, facts, step = call
+    row: Any = spark.sql(format_call(catalog, ident, policy, format_options(policy, facts, step))).collect()[0]
+    if row["failed_data_files_count"]:
+        raise CommitFailed(f"others changed {row['failed_data_files_count']} files of {ident} while they were written anew")
+    return Rewritten(row["rewritten_data_files_count"], row["added_data_files_count"], row["rewritten_bytes_count"])
+
+
+def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, str]:
+    """The procedure's options, so that it chooses the files that were planned."""
+    options = {
+        "target-file-size-bytes": policy.target_size,
+        "min-file-size-bytes": min(policy.small_bytes, policy.target_size - 1),
+        # Files above the target stay: to split them is much work for nothing.
+        "max-file-size-bytes": max(int(policy.target_size * _OVER_TARGET), facts.largest_bytes) + 1,
+        "min-input-files": policy.min_files,
+        "delete-ratio-threshold": policy.delete_ratio,
+    }
+    if step.bytes > GROUP_BYTES:
+        options |= {"partial-progress.enabled": "true", "max-file-group-size-bytes": GROUP_BYTES}
+    return {name: str(value) for name, value in options.items()}
+
+
+def format_call(catalog: str, ident: Ident, policy: Policy, options: Mapping[str, str]) -> str:
+    """The statement that rewrites; sorted by the order given, else by the table's own."""
+    # Without the catalog: the procedure is called there.
+    table = quote_ident("", ident).removeprefix("``.")
+    arguments = [f"table => {_quote_text(table)}"]
+    if policy.strategy is not Strategy.binpack:
+        arguments.append("strategy => 'sort'")
+        columns = ", ".join(quote(field.column) for field in policy.order)
+        terms = f"zorder({columns})" if policy.strategy is Strategy.zorder else ", ".join(field.sql for field in policy.order)
+        if terms:
+            arguments.append(f"sort_order => {_quote_text(terms)}")
+    pairs = ", ".join(f"{_quote_text(name)}, {_quote_text(value)}" for name, value in options.items())
+    return f"CALL {quote(catalog)}.system.rewrite_data_files({', '.join(arguments)}, options => map({pairs}))"
+
+
+def _quote_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@contextmanager
+def naming_snapshots(properties: Mapping[str, str]) -> Generator[None]:
+    """Inside, every snapshot that this session commits carries these in its summary."""
+    # Procedures take no summary, and Iceberg's own setting for the session is for writes alone.
+    context: Any = SparkContext
+    environment = context._jvm.org.apache.iceberg.EnvironmentContext
+    for name, value in properties.items():
+        environment.put(name, value)
+    try:
+        yield
+    finally:
+        for name in properties:
+            environment.remove(name)

@@ -1,0 +1,160 @@
+"""What DuckLake's catalog says of tables and snapshots: sums that Postgres makes, so nothing grows with the number of files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row, scalar_row, tuple_row
+
+from duckicelake.lake.changes import TABLE_KINDS, parse_changes
+from duckicelake.pipeline.maintain.planning import FileGroup, LakeSnapshot, TableFacts
+from duckicelake.pipeline.maintain.policy import Policy
+from duckicelake.pipeline.rest import Ident
+from duckicelake.translate.namespaces import to_levels
+
+SELECT_TABLES = """
+SELECT t.table_id, s.schema_name, t.table_name
+  FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+ WHERE t.end_snapshot IS NULL
+ ORDER BY s.schema_name, t.table_name
+"""
+
+SELECT_GROUPS = """
+WITH live AS (
+    SELECT f.file_size_bytes AS bytes, f.file_size_bytes < %(small_bytes)s AS is_small,
+           coalesce(d.deleted, 0) > 0 AND coalesce(d.deleted, 0) >= f.record_count * %(delete_ratio)s AS is_worn,
+           coalesce(n.spec_id || n.partition, p.partition, '') AS partition
+      FROM ducklake_data_file f
+      LEFT JOIN iceberg_file n ON n.data_file_id = f.data_file_id
+      LEFT JOIN (SELECT data_file_id, sum(delete_count) AS deleted FROM ducklake_delete_file
+                  WHERE table_id = %(table_id)s AND end_snapshot IS NULL GROUP BY data_file_id) d ON d.data_file_id = f.data_file_id
+      LEFT JOIN (SELECT data_file_id, string_agg(coalesce(partition_value, '∅'), '/' ORDER BY partition_key_index) AS partition
+                   FROM ducklake_file_partition_value WHERE table_id = %(table_id)s GROUP BY data_file_id) p
+        ON p.data_file_id = f.data_file_id
+     WHERE f.table_id = %(table_id)s AND f.end_snapshot IS NULL
+)
+SELECT partition, count(*)::bigint AS files, sum(bytes)::bigint AS bytes,
+       count(*) FILTER (WHERE is_small)::bigint AS small_files, coalesce(sum(bytes) FILTER (WHERE is_small), 0)::bigint AS small_bytes,
+       count(*) FILTER (WHERE is_worn)::bigint AS worn_files, coalesce(sum(bytes) FILTER (WHERE is_worn), 0)::bigint AS worn_bytes
+  FROM live GROUP BY partition ORDER BY partition
+"""
+
+SELECT_LARGEST = "SELECT coalesce(max(file_size_bytes), 0) FROM ducklake_data_file WHERE table_id = %(table_id)s AND end_snapshot IS NULL"
+SELECT_INLINED = "SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = %(table_id)s"
+COUNT_INLINED = sql.SQL("SELECT count(*), count(DISTINCT begin_snapshot) FILTER (WHERE end_snapshot IS NULL) FROM {}")
+HAS_DELETES = "SELECT to_regclass(quote_ident(current_schema()) || '.' || quote_ident(%(name)s)) IS NOT NULL"
+COUNT_DELETES = sql.SQL("SELECT count(*) FROM {}")
+HAS_STRUCT = """
+SELECT EXISTS (SELECT FROM ducklake_column WHERE table_id = %(table_id)s AND parent_column IS NULL AND lower(column_type) = 'struct')
+"""
+# DuckDB 1.5.5 gives such a file a second delete file for the time before, and reads it twice then.
+HAS_ENDED_WITH_BOTH = sql.SQL("""
+SELECT EXISTS (SELECT FROM {} i JOIN ducklake_data_file f ON f.data_file_id = i.file_id AND f.end_snapshot IS NOT NULL
+                 JOIN ducklake_delete_file d ON d.table_id = f.table_id AND d.data_file_id = f.data_file_id)
+""")
+
+SELECT_SNAPSHOTS = """
+SELECT s.snapshot_id, s.snapshot_time, c.changes_made FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c USING (snapshot_id)
+"""
+# What main was moved to is shown under that snapshot's id.
+SELECT_NAMED = """
+SELECT snapshot_id FROM iceberg_ref WHERE snapshot_id IS NOT NULL
+UNION SELECT snapshot_id FROM (SELECT DISTINCT ON (table_id) snapshot_id FROM iceberg_move ORDER BY table_id, lake_snapshot_id DESC) m
+UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN iceberg_ref r USING (table_id, snapshot_id)
+"""
+COUNT_SCHEDULED = "SELECT count(*) FROM ducklake_files_scheduled_for_deletion WHERE schedule_start <= %(before)s"
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A live table."""
+
+    table_id: int
+    schema_name: str
+    table_name: str
+
+    @property
+    def ident(self) -> Ident:
+        return Ident(tuple(to_levels(self.schema_name)), self.table_name)
+
+
+def list_live_tables(conn: psycopg.Connection) -> list[TableName]:
+    """Every live table of the lake."""
+    with conn.cursor(row_factory=class_row(TableName)) as cursor:
+        return cursor.execute(SELECT_TABLES).fetchall()
+
+
+def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> TableFacts:
+    """What the catalog says of one table, as of one moment."""
+    asked = {"table_id": table_id, "small_bytes": policy.small_bytes, "delete_ratio": policy.delete_ratio}
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        with conn.cursor(row_factory=class_row(FileGroup)) as cursor:
+            groups = tuple(cursor.execute(SELECT_GROUPS, asked).fetchall())
+        largest = _ask(conn, SELECT_LARGEST, asked)
+        rows, batches = _count_inlined(conn, asked)
+        deletes, is_double = _look_at_deletes(conn, table_id)
+        has_struct = rows > 0 and _ask(conn, HAS_STRUCT, asked)
+    reasons = {
+        "DuckDB 1.5.5 would garble the inlined structs": has_struct,
+        "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire": is_double,
+    }
+    withheld = next((reason for reason, holds in reasons.items() if holds), "")
+    return TableFacts(groups, largest, rows, batches, deletes, withheld)
+
+
+def _count_inlined(conn: psycopg.Connection, asked: Mapping[str, Any]) -> tuple[int, int]:
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        names = cursor.execute(SELECT_INLINED, asked).fetchall()
+    rows = batches = 0
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        for name in names:
+            count, inserts = cursor.execute(COUNT_INLINED.format(sql.Identifier(name))).fetchone() or (0, 0)
+            rows, batches = rows + count, batches + inserts
+    return rows, batches
+
+
+def _look_at_deletes(conn: psycopg.Connection, table_id: int) -> tuple[int, bool]:
+    name = f"ducklake_inlined_delete_{table_id}"
+    if not _ask(conn, HAS_DELETES, {"name": name}):
+        return 0, False
+    table = sql.Identifier(name)
+    count = _ask(conn, COUNT_DELETES.format(table), {})
+    return count, bool(count) and _ask(conn, HAS_ENDED_WITH_BOTH.format(table), {})
+
+
+def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:
+    """Every lake snapshot there is."""
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        found = cursor.execute(SELECT_SNAPSHOTS).fetchall()
+    return [LakeSnapshot(snapshot_id, at, find_tables(changes)) for snapshot_id, at, changes in found]
+
+
+def find_tables(changes: str | None) -> frozenset[int]:
+    """The tables, by id, that a lake snapshot's tokens say it changed."""
+    told = [change.value for change in parse_changes(changes) if change.kind in TABLE_KINDS]
+    return frozenset(int(value) for value in told if value.isdigit())
+
+
+def read_named(conn: psycopg.Connection) -> frozenset[int]:
+    """The lake snapshots that a ref of any table names, or stands on."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return frozenset(cursor.execute(SELECT_NAMED).fetchall())
+
+
+def count_scheduled(conn: psycopg.Connection, before: datetime) -> int:
+    """How many files DuckLake has scheduled for deletion until then."""
+    return _ask(conn, COUNT_SCHEDULED, {"before": before})
+
+
+def _ask(conn: psycopg.Connection, query: LiteralString | sql.Composed, asked: Mapping[str, Any]) -> Any:
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return cursor.execute(query, asked).fetchone()
+
+
+def read_now(conn: psycopg.Connection) -> datetime:
+    """The time by Postgres' clock, by which snapshots and schedules are dated."""
+    return _ask(conn, "SELECT now()", {})

@@ -1,0 +1,90 @@
+"""One lake behind a server, `maintain` run on it by the shared Spark, and `verify` as the judge."""
+
+import gc
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from duckicelake.commands.jobs.maintain import open_postgres, sweep
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.maintain.policy import Policies
+from duckicelake.pipeline.maintain.report import Done, MaintainReport
+from duckicelake.pipeline.rest import open_rest, parse_ident
+from tests.pipeline.verify.checker import Checker
+from tests.rest.serving import make_settings
+from tests.support.readers import Served
+
+AT_ONCE = {"snapshot-age": "0s", "file-age": "0s", "orphan-age": "1h"}
+"""Every age as low as it goes."""
+
+
+def make_desk(served: Served, tell: Progress) -> MaintainDesk:
+    """What a run on a served lake works with, but for Spark."""
+    [lake] = make_settings(served.lake).lakes()
+
+    def open_spark() -> AbstractContextManager[SparkSession]:
+        raise NoJava("there is no Spark here")
+
+    return MaintainDesk(
+        connect=lambda: open_rest(served.rest_catalog()),
+        open_postgres=lambda: open_postgres(lake),
+        lake=DuckLake(served.lake.duckdb),
+        open_spark=open_spark,
+        catalog="none",
+        sweep=lambda before: sweep(lake, before),
+        tell=tell,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """The lake and the job."""
+
+    checker: Checker
+    told: list[str] = field(default_factory=list[str])
+
+    def run(self, *tables: str, dry_run: bool = False, tell: Progress | None = None, **default: Any) -> MaintainReport:
+        """Run the job; `default` is the policy, with `_` for `-`."""
+        policies = Policies({name.replace("_", "-"): value for name, value in default.items()})
+        options = MaintainOptions(tuple(map(parse_ident, tables)), policies)
+        session = self.checker.spark.session
+        desk = replace(make_desk(self.checker.served, tell or self.told.append), open_spark=lambda: nullcontext(session))
+        desk = replace(desk, catalog=self.checker.catalog)
+        # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            try:
+                return maintain(desk, options, dry_run=dry_run)
+            finally:
+                gc.collect()
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        """What DuckDB answers about the lake."""
+        return self.checker.duck.execute(sql).fetchall()
+
+    def count_files(self, table: str) -> int:
+        """How many data files DuckLake has of a table in `main`, now."""
+        return len(self.ask(f"FROM ducklake_list_files('lake', '{table}')"))
+
+    def list_summaries(self, table: str) -> list[dict[str, str]]:
+        """What the snapshots of a table in `main` say of themselves, oldest first."""
+        metadata = self.checker.served.server.get(f"namespaces/main/tables/{table}").json["metadata"]
+        return [snapshot["summary"] for snapshot in metadata["snapshots"]]
+
+    def check_same(self, *, every_snapshot: bool = True) -> None:
+        """Both sides show the same rows, now and at every snapshot that is left."""
+        report = self.checker.verify(every_snapshot=every_snapshot)
+        assert report.status == 0, report.describe()
+
+
+def find(report: MaintainReport, is_it: Callable[[Done], bool]) -> list[Done]:
+    """The steps of a report that are meant."""
+    return [step for step in report.steps if is_it(step)]

@@ -1,0 +1,157 @@
+"""What is planned from what the catalog says: only work that wins something, and nothing that anybody still needs."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duckicelake.pipeline.maintain.planning import (
+    FileGroup,
+    Kind,
+    LakeSnapshot,
+    TableFacts,
+    plan_compaction,
+    plan_expiry,
+    plan_flush,
+    plan_removal,
+)
+from duckicelake.pipeline.maintain.policy import Policy
+from duckicelake.pipeline.maintain.rewriting import format_call, format_options
+from duckicelake.pipeline.maintain.survey import find_tables
+from duckicelake.pipeline.rest import parse_ident
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+POLICY = Policy(target_size=1000)
+EMPTY = FileGroup("", 0, 0, 0, 0, 0, 0)
+
+SIZES = st.lists(st.integers(1, 3000), max_size=30)
+SNAPSHOTS = st.lists(st.tuples(st.integers(0, 40), st.frozensets(st.integers(1, 4), max_size=3)), min_size=1, max_size=25)
+
+
+def group(sizes: list[int], worn: int = 0, policy: Policy = POLICY) -> FileGroup:
+    """A partition of files of these sizes, the first of them worn."""
+    small = [size for size in sizes if size < policy.small_bytes]
+    return FileGroup("", len(sizes), sum(sizes), len(small), sum(small), worn, sum(sizes[:worn]))
+
+
+@given(SIZES, st.integers(2, 6), st.sampled_from([0.5, 0.75, 0.95]))
+def test_what_was_compacted_is_not_compacted_again(sizes: list[int], min_files: int, ratio: float) -> None:
+    """Small files become fewer, of the target's size; those that come out are not planned again."""
+    policy = Policy(target_size=1000, min_files=min_files, small_file_ratio=ratio)
+    step = plan_compaction(TableFacts((group(sizes, policy=policy),)), policy)
+    if step is None:
+        return
+    small = [size for size in sizes if size < policy.small_bytes]
+    count = -(-sum(small) // policy.target_size)
+    assert count < len(small)
+    out = [size for size in sizes if size >= policy.small_bytes] + [sum(small) // count] * count
+    assert plan_compaction(TableFacts((group(out, policy=policy),)), policy) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        pytest.param(TableFacts(), None, id="empty"),
+        pytest.param(TableFacts((group([10] * 4),)), None, id="few"),
+        pytest.param(TableFacts((group([10] * 4), group([10] * 4))), None, id="few in each partition"),
+        pytest.param(TableFacts((group([10] * 5),)), "5 small files, 0 with many deletes", id="small"),
+        pytest.param(TableFacts((group([2000], worn=1),)), "0 small files, 1 with many deletes", id="worn"),
+        pytest.param(
+            TableFacts((group([10] * 5), group([10] * 6))), "11 small files, 0 with many deletes of 2 partitions", id="partitions"
+        ),
+        pytest.param(TableFacts(inlined_rows=9, inlined_batches=9), None, id="inlined rows are flushed first"),
+        pytest.param(
+            TableFacts((group([10]),), inlined_rows=9, inlined_batches=4, withheld="structs"),
+            "5 small files, 0 with many deletes",
+            id="kept",
+        ),
+        pytest.param(
+            TableFacts(inlined_rows=9, inlined_batches=5, withheld="structs"), "5 small files, 0 with many deletes", id="inlined alone"
+        ),
+    ],
+)
+def test_compaction(facts: TableFacts, reason: str | None) -> None:
+    """A partition needs enough small files, or one with many deleted rows; rows that must not be flushed count as files."""
+    step = plan_compaction(facts, POLICY)
+    assert (step and step.reason) == reason
+
+
+def test_a_flush_takes_enough_rows() -> None:
+    """Dead rows and deletes count; what DuckDB would do wrongly is left."""
+    facts = TableFacts(inlined_rows=6, inlined_deletes=4)
+    assert plan_flush(facts, replace(POLICY, flush_rows=11)) is None
+    step = plan_flush(facts, replace(POLICY, flush_rows=10))
+    assert step is not None
+    assert (step.kind, step.rows) == (Kind.flush, 10)
+    assert plan_flush(replace(facts, withheld="structs"), POLICY) is None
+
+
+@given(SNAPSHOTS, st.frozensets(st.integers(0, 24)), st.integers(1, 4), st.integers(0, 40))
+def test_nothing_expires_that_somebody_needs(
+    drawn: list[tuple[int, frozenset[int]]], kept: frozenset[int], count: int, age_days: int
+) -> None:
+    """Not the newest, not what a ref names, not those before a table's newest, nothing younger than the age; all else goes."""
+    snapshots = [LakeSnapshot(number, NOW - timedelta(days=days), tables) for number, (days, tables) in enumerate(drawn)]
+    policy = Policy(snapshot_age=timedelta(days=age_days), snapshot_count=count)
+    # table 4 was dropped, table 3 keeps everything
+    step = plan_expiry(snapshots, kept, {1: policy, 2: policy, 3: Policy()}, policy, NOW)
+    gone = set() if step is None else set(step.versions)
+    assert len(snapshots) - 1 not in gone
+    assert not gone & kept
+    for table in (1, 2):
+        own = [one.snapshot_id for one in snapshots if table in one.table_ids]
+        assert not gone & set(own[-count:-1])
+    assert all(snapshots[number].at <= NOW - timedelta(days=age_days) for number in gone)
+    assert all(3 not in snapshots[number].table_ids for number in gone)
+    again = plan_expiry([one for one in snapshots if one.snapshot_id not in gone], kept, {1: policy, 2: policy, 3: Policy()}, policy, NOW)
+    assert again is None
+
+
+def test_expiry_takes_what_is_old() -> None:
+    """The law above holds for an empty plan too, so here is one that is not."""
+    snapshots = [LakeSnapshot(number, NOW - timedelta(days=10 - number), frozenset({1})) for number in range(6)]
+    policy = Policy(snapshot_age=timedelta(days=7), snapshot_count=2)
+    step = plan_expiry(snapshots, frozenset({1}), {1: policy}, Policy(), NOW)
+    assert step is not None
+    assert step.versions == (0, 2, 3)
+    cold = [replace(one, table_ids=frozenset({1 if one.snapshot_id == 2 else 2})) for one in snapshots]
+    step = plan_expiry(cold, frozenset(), {1: Policy(snapshot_age=timedelta()), 2: Policy(snapshot_age=timedelta())}, Policy(), NOW)
+    assert step is not None
+    assert step.versions == (0, 1, 2, 3, 4)
+    assert plan_expiry(snapshots, frozenset(), {1: Policy()}, policy, NOW) is None
+
+
+def test_removal_goes_by_the_lakes_ages() -> None:
+    """Orphans stay unless an age says otherwise."""
+    assert plan_removal(0, Policy(), NOW) == []
+    steps = plan_removal(3, Policy(orphan_age=timedelta(hours=5)), NOW)
+    assert [(step.kind, step.before) for step in steps] == [
+        (Kind.clean_up, NOW - timedelta(days=2)),
+        (Kind.orphans, NOW - timedelta(hours=5)),
+    ]
+
+
+def test_the_procedure_chooses_what_was_planned() -> None:
+    """The same sizes and ratios; files above the target stay; names and texts are quoted."""
+    facts = TableFacts((group([10] * 5),), largest_bytes=5000)
+    step = plan_compaction(facts, POLICY)
+    assert step is not None
+    options = format_options(POLICY, facts, step)
+    assert options == {
+        "target-file-size-bytes": "1000",
+        "min-file-size-bytes": "750",
+        "max-file-size-bytes": "5001",
+        "min-input-files": "5",
+        "delete-ratio-threshold": "0.3",
+    }
+    call = format_call("la`ke", parse_ident("a.it's"), POLICY, {"x": "1"})
+    assert call == "CALL `la``ke`.system.rewrite_data_files(table => '`a`.`it\\'s`', options => map('x', '1'))"
+    assert "partial-progress.enabled" in format_options(POLICY, facts, replace(step, bytes=1 << 40))
+
+
+def test_what_a_lake_snapshot_changed_is_read_from_its_tokens() -> None:
+    """Tables by id; names and unknown words are none."""
+    assert find_tables('created_table:"a"."b,inserted_into_table:7",inserted_into_table:3,altered_table:4,future:5') == {3, 4}
+    assert find_tables(None) == frozenset()

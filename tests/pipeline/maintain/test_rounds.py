@@ -1,0 +1,162 @@
+"""Rounds without Spark: what the catalog says of tables, what is withheld, and that a failure stops nothing else."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from duckdb import DuckDBPyConnection
+
+from duckicelake.errors import CommitFailed, NoSuchTable
+from duckicelake.pipeline.maintain import job, survey
+from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.maintain.planning import FileGroup, Kind, TableFacts
+from duckicelake.pipeline.maintain.policy import Policies, Policy
+from duckicelake.pipeline.maintain.report import Verdict
+from duckicelake.pipeline.maintain.rewriting import Rewritten
+from duckicelake.pipeline.rest import parse_ident
+from tests.pipeline.maintain.keeper import make_desk
+from tests.support.readers import Served
+
+FIVE_FILES = ("CREATE TABLE t (id BIGINT)", *(f"INSERT INTO t SELECT range FROM range({20 * i}, {20 * i + 20})" for i in range(5)))
+
+
+def run(served: Served, *statements: str) -> DuckDBPyConnection:
+    """Have DuckDB run statements on the lake."""
+    duck = served.lake.duckdb()
+    for statement in statements:
+        duck.execute(statement)
+    return duck
+
+
+def look(served: Served, **policy: Any) -> TableFacts:
+    """What the catalog says of the one table."""
+    desk = make_desk(served, list[str]().append)
+    with desk.open_postgres() as conn:
+        [name] = survey.list_live_tables(conn)
+        return survey.read_facts(conn, name.table_id, Policy(**policy))
+
+
+def test_the_catalog_is_summed_up(served: Served) -> None:
+    """Files by partition, small and worn ones apart; inlined rows, dead ones too, as Iceberg clients see them; inlined deletes."""
+    run(
+        served,
+        "CREATE TABLE t (id BIGINT, day DATE)",
+        "ALTER TABLE t SET PARTITIONED BY (day)",
+        "INSERT INTO t SELECT i, DATE '2026-01-01' + (i // 20)::INTEGER FROM range(40) r(i)",
+        "INSERT INTO t SELECT i, DATE '2026-01-01' FROM range(40, 60) r(i)",
+        "DELETE FROM t WHERE id < 12",
+        "INSERT INTO t VALUES (100, NULL), (101, NULL)",
+        "INSERT INTO t VALUES (102, NULL)",
+        "DELETE FROM t WHERE id IN (100, 30)",
+    )
+    facts = look(served)
+    assert [(group.partition, group.files, group.small_files, group.worn_files) for group in facts.groups] == [
+        ("2026-01-01", 2, 2, 1),
+        ("2026-01-02", 1, 1, 0),
+    ]
+    assert (facts.inlined_rows, facts.inlined_batches, facts.inlined_deletes, facts.withheld) == (3, 2, 1, "")
+    assert facts.files == 3
+    assert 0 < facts.largest_bytes <= facts.bytes
+    assert [group.worn_files for group in look(served, delete_ratio=0.7).groups] == [0, 0]
+    assert [group.small_bytes for group in look(served, target_size=2).groups] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        pytest.param(
+            ("CREATE TABLE t (p STRUCT(x VARCHAR))", "INSERT INTO t VALUES ({'x': 'it''s'})"),
+            "DuckDB 1.5.5 would garble the inlined structs",
+            id="structs",
+        ),
+        pytest.param(
+            (
+                "CREATE TABLE t AS SELECT range AS id FROM range(40)",
+                "DELETE FROM t WHERE id < 12",
+                "DELETE FROM t WHERE id = 20",
+                "CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0)",
+            ),
+            "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire",
+            id="deletes of both kinds",
+        ),
+    ],
+)
+def test_what_duckdb_would_do_wrongly_is_withheld(served: Served, statements: tuple[str, ...], why: str) -> None:
+    """The flush is told as skipped, and not done; status 0."""
+    duck = run(served, *statements)
+    before = duck.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall()
+    report = maintain(make_desk(served, list[str]().append), MaintainOptions())
+    assert [(step.kind, step.verdict, step.message) for step in report.steps] == [(Kind.flush, Verdict.skipped, why)]
+    assert report.status == 0
+    assert duck.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall() == before
+
+
+def make_fake(served: Served, monkeypatch: pytest.MonkeyPatch, outcomes: list[Exception | Rewritten]) -> MaintainDesk:
+    """A desk whose Spark comes to these ends, one after the other."""
+
+    def rewrite(*_: Any) -> Rewritten:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(job, "rewrite", rewrite)
+    monkeypatch.setattr(job, "naming_snapshots", lambda _: nullcontext())
+    spark: Any = object()
+    return replace(make_desk(served, list[str]().append), open_spark=lambda: nullcontext(spark))
+
+
+def test_a_commit_that_others_overtook_is_planned_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice; the third time it is done, or it failed with the reason, and the next table has its turn."""
+    run(served, *FIVE_FILES)
+    overtaken = CommitFailed("others changed it")
+    done = maintain(make_fake(served, monkeypatch, [overtaken, overtaken, Rewritten(5, 1, 99)]), MaintainOptions())
+    assert [(step.verdict, step.attempts, step.removed) for step in done.steps] == [(Verdict.done, 3, 5)]
+    run(served, "CREATE TABLE u (id BIGINT)", "INSERT INTO u VALUES (1)")
+    failed = maintain(make_fake(served, monkeypatch, [overtaken] * 3), MaintainOptions())
+    assert [(step.subject, step.verdict, step.message) for step in failed.steps] == [
+        ("main.t", Verdict.failed, "others changed it"),
+        ("main.u", Verdict.done, ""),
+    ]
+    assert failed.status == 1
+
+
+def test_a_commit_whose_answer_was_lost_is_found_done(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planned again, there is nothing left to do."""
+    duck = run(served, *FIVE_FILES)
+    desk = make_fake(served, monkeypatch, [])
+
+    def lose(*_: Any) -> Rewritten:
+        duck.execute("CALL ducklake_merge_adjacent_files('lake')")
+        raise OSError("lost")
+
+    monkeypatch.setattr(job, "rewrite", lose)
+    [done] = maintain(desk, MaintainOptions()).steps
+    assert (done.verdict, done.reason, done.attempts) == (Verdict.done, "it was done after all", 2)
+
+
+def test_without_spark_the_rest_is_done(served: Served) -> None:
+    """The table that needs it fails; the snapshots of the lake expire all the same."""
+    run(served, *FIVE_FILES)
+    report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=Policies({"snapshot-age": "0s"})))
+    assert [(step.kind, step.verdict) for step in report.steps] == [(Kind.compact, Verdict.failed), (Kind.expire, Verdict.done)]
+    assert "there is no Spark here" in report.steps[0].message
+    with pytest.raises(NoSuchTable, match=r"There is no table main\.none"):
+        maintain(make_desk(served, list[str]().append), MaintainOptions((parse_ident("main.none"),)))
+
+
+def test_a_table_that_cannot_be_published_is_passed_over(served: Served) -> None:
+    """It is told as skipped, and keeps its snapshots."""
+    run(served, "CREATE TABLE t (id UBIGINT)", "INSERT INTO t SELECT range FROM range(30)", "INSERT INTO t SELECT range FROM range(30)")
+    report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=Policies({"snapshot-age": "0s"})))
+    assert [(step.subject, step.verdict) for step in report.steps[:1]] == [("main.t", Verdict.skipped)]
+    with served.lake.psycopg() as conn:
+        assert conn.execute("SELECT count(*) FROM ducklake_snapshot WHERE snapshot_id > 1").fetchone() == (2,)
+
+
+def test_sums_are_made_by_the_table() -> None:
+    """Files and bytes of a table are those of its partitions."""
+    facts = TableFacts((FileGroup("a", 1, 10, 0, 0, 0, 0), FileGroup("b", 2, 20, 0, 0, 0, 0)))
+    assert (facts.files, facts.bytes) == (3, 30)
