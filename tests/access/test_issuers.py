@@ -39,7 +39,6 @@ RSA: dict[str, Any] = RSAKey.generate_key(2048, {"kid": "one"}).as_dict(private=
         *(Issuer("acme", FAR.url, "lake", frozenset(told)) for told in ((), ("none",), ("RS256", "HS256"), ("ES256K",))),
         *(Issuer("acme", FAR.url, "lake", roles={"x": role}) for role in ("", "a b", "acme:%41", "role:x")),
     ],
-    ids=str,
 )
 def test_an_issuer_that_settings_name_badly_stops_the_start(issuer: Issuer) -> None:
     """Keys over the wire in the clear, secrets for keys, names that could be somebody else's."""
