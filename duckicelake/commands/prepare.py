@@ -15,6 +15,9 @@ from duckicelake.lake.readers.install import remove_readers
 from duckicelake.lake.readers.roles import drop_readers
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
+NEWEST_TABLE = "iceberg_purge"
+"""Of the tables that a server cannot do without; it comes with the columns that are as new."""
+
 HAS_TABLE = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) IS NOT NULL"
 SELECT_LAKE_SCHEMAS = "SELECT schemaname FROM pg_tables WHERE tablename = 'ducklake_metadata' ORDER BY schemaname"
 SELECT_DATA_PATH = "SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
@@ -157,8 +160,13 @@ def _install(conn: psycopg.Connection, lake: LakeSettings) -> None:
         install(conn, lake.metadata_schema, lake.iceberg_path or "")
     except psycopg.errors.InsufficientPrivilege as error:
         # A server may run with a role that only reads and writes, when the lake's owner ran `init` before.
-        if _has_table(conn, lake, "iceberg_setting"):
+        if _has_table(conn, lake, NEWEST_TABLE):
             return
+        if _has_table(conn, lake, "iceberg_setting"):
+            raise Forbidden(
+                f"Lake {lake.name!r}: it was prepared by an older version, and the Postgres role may not add what is new. "
+                "Run `duckicelake init` once as the lake's owner."
+            ) from error
         raise Forbidden(
             f"Lake {lake.name!r}: the Postgres role may not create tables and triggers in schema {lake.metadata_schema!r}. "
             "Run `duckicelake init` once as the lake's owner."

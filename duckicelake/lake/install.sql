@@ -202,11 +202,13 @@ CREATE TABLE IF NOT EXISTS iceberg_purge (
     begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Requests over several tables of which some make neither a snapshot nor a table, which would tell that they have landed.
+-- Requests over several tables, known again when a copy comes: not each table shows by itself that it was changed.
 CREATE TABLE IF NOT EXISTS iceberg_transaction (
     digest text PRIMARY KEY,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+
+CREATE INDEX IF NOT EXISTS iceberg_ix_transaction ON iceberg_transaction (created_at);
 
 -- Who may ask for tokens (those without a secret here say elsewhere who they are), and roles, which have members.
 CREATE TABLE IF NOT EXISTS iceberg_principal (

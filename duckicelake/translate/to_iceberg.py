@@ -15,6 +15,7 @@ from duckicelake.translate.shape.name_mapping import PROPERTY, NameMapping
 from duckicelake.translate.shape.removed import shown_schemas, shown_specs
 from duckicelake.translate.shape.sort_orders import SortOrders
 from duckicelake.translate.shape.told_refs import to_line
+from duckicelake.translate.shape.told_specs import parse_any
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 FIRST_PARTITION_FIELD_ID = 1000
@@ -66,7 +67,9 @@ def to_metadata(
     # main's snapshots are in the order of their numbers
     others = () if line.snapshots is snapshots else line.snapshots
     noted = state.notes.table
-    field_ids = [field_id for spec in partitioning.specs for field_id in spec.field_ids]
+    # those of specs that lost a column are taken too
+    told = (field_id for note in state.notes.specs for field_id in parse_any(note).field_ids)
+    field_ids = {field_id for spec in partitioning.specs for field_id in spec.field_ids}.union(told)
     return TableMetadata(
         format_version=schemas.format_version,
         table_uuid=str(state.table.table_uuid),

@@ -117,7 +117,8 @@ def _load_by_uuid(warehouse: Warehouse, ident: Ident, view_uuid: UUID | None) ->
     for _ in range(LOAD_TRIES):
         with suppress(NoSuchView):
             loaded = load_view(warehouse, name)
-            if find_uuid(loaded) == view_uuid:
+            # an older server noted no uuid with its keys, and answered by name
+            if view_uuid is None or find_uuid(loaded) == view_uuid:
                 return loaded if name == ident else replace(loaded, moved_to=name)
         if view_uuid is None:
             break

@@ -14,10 +14,18 @@ from duckicelake.catalog.writing.bases import Ask, Base, has_landed, look_up_all
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.plans import plan
 from duckicelake.catalog.writing.tables import load_committed
-from duckicelake.catalog.writing.together import check_apart, check_named_once, is_whole_replay, note_together
-from duckicelake.errors import BadRequest, CommitFailed, LakeBusy
+from duckicelake.catalog.writing.together import (
+    check_apart,
+    check_named_once,
+    digest_together,
+    is_known,
+    is_whole_replay,
+    note_together,
+)
+from duckicelake.errors import AlreadyExists, BadRequest, CommitFailed, LakeBusy, NoSuchNamespace, NoSuchTable
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.updates import AssignUuid
+from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.transaction import Commit, committing
@@ -33,6 +41,14 @@ class Done:
 
     shown: LoadedTable | None = None
     table_uuid: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of one table or several; `digest` tells it from others when it is several."""
+
+    asks: Sequence[Ask]
+    digest: str
 
 
 class _Moved(Exception):
@@ -56,16 +72,23 @@ def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> Load
 def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
     """Change or make several tables, all or none; none at all is nothing to do. Raises what `commit_table` raises."""
     check_named_once(asks)
-    if asks:
-        _commit(warehouse, asks)
+    digest = digest_together(asks)
+    try:
+        if asks:
+            _commit(warehouse, asks, digest)
+    except (AlreadyExists, BadRequest, CommitFailed, NoSuchNamespace, NoSuchTable):
+        # what it changed may be gone or another's since
+        with reading(warehouse.lake) as conn:
+            if not digest or not is_known(conn, asks, digest):
+                raise
 
 
-def _commit(warehouse: Warehouse, asks: Sequence[Ask]) -> Done:
+def _commit(warehouse: Warehouse, asks: Sequence[Ask], digest: str = "") -> Done:
     bases: Sequence[Base] = ()
     for number in range(COMMIT_TRIES):
         bases = bases or _read_bases(warehouse, asks, recalls=number == 0)
         try:
-            return _commit_once(warehouse, asks, bases, gives_way=number < WAYS_GIVEN)
+            return _commit_once(warehouse, Request(asks, digest), bases, gives_way=number < WAYS_GIVEN)
         except _Moved:
             bases = ()
         except _GivenWay:
@@ -81,17 +104,19 @@ def _read_bases(warehouse: Warehouse, asks: Sequence[Ask], *, recalls: bool) -> 
     return [read_base(warehouse, ask) for ask in asks] if recalled is None else [recalled]
 
 
-def _commit_once(warehouse: Warehouse, asks: Sequence[Ask], bases: Sequence[Base], *, gives_way: bool) -> Done:
+def _commit_once(warehouse: Warehouse, request: Request, bases: Sequence[Base], *, gives_way: bool) -> Done:
+    asks = request.asks
     with ExitStack() as held:
         with committing(warehouse.lake, watch(asks, bases)) as commit:
-            planned = _plan(commit, asks, bases)
+            planned = _plan(commit, request, bases)
             if gives_way and commit.opening is not None and commit.opening.is_in_the_way:
                 raise _GivenWay
             done = held.enter_context(committed_at_once(warehouse, commit, bases[0], planned))
             made = done.ahead
             if not done.is_written:
                 apply(commit, planned.steps, planned.notes)
-                note_together(commit, asks)
+                if planned.steps or planned.notes:
+                    note_together(commit, asks, request.digest)
             table_uuid = _find_uuid(commit, asks, bases)
             # whoever began to wait since then would lose, and is let pass next time, too
             if gives_way and commit.is_in_the_way:
@@ -113,13 +138,14 @@ def _find_uuid(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> UU
     return None if made is None else made.table_uuid
 
 
-def _plan(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> Planned:
+def _plan(commit: Commit, request: Request, bases: Sequence[Base]) -> Planned:
     """Return what the commit writes, nothing if it has landed before; what was read must still be true."""
+    asks = request.asks
     bases = look_up_all(commit, asks, bases)
     if any(base.is_recalled and base.is_outdated(commit) for base in bases):
         raise _Moved
     landed = [has_landed(commit, ask, base) for ask, base in zip(asks, bases, strict=True)]
-    if any(landed) and is_whole_replay(commit, asks, landed):
+    if any(landed) and is_whole_replay(commit, asks, landed, request.digest):
         return Planned((), ())
     if any(base.is_outdated(commit) for base in bases):
         raise _Moved

@@ -71,6 +71,9 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
     main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in base.beside]
     check_taken(base.metadata, new, main, base.move.snapshot_id if base.move else None, emptied=base.is_emptied)
+    if base.is_emptied and not base.changes and base.metadata is not None:
+        # there is nothing to end, so main stays where it is
+        new = replace(new, current_snapshot_id=base.metadata.current_snapshot_id)
     for change in (*base.changes, *(ready.change for ready in base.beside.values())):
         check_added_once(change.fresh)
         for manifest in change.fresh:

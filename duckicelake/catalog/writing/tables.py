@@ -77,7 +77,8 @@ def _load_by_uuid(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -
     for _ in range(LOAD_TRIES):
         with suppress(NoSuchTable):
             loaded = load_table(warehouse, name)
-            if loaded.table_uuid == table_uuid:
+            # an older server noted no uuid with its keys, and answered by name
+            if table_uuid is None or loaded.table_uuid == table_uuid:
                 return loaded if name == ident else replace(loaded, moved_to=name)
         if table_uuid is None:
             break

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from hashlib import sha256
 
+import psycopg
+
 from duckicelake.catalog.writing.bases import Ask, Base
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.requests.requirements import asks_to_create
@@ -40,28 +42,31 @@ def check_apart(bases: Sequence[Base], locations: Sequence[str]) -> None:
             )
 
 
-def is_whole_replay(commit: Commit, asks: Sequence[Ask], landed: Sequence[bool]) -> bool:
+def is_whole_replay(commit: Commit, asks: Sequence[Ask], landed: Sequence[bool], digest: str) -> bool:
     """Tell whether a request of which something is known to have landed has landed whole.
 
-    What makes no snapshot and no table shows in nothing: the request itself must be known then.
+    What makes no snapshot shows in nothing, and so does a table that is gone: the request itself is known then.
     Raises: CommitFailed: it is another request that holds something of an earlier one
     """
-    if all(landed):
+    if all(landed) or has_transaction(commit.conn, digest):
         return True
-    done = [ask for ask, is_there in zip(asks, landed, strict=True) if is_there]
-    missing = [ask for ask, is_there in zip(asks, landed, strict=True) if not is_there]
-    if not any(_shows(ask) for ask in missing) and has_transaction(commit.conn, _digest(asks)):
-        return True
+    done = next(ask for ask, is_there in zip(asks, landed, strict=True) if is_there)
+    missing = next(ask for ask, is_there in zip(asks, landed, strict=True) if not is_there)
     raise CommitFailed(
-        f"What the request asks of {done[0].ident} was committed before, and what it asks of {missing[0].ident} was not part of that; "
+        f"What the request asks of {done.ident} was committed before, and what it asks of {missing.ident} was not part of that; "
         "nothing was done. Load the tables and commit what is missing."
     )
 
 
-def note_together(commit: Commit, asks: Sequence[Ask]) -> None:
-    """Remember a request over several tables, in its own transaction, if its parts alone do not tell a copy."""
-    if len(asks) > 1 and len({_shows(ask) for ask in asks}) > 1:
-        note_transaction(commit.conn, _digest(asks))
+def note_together(commit: Commit, asks: Sequence[Ask], digest: str) -> None:
+    """Remember a request over several tables, in its own transaction, if a copy of it is to be known."""
+    if digest and any(_shows(ask) for ask in asks):
+        note_transaction(commit.conn, digest)
+
+
+def is_known(conn: psycopg.Connection, asks: Sequence[Ask], digest: str) -> bool:
+    """Tell whether a request has landed whose tables are not all there any more."""
+    return any(list_added(ask.commit.updates) for ask in asks) and has_transaction(conn, digest)
 
 
 def _shows(ask: Ask) -> bool:
@@ -69,7 +74,11 @@ def _shows(ask: Ask) -> bool:
     return bool(list_added(ask.commit.updates)) or asks_to_create(ask.commit.requirements)
 
 
-def _digest(asks: Sequence[Ask]) -> str:
-    """Return what tells one request from others by what it asks for, whatever it requires."""
-    told = sorted((repr(ask.ident), repr(ask.commit.updates)) for ask in asks)
-    return sha256(repr(told).encode()).hexdigest()
+def digest_together(asks: Sequence[Ask]) -> str:
+    """Return what tells a request over several tables from others by what it asks for, whatever it requires; empty for one table."""
+    if len(asks) < 2:
+        return ""
+    whole = sha256()
+    for ask in sorted(asks, key=lambda ask: (ask.ident.namespace, ask.ident.name)):
+        whole.update(repr((ask.ident, ask.commit.updates)).encode("utf-8", "surrogatepass"))
+    return whole.hexdigest()

@@ -73,10 +73,10 @@ def note_object(conn: psycopg.Connection, request: RequestKey, object_uuid: UUID
     conn.execute(UPDATE_OBJECT, {"key": request.key, "object_uuid": object_uuid})
 
 
-def note_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str, message: str) -> None:
-    """Remember why a request was refused, unless its key is known already."""
+def note_refusal(conn: psycopg.Connection, request: RequestKey, refusal: str, message: str) -> bool:
+    """Remember why a request was refused, unless its key is known already, and tell whether it was not."""
     known = {"key": request.key, "fingerprint": request.fingerprint, "refusal": refusal, "message": message, "object_uuid": None}
-    conn.execute(INSERT_OUTCOME, known)
+    return conn.execute(INSERT_OUTCOME, known).rowcount == 1
 
 
 DELETE_OLD_TRANSACTIONS = """

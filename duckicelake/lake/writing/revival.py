@@ -85,7 +85,10 @@ def list_purges(conn: psycopg.Connection, table_uuid: UUID | None = None) -> lis
 
 
 SELECT_HAS_PURGE = """
-SELECT EXISTS (SELECT FROM iceberg_purge WHERE table_id = %(table_id)s OR %(location)s = ANY(locations))
+SELECT EXISTS (SELECT FROM iceberg_purge
+                WHERE (table_id = %(table_id)s OR %(location)s = ANY(locations))
+                  -- one that has not come to its end by then was broken off, or the store lets nothing be removed
+                  AND begun_at > clock_timestamp() - interval '1 hour')
 """
 
 

@@ -14,6 +14,7 @@ LARGE_AT_ONCE = 4
 MAX_NODES = 500_000
 MAX_ITEMS = 2_000_000
 TOO_LARGE = f"The request's body is larger than {MAX_BODY_BYTES} bytes."
+BUSY = "The server is busy with other large requests; nothing was done. Try again."
 TOO_MANY = f"The request's body holds more than {MAX_NODES} arrays and objects, or {MAX_ITEMS} commas; send it in parts."
 BODILESS = frozenset({"GET", "HEAD"})
 CLOSE = {"Connection": "close"}
@@ -59,8 +60,19 @@ class BodyLimit:
         elif holds_too_much(body):
             await build_error(scope, 413, "BadRequestException", TOO_MANY)(scope, receive, send)
         else:
-            async with self._large:
-                await self._app(scope, replay(body, receive), send)
+            await self._pass_large(body, scope, receive, send)
+
+    async def _pass_large(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._large.acquire()
+        except TimeoutError:
+            await build_error(scope, 503, "ServiceUnavailableException", BUSY, {"Retry-After": "1", **CLOSE})(scope, receive, send)
+            return
+        try:
+            await self._app(scope, replay(body, receive), send)
+        finally:
+            self._large.release()
 
 
 def find_announced_length(scope: Scope) -> int:

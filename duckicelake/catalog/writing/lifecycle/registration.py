@@ -71,6 +71,8 @@ def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, over
     metadata = read_metadata(warehouse.objects, metadata_location)
     with reading(warehouse.lake) as conn:
         metadata = settle(conn, metadata, warehouse.roots, _find_replaced(conn, ident, overwrite=overwrite))
+        # now, and under the lock: one that ends between the two has taken what is read here
+        _check_not_purged(conn, metadata_location, metadata.location)
         was_here = find_first_version(conn, metadata.location) > 0
     foreign = read_foreign(warehouse, metadata, with_past=was_here)
     seen = _find_seen(warehouse, foreign) if was_here else None
@@ -93,6 +95,9 @@ def _find_seen(warehouse: Warehouse, foreign: Foreign) -> frozenset[str]:
 
 
 def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overwrite: bool) -> UUID:
+    with reading(warehouse.lake) as conn:
+        dropped = _find_dropped(conn, metadata_location)
+        _check_not_purged(conn, metadata_location, "", NO_TABLE if dropped is None else dropped.table_id)
     if not warehouse.objects.exists(metadata_location):
         raise BadRequest(f"The metadata file {metadata_location!r} is missing: the table was dropped with its files.")
     with committing(warehouse.lake) as commit:

@@ -116,3 +116,38 @@ def test_a_spec_of_columns_that_are_gone_keeps_its_id(server: Server, lake: Fres
         shown = client.load()
         specs.append([(spec["spec-id"], [field["name"] for field in spec["fields"]]) for spec in shown["partition-specs"]])
     assert specs == [[(0, []), (1, ["q"])], [(0, [])], [(0, []), (2, ["word"])]]
+
+
+def test_a_field_id_of_a_lost_spec_is_not_given_out_again(server: Server, lake: FreshLake) -> None:
+    """A column that DuckDB partitioned by is dropped; what a client adds then, by the last id that it is told, is taken."""
+    client, duck = open_client(server, lake), lake.duckdb()
+    duck.execute("CREATE TABLE t (id BIGINT, q INTEGER, w INTEGER)")
+    duck.execute("ALTER TABLE t SET PARTITIONED BY (q)")
+    assert client.load()["last-partition-id"] == 1000
+    duck.execute("ALTER TABLE t RESET PARTITIONED BY")
+    duck.execute("ALTER TABLE t DROP COLUMN q")
+    found = client.load()
+    assert found["last-partition-id"] == 1000
+    [source] = [field["id"] for field in found["schemas"][-1]["fields"] if field["name"] == "w"]
+    for field_id in ({"field-id": 1001}, {}):
+        field = {"source-id": source, "name": f"w_{len(field_id)}", "transform": f"bucket[{4 + len(field_id)}]", **field_id}
+        assert client.commit([{"action": "add-spec", "spec": {"spec-id": 9, "fields": [field]}}]).status == 200
+
+
+def test_main_stays_at_an_empty_snapshot_that_it_went_back_to(server: Server, lake: FreshLake) -> None:
+    """Taking main away ends nothing there, and what main is on is kept."""
+    client, duck = open_client(server, lake), lake.duckdb()
+    duck.execute("CREATE TABLE t (id BIGINT)")
+    duck.execute("CALL lake.set_option('data_inlining_row_limit', 0)")
+    for statement in ("INSERT INTO t VALUES (1)", "DELETE FROM t"):
+        duck.execute(statement)
+    empty = client.load()["current-snapshot-id"]
+    duck.execute("INSERT INTO t VALUES (2)")
+    client.load()
+    back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": empty}
+    assert client.commit([back]).json["metadata"]["current-snapshot-id"] == empty
+    assert client.commit([REMOVE]).json["metadata"]["current-snapshot-id"] == empty
+    duck.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
+    shown = client.load()
+    assert shown["refs"]["main"]["snapshot-id"] == shown["current-snapshot-id"]
+    assert shown["current-snapshot-id"] in [snapshot["snapshot-id"] for snapshot in shown["snapshots"]]
