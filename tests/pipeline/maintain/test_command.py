@@ -103,7 +103,7 @@ def test_a_silent_catalog_is_told(served: Served, tmp_path: Path) -> None:
 
 
 def test_orphans_go_by_their_age(served_locally: Served, tmp_path: Path) -> None:
-    """Below DATA_PATH and in a table's own location what nothing names goes when it is old; what is young or named stays, and a table that is to be left alone."""
+    """Below DATA_PATH and in a table's own location what nothing names goes when it is old; not in that of a table to leave alone."""
     duck = served_locally.lake.duckdb()
     duck.execute("CREATE TABLE t AS SELECT range AS id FROM range(50)")
     duck.execute("CREATE TABLE u (id BIGINT)")
