@@ -1,7 +1,7 @@
 """`duckicelake check`: what is wrong with a lake, and what to do about it."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -188,13 +188,13 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Findin
     return found
 
 
-def remove_orphans(lake: LakeSettings, before: datetime) -> list[str]:
+def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple[str, str]] = ()) -> list[str]:
     """Remove what nothing names in the locations of live tables and was last written before that time; return what it was.
 
     So goes what purges that began before that time, and were broken off, have left of dropped tables.
 
-    Tables that cannot be published keep everything. A server that publishes meanwhile may count on an object that goes:
-    `repair_lake` afterwards brings it back.
+    Tables that cannot be published keep everything, and so do those spared, by schema and name. A server that publishes
+    meanwhile may count on an object that goes: `repair_lake` afterwards brings it back.
     """
     warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, _read_store_settings(lake))
     removed: list[str] = []
@@ -208,6 +208,8 @@ def remove_orphans(lake: LakeSettings, before: datetime) -> list[str]:
             with contextlib.suppress(CatalogError):
                 removed += finish(warehouse, noted)
         for schema_name, table_name, *_ in published:
+            if (schema_name, table_name) in spared:
+                continue
             with contextlib.suppress(BadRequest, Unsupported, NotFound, NoSuchTable):
                 found = list_orphans(warehouse, Ident(to_levels(schema_name), table_name), before)
                 warehouse.objects.delete_many(found)

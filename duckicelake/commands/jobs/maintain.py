@@ -1,6 +1,6 @@
 """`duckicelake pipeline maintain`: one run with its plan or report, or a service that does it again and again."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -100,6 +100,7 @@ def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress) -> M
         catalog=CATALOG,
         sweep=partial(sweep, lake),
         tell=tell,
+        pause=sleep,
     )
 
 
@@ -124,9 +125,9 @@ def open_postgres(lake: LakeSettings) -> psycopg.Connection:
     return conn
 
 
-def sweep(lake: LakeSettings, before: datetime) -> list[str]:
+def sweep(lake: LakeSettings, before: datetime, spared: Container[tuple[str, str]]) -> list[str]:
     """Remove what nothing names in tables' own locations, as `duckicelake check --repair` does; returns what it was."""
-    removed = remove_orphans(lake, before)
+    removed = remove_orphans(lake, before, spared)
     if removed:
         # A server may have counted on an object that is gone now.
         repair_lake(lake)

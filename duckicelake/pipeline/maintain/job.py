@@ -1,6 +1,6 @@
 """The job itself: each table is planned and put in order, then the lake's snapshots and files; what fails is told, and the rest goes on."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,6 +33,10 @@ from duckicelake.pipeline.rest import Rest
 from duckicelake.pipeline.verify.columns import check_readable
 
 ATTEMPTS = 3
+FLUSH_ATTEMPTS = 10
+"""DuckLake would try as often."""
+PAUSE_SECONDS = 0.2
+EXPIRED_AT_ONCE = 500
 FAILURES = (CatalogError, duckdb.Error, psycopg.Error, NoJava, JarUnavailable, *SPARK_FAILURES)
 """What may stop a step, and no other one."""
 
@@ -42,7 +46,7 @@ class MaintainDesk:
     """What a run works with.
 
     Spark is opened when there is something for it to do. `sweep` removes what nothing names in the tables' own locations, of what
-    was last written before that time, and says what it was.
+    was last written before that time, but for the tables named by schema and name, and says what it was.
     """
 
     connect: Callable[[], Rest]
@@ -50,8 +54,9 @@ class MaintainDesk:
     lake: DuckLake
     open_spark: Callable[[], AbstractContextManager[SparkSession]]
     catalog: str
-    sweep: Callable[[datetime], Sequence[str]]
+    sweep: Callable[[datetime, Collection[tuple[str, str]]], Sequence[str]]
     tell: Progress
+    pause: Callable[[float], None]
 
 
 @dataclass(slots=True)
@@ -85,15 +90,19 @@ def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = Fa
     told = replace(desk, tell=watch.tell)
     told.tell("look at the catalog")
     desk.connect()
-    with closing(desk.open_postgres()) as conn:
-        names = _choose(survey.list_live_tables(conn), options)
     properties = {"duckicelake.job": "maintain", "duckicelake.run-id": run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in versions.items()}
-    with closing(LazySpark(desk.open_spark)) as spark:
+    with closing(desk.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
+        if not dry_run and not survey.share_lake(conn):
+            busy = Done(LAKE, None, Verdict.failed, message="another run is removing orphans: run again when it is done")
+            return MaintainReport(run_id, (busy,), 0, watch.read(), versions)
+        live = survey.list_live_tables(conn)
+        names, unknown = _choose(live, options), _find_unknown(live, options)
         keeper = Keeper(told, options, properties, spark, dry_run)
         steps = [step for name in names for step in keeper.keep_table(name)]
+        steps += [Done(name, None, Verdict.failed, message="the policy has a section for it, and it is no table") for name in unknown]
         if not options.tables:
-            steps += keeper.keep_lake()
+            steps += keeper.keep_lake(conn, may_lose=not unknown)
     return MaintainReport(run_id, tuple(steps), len(names), watch.read(), versions)
 
 
@@ -103,6 +112,10 @@ def _choose(names: Sequence[TableName], options: MaintainOptions) -> list[TableN
     if missing is not None:
         raise NoSuchTable(f"There is no table {missing}")
     return [name for name in names if not options.tables or name.ident in options.tables]
+
+
+def _find_unknown(live: Sequence[TableName], options: MaintainOptions) -> list[str]:
+    return sorted(options.policies.tables.keys() - {str(name.ident) for name in live})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +147,14 @@ class Keeper:
         yield from self._try(table, Kind.flush, lambda: self._flush(name, policy))
         yield from self._try(table, Kind.compact, lambda: self._compact(name, policy, metadata))
 
-    def keep_lake(self) -> Iterator[Done]:
-        """Let snapshots expire, and remove the files that nobody needs."""
-        yield from self._try(LAKE, Kind.expire, self._expire)
-        yield from self._try(LAKE, Kind.clean_up, self._remove)
+    def keep_lake(self, conn: psycopg.Connection, *, may_lose: bool) -> Iterator[Done]:
+        """Let snapshots expire, and remove the files that nobody needs; `conn` has the lake.
+
+        Not `may_lose`: some table has another policy than was meant, so what is there stays.
+        """
+        if may_lose:
+            yield from self._try(LAKE, Kind.expire, self._expire)
+        yield from self._try(LAKE, Kind.clean_up, lambda: self._remove(conn, may_lose))
 
     def _try(self, subject: str, kind: Kind, act: Callable[[], Sequence[Done]]) -> Sequence[Done]:
         try:
@@ -158,26 +175,40 @@ class Keeper:
         return self.options.policies.find(str(name.ident), metadata.get("properties", {}))
 
     def _read(self, name: TableName, policy: Policy) -> TableFacts:
+        try:
+            return self._read_once(name, policy)
+        except psycopg.errors.UndefinedTable:
+            # DuckLake drops a table of inlined rows when it is empty and of an earlier shape.
+            return self._read_once(name, policy)
+
+    def _read_once(self, name: TableName, policy: Policy) -> TableFacts:
         with closing(self.desk.open_postgres()) as conn:
             return survey.read_facts(conn, name.table_id, policy)
 
     def _flush(self, name: TableName, policy: Policy) -> Sequence[Done]:
-        facts = self._read(name, policy)
-        step = plan_flush(facts, policy)
-        if facts.withheld and facts.inlined_rows + facts.inlined_deletes >= policy.flush_rows:
-            return [Done(str(name.ident), Kind.flush, Verdict.skipped, message=facts.withheld)]
-        if step is None or self.dry_run:
-            return [] if step is None else [plan_of(str(name.ident), step)]
-        for attempt in range(1, ATTEMPTS + 1):
+        failed: duckdb.Error | None = None
+        for attempt in range(1, FLUSH_ATTEMPTS + 1):
+            facts = self._read(name, policy)
+            step = plan_flush(facts, policy)
+            if facts.withheld and facts.inlined_rows + facts.inlined_deletes >= policy.flush_rows:
+                return [Done(str(name.ident), Kind.flush, Verdict.skipped, message=facts.withheld)]
+            if step is None:
+                return [] if failed is None else [self._tell_found(str(name.ident), Kind.flush, attempt)]
+            if self.dry_run:
+                return [plan_of(str(name.ident), step)]
             self.desk.tell(f"flush {name.ident}")
             try:
                 self.desk.lake.flush(name, self.properties)
-            except duckdb.Error:
-                if attempt == ATTEMPTS:
-                    raise
+            except duckdb.Error as error:
+                failed = error
+                self._pause(attempt, FLUSH_ATTEMPTS)
             else:
                 return [Done(str(name.ident), Kind.flush, Verdict.done, step.reason, rows=step.rows, attempts=attempt)]
-        return []
+        raise failed or CommitFailed("nothing was tried")
+
+    def _pause(self, attempt: int, attempts: int) -> None:
+        if attempt < attempts:
+            self.desk.pause(PAUSE_SECONDS * attempt)
 
     def _compact(self, name: TableName, policy: Policy, metadata: Mapping[str, Any]) -> Sequence[Done]:
         failed: Exception | None = None
@@ -186,7 +217,7 @@ class Keeper:
             step = plan_compaction(facts, policy)
             if step is None:
                 # A commit whose answer was lost is found done.
-                return [] if failed is None else [self._tell_found(name, attempt)]
+                return [] if failed is None else [self._tell_found(str(name.ident), Kind.compact, attempt)]
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
             check_possible(policy, metadata)
@@ -213,60 +244,91 @@ class Keeper:
         told = Done(str(name.ident), Kind.compact, Verdict.done, step.reason, attempts=attempt)
         return replace(told, bytes=done.bytes, removed=done.removed, added=done.added)
 
-    def _tell_found(self, name: TableName, attempt: int) -> Done:
-        return Done(str(name.ident), Kind.compact, Verdict.done, "it was done after all", attempts=attempt)
+    def _tell_found(self, subject: str, kind: Kind, attempt: int) -> Done:
+        return Done(subject, kind, Verdict.done, "it was done after all", attempts=attempt)
 
     def _expire(self) -> Sequence[Done]:
-        policies: dict[int, Policy] = {}
-        with closing(self.desk.open_postgres()) as conn:
-            names = survey.list_live_tables(conn)
-        for name in names:
-            # A table that nobody can load keeps its snapshots. Loading it also notes what its refs need.
-            policies[name.table_id] = self._find_expiry(name)
-        with closing(self.desk.open_postgres()) as conn:
-            snapshots, kept, now = survey.read_snapshots(conn), survey.read_named(conn), survey.read_now(conn)
-        lake = self.options.policies.lake
-        step = plan_expiry(snapshots, kept if lake.keep_refs else frozenset(), policies, lake, now)
-        if step is None or self.dry_run:
-            return [] if step is None else [plan_of(LAKE, step)]
-        self.desk.tell(step.reason)
+        failed: duckdb.Error | None = None
+        gone: list[int] = []
         for attempt in range(1, ATTEMPTS + 1):
+            step = self._plan_expiry()
+            if step is None:
+                return [] if failed is None else [replace(self._tell_found(LAKE, Kind.expire, attempt), removed=sum(gone))]
+            if self.dry_run:
+                return [plan_of(LAKE, step)]
+            self.desk.tell(step.reason)
             try:
-                gone = self.desk.lake.expire(step.versions)
-            except duckdb.TransactionException:
-                if attempt == ATTEMPTS:
-                    raise
+                for start in range(0, len(step.versions), EXPIRED_AT_ONCE):
+                    gone.append(self._expire_some(step.versions[start : start + EXPIRED_AT_ONCE]))
+            except duckdb.Error as error:
+                failed = error
+                self._pause(attempt, ATTEMPTS)
             else:
-                return [Done(LAKE, Kind.expire, Verdict.done, step.reason, removed=gone, attempts=attempt)]
-        return []
+                return [Done(LAKE, Kind.expire, Verdict.done, step.reason, removed=sum(gone), attempts=attempt)] if any(gone) else []
+        raise failed or CommitFailed("nothing was tried")
 
-    def _find_expiry(self, name: TableName) -> Policy:
+    def _plan_expiry(self) -> Step | None:
+        # Snapshots first: a table that is made afterwards has none of them.
+        with closing(self.desk.open_postgres()) as conn:
+            snapshots, now, names = survey.read_snapshots(conn), survey.read_now(conn), survey.list_live_tables(conn)
+        # A table that nobody can load keeps its snapshots. Loading it also notes what its refs need.
+        policies = {name.table_id: self._find_loadable(name) or Policy() for name in names}
+        return plan_expiry(snapshots, self._read_kept(), policies, self.options.policies.lake, now)
+
+    def _expire_some(self, versions: Sequence[int]) -> int:
+        # A ref may have come since these were chosen.
+        kept = self._read_kept()
+        some = [version for version in versions if version not in kept]
+        return self.desk.lake.expire(some) if some else 0
+
+    def _read_kept(self) -> frozenset[int]:
+        if not self.options.policies.lake.keep_refs:
+            return frozenset()
+        with closing(self.desk.open_postgres()) as conn:
+            return survey.read_named(conn)
+
+    def _find_loadable(self, name: TableName) -> Policy | None:
+        """Its policy; None when it is to be left alone, or that cannot be known."""
         try:
             policy = self._find_policy(name, self._load(name))
         except CatalogError:
-            return Policy()
-        return policy if policy.enabled else Policy()
+            return None
+        return policy if policy.enabled else None
 
-    def _remove(self) -> Sequence[Done]:
+    def _remove(self, conn: psycopg.Connection, may_lose: bool) -> Sequence[Done]:
         lake = self.options.policies.lake
-        with closing(self.desk.open_postgres()) as conn:
-            now = survey.read_now(conn)
-            scheduled = survey.count_scheduled(conn, now - lake.file_age)
+        now = survey.read_now(conn)
+        scheduled = survey.count_scheduled(conn, now - lake.file_age)
         done: list[Done] = []
         for step in plan_removal(scheduled, lake, now):
+            if step.kind is Kind.orphans and not may_lose:
+                continue
             if self.dry_run or step.before is None:
                 done.append(plan_of(LAKE, step))
                 continue
             self.desk.tell(f"{step.kind}: {step.reason}")
-            done += self._try(LAKE, step.kind, lambda step=step, before=step.before: self._remove_files(step, before))
+            done += self._try(LAKE, step.kind, lambda step=step, before=step.before: self._remove_files(conn, step, before))
         return done
 
-    def _remove_files(self, step: Step, before: datetime) -> Sequence[Done]:
+    def _remove_files(self, conn: psycopg.Connection, step: Step, before: datetime) -> Sequence[Done]:
         if step.kind is Kind.clean_up:
             removed = self.desk.lake.clean_up(before)
-        else:
-            removed = self.desk.lake.remove_orphans(before) + len(self.desk.sweep(before))
-        return [Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]
+            return [Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]
+        with survey.owning_lake(conn) as is_own:
+            if not is_own:
+                # What it has not committed yet looks like an orphan.
+                return [Done(LAKE, step.kind, Verdict.skipped, message="another run is at work")]
+            return [self._remove_orphans(conn, step, before)]
+
+    def _remove_orphans(self, conn: psycopg.Connection, step: Step, before: datetime) -> Done:
+        spared = {(name.schema_name, name.table_name) for name in survey.list_live_tables(conn) if self._find_loadable(name) is None}
+        removed = self.desk.lake.remove_orphans(before)
+        try:
+            removed += len(self.desk.sweep(before, spared))
+        except FAILURES as error:
+            told = f"{explain(error)} ({removed} objects below DATA_PATH were removed)"
+            return Done(LAKE, step.kind, Verdict.failed, removed=removed, message=told, attempts=1)
+        return Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)
 
 
 def check_possible(policy: Policy, metadata: Mapping[str, Any]) -> None:

@@ -9,6 +9,8 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.maintain.policy import Policies, parse_policies
 from duckicelake.pipeline.rest import Ident, parse_ident
 
+LONGEST_WATCH = 366 * 86400
+
 
 @dataclass(frozen=True, slots=True)
 class MaintainOptions:
@@ -23,8 +25,8 @@ class MaintainOptions:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        if self.watch_seconds is not None and self.watch_seconds < 1:
-            raise BadRequest("--watch begins at 1 second")
+        if self.watch_seconds is not None and not 1 <= self.watch_seconds <= LONGEST_WATCH:
+            raise BadRequest("--watch begins at 1 second and ends at a year")
 
 
 def read_options(tables: Sequence[str] | None, given: Mapping[str, Any]) -> MaintainOptions:

@@ -1,6 +1,7 @@
 """What a table and a lake should look like: defaults, a TOML file, and the tables' own properties; pure."""
 
 import re
+import reprlib
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,10 +14,16 @@ from duckicelake.pipeline.ingest.target import SortField, parse_order
 
 PROPERTY_PREFIX = "duckicelake.maintain."
 LEAST_ORPHAN_AGE = timedelta(hours=1)
+LONGEST_AGE = timedelta(days=365_000)
+LARGEST_SIZE = 1 << 60
+LARGEST_COUNT = (1 << 31) - 1
+LAKE_WORDS = ("keep-refs", "file-age", "orphan-age")
+"""What concerns the lake as a whole."""
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])(?:ec(?:ond)?s?|in(?:ute)?s?|ours?|ays?|eeks?)?\s*", re.IGNORECASE)
+_AGE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:(s)(?:ecs?|econds?)?|(m)(?:ins?|inutes?)?|(h)(?:ours?)?|(d)(?:ays?)?|(w)(?:eeks?)?)\s*")
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]{1,19})\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]+")
 _TRUTH = {"true": True, "false": False}
 
 
@@ -86,15 +93,15 @@ class Policies:
         Raises: BadRequest: a word is unknown or a value cannot be read
         """
         told = {name.removeprefix(PROPERTY_PREFIX): text for name, text in properties.items() if name.startswith(PROPERTY_PREFIX)}
-        policy = _apply(self.lake, _translate(properties) | told, f"{table}'s properties")
-        return _apply(policy, self.tables.get(table, {}), f'[tables."{table}"]')
+        policy = _apply_own(self.lake, _translate(properties) | told, f"{table}'s properties")
+        return _apply_own(policy, self.tables.get(table, {}), f'[tables."{table}"]')
 
 
 def parse_policies(text: str) -> Policies:
     """Read a TOML file. Raises: BadRequest: it is none, or says what nobody knows."""
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise BadRequest(f"--policy is no TOML: {error}") from error
     unknown = found.keys() - {"default", "tables"}
     if unknown:
@@ -120,9 +127,27 @@ def _translate(properties: Mapping[str, str]) -> dict[str, str]:
     known = {"write.target-file-size-bytes": "target-size", "history.expire.min-snapshots-to-keep": "snapshot-count"}
     told = {ours: properties[theirs] for theirs, ours in known.items() if theirs in properties}
     age = properties.get("history.expire.max-snapshot-age-ms")
-    if age is not None and age.strip().isdigit():
-        told["snapshot-age"] = f"{int(age) / 1000:f}s"
+    if age is not None:
+        told["snapshot-age"] = _translate_age(age.strip())
     return told
+
+
+def _translate_age(age_ms: str) -> str:
+    """Java's largest numbers are a way to say never."""
+    if _NUMBER.fullmatch(age_ms) is None:
+        raise BadRequest(f"history.expire.max-snapshot-age-ms {show(age_ms)} is no number of milliseconds")
+    digits, longest = age_ms.lstrip("0") or "0", LONGEST_AGE // timedelta(milliseconds=1)
+    if len(digits) > len(str(longest)) or int(digits) > longest:
+        return "never"
+    return f"{int(digits) / 1000:f}s"
+
+
+def _apply_own(policy: Policy, told: Mapping[str, Any], where: str) -> Policy:
+    """What one table says of itself."""
+    misplaced = next((name for name in LAKE_WORDS if name in told), None)
+    if misplaced is not None:
+        raise BadRequest(f"{where}: {misplaced} concerns the whole lake and belongs in [default]")
+    return _apply(policy, told, where)
 
 
 def _apply(policy: Policy, told: Mapping[str, Any], where: str) -> Policy:
@@ -130,11 +155,21 @@ def _apply(policy: Policy, told: Mapping[str, Any], where: str) -> Policy:
     if unknown:
         raise BadRequest(f"{where}: {unknown[0]} is none of {', '.join(_READERS)}")
     try:
-        return replace(policy, **{name.replace("-", "_"): _READERS[name](value) for name, value in told.items()})
+        return replace(policy, **{name.replace("-", "_"): _READERS[name](_check_plain(name, value)) for name, value in told.items()})
     except BadRequest as error:
         raise BadRequest(f"{where}: {error.message}") from error
-    except (ValueError, OverflowError) as error:
-        raise BadRequest(f"{where}: {error}") from error
+
+
+def _check_plain(name: str, value: Any) -> Any:
+    """Lists and sections say nothing here, nor do numbers that Postgres and Java do not have."""
+    if not isinstance(value, str | int | float) or (isinstance(value, int) and value.bit_length() > LARGEST_SIZE.bit_length()):
+        raise BadRequest(f"{name} is a text, a number of common size, true or false")
+    return value
+
+
+def show(text: Any) -> str:
+    """A value in a message, however long it is."""
+    return reprlib.repr(str(text))
 
 
 def parse_age(text: Any) -> timedelta | None:
@@ -142,17 +177,42 @@ def parse_age(text: Any) -> timedelta | None:
     if str(text).strip().lower() == "never":
         return None
     found = _AGE.fullmatch(str(text))
-    if found is None:
-        raise BadRequest(f"{text!r} is no age: write 36h, 7d or never")
-    return timedelta(**{_UNITS[found[2].lower()]: float(found[1])})
+    if found is None or found.lastindex is None:
+        raise BadRequest(f"{show(text)} is no age: write 36h, 7d or never")
+    unit, count = timedelta(**{_UNITS[found[found.lastindex]]: 1}), float(found[1])
+    if count > LONGEST_AGE / unit:
+        raise BadRequest(f"{show(text)} is longer than 1000 years: write never")
+    return unit * count
 
 
 def parse_size(text: Any) -> int:
     """Read `128MB` or a number of bytes; a kilobyte has 1024. Raises: BadRequest: it is neither"""
     found = _SIZE.fullmatch(str(text))
     if found is None:
-        raise BadRequest(f"{text!r} is no size: write 128MB, or bytes")
-    return int(found[1]) * _SIZES[found[2].lower()]
+        raise BadRequest(f"{show(text)} is no size: write 128MB, or bytes")
+    size = int(found[1]) * _SIZES[found[2].lower()]
+    if size > LARGEST_SIZE:
+        raise BadRequest(f"{show(text)} is no size of a file")
+    return size
+
+
+def _read_count(value: Any) -> int:
+    text = str(value).strip()
+    if _NUMBER.fullmatch(text) is None:
+        raise BadRequest(f"{show(value)} is no whole number")
+    # Java counts with 32 bits.
+    if len(text) > len(str(LARGEST_COUNT)) or int(text) > LARGEST_COUNT:
+        raise BadRequest(f"{show(value)} is above {LARGEST_COUNT}")
+    return int(text)
+
+
+def _read_ratio(value: Any) -> float:
+    if isinstance(value, bool):
+        raise BadRequest(f"{show(value)} is no number")
+    try:
+        return float(value)
+    except ValueError as error:
+        raise BadRequest(f"{show(value)} is no number") from error
 
 
 def _read_certain_age(text: Any) -> timedelta:
@@ -165,27 +225,27 @@ def _read_certain_age(text: Any) -> timedelta:
 def _read_truth(text: Any) -> bool:
     found = _TRUTH.get(str(text).lower())
     if found is None:
-        raise BadRequest(f"{text!r} is neither true nor false")
+        raise BadRequest(f"{show(text)} is neither true nor false")
     return found
 
 
 def _read_strategy(text: Any) -> Strategy:
     if text not in list(Strategy):
-        raise BadRequest(f"strategy {text} is none of {', '.join(Strategy)}")
+        raise BadRequest(f"strategy {show(text)} is none of {', '.join(Strategy)}")
     return Strategy(text)
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "enabled": _read_truth,
     "target-size": parse_size,
-    "small-file-ratio": float,
-    "min-files": int,
-    "delete-ratio": float,
-    "flush-rows": int,
+    "small-file-ratio": _read_ratio,
+    "min-files": _read_count,
+    "delete-ratio": _read_ratio,
+    "flush-rows": _read_count,
     "strategy": _read_strategy,
     "order": lambda text: parse_order(str(text)),
     "snapshot-age": parse_age,
-    "snapshot-count": int,
+    "snapshot-count": _read_count,
     "keep-refs": _read_truth,
     "file-age": _read_certain_age,
     "orphan-age": parse_age,

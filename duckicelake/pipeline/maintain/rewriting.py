@@ -1,10 +1,11 @@
 """Data files written anew by Spark: Iceberg's own procedure, committed over REST, with the run's name in every snapshot."""
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -57,9 +58,8 @@ def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, s
 
 def format_call(catalog: str, ident: Ident, policy: Policy, options: Mapping[str, str]) -> str:
     """The statement that rewrites; sorted by the order given, else by the table's own."""
-    # Without the catalog: the procedure is called there.
-    table = quote_ident("", ident).removeprefix("``.")
-    arguments = [f"table => {_quote_text(table)}"]
+    # Without the catalog, a namespace of a catalog's name would be taken for that one.
+    arguments = [f"table => {_quote_text(quote_ident(catalog, ident))}"]
     if policy.strategy is not Strategy.binpack:
         arguments.append("strategy => 'sort'")
         columns = ", ".join(quote(field.column) for field in policy.order)
@@ -80,10 +80,12 @@ def naming_snapshots(properties: Mapping[str, str]) -> Generator[None]:
     # Procedures take no summary, and Iceberg's own setting for the session is for writes alone.
     context: Any = SparkContext
     environment = context._jvm.org.apache.iceberg.EnvironmentContext
-    for name, value in properties.items():
-        environment.put(name, value)
     try:
+        for name, value in properties.items():
+            environment.put(name, value)
         yield
     finally:
-        for name in properties:
-            environment.remove(name)
+        # When Java is gone there is nothing to take back, and what ended the work counts.
+        with suppress(Py4JError, OSError):
+            for name in properties:
+                environment.remove(name)

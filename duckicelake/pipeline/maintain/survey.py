@@ -1,6 +1,8 @@
 """What DuckLake's catalog says of tables and snapshots: sums that Postgres makes, so nothing grows with the number of files."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
@@ -65,7 +67,12 @@ SELECT snapshot_id FROM iceberg_ref WHERE snapshot_id IS NOT NULL
 UNION SELECT snapshot_id FROM (SELECT DISTINCT ON (table_id) snapshot_id FROM iceberg_move ORDER BY table_id, lake_snapshot_id DESC) m
 UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN iceberg_ref r USING (table_id, snapshot_id)
 """
+SHARE_LAKE = "SELECT pg_try_advisory_lock_shared(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
+OWN_LAKE = "SELECT pg_try_advisory_lock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
+FREE_LAKE = "SELECT pg_advisory_unlock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
 COUNT_SCHEDULED = "SELECT count(*) FROM ducklake_files_scheduled_for_deletion WHERE schedule_start <= %(before)s"
+
+_TABLE_ID = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,8 @@ def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> Table
         largest = _ask(conn, SELECT_LARGEST, asked)
         rows, batches = _count_inlined(conn, asked)
         deletes, is_double = _look_at_deletes(conn, table_id)
-        has_struct = rows > 0 and _ask(conn, HAS_STRUCT, asked)
+        # whatever is inlined now: a row may come before the flush does
+        has_struct = _ask(conn, HAS_STRUCT, asked)
     reasons = {
         "DuckDB 1.5.5 would garble the inlined structs": has_struct,
         "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire": is_double,
@@ -136,7 +144,7 @@ def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:
 def find_tables(changes: str | None) -> frozenset[int]:
     """The tables, by id, that a lake snapshot's tokens say it changed."""
     told = [change.value for change in parse_changes(changes) if change.kind in TABLE_KINDS]
-    return frozenset(int(value) for value in told if value.isdigit())
+    return frozenset(int(value) for value in told if _TABLE_ID.fullmatch(value))
 
 
 def read_named(conn: psycopg.Connection) -> frozenset[int]:
@@ -148,6 +156,24 @@ def read_named(conn: psycopg.Connection) -> frozenset[int]:
 def count_scheduled(conn: psycopg.Connection, before: datetime) -> int:
     """How many files DuckLake has scheduled for deletion until then."""
     return _ask(conn, COUNT_SCHEDULED, {"before": before})
+
+
+def share_lake(conn: psycopg.Connection) -> bool:
+    """Have the lake as one run of several, until the connection ends; False: another run has it for itself."""
+    return _ask(conn, SHARE_LAKE, {})
+
+
+@contextmanager
+def owning_lake(conn: psycopg.Connection) -> Generator[bool]:
+    """Inside, no other run shares the lake or comes to; False: one does."""
+    is_own = _ask(conn, OWN_LAKE, {})
+    try:
+        yield is_own
+    finally:
+        # A connection that broke has let go of it.
+        with suppress(psycopg.Error):
+            if is_own:
+                _ask(conn, FREE_LAKE, {})
 
 
 def _ask(conn: psycopg.Connection, query: LiteralString | sql.Composed, asked: Mapping[str, Any]) -> Any:

@@ -39,8 +39,9 @@ def make_desk(served: Served, tell: Progress) -> MaintainDesk:
         lake=DuckLake(served.lake.duckdb),
         open_spark=open_spark,
         catalog="none",
-        sweep=lambda before: sweep(lake, before),
+        sweep=lambda before, spared: sweep(lake, before, spared),
         tell=tell,
+        pause=lambda _: None,
     )
 
 

@@ -103,14 +103,18 @@ def test_a_silent_catalog_is_told(served: Served, tmp_path: Path) -> None:
 
 
 def test_orphans_go_by_their_age(served_locally: Served, tmp_path: Path) -> None:
-    """Below DATA_PATH and in a table's own location what nothing names goes when it is old; what is young or named stays."""
+    """Below DATA_PATH and in a table's own location what nothing names goes when it is old; not in that of a table to leave alone."""
     duck = served_locally.lake.duckdb()
     duck.execute("CREATE TABLE t AS SELECT range AS id FROM range(50)")
+    duck.execute("CREATE TABLE u (id BIGINT)")
+    set_property(served_locally, "u", "duckicelake.maintain.enabled", "false")
     location = served_locally.server.get("namespaces/main/tables/t").json["metadata"]["location"]
     folder = Path(location.removeprefix("file://")) / "data"
     before = {path for path in Path(served_locally.lake.data_path).rglob("*") if path.is_file()}
     old = datetime.now(UTC) - timedelta(hours=2)
     planted = [place / name for place in (Path(served_locally.lake.data_path), folder) for name in ("old.parquet", "young.parquet")]
+    spared = Path(served_locally.server.get("namespaces/main/tables/u").json["metadata"]["location"].removeprefix("file://"))
+    planted.append(spared / "data" / "old.parquet")
     for path in planted:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
@@ -122,6 +126,8 @@ def test_orphans_go_by_their_age(served_locally: Served, tmp_path: Path) -> None
     done = run(tmp_path, "pipeline", "maintain", "--policy", "p.toml", settings=kept)
     assert done.status == 0, done.err
     assert "(the lake): orphans: 2 objects removed" in done.out
-    assert [path.name for path in planted if path.exists()] == ["young.parquet", "young.parquet"]
+    assert [path for path in planted if path.exists()] == [
+        path for path in planted if path.name == "young.parquet" or spared in path.parents
+    ]
     assert all(path.exists() for path in before)
     assert duck.execute("SELECT count(*) FROM t").fetchall() == [(50,)]

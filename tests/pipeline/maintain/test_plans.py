@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.protocol import Py4JNetworkError
 
+from duckicelake.pipeline.maintain import rewriting
 from duckicelake.pipeline.maintain.planning import (
     FileGroup,
     Kind,
@@ -18,7 +21,7 @@ from duckicelake.pipeline.maintain.planning import (
     plan_removal,
 )
 from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.maintain.rewriting import format_call, format_options
+from duckicelake.pipeline.maintain.rewriting import format_call, format_options, naming_snapshots
 from duckicelake.pipeline.maintain.survey import find_tables
 from duckicelake.pipeline.rest import parse_ident
 
@@ -147,7 +150,7 @@ def test_the_procedure_chooses_what_was_planned() -> None:
         "delete-ratio-threshold": "0.3",
     }
     call = format_call("la`ke", parse_ident("a.it's"), POLICY, {"x": "1"})
-    assert call == "CALL `la``ke`.system.rewrite_data_files(table => '`a`.`it\\'s`', options => map('x', '1'))"
+    assert call == "CALL `la``ke`.system.rewrite_data_files(table => '`la``ke`.`a`.`it\\'s`', options => map('x', '1'))"
     assert "partial-progress.enabled" in format_options(POLICY, facts, replace(step, bytes=1 << 40))
 
 
@@ -155,3 +158,21 @@ def test_what_a_lake_snapshot_changed_is_read_from_its_tokens() -> None:
     """Tables by id; names and unknown words are none."""
     assert find_tables('created_table:"a"."b,inserted_into_table:7",inserted_into_table:3,altered_table:4,future:5') == {3, 4}
     assert find_tables(None) == frozenset()
+    assert find_tables(f"altered_table:²,altered_table:{'9' * 5000},altered_table:4") == {4}
+
+
+def test_what_ends_the_work_is_told_when_java_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM ends Java too, so nothing can be taken back there."""
+
+    class Gone:
+        def put(self, name: str, value: str) -> None:
+            """As if it were there."""
+
+        def remove(self, name: str) -> None:
+            raise Py4JNetworkError(name)
+
+    iceberg = SimpleNamespace(EnvironmentContext=Gone())
+    org = SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg))
+    monkeypatch.setattr(rewriting, "SparkContext", SimpleNamespace(_jvm=SimpleNamespace(org=org)))
+    with pytest.raises(SystemExit), naming_snapshots({"a": "b"}):
+        raise SystemExit(0)

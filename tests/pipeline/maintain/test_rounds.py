@@ -1,14 +1,17 @@
 """Rounds without Spark: what the catalog says of tables, what is withheld, and that a failure stops nothing else."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from duckdb import DuckDBPyConnection
+from psycopg import sql
 
 from duckicelake.errors import CommitFailed, NoSuchTable
 from duckicelake.pipeline.maintain import job, survey
+from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import FileGroup, Kind, TableFacts
@@ -91,6 +94,67 @@ def test_what_duckdb_would_do_wrongly_is_withheld(served: Served, statements: tu
     assert [(step.kind, step.verdict, step.message) for step in report.steps] == [(Kind.flush, Verdict.skipped, why)]
     assert report.status == 0
     assert duck.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall() == before
+
+
+def test_structs_are_withheld_before_they_are_inlined(served: Served) -> None:
+    """A row may come between the look and the flush."""
+    run(served, "CREATE TABLE t (p STRUCT(x VARCHAR))")
+    facts = look(served)
+    assert (facts.inlined_rows, facts.withheld) == (0, "DuckDB 1.5.5 would garble the inlined structs")
+
+
+@dataclass(slots=True)
+class Overtaken:
+    """A session of DuckDB that somebody overtakes when it commits."""
+
+    conn: DuckDBPyConnection
+    overtake: Callable[[], object]
+
+    def execute(self, statement: str, *given: Any) -> DuckDBPyConnection:
+        if statement == "COMMIT":
+            self.overtake()
+        return self.conn.execute(statement, *given)
+
+    def close(self) -> None:
+        self.conn.close()
+
+
+def test_a_flush_that_duckdb_overtook_brings_no_deleted_row_back(served: Served) -> None:
+    """It is made again as a whole: no inlined delete is left beside the file that was made of it."""
+    duck = run(served, "CREATE TABLE t AS SELECT range AS id FROM range(40)", "DELETE FROM t WHERE id < 4", "CREATE TABLE u (id BIGINT)")
+    overtakers = [lambda: duck.execute("INSERT INTO u SELECT range FROM range(30)")]
+    desk = make_desk(served, list[str]().append)
+
+    def open_lake() -> Any:
+        return Overtaken(served.lake.duckdb(), overtakers.pop()) if overtakers else served.lake.duckdb()
+
+    [done] = maintain(replace(desk, lake=DuckLake(open_lake)), MaintainOptions()).steps
+    assert (done.kind, done.verdict, done.attempts) == (Kind.flush, Verdict.done, 2)
+    assert duck.execute("SELECT count(*), min(id) FROM t").fetchall() == [(36, 4)]
+    [table_id] = [name.table_id for name in list_tables(desk) if name.table_name == "t"]
+    with served.lake.psycopg() as conn:
+        query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(f"ducklake_inlined_delete_{table_id}"))
+        assert conn.execute(query).fetchone() == (0,)
+    duck.execute("DELETE FROM t WHERE id = 30")
+    assert served.lake.duckdb().execute("SELECT count(*) FROM t").fetchall() == [(35,)]
+
+
+def list_tables(desk: MaintainDesk) -> list[survey.TableName]:
+    """The live tables."""
+    with desk.open_postgres() as conn:
+        return survey.list_live_tables(conn)
+
+
+def test_runs_know_of_each_other(served: Served) -> None:
+    """By a lock of Postgres: many share the lake, one alone may have it for itself, and it shares it again afterwards."""
+    desk = make_desk(served, list[str]().append)
+    with desk.open_postgres() as alice, desk.open_postgres() as bob:
+        assert survey.share_lake(alice)
+        with survey.owning_lake(alice) as is_own:
+            assert (is_own, survey.share_lake(bob)) == (True, False)
+        assert survey.share_lake(bob)
+        with survey.owning_lake(alice) as is_own:
+            assert not is_own
 
 
 def make_fake(served: Served, monkeypatch: pytest.MonkeyPatch, outcomes: list[Exception | Rewritten]) -> MaintainDesk:

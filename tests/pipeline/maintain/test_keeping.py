@@ -1,0 +1,215 @@
+"""What a run does when the catalog changes under it or something fails: on a desk of stand-ins, without a lake."""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import psycopg
+import pytest
+
+from duckicelake.errors import ServiceUnavailable
+from duckicelake.pipeline.maintain import job, survey
+from duckicelake.pipeline.maintain.job import FLUSH_ATTEMPTS, MaintainDesk, maintain
+from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.maintain.planning import Kind, LakeSnapshot, TableFacts
+from duckicelake.pipeline.maintain.policy import Policies
+from duckicelake.pipeline.maintain.report import Done, Verdict
+from duckicelake.pipeline.maintain.survey import TableName
+from duckicelake.pipeline.rest import Ident
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+INLINED = TableFacts(inlined_rows=3, inlined_batches=1)
+CLASH = duckdb.TransactionException("others came first")
+EXPIRING = {"snapshot-age": "0s"}
+SWEEPING = {"orphan-age": "1h"}
+Outcome = Any
+"""What a call comes to: it is raised if it can be."""
+
+
+def come_to(outcomes: list[Outcome]) -> Outcome:
+    """The next one; the last one is every further one too."""
+    outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+@dataclass(slots=True)
+class Lake:
+    """A lake of stand-ins: what is told of it, what its functions come to, and what was asked of them."""
+
+    tables: dict[str, dict[str, str]] = field(default_factory=lambda: {"t": {}})
+    facts: list[Outcome] = field(default_factory=lambda: [TableFacts()])
+    flushes: list[Outcome] = field(default_factory=lambda: [None])
+    named: list[frozenset[int]] = field(default_factory=lambda: [frozenset()])
+    expiries: list[Outcome] = field(default_factory=lambda: [None])
+    sweeps: list[Outcome] = field(default_factory=lambda: [()])
+    may_share: bool = True
+    may_own: bool = True
+    asked: list[Any] = field(default_factory=list[Any])
+    pauses: list[float] = field(default_factory=list[float])
+
+    def list_live_tables(self, _: Any) -> list[TableName]:
+        return [TableName(number, "main", name) for number, name in enumerate(self.tables, start=1)]
+
+    def read_snapshots(self, _: Any) -> list[LakeSnapshot]:
+        return [LakeSnapshot(number, NOW - timedelta(days=9 - number), frozenset({1})) for number in range(6)]
+
+    @contextmanager
+    def owning(self, _: Any) -> Any:
+        yield self.may_own
+
+    def load_whole(self, ident: Ident) -> Any:
+        return {"metadata": {"properties": self.tables[ident.name]}}
+
+    def flush(self, *_: Any) -> None:
+        self.asked.append("flush")
+        come_to(self.flushes)
+
+    def expire(self, versions: Sequence[int]) -> int:
+        self.asked.append(tuple(versions))
+        come_to(self.expiries)
+        return len(versions)
+
+    def remove_orphans(self, _: datetime) -> int:
+        return 2
+
+    def sweep(self, _: datetime, spared: Collection[tuple[str, str]]) -> Sequence[str]:
+        self.asked.append(spared)
+        return come_to(self.sweeps)
+
+    def close(self) -> None:
+        """As a connection."""
+
+
+Run = Callable[..., list[Done]]
+
+
+@pytest.fixture
+def lake() -> Lake:
+    """One table, and nothing to do."""
+    return Lake()
+
+
+@pytest.fixture
+def run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Have the job done there; the policy is that of all tables, and of some."""
+    told: dict[str, Callable[..., Any]] = {
+        "list_live_tables": lake.list_live_tables,
+        "read_facts": lambda *_: come_to(lake.facts),
+        "read_snapshots": lake.read_snapshots,
+        "read_named": lambda _: come_to(lake.named),
+        "read_now": lambda _: NOW,
+        "count_scheduled": lambda *_: 0,
+        "share_lake": lambda _: lake.may_share,
+        "owning_lake": lake.owning,
+    }
+    for name, function in told.items():
+        monkeypatch.setattr(survey, name, function)
+    monkeypatch.setattr(job, "EXPIRED_AT_ONCE", 2)
+    stand_in: Any = lake
+    desk = MaintainDesk(lambda: stand_in, lambda: stand_in, stand_in, lambda: stand_in, "c", lake.sweep, lambda _: None, lake.pauses.append)
+
+    def run(default: dict[str, Any] | None = None, *, dry_run: bool = False, **tables: Any) -> list[Done]:
+        policies = Policies(default or {}, {f"main.{name}": section for name, section in tables.items()})
+        return list(maintain(desk, MaintainOptions(policies=policies), dry_run=dry_run).steps)
+
+    return run
+
+
+def test_a_flush_that_others_overtook_is_made_again(lake: Lake, run: Run) -> None:
+    """Up to ten times, with longer and longer pauses, and each time for what is there then."""
+    lake.facts, lake.flushes = [INLINED, TableFacts(inlined_rows=5), TableFacts()], [CLASH, None]
+    [done] = run()
+    assert (done.verdict, done.rows, done.attempts, lake.asked) == (Verdict.done, 5, 2, ["flush"] * 2)
+    lake.facts, lake.flushes, lake.pauses[:] = [INLINED], [CLASH], []
+    [failed] = run()
+    assert (failed.verdict, failed.message) == (Verdict.failed, "DuckDB: others came first")
+    assert lake.asked == ["flush"] * (2 + FLUSH_ATTEMPTS)
+    assert len(lake.pauses) == FLUSH_ATTEMPTS - 1
+    assert lake.pauses == sorted(set(lake.pauses))
+
+
+def test_a_flush_is_decided_anew_each_time(lake: Lake, run: Run) -> None:
+    """What must not be flushed now is not; what is done by now, by whomever, is not done again."""
+    lake.facts, lake.flushes = [INLINED, TableFacts(inlined_rows=3, withheld="structs"), TableFacts()], [CLASH]
+    assert [(step.verdict, step.message) for step in run()] == [(Verdict.skipped, "structs")]
+    lake.facts = [INLINED, TableFacts()]
+    assert [(step.verdict, step.reason, step.attempts) for step in run()] == [(Verdict.done, "it was done after all", 2)]
+    assert lake.asked == ["flush"] * 2
+
+
+def test_a_table_of_inlined_rows_may_vanish_meanwhile(lake: Lake, run: Run) -> None:
+    """The catalog is asked once again."""
+    vanished = psycopg.errors.UndefinedTable("gone")
+    lake.facts = [vanished, INLINED, TableFacts()]
+    assert [step.verdict for step in run()] == [Verdict.done]
+    lake.facts = [vanished]
+    assert [(step.kind, step.verdict) for step in run()] == [(Kind.flush, Verdict.failed), (Kind.compact, Verdict.failed)]
+
+
+def test_what_is_named_meanwhile_does_not_expire(lake: Lake, run: Run) -> None:
+    """Versions go piece by piece, and the refs are read before each."""
+    lake.named = [frozenset({0}), frozenset({0}), frozenset({0, 3, 4})]
+    [done] = run(EXPIRING)
+    assert (lake.asked, done.removed) == ([(1, 2)], 2)
+    lake.named, lake.asked[:] = [frozenset({0})], []
+    [done] = run(EXPIRING | {"keep-refs": False})
+    assert (lake.asked, done.removed) == ([(0, 1), (2, 3), (4,)], 5)
+
+
+def test_an_expiry_that_fails_is_planned_anew(lake: Lake, run: Run) -> None:
+    """Whatever DuckDB says; a ref that came meanwhile counts."""
+    lake.named = [frozenset()] * 3 + [frozenset({0, 1})]
+    lake.expiries = [None, duckdb.IOException("the line broke"), None]
+    [done] = run(EXPIRING)
+    assert (lake.asked, done.attempts, len(lake.pauses)) == ([(0, 1), (2, 3), (2, 3), (4,)], 2, 1)
+    lake.expiries = [duckdb.IOException("the line broke")]
+    [failed] = run(EXPIRING)
+    assert (failed.kind, failed.verdict) == (Kind.expire, Verdict.failed)
+
+
+def test_a_section_for_no_table_is_told(lake: Lake, run: Run) -> None:
+    """Perhaps it was meant to keep some table's past: nothing expires then, and nothing is swept."""
+    for dry_run in (False, True):
+        steps = run(EXPIRING | SWEEPING, dry_run=dry_run, tt={"enabled": False})
+        assert [(step.subject, step.kind, step.verdict) for step in steps] == [("main.tt", None, Verdict.failed)]
+    assert lake.asked == []
+
+
+def test_one_tables_property_stops_no_other_one(lake: Lake, run: Run) -> None:
+    """What cannot be read is told; that table keeps its snapshots and its objects, as does one that is to be left alone."""
+    lake.tables = {"off": {"duckicelake.maintain.enabled": "false"}, "odd": {"history.expire.max-snapshot-age-ms": "²"}, "t": {}}
+    lake.facts = [INLINED, TableFacts()]
+    steps = run(EXPIRING | SWEEPING)
+    assert [(step.subject, step.kind, step.verdict) for step in steps] == [
+        ("main.odd", None, Verdict.failed),
+        ("main.t", Kind.flush, Verdict.done),
+        ("(the lake)", Kind.orphans, Verdict.done),
+    ]
+    assert lake.asked == ["flush", {("main", "off"), ("main", "odd")}]
+
+
+def test_a_sweep_that_fails_tells_what_went_before(lake: Lake, run: Run) -> None:
+    """The objects below DATA_PATH are gone by then."""
+    lake.sweeps = [ServiceUnavailable("no store")]
+    [failed] = run(SWEEPING)
+    assert (failed.verdict, failed.removed) == (Verdict.failed, 2)
+    assert failed.message == "no store (2 objects below DATA_PATH were removed)"
+
+
+def test_orphans_of_another_run_are_not_swept(lake: Lake, run: Run) -> None:
+    """While one is at work the step is passed over; while one sweeps there is no work at all, but plans are made."""
+    lake.may_own = False
+    assert [(step.kind, step.verdict, step.message) for step in run(SWEEPING)] == [
+        (Kind.orphans, Verdict.skipped, "another run is at work")
+    ]
+    lake.may_share, lake.facts = False, [INLINED]
+    [busy] = run(SWEEPING)
+    assert (busy.kind, busy.verdict) == (None, Verdict.failed)
+    assert "another run is removing orphans" in busy.message
+    assert [step.verdict for step in run(dry_run=True)] == [Verdict.planned]
+    assert lake.asked == []
