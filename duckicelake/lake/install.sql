@@ -282,9 +282,15 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_change_all ON iceberg_change (id) WHERE ta
 CREATE INDEX IF NOT EXISTS iceberg_ix_change_table ON iceberg_change (table_id, id) WHERE table_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS iceberg_ix_change_hide ON iceberg_change (table_id, id) WHERE kind = 'hide';
 
+-- The next functions run as the lake's owner, whoever writes: only for the table beside them that each is for.
 CREATE OR REPLACE FUNCTION iceberg_note_expiry() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_snapshot') THEN
+        RETURN NULL;
+    END IF;
     EXECUTE format('LOCK TABLE %I.iceberg_change IN EXCLUSIVE MODE', TG_TABLE_SCHEMA);
     EXECUTE format('INSERT INTO %I.iceberg_change (kind) VALUES (''expire'')', TG_TABLE_SCHEMA);
     RETURN NULL;
@@ -300,8 +306,13 @@ CREATE OR REPLACE TRIGGER iceberg_note_expiry
 INSERT INTO iceberg_setting (key, value) VALUES ('refs', '0') ON CONFLICT (key) DO NOTHING;
 
 CREATE OR REPLACE FUNCTION iceberg_pin_files() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_data_file') THEN
+        RETURN NULL;
+    END IF;
     EXECUTE format('SELECT FROM %I.iceberg_setting WHERE key = ''refs'' FOR SHARE', TG_TABLE_SCHEMA);
     EXECUTE format('
         INSERT INTO %1$I.ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative,
@@ -322,10 +333,15 @@ CREATE OR REPLACE TRIGGER iceberg_pin_files
 
 -- One path may have several rows: it is not removed before the last of them.
 CREATE OR REPLACE FUNCTION iceberg_keep_file() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     is_named boolean;
 BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_files_scheduled_for_deletion') THEN
+        RETURN NEW;
+    END IF;
     EXECUTE format('
         WITH lake AS (
             SELECT coalesce((SELECT m.value FROM %1$I.ducklake_metadata m WHERE m.key = ''data_path'' AND m.scope IS NULL), '''') AS root
@@ -394,3 +410,8 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_schema_versions ON ducklake_schema_version
 -- without quoted names: they are no tokens, and may be longer than a key of an index
 CREATE INDEX IF NOT EXISTS iceberg_ix_changes ON ducklake_snapshot_changes
     USING gin (string_to_array(regexp_replace(changes_made, '"[^"]*"', '', 'g'), ','));
+
+-- Who may call these could give them to a trigger of their own table. Triggers that are there need no right to fire.
+REVOKE ALL ON FUNCTION iceberg_note_expiry() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_pin_files() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_keep_file() FROM PUBLIC;

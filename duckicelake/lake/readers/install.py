@@ -14,7 +14,9 @@ from duckicelake.lake.inspect import Finding
 from duckicelake.lake.install import LOCK_PAUSE_S, NEVER_IDLE, format_search_path, has_settings
 from duckicelake.lake.readers.views import (
     COVERS,
+    HIDE,
     IDS,
+    INLINED,
     INNER,
     OF_TABLE,
     OF_TABLES,
@@ -53,13 +55,15 @@ SELECT_MAY_ISSUE = """
 SELECT r.rolsuper OR r.rolcreaterole,
        EXISTS (SELECT FROM iceberg_setting s WHERE s.key = 'readers')
        OR (has_database_privilege(current_database(), 'CREATE')
-           AND (SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = to_regclass('ducklake_snapshot_changes')))
+           AND (SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = to_regclass('ducklake_snapshot_changes'))),
+       -- who makes relations beside DuckLake's could be taken for it
+       NOT has_schema_privilege('public', (SELECT c.relnamespace FROM pg_class c WHERE c.oid = to_regclass('ducklake_snapshot_changes')),
+                                'CREATE')
   FROM pg_roles r WHERE r.rolname = current_user
 """
 
 MADE: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {query}"
 FILTERED: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
-HIDE_SHOW: LiteralString = "REVOKE ALL ON FUNCTION {own}.iceberg_show(text, text) FROM PUBLIC"
 SELECT_STALE = """
 SELECT v.relname FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
  WHERE n.nspname = %(own)s AND v.relkind = 'v' AND v.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
@@ -85,6 +89,10 @@ NEEDED = (
     "`ALTER ROLE role CREATEROLE`, as the database's owner `GRANT CREATE ON DATABASE database TO role`, and let the role that made "
     "the lake be the server's."
 )
+OPEN = (
+    "Nobody gets read-only access to DuckLake here: everybody may make tables in the lake's metadata schema, and so readers too. "
+    "Run `REVOKE CREATE ON SCHEMA schema FROM PUBLIC`, and grant it to who writes with DuckDB."
+)
 
 
 def name_schema(metadata_schema: str) -> str:
@@ -95,19 +103,21 @@ def name_schema(metadata_schema: str) -> str:
     return name
 
 
-def may_issue(conn: psycopg.Connection) -> tuple[bool, bool]:
-    """Tell whether our role may make roles, and whether there is a readers' schema or we may make it."""
+def may_issue(conn: psycopg.Connection) -> tuple[bool, bool, bool]:
+    """Tell whether our role may make roles, whether there is a readers' schema or we may make it, and whether the lake's is closed."""
     row = conn.execute(SELECT_MAY_ISSUE).fetchone()
-    return (False, False) if row is None else (bool(row[0]), bool(row[1]))
+    return (False, False, False) if row is None else (bool(row[0]), bool(row[1]), bool(row[2]))
 
 
 def check_may_issue(conn: psycopg.Connection) -> None:
     """Raise NotServed, saying what is missing, unless our role may make what readers need."""
-    makes_roles, makes_views = may_issue(conn)
+    makes_roles, makes_views, is_closed = may_issue(conn)
     if not makes_roles:
         raise NotServed(NEEDED.format("make roles (CREATEROLE)"))
     if not makes_views:
         raise NotServed(NEEDED.format("make a schema beside the lake's, and triggers"))
+    if not is_closed:
+        raise NotServed(OPEN)
 
 
 def list_public_findings(conn: psycopg.Connection) -> list[Finding]:
@@ -198,7 +208,7 @@ def _list_statements(metadata_schema: str) -> Iterator[sql.Composed]:
         yield _compose(MADE, metadata_schema, name, query)
     for name in (*OF_TABLES, *dict(OTHERS), *dict(OWN)):
         yield _compose("GRANT SELECT ON {own}.{name} TO PUBLIC", metadata_schema, name)
-    for text in (ROWS, SHOW, HIDE_SHOW, SHOW_ROWS, SHOW_DELETES, *TRIGGERS, *SHOW_ALL):
+    for text in (INLINED, ROWS, SHOW, SHOW_ROWS, SHOW_DELETES, *HIDE, *TRIGGERS, *SHOW_ALL):
         yield _compose(text, metadata_schema)
 
 

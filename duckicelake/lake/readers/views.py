@@ -195,7 +195,7 @@ BEGIN
          WHERE i.table_id = asked_table AND i.schema_version = asked_version;
     END IF;
     -- flushed and dropped meanwhile: there are no rows
-    IF to_regclass(format('%I.%I', {lake_text}, found)) IS NOT NULL THEN
+    IF {own}.iceberg_is_inlined(found) THEN
         RETURN QUERY EXECUTE format('SELECT * FROM %I.%I', {lake_text}, found);
     END IF;
 END
@@ -203,21 +203,32 @@ $$
 """
 """Inlined rows, or inlined deletes. A view of the table itself would keep DuckDB from dropping it."""
 
+INLINED: LiteralString = """
+CREATE FUNCTION {own}.iceberg_is_inlined(asked text) RETURNS boolean
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT asked ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
+   AND EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                -- a view, or a policy, of somebody else's would run its functions as the lake's owner
+                WHERE n.nspname = {lake_text} AND c.relname = asked AND c.relkind = 'r' AND NOT c.relrowsecurity)
+$$
+"""
+"""Whether that is a table of inlined rows or deletes: who writes the lake may register any name."""
+
 SHOW: LiteralString = """
-CREATE FUNCTION {own}.iceberg_show(inlined text, arguments text) RETURNS void
+CREATE FUNCTION {own}.iceberg_show(inlined text, asked_table bigint, asked_version bigint) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     columns text;
 BEGIN
-    IF to_regclass(format('%I.%I', {own_text}, inlined)) IS NOT NULL THEN
+    IF asked_table IS NULL OR NOT {own}.iceberg_is_inlined(inlined) OR to_regclass(format('%I.%I', {own_text}, inlined)) IS NOT NULL THEN
         RETURN;
     END IF;
     SELECT string_agg(format('%I %s', a.attname, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum) INTO columns
       FROM pg_attribute a
      WHERE a.attrelid = to_regclass(format('%I.%I', {lake_text}, inlined)) AND a.attnum > 0 AND NOT a.attisdropped;
     IF columns IS NOT NULL THEN
-        EXECUTE format('CREATE VIEW %1$I.%2$I WITH (security_barrier) AS SELECT * FROM %1$I.iceberg_rows(%3$s) AS n(%4$s)',
-                       {own_text}, inlined, arguments, columns);
+        EXECUTE format('CREATE VIEW %1$I.%2$I WITH (security_barrier) AS SELECT * FROM %1$I.iceberg_rows(%3$s, %4$s) AS n(%5$s)',
+                       {own_text}, inlined, asked_table, coalesce(asked_version::text, 'NULL'), columns);
         EXECUTE format('GRANT SELECT ON %I.%I TO PUBLIC', {own_text}, inlined);
     END IF;
 EXCEPTION WHEN OTHERS THEN
@@ -231,7 +242,10 @@ SHOW_ROWS: LiteralString = """
 CREATE FUNCTION {own}.iceberg_show_rows() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM {own}.iceberg_show(NEW.table_name, format('%s, %s', NEW.table_id, NEW.schema_version));
+    IF TG_RELID IS DISTINCT FROM to_regclass(format('%I.ducklake_inlined_data_tables', {lake_text})) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM {own}.iceberg_show(NEW.table_name, NEW.table_id, NEW.schema_version);
     RETURN NULL;
 END
 $$
@@ -241,12 +255,22 @@ SHOW_DELETES: LiteralString = """
 CREATE FUNCTION {own}.iceberg_show_deletes() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM {own}.iceberg_show('ducklake_inlined_delete_' || f.found[1], f.found[1] || ', NULL')
-       FROM regexp_matches(NEW.changes_made, 'inlined_delete:([0-9]+)', 'g') AS f(found);
+    IF TG_RELID IS DISTINCT FROM to_regclass(format('%I.ducklake_snapshot_changes', {lake_text})) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM {own}.iceberg_show('ducklake_inlined_delete_' || f.found[1], f.found[1]::bigint, NULL)
+       FROM regexp_matches(NEW.changes_made, 'inlined_delete:([0-9]{{1,18}})(?![0-9])', 'g') AS f(found);
     RETURN NULL;
 END
 $$
 """
+
+HIDE: Sequence[LiteralString] = (
+    "REVOKE ALL ON FUNCTION {own}.iceberg_show(text, bigint, bigint) FROM PUBLIC",
+    "REVOKE ALL ON FUNCTION {own}.iceberg_show_rows() FROM PUBLIC",
+    "REVOKE ALL ON FUNCTION {own}.iceberg_show_deletes() FROM PUBLIC",
+)
+"""Who may call them could give them to a trigger of their own table. Triggers that are there need no right to fire."""
 
 TRIGGERS: Sequence[LiteralString] = (
     # at the end of the transaction, because DuckDB registers such a table before it makes it
@@ -259,12 +283,12 @@ TRIGGERS: Sequence[LiteralString] = (
 
 SHOW_ALL: Sequence[LiteralString] = (
     """
-SELECT {own}.iceberg_show(f.name, f.arguments)
-  FROM (SELECT i.table_name AS name, format('%s, %s', i.table_id, i.schema_version) AS arguments FROM {lake}.ducklake_inlined_data_tables i
+SELECT {own}.iceberg_show(f.name, f.table_id, f.version)
+  FROM (SELECT i.table_name AS name, i.table_id, i.schema_version AS version FROM {lake}.ducklake_inlined_data_tables i
          UNION ALL
-        SELECT c.relname::text, substr(c.relname, 25) || ', NULL'
+        SELECT c.relname::text, substr(c.relname, 25)::bigint, NULL
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-         WHERE n.nspname = {lake_text} AND c.relkind = 'r' AND c.relname ~ '^ducklake_inlined_delete_[0-9]+$') f
+         WHERE n.nspname = {lake_text} AND c.relkind = 'r' AND c.relname ~ '^ducklake_inlined_delete_[0-9]{{1,18}}$') f
 """,
 )
 """Views of what is inlined already."""

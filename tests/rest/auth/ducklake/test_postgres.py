@@ -77,7 +77,7 @@ DENIED: Sequence[LiteralString] = (
     "CREATE SCHEMA mine",
     "DROP VIEW ducklake_table",
     "CREATE OR REPLACE VIEW ducklake_tag AS SELECT 1",
-    "SELECT lake_readers.iceberg_show('a', 'b')",
+    "SELECT lake_readers.iceberg_show('a', 1, 1)",
     "SET ROLE duckicelake",
     "SET SESSION AUTHORIZATION duckicelake",
     "CREATE ROLE mine",
