@@ -123,14 +123,13 @@ def test_no_secret_stands_in_a_command_line(running: Stack) -> None:
 
 
 def test_the_lakes_role_is_no_superuser(running: Stack) -> None:
-    """What clients get can do what it likes with the lake, and nothing with the machine."""
+    """What clients get can do what it likes with the lake, readers' roles included, and nothing with the machine."""
     assert running.postgres is not None
     with psycopg.connect(running.postgres.dsn) as conn:
-        assert conn.execute("SELECT rolsuper, rolcreaterole, rolcreatedb FROM pg_roles WHERE rolname = current_user").fetchone() == (
-            False,
-            False,
-            False,
-        )
+        found = conn.execute("SELECT rolsuper, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = current_user").fetchone()
+        assert found == (False, False, True)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), conn.transaction():
+            conn.execute("CREATE ROLE stranger SUPERUSER")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute("SELECT pg_read_file('/etc/passwd')")
 
