@@ -153,8 +153,9 @@ def test_runs_know_of_each_other(served: Served) -> None:
         with survey.owning_lake(alice) as is_own:
             assert (is_own, survey.share_lake(bob)) == (True, False)
         assert survey.share_lake(bob)
-        with survey.owning_lake(alice) as is_own:
-            assert not is_own
+        for one in (alice, bob):
+            with survey.owning_lake(one) as is_own:
+                assert not is_own
 
 
 def make_fake(served: Served, monkeypatch: pytest.MonkeyPatch, outcomes: list[Exception | Rewritten]) -> MaintainDesk:
