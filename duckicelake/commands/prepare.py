@@ -47,7 +47,8 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
             Unsupported: a DuckLake this catalog cannot serve. Forbidden: the role may not create our notes
     """
     with connect_postgres(lake) as conn:
-        conn.execute(ADVISORY_LOCK, {"schema": lake.metadata_schema})
+        if not _has_table(conn, lake, "ducklake_metadata"):
+            _lock(conn, lake)
         if not _has_table(conn, lake, "ducklake_metadata"):
             _create(conn, lake, extension_folder)
             report(f"lake {lake.name}: created in schema {lake.metadata_schema}, data in {lake.data_path}")
@@ -62,12 +63,22 @@ def abandon_lake(lake: LakeSettings) -> None:
     Raises: Forbidden: the role may not drop them
     """
     with connect_postgres(lake) as conn:
-        conn.execute(ADVISORY_LOCK, {"schema": lake.metadata_schema})
         try:
             remove_readers(conn, lake.metadata_schema, drop_readers)
             uninstall(conn, lake.metadata_schema)
         except psycopg.errors.InsufficientPrivilege as error:
             raise Forbidden(f"Lake {lake.name!r}: only the role that ran `duckicelake init` may remove what it made.") from error
+
+
+def _lock(conn: psycopg.Connection, lake: LakeSettings) -> None:
+    """Keep others from making the same lake while this connection lasts; who may connect could hold it, so it is not waited for long."""
+    try:
+        conn.execute("SET lock_timeout = '30s'")
+        conn.execute(ADVISORY_LOCK, {"schema": lake.metadata_schema})
+        conn.execute("RESET lock_timeout")
+    except psycopg.errors.LockNotAvailable as error:
+        message = f"Lake {lake.name!r}: another session of its Postgres holds the lock for making it; end that session, or try again."
+        raise ServiceUnavailable(message) from error
 
 
 def read_paths(conn: psycopg.Connection, lake: LakeSettings) -> LakeSettings:

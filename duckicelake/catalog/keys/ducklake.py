@@ -157,7 +157,9 @@ def _resolve(place: TablePlace, data_path: str) -> str:
 
 def _list_files(conn: psycopg.Connection, place: TablePlace, data_path: str, alone: list[str]) -> Iterable[str]:
     folder = place.resolve(data_path)
-    outside = list_outside_paths(conn, place.table_id, folder, alone, MOST_FILES_EACH)
+    outside = list_outside_paths(conn, place.table_id, folder, alone, MOST_FILES_EACH + 1)
+    if len(outside) > MOST_FILES_EACH:
+        raise _too_many()
     return (file_uri(folder, path, is_relative) for path, is_relative in outside)
 
 

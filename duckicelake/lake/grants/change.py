@@ -5,6 +5,7 @@ from uuid import UUID
 
 import psycopg
 
+from duckicelake.errors import Forbidden
 from duckicelake.lake.audit.lines import tell, write_done
 from duckicelake.lake.audit.rows import DONE, AuditLine
 from duckicelake.lake.connect import Lake, writing
@@ -23,8 +24,15 @@ UPDATE_REVOCATION = """
 UPDATE iceberg_setting SET value = (value::bigint + 1)::text WHERE key = 'revocation'
 """
 
+SELECT_MAY_MOVE = """
+SELECT has_sequence_privilege(to_regclass('iceberg_revocation')::oid, 'UPDATE')
+ WHERE EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers')
+"""
+
 SELECT_REVOKED = """
-SELECT setval('iceberg_revocation', value::bigint) FROM iceberg_setting WHERE key = 'revocation'
+SELECT setval(to_regclass('iceberg_revocation'), s.value::bigint)
+  FROM iceberg_setting s
+ WHERE s.key = 'revocation' AND EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers')
 """
 
 
@@ -32,9 +40,12 @@ def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool], *, ta
     """Do what `change` does, and tell whether it did anything; as soon as this returns, every server's answers show it.
 
     `takes`: it may take a right from somebody; then DuckDB's readers are refused in transactions that began before it.
+    Raises: Forbidden: there are readers, and our Postgres role may not tell them; nothing is changed
     """
     with writing(lake) as conn:
         conn.execute(LOCK_CHANGES)
+        if takes:
+            _check_may_move(conn)
         is_changed = change(conn)
         if is_changed:
             conn.execute(INSERT_RULED)
@@ -42,7 +53,8 @@ def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool], *, ta
                 conn.execute(UPDATE_REVOCATION)
             if lake.asker is not None:
                 write_done(conn, lake.asker, None)
-    if is_changed and takes:
+    if takes:
+        # also when nothing changed: who asked before may have ended between the two
         with writing(lake) as conn:
             # one after another, so that the number never goes back
             conn.execute(LOCK_CHANGES)
@@ -51,6 +63,19 @@ def change_rules(lake: Lake, change: Callable[[psycopg.Connection], bool], *, ta
         tell(AuditLine(lake.asker, DONE))
     return is_changed
 
+
+def _check_may_move(conn: psycopg.Connection) -> None:
+    row = conn.execute(SELECT_MAY_MOVE).fetchone()
+    if row is not None and not row[0]:
+        raise Forbidden(
+            "The lake has readers of DuckLake, and the server's Postgres role may not tell their sessions that a right is gone; nothing "
+            "was changed. As the lake's owner run `GRANT UPDATE ON SEQUENCE iceberg_revocation TO role`, in the metadata schema."
+        )
+
+
+SELECT_HAS_READERS = """
+SELECT to_regclass('iceberg_reader') IS NOT NULL
+"""
 
 UPDATE_ENDED = """
 UPDATE iceberg_reader SET expires_at = clock_timestamp()
@@ -64,7 +89,10 @@ UPDATE iceberg_reader SET expires_at = clock_timestamp()
 
 def end_readers(conn: psycopg.Connection, principal_id: int) -> None:
     """End the access to DuckLake of a principal, or of a role's members: they ask for what is left to them."""
-    conn.execute(UPDATE_ENDED, {"principal_id": principal_id})
+    row = conn.execute(SELECT_HAS_READERS).fetchone()
+    # an older release prepared the lake, and the server may not add to it
+    if row is not None and row[0]:
+        conn.execute(UPDATE_ENDED, {"principal_id": principal_id})
 
 
 INSERT_PRINCIPAL = """

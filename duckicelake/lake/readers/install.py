@@ -42,6 +42,24 @@ SELECT_INSTALLED = """
 SELECT value FROM iceberg_setting WHERE key = 'readers'
 """
 
+SELECT_IS_READY = """
+SELECT EXISTS (SELECT FROM iceberg_setting WHERE key = 'readers' AND value = %(digest)s)
+   AND EXISTS (SELECT FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
+                WHERE n.nspname = %(own)s AND v.relname = 'iceberg_me' AND obj_description(n.oid, 'pg_namespace') = %(mark)s)
+   AND (SELECT count(*) FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_namespace n ON n.oid = f.pronamespace
+         WHERE n.nspname = %(own)s AND t.tgenabled <> 'D'
+           AND (t.tgrelid, t.tgname) IN ((to_regclass('ducklake_inlined_data_tables'), 'iceberg_show_rows'),
+                                         (to_regclass('ducklake_snapshot_changes'), 'iceberg_show_deletes'))) = 2
+"""
+
+SELECT_MARK = """
+SELECT obj_description(n.oid, 'pg_namespace') FROM pg_namespace n WHERE n.nspname = %(own)s
+"""
+
+SELECT_MAY_SHOW = """
+SELECT has_function_privilege(to_regprocedure(quote_ident(%(own)s) || '.iceberg_show(text, bigint, bigint)')::oid, 'EXECUTE')
+"""
+
 UPSERT_INSTALLED = """
 INSERT INTO iceberg_setting (key, value) VALUES ('readers', %(digest)s)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value
@@ -66,7 +84,8 @@ MADE: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS {quer
 FILTERED: LiteralString = "CREATE VIEW {own}.{name} WITH (security_barrier) AS SELECT x.* FROM {lake}.{name} x WHERE {condition}"
 SELECT_STALE = """
 SELECT v.relname FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace
- WHERE n.nspname = %(own)s AND v.relkind = 'v' AND v.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
+ WHERE n.nspname = %(own)s AND obj_description(n.oid, 'pg_namespace') = %(mark)s
+   AND v.relkind = 'v' AND v.relname ~ '^ducklake_inlined_(data_[0-9]+_[0-9]+|delete_[0-9]+)$'
    AND NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace o ON o.oid = c.relnamespace
                     WHERE o.nspname = %(lake)s AND c.relname = v.relname)
  LIMIT %(most)s
@@ -103,6 +122,10 @@ def name_schema(metadata_schema: str) -> str:
     return name
 
 
+def _name_all(metadata_schema: str) -> dict[str, str]:
+    return {"lake": metadata_schema, "own": name_schema(metadata_schema), "mark": f"duckicelake readers of {metadata_schema}"}
+
+
 def may_issue(conn: psycopg.Connection) -> tuple[bool, bool, bool]:
     """Tell whether our role may make roles, whether there is a readers' schema or we may make it, and whether the lake's is closed."""
     row = conn.execute(SELECT_MAY_ISSUE).fetchone()
@@ -134,9 +157,21 @@ def list_public_findings(conn: psycopg.Connection) -> list[Finding]:
     return found
 
 
-def is_ready(conn: psycopg.Connection) -> bool:
-    """Tell whether the readers' schema is there, as this version makes it."""
-    return conn.execute(SELECT_INSTALLED).fetchone() == (find_digest(),)
+def is_ready(conn: psycopg.Connection, metadata_schema: str) -> bool:
+    """Tell whether the readers' schema is there, as this version makes it, with the triggers that fill it."""
+    row = conn.execute(SELECT_IS_READY, {**_name_all(metadata_schema), "digest": find_digest()}).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _check_own(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """Raise NotServed when a schema by the name of the readers' one is not ours to drop."""
+    names = _name_all(metadata_schema)
+    row = conn.execute(SELECT_MARK, names).fetchone()
+    if row is not None and row[0] != names["mark"]:
+        raise NotServed(
+            f"There is a schema {names['own']!r} in the lake's database, and it is not marked as the readers' of this lake. Rename it, or, "
+            f"if this catalog made it, run COMMENT ON SCHEMA … IS '{names['mark']}'."
+        )
 
 
 def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int = LOCK_TRIES) -> None:
@@ -149,7 +184,8 @@ def install_readers(conn: psycopg.Connection, metadata_schema: str, tries: int =
             with conn.transaction():
                 conn.execute("SET LOCAL lock_timeout = '500ms'")
                 conn.execute(_compose(LOCK_FOR_MAKING, metadata_schema))
-                if not is_ready(conn):
+                if not is_ready(conn, metadata_schema):
+                    _check_own(conn, metadata_schema)
                     for statement in _list_statements(metadata_schema):
                         conn.execute(statement)
                     conn.execute(UPSERT_INSTALLED, {"digest": find_digest()})
@@ -173,6 +209,7 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
                     return
                 drop_roles(conn)
                 if conn.execute(SELECT_INSTALLED).fetchone() is not None:
+                    _check_own(conn, metadata_schema)
                     conn.execute(_compose(LOCK_FOR_REMOVING, metadata_schema))
                     conn.execute(_compose("DROP SCHEMA IF EXISTS {own} CASCADE", metadata_schema))
                     conn.execute(DELETE_INSTALLED)
@@ -183,18 +220,26 @@ def remove_readers(conn: psycopg.Connection, metadata_schema: str, drop_roles: C
     raise ServiceUnavailable(NEVER_IDLE)
 
 
-def drop_stale_views(conn: psycopg.Connection, metadata_schema: str) -> None:
-    """Remove views of inlined rows and deletes that DuckDB has dropped, but those that somebody reads now."""
-    names = {"lake": metadata_schema, "own": metadata_schema + SUFFIX, "most": MOST_STALE}
-    for (name,) in conn.execute(SELECT_STALE, names).fetchall():
+def refresh_views(conn: psycopg.Connection, metadata_schema: str) -> None:
+    """Remove views of inlined rows and deletes that DuckDB has dropped, but those that somebody reads now; make those that are missing."""
+    names = _name_all(metadata_schema)
+    for (name,) in conn.execute(SELECT_STALE, {**names, "most": MOST_STALE}).fetchall():
         with contextlib.suppress(psycopg.errors.LockNotAvailable), conn.transaction():
             conn.execute("SET LOCAL lock_timeout = '50ms'")
             conn.execute(_compose("DROP VIEW {own}.{name}", metadata_schema, name))
             conn.execute("SET LOCAL lock_timeout = '10s'")
+    row = conn.execute(SELECT_MAY_SHOW, names).fetchone()
+    for text in SHOW_ALL if row is not None and row[0] else ():
+        conn.execute(_compose(text, metadata_schema))
 
 
 def _list_statements(metadata_schema: str) -> Iterator[sql.Composed]:
-    for text in ("DROP SCHEMA IF EXISTS {own} CASCADE", "CREATE SCHEMA {own}", "GRANT USAGE ON SCHEMA {own} TO PUBLIC"):
+    for text in (
+        "DROP SCHEMA IF EXISTS {own} CASCADE",
+        "CREATE SCHEMA {own}",
+        "COMMENT ON SCHEMA {own} IS {mark}",
+        "GRANT USAGE ON SCHEMA {own} TO PUBLIC",
+    ):
         yield _compose(text, metadata_schema)
     yield _compose(REFUSE, metadata_schema)
     for name, query in INNER:
@@ -216,12 +261,14 @@ def _compose(
     text: LiteralString, metadata_schema: str, name: str = "", query: LiteralString = "", condition: LiteralString = ""
 ) -> sql.Composed:
     """Return a statement with everything in it that stands in braces."""
-    own = name_schema(metadata_schema)
+    names = _name_all(metadata_schema)
+    own = names["own"]
     found: dict[str, sql.Composable] = {
         "lake": sql.Identifier(metadata_schema),
         "own": sql.Identifier(own),
         "lake_text": sql.Literal(metadata_schema),
         "own_text": sql.Literal(own),
+        "mark": sql.Literal(names["mark"]),
         "name": sql.Identifier(name),
         "covers": sql.SQL(COVERS),
     }

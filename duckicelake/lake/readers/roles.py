@@ -8,15 +8,18 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from duckicelake.errors import NotServed
+from duckicelake.errors import NotServed, TooManyRequests
 from duckicelake.lake.audit.lines import tell, write_done
 from duckicelake.lake.audit.rows import DONE, AuditLine
 from duckicelake.lake.connect import Lake, reading, writing, writing_apart
-from duckicelake.lake.readers.install import check_may_issue, drop_stale_views, install_readers, is_ready, may_issue
+from duckicelake.lake.readers.install import check_may_issue, install_readers, is_ready, may_issue, refresh_views
 
 ROLE_PREFIX = "duckicelake_reader_"
 MOST_ROLES = 16
 """Of one principal; each server remembers those that it gave out, so they are few."""
+
+BUSY_S = 60
+"""When who has too many may ask again."""
 
 SHARED = ("sslmode", "sslrootcert", "channel_binding", "target_session_attrs")
 """What a reader's connection has of the server's own, beside the place."""
@@ -64,8 +67,14 @@ SELECT_OVER = """
 SELECT r.role_name, r.database_id = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AS is_ours
   FROM iceberg_reader r
  WHERE r.expires_at < clock_timestamp()
-    OR r.role_name IN (SELECT o.role_name FROM iceberg_reader o WHERE o.principal = %(principal)s
-                        ORDER BY o.created_at DESC, o.role_name OFFSET %(most)s)
+    -- as many of the oldest as there are too many, but none that somebody uses
+    OR r.role_name IN (SELECT o.role_name FROM iceberg_reader o
+                        WHERE o.principal = %(principal)s AND o.expires_at >= clock_timestamp()
+                          AND NOT EXISTS (SELECT FROM pg_stat_activity a
+                                           WHERE a.usename = o.role_name AND a.datname = current_database())
+                        ORDER BY o.created_at, o.role_name
+                        LIMIT (SELECT greatest(0, count(*) - %(most)s) FROM iceberg_reader c
+                                WHERE c.principal = %(principal)s AND c.expires_at >= clock_timestamp()))
 """
 
 SELECT_ALL_READERS = """
@@ -95,7 +104,16 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = %(
 """
 
 SELECT_LOCKED = """
-SELECT pg_advisory_xact_lock(hashtextextended('duckicelake readers ' || %(schema)s, 0))
+-- a row that readers cannot lock, as they could an advisory lock
+SELECT FROM iceberg_setting WHERE key = 'readers' FOR UPDATE
+"""
+
+SELECT_COUNT = """
+SELECT count(*) FROM iceberg_reader WHERE principal = %(principal)s
+"""
+
+SELECT_HAS_READERS = """
+SELECT to_regclass('iceberg_reader') IS NOT NULL
 """
 
 
@@ -116,14 +134,15 @@ def make_reader(lake: Lake, reader: Reader, public: str | None, times: tuple[flo
     """Make a role for a reader, and remove those that are over.
 
     Units:  `times` are when it ends, and until when it may be given out again. `public`: where readers reach Postgres
-    Raises: NotServed: our Postgres role lacks a right; says which
+    Raises: NotServed: our Postgres role lacks a right; says which. TooManyRequests: the principal has as many, and uses them all
     """
     _prepare(lake)
     name, password = ROLE_PREFIX + secrets.token_hex(8), secrets.token_urlsafe(32)
     with writing(lake) as conn:
-        conn.execute(SELECT_LOCKED, {"schema": lake.metadata_schema})
-        drop_stale_views(conn, lake.metadata_schema)
+        conn.execute(SELECT_LOCKED)
+        refresh_views(conn, lake.metadata_schema)
         _drop_over(conn, reader.principal)
+        _check_few(conn, reader.principal)
         _create(conn, name, password, times[0])
         conn.execute(INSERT_READER, _to_row(name, reader, times[0]))
         if lake.asker is not None:
@@ -136,7 +155,10 @@ def make_reader(lake: Lake, reader: Reader, public: str | None, times: tuple[flo
 
 def reap_readers(conn: psycopg.Connection, metadata_schema: str) -> int:
     """Remove the roles that are over, and views of what DuckDB has dropped; return how many roles there were."""
-    drop_stale_views(conn, metadata_schema)
+    row = conn.execute(SELECT_HAS_READERS).fetchone()
+    if row is None or not row[0]:
+        return 0
+    refresh_views(conn, metadata_schema)
     return _drop_over(conn, None)
 
 
@@ -149,7 +171,7 @@ def drop_readers(conn: psycopg.Connection) -> None:
 def _prepare(lake: Lake) -> None:
     with reading(lake) as conn:
         check_may_issue(conn)
-        done = is_ready(conn)
+        done = is_ready(conn, lake.metadata_schema)
     if not done:
         with writing_apart(lake) as conn:
             conn.commit()
@@ -176,7 +198,7 @@ def _create(conn: psycopg.Connection, name: str, password: str, expires_at_s: fl
     assert row is not None
     role = sql.Identifier(name)
     conn.execute(
-        sql.SQL("CREATE ROLE {} LOGIN NOINHERIT CONNECTION LIMIT 32 PASSWORD {} VALID UNTIL {}").format(
+        sql.SQL("CREATE ROLE {} LOGIN NOINHERIT CONNECTION LIMIT 8 PASSWORD {} VALID UNTIL {}").format(
             role, sql.Literal(verifier), sql.Literal(row[0])
         )
     )
@@ -201,6 +223,13 @@ def _drop_over(conn: psycopg.Connection, principal: str | None) -> int:
     for name, is_ours in found:
         _drop(conn, name, is_ours=is_ours)
     return len(found)
+
+
+def _check_few(conn: psycopg.Connection, principal: str) -> None:
+    row = conn.execute(SELECT_COUNT, {"principal": principal}).fetchone()
+    if row is not None and row[0] >= MOST_ROLES:
+        message = f"The principal has {MOST_ROLES} roles for DuckLake and sessions open with each of them. Close some of these first."
+        raise TooManyRequests(message, BUSY_S)
 
 
 def _drop(conn: psycopg.Connection, name: str, *, is_ours: bool) -> None:

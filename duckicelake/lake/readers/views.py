@@ -158,7 +158,9 @@ BEGIN
     WHEN 'shown' THEN RETURN QUERY SELECT s.schema_id FROM {own}.iceberg_shown s;
     WHEN 'object' THEN
         RETURN QUERY SELECT t.table_id FROM {own}.iceberg_table t
-          UNION ALL SELECT v.view_id FROM {own}.iceberg_view v UNION ALL SELECT s.schema_id FROM {own}.iceberg_shown s;
+          UNION ALL SELECT v.view_id FROM {own}.iceberg_view v
+          -- REST tells a namespace's properties to who may read it as a whole
+          UNION ALL SELECT n.schema_id FROM {own}.iceberg_namespace n WHERE n.is_whole;
     WHEN 'macro' THEN
         RETURN QUERY SELECT m.macro_id FROM {lake}.ducklake_macro m
                       WHERE m.schema_id IN (SELECT n.schema_id FROM {own}.iceberg_namespace n WHERE n.is_whole);

@@ -10,6 +10,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.backends.postgres import ROLE
+from duckicelake.errors import Forbidden
+from duckicelake.lake.connect import close_lake, open_lake
+from duckicelake.lake.grants.change import change_rules, insert_principal
 from tests.rest.auth.ducklake.readers import PATH, ask_as
 from tests.rest.auth.principals import Guarded
 from tests.rest.auth.rules.managed import Managed
@@ -116,3 +119,24 @@ def test_where_everybody_may_make_tables_beside_ducklakes_there_are_no_readers(m
     answer = managed.guarded.get("reader", PATH)
     assert answer.error == (501, "UnsupportedOperationException")
     assert "REVOKE CREATE ON SCHEMA" in answer.json["error"]["message"]
+
+
+def test_a_server_that_may_not_tell_readers_takes_nothing(managed: Managed, stack: SharedStack) -> None:
+    """Whose role is not the lake's owner: it says so before it changes anything, and what to do."""
+    guarded, admin = managed.guarded, managed.guarded.lake.psycopg()
+    ask_as(guarded, "reader")
+    with login(guarded, stack, "plain") as dsn:
+        role = sql.Identifier(psycopg.conninfo.conninfo_to_dict(dsn)["user"] or "")
+        for grant in ("USAGE ON SCHEMA lake", "ALL ON ALL TABLES IN SCHEMA lake"):
+            admin.execute(sql.SQL("GRANT {} TO {}").format(sql.SQL(grant), role))
+        lake = open_lake("lake", dsn, "lake", 2)
+        try:
+            with pytest.raises(Forbidden, match="GRANT UPDATE ON SEQUENCE"):
+                change_rules(lake, lambda conn: insert_principal(conn, "late", None, is_role=True))
+            assert admin.execute("SELECT count(*) FROM iceberg_principal").fetchone() == (0,)
+            admin.execute(sql.SQL("GRANT UPDATE ON SEQUENCE iceberg_revocation TO {}").format(role))
+            assert change_rules(lake, lambda conn: insert_principal(conn, "late", None, is_role=True))
+        finally:
+            close_lake(lake)
+    told = "SELECT last_value::text = (SELECT value FROM iceberg_setting WHERE key = 'revocation') FROM iceberg_revocation"
+    assert admin.execute(told).fetchone() == (True,)

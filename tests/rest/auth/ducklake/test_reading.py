@@ -4,7 +4,8 @@ import duckdb
 import pytest
 from psycopg import sql
 
-from tests.rest.auth.ducklake.readers import ask, ask_as
+from duckicelake.catalog.keys.ducklake import MOST_FILES_EACH
+from tests.rest.auth.ducklake.readers import PATH, ask, ask_as
 from tests.rest.auth.principals import Guarded
 from tests.rest.auth.rules.managed import Managed
 
@@ -93,10 +94,14 @@ def test_grants_of_single_tables_show_these_alone(managed: Managed) -> None:
     managed.give("read", "table:b.t", "one")
     managed.give("read", "namespace:a", "role:analysts")
     managed.give("read", "view:b.v", "many")
+    admin = managed.guarded.lake.psycopg()
+    admin.execute("INSERT INTO ducklake_tag SELECT schema_id, 0, NULL, 'owner', 'of ' || schema_name FROM ducklake_schema")
     one, many = ask(managed.guarded, managed.token("one")), ask(managed.guarded, managed.token("many"))
     listed = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = 'lake' ORDER BY ALL"
     conn = one.duckdb()
     assert conn.execute(listed).fetchall() == [("b", "t")]
+    assert one.psycopg().execute("SELECT value FROM ducklake_tag").fetchall() == [], "properties of what it may not read as a whole"
+    assert many.psycopg().execute("SELECT value FROM ducklake_tag").fetchall() == [("of a",)]
     assert many.duckdb().execute(listed).fetchall() == [("a", "other"), ("a", "t")]
     assert many.duckdb().execute("FROM lake.b.v").fetchall() == [(1,)]
     writer.execute("ALTER TABLE b.t RENAME TO moved; CREATE TABLE b.t AS SELECT 'secret' AS s")
@@ -123,3 +128,20 @@ def test_a_table_whose_deletes_cannot_be_seen_is_not_there(managed: Managed) -> 
     assert conn.execute(listed).fetchall() == [("other",), ("t",)]
     writer.execute("DELETE FROM a.filed WHERE i = 8")
     assert conn.execute(listed).fetchall() == [("filed",), ("other",), ("t",)]
+
+
+def test_more_files_than_keys_can_name_are_refused(managed: Managed) -> None:
+    """In a folder that another table has too, files are named one by one; none is left out in silence."""
+    guarded, admin = managed.guarded, managed.guarded.lake.psycopg()
+    admin.execute("UPDATE ducklake_table SET path = 'both/', path_is_relative = true WHERE table_name = 't'")
+    admin.execute("UPDATE ducklake_schema SET path = 'one/', path_is_relative = true")
+    admin.execute(
+        "INSERT INTO ducklake_data_file (data_file_id, table_id, begin_snapshot, path, path_is_relative, record_count, file_size_bytes)"
+        " SELECT 10000 + n, t.table_id, 1, 'f' || n, true, 1, 1"
+        "   FROM ducklake_table t JOIN ducklake_schema s USING (schema_id), generate_series(1, %s) n"
+        "  WHERE t.table_name = 't' AND s.schema_name = 'a'",
+        [MOST_FILES_EACH + 1],
+    )
+    answer = guarded.get("reader", PATH)
+    assert answer.status == 406
+    assert "narrower scope" in answer.json["error"]["message"]

@@ -1,6 +1,7 @@
 """How readers' roles come and go."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -14,8 +15,10 @@ from duckicelake.backends.buckets import ROLE_ARN
 from duckicelake.backends.home import open_home
 from duckicelake.backends.postgres import ROLE
 from duckicelake.commands.check import find_problems, repair_lake
-from duckicelake.commands.prepare import abandon_lake
+from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.config import LakeSettings
+from duckicelake.errors import NotServed
+from duckicelake.lake.readers import roles
 from duckicelake.lake.readers.roles import MOST_ROLES
 from tests.rest.auth.ducklake.readers import PATH, ask, ask_as
 from tests.rest.auth.principals import Guarded, guard
@@ -23,10 +26,12 @@ from tests.rest.auth.rules.managed import Managed
 from tests.rest.serving import make_settings
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack
+from tests.support.waiting import wait_for
 
 ENDPOINT = "GET /v1/{prefix}/ducklake-credentials"
 ROLES = "SELECT rolname FROM pg_roles WHERE rolname LIKE 'duckicelake_reader_%'"
 COUNT = "SELECT count(*) FROM ducklake_table"
+USED = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
 
 
 def list_roles(guarded: Guarded) -> set[str]:
@@ -100,7 +105,7 @@ def test_a_role_is_given_again_while_it_is_fresh_and_ends_by_itself(managed: Man
         [first.role],
     ).fetchone()
     assert row is not None
-    assert row[:3] == (row[3], 32, False)
+    assert row[:3] == (row[3], 8, False)
     assert abs(row[3].timestamp() * 1000 - first.answer["expires-at-ms"]) < 60_000
     conn = first.psycopg()
     admin.execute("UPDATE iceberg_reader SET expires_at = clock_timestamp() WHERE role_name = %s", [first.role])
@@ -117,12 +122,14 @@ def test_a_role_is_given_again_while_it_is_fresh_and_ends_by_itself(managed: Man
 def test_one_principal_has_so_many_roles_and_what_they_made_goes_with_them(
     managed: Managed, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The oldest are removed, large objects and sessions with them; `check --repair` removes those that are over."""
+    """The oldest unused ones are removed, large objects with them; `check --repair` removes those that are over, with their sessions."""
     guarded, admin = managed.guarded, managed.guarded.lake.psycopg()
     first = ask_as(guarded, "reader")
     conn = first.psycopg()
     conn.execute("SET default_transaction_read_only = off")
     conn.execute("SELECT lo_create(0)")
+    conn.close()
+    wait_for(lambda: admin.execute(USED, [first.role]).fetchone() == (0,), "the session to end")
     admin.execute(
         "INSERT INTO iceberg_reader SELECT 'gone_' || n, database_id, principal, NULL, NULL, spaces, NULL, clock_timestamp(), expires_at"
         " FROM iceberg_reader, generate_series(1, %s) n",
@@ -130,14 +137,15 @@ def test_one_principal_has_so_many_roles_and_what_they_made_goes_with_them(
     )
     ask_as(guarded, "reader", scope="ns:a:r")
     assert first.role not in list_roles(guarded)
-    with pytest.raises(psycopg.OperationalError):
-        conn.execute("SELECT 1")
     row = admin.execute("SELECT count(*) FROM iceberg_reader WHERE principal = 'reader'").fetchone()
     assert row == (MOST_ROLES,)
     last = ask_as(guarded, "reader")
+    conn = last.psycopg()
     admin.execute("UPDATE iceberg_reader SET expires_at = clock_timestamp()")
     lake = to_settings(guarded.lake)
     repair_lake(lake)
+    with pytest.raises(psycopg.OperationalError):
+        conn.execute("SELECT 1")
     assert admin.execute("SELECT count(*) FROM iceberg_reader").fetchone() == (0,)
     assert admin.execute("SELECT count(*) FROM pg_roles WHERE rolname = %s", [last.role]).fetchone() == (0,)
     again = ask_as(guarded, "reader")
@@ -147,6 +155,86 @@ def test_one_principal_has_so_many_roles_and_what_they_made_goes_with_them(
     left = "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'iceberg%'"
     assert admin.execute(left).fetchone() == (0,)
     guarded.lake.duckdb().execute("INSERT INTO a.t VALUES (1000); DELETE FROM a.t WHERE i = 1; CREATE TABLE a.more AS SELECT 1 AS i")
+
+
+def test_who_uses_all_of_its_roles_gets_no_more(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No session is ended for a newer one: 429 until one is closed, and others get theirs."""
+    monkeypatch.setattr(roles, "MOST_ROLES", 1)
+    guarded, admin = managed.guarded, managed.guarded.lake.psycopg()
+    first = ask_as(guarded, "admin")
+    conn = first.psycopg()
+    narrow = {"Authorization": f"Bearer {guarded.token('admin', 'ns:a:r')}"}
+    answer = guarded.server.get(PATH, narrow)
+    assert (answer.status, answer.headers["retry-after"]) == (429, "60")
+    assert ask_as(guarded, "reader").role
+    assert conn.execute(COUNT).fetchone() != (0,)
+    conn.close()
+    wait_for(lambda: admin.execute(USED, [first.role]).fetchone() == (0,), "the session to end")
+    assert guarded.server.get(PATH, narrow).status == 200
+    assert first.role not in list_roles(guarded)
+
+
+def test_no_lock_of_a_readers_is_in_the_servers_way(managed: Managed, tmp_path: Path) -> None:
+    """They may hold advisory locks by any key: lakes are prepared, and others get credentials."""
+    guarded = managed.guarded
+    conn = ask_as(guarded, "reader").psycopg()
+    for name in ("prepare", "readers"):
+        conn.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"duckicelake {name} lake"])
+    prepare_lake(to_settings(guarded.lake), tmp_path, lambda line: None)
+    new = to_settings(replace(guarded.lake, metadata_schema="new")).model_copy(update={"data_path": f"{tmp_path}/data/"})
+    assert prepare_lake(new, tmp_path, lambda line: None).iceberg_path == f"{tmp_path}/iceberg/"
+    assert ask_as(guarded, "nested").role
+
+
+def test_another_ones_schema_stays(managed: Managed) -> None:
+    """What is called as the readers' schema would be, and is not marked as theirs, is never dropped."""
+    guarded, admin = managed.guarded, managed.guarded.lake.psycopg()
+    admin.execute("CREATE SCHEMA lake_readers; CREATE TABLE lake_readers.theirs AS SELECT 1 AS i")
+    answer = guarded.get("reader", PATH)
+    assert answer.error == (501, "UnsupportedOperationException")
+    assert "'lake_readers'" in answer.json["error"]["message"]
+    assert admin.execute("TABLE lake_readers.theirs").fetchone() == (1,)
+    admin.execute("DROP SCHEMA lake_readers CASCADE")
+    assert ask_as(guarded, "reader").role
+    admin.execute("COMMENT ON SCHEMA lake_readers IS 'of somebody else'")
+    with pytest.raises(NotServed, match="Rename it"):
+        abandon_lake(to_settings(guarded.lake))
+    assert admin.execute("SELECT to_regclass('lake_readers.iceberg_me') IS NOT NULL").fetchone() == (True,)
+
+
+def test_views_that_are_gone_are_made_again(managed: Managed) -> None:
+    """Of one inlined table, all with their schema, or the triggers that make new ones; before the next role is given out."""
+    guarded, admin = managed.guarded, managed.guarded.lake.psycopg()
+    writer = guarded.lake.duckdb()
+    writer.execute("CREATE TABLE a.filed AS SELECT range AS i FROM range(100); DELETE FROM a.filed WHERE i = 7")
+    ask_as(guarded, "reader")
+    (table_id,) = admin.execute("SELECT table_id FROM ducklake_table WHERE table_name = 'filed'").fetchone() or (0,)
+    scopes = iter(("ns:a:r", "ns:a:rw ns:b:r", "ns:b:r"))
+    for lost in (
+        sql.SQL("DROP VIEW lake_readers.{}").format(sql.Identifier(f"ducklake_inlined_delete_{table_id}")),
+        sql.SQL("DROP SCHEMA lake_readers CASCADE"),
+        sql.SQL("DROP TRIGGER iceberg_show_rows ON lake.ducklake_inlined_data_tables"),
+    ):
+        admin.execute(lost)
+        conn = ask_as(guarded, "admin", scope=next(scopes)).psycopg()
+        assert conn.execute("SELECT to_regclass(%s) IS NOT NULL", [f"ducklake_inlined_delete_{table_id}"]).fetchone() == (True,)
+    left = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'iceberg_show_%' AND NOT tgisinternal"
+    assert admin.execute(left).fetchone() == (2,)
+
+
+def test_a_revoke_that_was_cut_off_is_finished_by_the_next(managed: Managed) -> None:
+    """Also when nothing is left to take; and a lake that an older release prepared is in no revoke's or repair's way."""
+    guarded, admin = managed.guarded, managed.guarded.lake.psycopg()
+    managed.add("one")
+    ask_as(guarded, "reader")
+    admin.execute("UPDATE iceberg_setting SET value = '41' WHERE key = 'revocation'")
+    managed.take("read", "namespace:a", "one")
+    assert admin.execute("SELECT last_value FROM iceberg_revocation").fetchone() == (41,)
+    managed.give("read", "namespace:a", "one")
+    abandon = "DROP SCHEMA lake_readers CASCADE; DROP TABLE iceberg_reader; DROP SEQUENCE iceberg_revocation;"
+    admin.execute(abandon + "DELETE FROM iceberg_setting WHERE key IN ('readers', 'revocation')")
+    managed.take("read", "namespace:a", "one")
+    assert repair_lake(to_settings(guarded.lake)) == []
 
 
 def to_settings(lake: FreshLake) -> LakeSettings:
