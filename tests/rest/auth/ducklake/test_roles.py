@@ -15,6 +15,7 @@ from duckicelake.backends.buckets import ROLE_ARN
 from duckicelake.backends.home import open_home
 from duckicelake.backends.postgres import ROLE
 from duckicelake.commands.check import find_problems, repair_lake
+from duckicelake.commands.logs import QUIET_LOGGERS
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.config import LakeSettings
 from duckicelake.errors import NotServed
@@ -253,6 +254,8 @@ def test_no_secret_is_anywhere_but_in_the_answer(shared: Guarded, caplog: pytest
     """Neither in logs, nor in what Postgres shows of sessions, nor in the record or an error; Postgres never saw the password."""
     admin = shared.lake.psycopg()
     caplog.set_level(logging.DEBUG)
+    for name in QUIET_LOGGERS:
+        caplog.set_level(logging.WARNING, logger=name)
     told = ask_as(shared, "owner")
     password = told.connect_by["password"]
     seen = admin.execute("SELECT string_agg(query, ' ') FROM pg_stat_activity").fetchone()
