@@ -122,7 +122,8 @@ def _check_not_purged(conn: psycopg.Connection, metadata_location: str, location
     """Raise BadRequest when what the file says is about to be removed: a purge has dropped it, and has not come to its end."""
     if has_purge(conn, table_id, location):
         raise BadRequest(
-            f"The table of {metadata_location!r} was dropped with its files, which are going; `duckicelake check --repair` finishes that."
+            f"The table of {metadata_location!r} was dropped with its files, which are going. "
+            "An hour after the drop it can be registered, if they are still there."
         )
 
 
