@@ -26,7 +26,11 @@ FROZEN_S = 5.0
 """How long an idle connection may keep silent before it counts as dead."""
 
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+LOCK_WAIT_S = 10.0
 BEGIN_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'"
+
+ANSWERS = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.QueryCanceled)
+"""What a Postgres that is alive may say to the first statement of a transaction."""
 
 ERRORS_BY_SQLSTATE: dict[str, tuple[type[CatalogError], str]] = {
     "40": (CommitFailed, "Another transaction changed the same rows; try again."),
@@ -151,13 +155,13 @@ def _transaction(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
 
 
 @contextmanager
-def begun(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
+def begun(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.Connection]:
     """A connection in a transaction just begun, rolled back by any error; whoever asks for it commits.
 
-    That Postgres begins it within seconds shows that the connection is alive; those that are not are closed.
-    Raises: PoolTimeout: no live connection is to be had
+    That Postgres begins it within seconds, after `waits_s` for a lock, shows that the connection is alive; those that are not are closed.
+    Raises: PoolTimeout: no live connection is to be had. psycopg.errors.LockNotAvailable, DeadlockDetected: nor the lock
     """
-    conn, _ = _open(lake.pool, lambda conn: conn.execute(begin))
+    conn, _ = _open(lake.pool, lambda conn: conn.execute(begin), waits_s)
     try:
         yield conn
     except BaseException:
@@ -176,14 +180,21 @@ def look(lake: Lake, ask: Callable[[psycopg.Connection], Found]) -> Found:
         return found
 
 
-def _open(pool: ConnectionPool[LakeConnection], ask: Callable[[psycopg.Connection], Found]) -> tuple[LakeConnection, Found]:
+def _open(
+    pool: ConnectionPool[LakeConnection], ask: Callable[[psycopg.Connection], Found], waits_s: float = 0.0
+) -> tuple[LakeConnection, Found]:
     """Return a connection with its answer, within seconds, to a first statement: one that is dead is closed, another tried."""
     ends = monotonic() + pool.timeout
     while True:
         conn = pool.getconn(max(0.0, ends - monotonic()))
-        usual, conn.timeout_s = conn.timeout_s, FROZEN_S
+        usual, conn.timeout_s = conn.timeout_s, FROZEN_S + waits_s
         try:
             found = ask(conn)
+        except ANSWERS:
+            conn.timeout_s = usual
+            conn.rollback()
+            pool.putconn(conn)
+            raise
         except psycopg.OperationalError:
             conn.close()
             pool.putconn(conn)

@@ -65,10 +65,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Whether a commit has been written, and its table as it leaves it, when that has its number."""
+    """Whether a commit has been written, and its table as it leaves it, when that has its number.
+
+    `is_in_the_way`: DuckDB was about to commit then; None when nobody has looked.
+    """
 
     is_written: bool = False
     ahead: Ahead | None = None
+    is_in_the_way: bool | None = None
 
 
 @contextmanager
@@ -105,8 +109,9 @@ def _write_at_once(warehouse: Warehouse, commit: Commit, base: Base, step: LakeS
     if draft is None or version is None:
         _lose(warehouse, base.table.table_id, memory)
         return Done()
-    if write_at_once(commit, step, changed_at, version.parameters):
-        return Done(is_written=True, ahead=Ahead(base, draft, version.notes, memory))
+    written = write_at_once(commit, step, changed_at, version.parameters)
+    if written.is_numbered:
+        return Done(True, Ahead(base, draft, version.notes, memory), written.is_in_the_way)
     _lose(warehouse, base.table.table_id, memory)
     return Done(is_written=True)
 

@@ -119,7 +119,7 @@ def _commit_once(warehouse: Warehouse, request: Request, bases: Sequence[Base], 
                     note_together(commit, asks, request.digest)
             table_uuid = _find_uuid(commit, asks, bases)
             # whoever began to wait since then would lose, and is let pass next time, too
-            if gives_way and commit.is_in_the_way:
+            if gives_way and (commit.is_in_the_way if done.is_in_the_way is None else done.is_in_the_way):
                 raise _GivenWay
             if not done.is_written:
                 made = held.enter_context(numbered_ahead(warehouse, commit.conn, bases[0], planned)) if len(bases) == 1 else None

@@ -6,16 +6,15 @@ What psycopg finds in a statement it remembers of those below 4,096 characters.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from json import dumps
 from typing import LiteralString
 
-import psycopg
-
 from duckicelake.lake.audit.lines import INSERT_DONE, encode_asker
 from duckicelake.lake.changes import format_changes
 from duckicelake.lake.notes import TAKE_NEXT_VERSION
+from duckicelake.lake.writing.pacing import OTHERS
 from duckicelake.lake.writing.read_back import PLAIN_ROWS
 from duckicelake.lake.writing.rows import EndedTag, LakeStep, NewTag
 from duckicelake.lake.writing.transaction import Commit
@@ -23,7 +22,7 @@ from duckicelake.lake.writing.transaction import Commit
 MOST_ROWS = 500
 """Of more rows the arrays of single statements take less memory than a document."""
 
-WRITE_TAGS = """
+WRITE_SNAPSHOT = """
 made AS (
     INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
     VALUES (%(snapshot_id)s, %(snapshot_time)s, %(schema_version)s, %(next_catalog_id)s, %(next_file_id)s)
@@ -31,6 +30,9 @@ made AS (
 told AS (
     INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) VALUES (%(snapshot_id)s, %(changes_made)s)
 ),
+"""
+
+WRITE_TAGS = """
 ended_tags AS (
     UPDATE ducklake_tag t SET end_snapshot = %(snapshot_id)s
       FROM json_to_recordset(%(EndedTag)s::json) AS n(object_id bigint, key text)
@@ -89,8 +91,6 @@ file_notes AS (
 
 WRITE_LINE = "".join(("line AS (", INSERT_DONE, "),"))
 
-PROPERTY_ROWS = frozenset({NewTag, EndedTag})
-
 
 def squeeze(*parts: LiteralString) -> LiteralString:
     """Return the parts of a statement as one, without its comments and what stands before its lines."""
@@ -99,12 +99,23 @@ def squeeze(*parts: LiteralString) -> LiteralString:
     return "\n".join([line for line in plain if not line.startswith("--")])
 
 
-WRITE_PROPERTIES = squeeze("WITH ", WRITE_TAGS, WRITE_LINE, TAKE_NEXT_VERSION)
-WRITE_FILES = squeeze("WITH ", WRITE_TAGS, WRITE_NEW_FILES, WRITE_LINE, TAKE_NEXT_VERSION)
+BEGIN, END = f"WITH {WRITE_SNAPSHOT}", f"{WRITE_LINE}{TAKE_NEXT_VERSION} RETURNING {OTHERS}"
+WRITE_PROPERTIES = squeeze(BEGIN, WRITE_TAGS, END)
+WRITE_FILES = squeeze(BEGIN, WRITE_NEW_FILES, END)
+WRITE_BOTH = squeeze(BEGIN, WRITE_TAGS, WRITE_NEW_FILES, END)
+TAGS = frozenset({NewTag, EndedTag})
 
 
-def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mapping[str, object]) -> bool:
-    """Write a step of plain rows as the next lake snapshot, and tell whether the state that it makes got its number.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Whether the state that a step makes got its number, and if so, whether DuckDB was about to commit then."""
+
+    is_numbered: bool
+    is_in_the_way: bool
+
+
+def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mapping[str, object]) -> Written:
+    """Write a step of plain rows as the next lake snapshot, and number the state that it makes.
 
     `version` are the parameters of a `NextVersion`
     """
@@ -118,10 +129,11 @@ def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mappi
         "changes_made": format_changes(step.changes),
         "made_snapshot_id": commit.head.snapshot_id + 1,
         "Asker": encode_asker(commit.asker),
+        "known": commit.others.list_known(),
     }
-    is_numbered = _write(commit.conn, step, known | dict(version)).rowcount == 1
+    row = commit.conn.execute(_choose(step), known | dict(version)).fetchone()
     commit.take_note(commit.head.snapshot_id + 1)
-    return is_numbered
+    return Written(row is not None, row is not None and bool(commit.others.take_note(row[0])))
 
 
 def _to_documents(step: LakeStep) -> dict[str, str | None]:
@@ -133,7 +145,8 @@ def _to_documents(step: LakeStep) -> dict[str, str | None]:
     return documents | {kind: dumps(found, ensure_ascii=False, separators=(",", ":")) for kind, found in rows.items()}
 
 
-def _write(conn: psycopg.Connection, step: LakeStep, known: Mapping[str, object]) -> psycopg.Cursor:
-    if all(type(row) in PROPERTY_ROWS for row in step.rows):
-        return conn.execute(WRITE_PROPERTIES, known)
-    return conn.execute(WRITE_FILES, known)
+def _choose(step: LakeStep) -> LiteralString:
+    has_tags = any(type(row) in TAGS for row in step.rows)
+    if all(type(row) in TAGS for row in step.rows):
+        return WRITE_PROPERTIES
+    return WRITE_BOTH if has_tags else WRITE_FILES

@@ -26,6 +26,11 @@ SELECT pid, virtualtransaction, bool_or(mode = 'RowExclusiveLock' AND NOT grante
  GROUP BY pid, virtualtransaction
 """
 
+OTHERS = "".join(
+    ("(SELECT coalesce(json_agg(json_build_array(o.pid, o.virtualtransaction, o.is_waiting)), '[]') FROM (", SELECT_OTHERS, ") o)")
+)
+"""The same as one value of another statement."""
+
 
 @dataclass(slots=True)
 class Others:

@@ -1,7 +1,7 @@
 """The one transaction of a commit: locked against every other committer, DuckDB's included."""
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -12,15 +12,16 @@ from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, Lak
 from duckicelake.lake.audit.lines import tell, write_done
 from duckicelake.lake.audit.rows import DONE, UNKNOWN, Asker, AuditLine
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
-from duckicelake.lake.connect import BEGIN_WRITING, Lake, RequestKey, begun, mapped_errors
+from duckicelake.lake.connect import BEGIN_WRITING, LOCK_WAIT_S, Lake, RequestKey, begun, mapped_errors
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.idempotency import claim, note_object
 from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUCHED
-from duckicelake.lake.writing.pacing import SELECT_OTHERS, Others
+from duckicelake.lake.writing.pacing import OTHERS, Others
 from duckicelake.lake.writing.rows import LakeHead
 
-LOCK_LAKE = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
+LOCK_LAKE = b"LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
+BEGIN_LOCKED = BEGIN_WRITING + b"; " + LOCK_LAKE
 
 SELECT_HEAD = """
 SELECT snapshot_id, schema_version, next_catalog_id, next_file_id
@@ -41,9 +42,9 @@ SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
        (SELECT coalesce(json_agg(ARRAY[k.client_snapshot_id, k.lake_snapshot_id]), '[]') FROM (""",
         SELECT_KNOWN_SNAPSHOTS,
         """) k) AS known,
-       (SELECT coalesce(json_agg(json_build_array(o.pid, o.virtualtransaction, o.is_waiting)), '[]') FROM (""",
-        SELECT_OTHERS,
-        """) o) AS others,
+       """,
+        OTHERS,
+        """ AS others,
        (""",
         SELECT_TOUCHED,
         """) AS is_touched
@@ -124,9 +125,10 @@ def committing(lake: Lake, watched: Watched | None = None) -> Generator[Commit]:
     Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
     lost in COMMIT. Repeated: the request that the lake is used for has landed
     """
-    with mapped_errors(lake.name), begun(lake, BEGIN_WRITING) as conn:
+    with mapped_errors(lake.name), ExitStack() as held:
         with _told_apart():
-            _lock(conn, lake.others)
+            conn = held.enter_context(begun(lake, BEGIN_LOCKED, LOCK_WAIT_S))
+            _let_pass(conn, lake.others)
             if lake.request is not None:
                 claim(conn, lake.request, None if watched is None else watched.table_uuid)
             commit = _open(conn, lake, watched)
@@ -153,9 +155,8 @@ def _open(conn: psycopg.Connection, lake: Lake, watched: Watched | None) -> Comm
     return Commit(conn, LakeHead(*head), others, opening, lake.asker, request=lake.request)
 
 
-def _lock(conn: psycopg.Connection, others: Others) -> None:
-    """Take the lake's lock; when others have lost races of late and are about to commit again, after them, but not for ever."""
-    conn.execute(LOCK_LAKE)
+def _let_pass(conn: psycopg.Connection, others: Others) -> None:
+    """Give the lock to others that have lost races of late and are about to commit again, and take it after them, or after a while."""
     if others.are_about and others.find_committing(conn):
         conn.rollback()
         conn.execute(BEGIN_WRITING)

@@ -1,0 +1,81 @@
+"""Commits of properties alone, told by what they ask of Postgres."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from duckicelake.catalog.tables import Ident
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing import ahead
+from duckicelake.catalog.writing.commit import commit_table
+from duckicelake.iceberg.requests.bodies import parse_commit_table
+from duckicelake.lake.connect import LakeConnection
+from tests.catalog.reading import load
+from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
+
+JOURNEYS = 4
+"""BEGIN with the lock, all that is asked under it, all that is written, COMMIT."""
+
+
+def set_property(warehouse: Warehouse, value: str) -> None:
+    """Commit one property."""
+    body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": value}}]}
+    commit_table(warehouse, Ident(("main",), "t"), parse_commit_table(body))
+
+
+@pytest.fixture
+def loaded(lake: FreshLake, warehouse: Warehouse) -> Warehouse:
+    """A warehouse that knows table `t`, which has had a commit."""
+    lake.duckdb().execute("CREATE TABLE t AS SELECT 1 AS id")
+    load(warehouse)
+    set_property(warehouse, "first")
+    return warehouse
+
+
+def test_a_commit_makes_four_journeys(loaded: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every journey is a wait under the lake's lock, and a good part of what a small commit costs."""
+    journeys: list[str] = []
+    wait: Callable[..., Any] = LakeConnection.wait
+
+    def count(conn: LakeConnection, *args: Any, **kwargs: Any) -> Any:
+        journeys.append("")
+        return wait(conn, *args, **kwargs)
+
+    monkeypatch.setattr(LakeConnection, "wait", count)
+    set_property(loaded, "second")
+    assert len(journeys) == JOURNEYS
+
+
+def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB took its number before it came to wait: the commit that holds the lock would make it fail, and begins again."""
+    planned: Callable[..., Any] = ahead.foresee
+    came: list[Future[int]] = []
+    [(head,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
+
+    def insert_next() -> int:
+        made = lake.psycopg().execute(
+            "INSERT INTO ducklake_snapshot SELECT snapshot_id + 1, now(), schema_version, next_catalog_id, next_file_id"
+            " FROM ducklake_snapshot WHERE snapshot_id = %s RETURNING snapshot_id", [head]
+        ).fetchone()  # fmt: skip
+        assert made is not None
+        return made[0]
+
+    def is_waiting() -> bool:
+        found = lake.psycopg().execute("SELECT FROM pg_locks WHERE relation = 'ducklake_snapshot'::regclass AND NOT granted")
+        return found.fetchone() is not None
+
+    def let_come(*args: Any) -> Any:
+        if not came:
+            came.append(threads.submit(insert_next))
+            wait_for(is_waiting, "a session that waits for the lock")
+        return planned(*args)
+
+    monkeypatch.setattr(ahead, "foresee", let_come)
+    with ThreadPoolExecutor(1) as threads:
+        set_property(loaded, "second")
+        assert came[0].result() == head + 1
+    [(last,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
+    assert last == head + 2
