@@ -8,6 +8,7 @@ from rich.console import Console
 
 from bench.cached import measure_cached, measure_foreign
 from bench.commits.big import measure_deletes, measure_many_files
+from bench.commits.floor import measure_floor
 from bench.commits.kinds import measure_growth, measure_kinds
 from bench.commits.limits import list_broken
 from bench.commits.writers import measure_pyiceberg, measure_writers
@@ -25,6 +26,7 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "later": measure_later_loads,
     "inlined": measure_inlined,
     "commits": measure_kinds,
+    "floor": measure_floor,
     "commit_growth": measure_growth,
     "pyiceberg": measure_pyiceberg,
     "writers": measure_writers,

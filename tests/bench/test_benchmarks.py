@@ -99,6 +99,15 @@ def test_commits_are_measured(figures: Figures) -> None:
     assert appends["client_cpu_ms"] > 1 < appends["server_cpu_ms"]
 
 
+def test_what_the_libraries_take_of_a_commit_is_measured(figures: Figures) -> None:
+    """Three parts, each of which takes some, and their sum."""
+    rows = figures["floor"]["rows"]
+    assert [row["part"] for row in rows] == ["answer", "transaction", "two objects"]
+    assert all(row["server_cpu_ms"] > 0.01 for row in rows)
+    whole = sum(row["server_cpu_ms"] + row["postgres_cpu_ms"] for row in rows)
+    assert figures["floor"]["facts"]["server_and_postgres_cpu_ms"] == pytest.approx(whole)
+
+
 def test_writers_and_big_commits_are_measured(figures: Figures) -> None:
     """Eight writers make eight times the commits of one; many files and many deletes are committed as asked for."""
     one, eight = figures["writers"]["rows"]

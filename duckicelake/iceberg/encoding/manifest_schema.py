@@ -3,6 +3,7 @@
 Source: Iceberg spec «Manifests», «Manifest Lists»; appendix A «Avro» (field ids, maps as arrays, optional = union with null)
 """
 
+from functools import lru_cache
 from json import dumps
 
 from duckicelake.errors import BadRequest
@@ -78,6 +79,7 @@ _LOGICAL_TYPES: dict[str, dict[str, object]] = {
 _PLAIN_TYPES = {name: name for name in ("boolean", "int", "long", "float", "double", "string")} | {"binary": "bytes", "unknown": "null"}
 
 
+@lru_cache(maxsize=256)
 def manifest_schema(format_version: int, spec: PartitionSpec, types: tuple[PrimitiveType, ...]) -> str:
     """The Avro schema of a manifest whose files are partitioned by `spec`, with values of `types`."""
     own = {"partition": partition_schema(spec, types)}
@@ -85,6 +87,7 @@ def manifest_schema(format_version: int, spec: PartitionSpec, types: tuple[Primi
     return _compact(_record("manifest_entry", _ENTRY_FIELDS, format_version, own))
 
 
+@lru_cache
 def manifest_list_schema(format_version: int) -> str:
     """The Avro schema of a manifest list."""
     summary = _record("r508", _FIELD_SUMMARY_FIELDS, format_version, {})
