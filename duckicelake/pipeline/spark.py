@@ -41,6 +41,11 @@ class SparkPlan:
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def is_local(self) -> bool:
+        """Tell whether the driver's process does all the work."""
+        return self.master is None or self.master.startswith("local")
+
 
 @dataclass(frozen=True, slots=True)
 class RestCatalog:
@@ -70,8 +75,8 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     jars = fetch_jars(iceberg_jars(), plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
     # Spark starts any python3 for our functions unless it is told which.
     python = environ.get("PYSPARK_PYTHON", sys.executable)
-    own = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
-    with _environment(environ, own | {"PYSPARK_PYTHON": python}):
+    own = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": python}
+    with _environment(environ, own | ({"SPARK_LOCAL_IP": "127.0.0.1"} if plan.is_local else {})):
         session = _build(_settings(plan, jars, trust))
         try:
             yield session
@@ -116,9 +121,10 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
     return {
         "spark.master": plan.master or f"local[{plan.threads}]",
         "spark.driver.memory": plan.driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        # executors of a cluster must find the driver: Spark knows its address
+        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if plan.is_local else {}),
         "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(plan.scratch / "local"),
         "spark.sql.warehouse.dir": str(plan.scratch / "warehouse"),

@@ -1,0 +1,79 @@
+"""Jobs on a cluster whose executors are processes of their own: nothing may rely on what one process knows."""
+
+import json
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import settings_for
+from tests.pipeline.cluster.standalone import CALM_JAVA, WORKERS, Cluster, start_cluster
+from tests.support.commands import run
+from tests.support.readers import Served
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+FILES, ROWS = 6, 500
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
+    """Two workers."""
+    with start_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def read_workers(log: Path) -> Mapping[str, int]:
+    """Return how many tasks each executor has done, from Spark's own log of events."""
+    events = [json.loads(line) for path in log.rglob("events_*") for line in path.read_text().splitlines()]
+    done: dict[str, int] = {}
+    for event in events:
+        if event["Event"] == "SparkListenerTaskEnd":
+            executor = event["Task Info"]["Executor ID"]
+            done[executor] = done.get(executor, 0) + 1
+    return done
+
+
+def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Cluster, tmp_path: Path) -> None:
+    """What they take in and how they compare it is as on one machine; both executors work, in a time zone that is not ours."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(FILES):
+        rows = [f"{number * ROWS + i},2026-03-08 02:{i % 60:02}:00,{i % 7}.25" for i in range(ROWS)]
+        (source / f"{number}.csv").write_text("\n".join(["id,seen,fare", *rows, "x,y,z", ""]))
+    settings = settings_for(served.lake, port=str(served.server.port)) | {"SPARK_LOCAL_IP": "127.0.0.1"}
+    conf = {
+        "spark.executor.memory": "512m",
+        "spark.executor.defaultJavaOptions": CALM_JAVA,
+        "spark.driver.defaultJavaOptions": CALM_JAVA,
+        "spark.sql.files.maxPartitionBytes": "8k",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": (tmp_path / "events").as_uri(),
+    }
+    (tmp_path / "events").mkdir()
+    where = ["--master", cluster.master, *(word for name, text in conf.items() for word in ("--conf", f"{name}={text}"))]
+    options = ["--schema", "id BIGINT, seen TIMESTAMP, fare DECIMAL(9,2)", "--partition-by", "bucket(4, id)", "--report", "r.json"]
+    took = run(tmp_path, "pipeline", "ingest", "source", "raw.trips", *options, *where, settings=settings)
+    assert took.status == 0, took.err
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["rows_in"], report["rows_out"], report["rows_quarantined"]) == (FILES * (ROWS + 1), FILES * ROWS, FILES)
+    duck = served.lake.duckdb()
+    found = duck.execute(
+        "SELECT count(*), count(DISTINCT id), min(seen)::VARCHAR, max(seen)::VARCHAR, sum(fare)::VARCHAR FROM raw.trips"
+    ).fetchone()  # fmt: skip
+    whole = sum(i % 7 + 0.25 for i in range(ROWS)) * FILES
+    assert found == (FILES * ROWS, FILES * ROWS, "2026-03-08 02:00:00+00", "2026-03-08 02:59:00+00", f"{whole:.2f}")
+    compared = run(tmp_path, "pipeline", "verify", "raw.trips", *where, settings=settings)
+    assert compared.status == 0, compared.err + compared.out
+    assert f"raw.trips now: {FILES * ROWS} rows, the same" in compared.out
+    for number in range(3):
+        duck.execute(f"INSERT INTO raw.trips SELECT -{number}, now(), 1.5 FROM range(100)")
+    (tmp_path / "policy.toml").write_text("[default]\nmin-files = 3\n")
+    kept = run(tmp_path, "pipeline", "maintain", "raw.trips", "--policy", "policy.toml", "--report", "m.json", *where, settings=settings)
+    assert kept.status == 0, kept.err + kept.out
+    steps = json.loads((tmp_path / "m.json").read_text())["steps"]
+    assert [step["verdict"] for step in steps if step["kind"] == "compact"] == ["done"]
+    assert duck.execute("SELECT count(*), count(DISTINCT id) FROM raw.trips").fetchone() == (FILES * ROWS + 300, FILES * ROWS + 2)
+    assert len(cluster.list_executors()) == 3 * WORKERS
+    assert sorted(read_workers(tmp_path / "events")) == ["0", "1"]
