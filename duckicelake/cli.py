@@ -146,17 +146,27 @@ def check(
         typer.Option("--repair", help="First remove objects that nothing names, and bring back published ones that are gone."),
     ] = False,
     grace: Annotated[int, typer.Option(min=1, help="How many hours objects that nothing names may be a commit's in flight.")] = 72,
+    storage: Annotated[
+        bool, typer.Option("--storage", help="Prove instead that vended keys open one table alone, in a scratch folder of ICEBERG_PATH.")
+    ] = False,
     home: HomeOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Say what is wrong with the lakes, and what to do about it; status 1 when something is."""
+    if storage and repair:
+        raise typer.BadParameter("--storage proves, and --repair changes; ask for one of them.")
     settings, console = read_settings({"home": home, "store": store, "config": config}), Console()
     from duckicelake.commands.check import check_lakes  # noqa: PLC0415  DuckDB and the object store take a second to import
+    from duckicelake.commands.keys.storage import prove_storage  # noqa: PLC0415  so does boto3
 
     with stopping_on_signals(), using_stack(settings, "check", Console(stderr=True).print) as running:
-        if not check_lakes(running, open_home(settings.home), console, timedelta(hours=grace) if repair else None):
-            raise typer.Exit(FAILED)
+        if storage:
+            is_well = prove_storage(running, console)
+        else:
+            is_well = check_lakes(running, open_home(settings.home), console, timedelta(hours=grace) if repair else None)
+    if not is_well:
+        raise typer.Exit(FAILED)
 
 
 def smoke(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:

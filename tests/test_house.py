@@ -85,6 +85,7 @@ WIDE_SIGNATURES = {
     # A command's parameters are its options.
     ("duckicelake/cli.py", "serve"),
     ("duckicelake/cli.py", "connect"),
+    ("duckicelake/cli.py", "check"),
     ("duckicelake/cli_pipeline.py", "ingest"),
     ("duckicelake/cli_pipeline.py", "verify"),
     ("duckicelake/cli_pipeline.py", "maintain"),
