@@ -10,8 +10,9 @@ from tests.support.lakes import FreshLake
 
 
 @pytest.fixture
-def guarded(lake: FreshLake) -> Generator[Guarded]:
-    """The server, with a table of several files and kinds of rows."""
+def guarded(each_lake: FreshLake) -> Generator[Guarded]:
+    """The server, with a table of several files and kinds of rows, on each kind of store."""
+    lake = each_lake
     with guard(lake, sts_role_arn=ROLE_ARN) as running:
         conn = lake.duckdb()
         conn.execute("CREATE TABLE a.rows AS SELECT range AS i, 'x' || range AS s FROM range(50000)")

@@ -19,9 +19,9 @@ PLACES = {"s3.region", "client.region", "s3.endpoint", "s3.path-style-access"}
 
 
 @pytest.fixture(scope="module")
-def vending(stack: SharedStack) -> Generator[Guarded]:
-    """A guarded server that vends keys, for tests that leave its tables as they are."""
-    with make_lake(stack) as lake, guard(lake, sts_role_arn=ROLE_ARN) as running:
+def vending(each_stack: SharedStack) -> Generator[Guarded]:
+    """A guarded server that vends keys of each kind of store, for tests that leave its tables as they are."""
+    with make_lake(each_stack) as lake, guard(lake, sts_role_arn=ROLE_ARN) as running:
         lake.duckdb().execute("CREATE TABLE a.big AS SELECT range AS i FROM range(100000)")
         yield running
 
