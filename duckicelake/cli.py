@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 
 from duckicelake.backends.home import open_home
-from duckicelake.cli_pipeline import ConfigOption, HomeOption, WarehouseOption, build_pipeline
+from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
 from duckicelake.commands import backends as background
 from duckicelake.commands.embedded import read_joined, using_stack
-from duckicelake.commands.facts import choose_lake, find_facts, hide_secrets
+from duckicelake.commands.facts import choose_lake, find_facts, name_somebody
+from duckicelake.commands.keys.credential import get_credential
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
@@ -125,18 +126,19 @@ def connect(
     form: Annotated[OutputFormat, typer.Option("--format", help="Text to paste, JSON, or shell exports.")] = OutputFormat.text,
     warehouse: WarehouseOption = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Let the text hold passwords and keys, to be pasted.")] = False,
+    credential_file: CredentialOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Say how to connect: all clients or one, as text to paste, or as JSON or shell exports, which hold secrets."""
-    settings, opened = read_joined({"home": home, "config": config})
+    settings, opened = read_joined({"home": home, "config": config, "credential_file": credential_file})
     facts = find_facts(settings, opened, warehouse)
     if form is OutputFormat.json:
         typer.echo(format_json(facts), nl=False)
     elif form is OutputFormat.env:
         typer.echo(format_environment(facts), nl=False)
     else:
-        shown = facts if show_secrets else hide_secrets(facts)
+        shown = name_somebody(facts, settings, show_secrets=show_secrets)
         typer.echo(format_all(shown) if client is None else format_snippet(shown, client.value), nl=False)
 
 
@@ -169,9 +171,15 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def smoke(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+def smoke(
+    credential_file: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
     """Write a scratch table with DuckDB and read it back through the running server with other clients."""
-    settings, opened = read_joined({"home": home, "config": config})
+    settings, opened = read_joined({"home": home, "config": config, "credential_file": credential_file})
+    get_credential(settings)
     from duckicelake.commands.smoke import smoke as run_smoke  # noqa: PLC0415  PyIceberg takes seconds to import
 
     if not run_smoke(find_facts(settings, opened, warehouse), opened, Console()):
