@@ -1,53 +1,17 @@
 """`check --storage` on real stores: all as it must be, and each thing that is not is named."""
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
-from urllib.parse import parse_qs
 
-import boto3
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN, StoreAccess
+from duckicelake.backends.buckets import ROLE_ARN
 from tests.cli.test_commands import settings_for
 from tests.rest.auth.vended import open_s3
 from tests.support.commands import Done, run
 from tests.support.lakes import FreshLake
+from tests.support.sts import Asked, Given, assume, run_sts
 
-ANSWER = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
-<AccessKeyId>{}</AccessKeyId><SecretAccessKey>{}</SecretAccessKey><SessionToken>{}</SessionToken><Expiration>{}</Expiration>
-</Credentials></AssumeRoleResult></AssumeRoleResponse>"""
-Give = Callable[[dict[str, str]], tuple[str, str, str, str]]
 LATER = "2999-01-01T00:00:00Z"
-
-
-@contextmanager
-def run_sts(give: Give) -> Generator[str]:
-    """A token service that gives what it is told to give."""
-
-    class Service(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = {name: told[0] for name, told in parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode()).items()}
-            body = ANSWER.format(*give(asked)).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as running:
-        thread = Thread(target=running.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{running.server_port}"
-        finally:
-            running.shutdown()
-            thread.join()
 
 
 def check(lake: FreshLake, folder: Path, **more: str) -> Done:
@@ -66,17 +30,6 @@ def list_left(lake: FreshLake) -> list[str]:
     root = open_s3(lake.store.endpoint, (lake.store.access_key_id, lake.store.secret_access_key, None))
     bucket, _, key = lake.iceberg_path.removeprefix("s3://").partition("/")
     return [found["Key"] for found in root.list_objects_v2(Bucket=bucket, Prefix=key).get("Contents", ())]
-
-
-def open_sts(store: StoreAccess) -> Any:
-    """The store's own token service."""
-    return boto3.client(
-        "sts",
-        endpoint_url=store.endpoint,
-        region_name=store.region,
-        aws_access_key_id=store.access_key_id,
-        aws_secret_access_key=store.secret_access_key,
-    )
 
 
 def test_a_store_that_enforces_policies_holds(each_lake: FreshLake, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -121,13 +74,10 @@ def test_keys_that_are_the_roots_fail_everywhere(lake: FreshLake, tmp_path: Path
 
 def test_a_service_that_drops_the_policy_is_found(lake: FreshLake, tmp_path: Path) -> None:
     """Then a session has all that the role has."""
-    sts = open_sts(lake.store)
 
-    def give(asked: dict[str, str]) -> tuple[str, str, str, str]:
+    def give(asked: Asked) -> Given:
         assert "Policy" in asked
-        found = sts.assume_role(RoleArn=asked["RoleArn"], RoleSessionName="proof", DurationSeconds=int(asked["DurationSeconds"]))[
-            "Credentials"
-        ]
+        found = assume(lake.store, asked)
         return found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"], found["Expiration"].isoformat()
 
     with run_sts(give) as endpoint:
