@@ -20,19 +20,24 @@ from tests.support.shared_stack import SharedStack
 ANSWER = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
 <AccessKeyId>{}</AccessKeyId><SecretAccessKey>{}</SecretAccessKey><SessionToken>{}</SessionToken><Expiration>{}</Expiration>
 </Credentials></AssumeRoleResult></AssumeRoleResponse>"""
+REFUSAL = """<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type><Code>{}</Code>
+<Message>Role arn:aws:iam::123456789012:role/lake with the policy that was sent.</Message></Error></ErrorResponse>"""
 Asked = Mapping[str, str]
+"""The form of a request, and its headers in lower case."""
 Given = tuple[str, str, str, str]
 
 
 @contextmanager
-def run_sts(give: Callable[[Asked], Given]) -> Generator[str]:
-    """A token service that gives what it is told to give: id, secret, token, and when they end; returns where it is."""
+def run_sts(give: Callable[[Asked], Given | str]) -> Generator[str]:
+    """A token service that gives what it is told to give: id, secret, token and end, or a code for a refusal; returns where it is."""
 
     class Service(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            body = ANSWER.format(*give({name: told[0] for name, told in form.items()})).encode()
-            self.send_response(200)
+            headers = {name.lower(): told for name, told in self.headers.items()}
+            answer = give(headers | {name: told[0] for name, told in form.items()})
+            body = (REFUSAL.format(answer) if isinstance(answer, str) else ANSWER.format(*answer)).encode()
+            self.send_response(400 if isinstance(answer, str) else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -46,10 +46,11 @@ def add_spark(spark: Spark, guarded: Guarded, principal: str, more: Mapping[str,
     return name
 
 
-def add_trino(trino: Trino, guarded: Guarded, principal: str, more: Mapping[str, str] | None = None) -> str:
-    """Make the catalog known to Trino as `connect` says it; returns its name there."""
-    lines = [line.partition("=") for line in format_trino(facts_of(guarded, principal)).splitlines()]
-    return trino.add({name: text for name, _, text in lines if name != "connector.name"} | dict(more or {}))
+def add_trino(trino: Trino, guarded: Guarded, principal: str | None, own: Mapping[str, str] | None = None) -> str:
+    """Make the catalog known to Trino as `connect` says it; returns its name there. Nobody: who it is, another issuer's settings say."""
+    lines = [line.partition("=") for line in format_trino(facts_of(guarded, principal or "nobody")).splitlines()]
+    account = ("oauth2.credential", "oauth2.server-uri", "oauth2.scope") if principal is None else ()
+    return trino.add({name: text for name, _, text in lines if name != "connector.name" and not name.endswith(account)} | dict(own or {}))
 
 
 @dataclass(slots=True)
