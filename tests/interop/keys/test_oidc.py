@@ -134,8 +134,6 @@ def test_trino_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, 
     """It writes as `etl`; with the token of one who reads it is refused."""
     prefix = "iceberg.rest-catalog.oauth2"
     etl = {f"{prefix}.credential": f"etl:{SECRET}", f"{prefix}.server-uri": issuer.token_url, f"{prefix}.scope": "openid"}
-    # it would exchange the token that it has just got, which few issuers do
-    etl[f"{prefix}.token-exchange-enabled"] = "false"
     token = {f"{prefix}.token": issuer.token("alice", groups=["readers"]), f"{prefix}.token-refresh-enabled": "false"}
     writer, reader = (add_trino(trino, guarded, None, own) for own in (etl, token))
     trino.arrow(f"INSERT INTO {writer}.a.rows VALUES (-1)")

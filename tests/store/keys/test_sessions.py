@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Thread
 
@@ -75,7 +75,7 @@ def test_without_keys_those_of_the_machine_ask(monkeypatch: pytest.MonkeyPatch) 
 
 
 @contextmanager
-def run_proxy(seen: list[str]) -> Iterator[str]:
+def run_proxy(seen: list[str]) -> Generator[str]:
     """A proxy that notes where somebody wants to go, and lets nobody through."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
