@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 
 from duckicelake.backends.home import open_home
-from duckicelake.cli_pipeline import ConfigOption, HomeOption, WarehouseOption, build_pipeline
+from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
 from duckicelake.commands import backends as background
 from duckicelake.commands.embedded import read_joined, using_stack
-from duckicelake.commands.facts import choose_lake, find_facts, hide_secrets
+from duckicelake.commands.facts import choose_lake, find_facts, name_somebody
+from duckicelake.commands.keys.credential import get_credential
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
@@ -125,18 +126,19 @@ def connect(
     form: Annotated[OutputFormat, typer.Option("--format", help="Text to paste, JSON, or shell exports.")] = OutputFormat.text,
     warehouse: WarehouseOption = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Let the text hold passwords and keys, to be pasted.")] = False,
+    credential_file: CredentialOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Say how to connect: all clients or one, as text to paste, or as JSON or shell exports, which hold secrets."""
-    settings, opened = read_joined({"home": home, "config": config})
+    settings, opened = read_joined({"home": home, "config": config, "credential_file": credential_file})
     facts = find_facts(settings, opened, warehouse)
     if form is OutputFormat.json:
         typer.echo(format_json(facts), nl=False)
     elif form is OutputFormat.env:
         typer.echo(format_environment(facts), nl=False)
     else:
-        shown = facts if show_secrets else hide_secrets(facts)
+        shown = name_somebody(facts, settings, show_secrets=show_secrets)
         typer.echo(format_all(shown) if client is None else format_snippet(shown, client.value), nl=False)
 
 
@@ -146,22 +148,38 @@ def check(
         typer.Option("--repair", help="First remove objects that nothing names, and bring back published ones that are gone."),
     ] = False,
     grace: Annotated[int, typer.Option(min=1, help="How many hours objects that nothing names may be a commit's in flight.")] = 72,
+    storage: Annotated[
+        bool, typer.Option("--storage", help="Prove instead that vended keys open one table alone, in a scratch folder of ICEBERG_PATH.")
+    ] = False,
     home: HomeOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Say what is wrong with the lakes, and what to do about it; status 1 when something is."""
+    if storage and repair:
+        raise typer.BadParameter("--storage proves, and --repair changes; ask for one of them.")
     settings, console = read_settings({"home": home, "store": store, "config": config}), Console()
     from duckicelake.commands.check import check_lakes  # noqa: PLC0415  DuckDB and the object store take a second to import
+    from duckicelake.commands.keys.storage import prove_storage  # noqa: PLC0415  so does boto3
 
     with stopping_on_signals(), using_stack(settings, "check", Console(stderr=True).print) as running:
-        if not check_lakes(running, open_home(settings.home), console, timedelta(hours=grace) if repair else None):
-            raise typer.Exit(FAILED)
+        if storage:
+            is_well = prove_storage(running, console)
+        else:
+            is_well = check_lakes(running, open_home(settings.home), console, timedelta(hours=grace) if repair else None)
+    if not is_well:
+        raise typer.Exit(FAILED)
 
 
-def smoke(warehouse: WarehouseOption = None, home: HomeOption = None, config: ConfigOption = None) -> None:
+def smoke(
+    credential_file: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
     """Write a scratch table with DuckDB and read it back through the running server with other clients."""
-    settings, opened = read_joined({"home": home, "config": config})
+    settings, opened = read_joined({"home": home, "config": config, "credential_file": credential_file})
+    get_credential(settings)
     from duckicelake.commands.smoke import smoke as run_smoke  # noqa: PLC0415  PyIceberg takes seconds to import
 
     if not run_smoke(find_facts(settings, opened, warehouse), opened, Console()):

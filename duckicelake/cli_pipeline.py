@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +10,8 @@ from duckicelake.backends.home import Home
 from duckicelake.commands.embedded import read_joined
 from duckicelake.commands.facts import Facts, find_facts
 from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_verify
+from duckicelake.commands.keys.credential import read_credential
+from duckicelake.config import read_settings
 
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
 HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]
@@ -19,7 +21,9 @@ ReportOption = Annotated[Path | None, typer.Option(help="Where to write what was
 MasterOption = Annotated[str, typer.Option(help="Spark's master.")]
 MemoryOption = Annotated[str, typer.Option(help="Memory of Spark's driver.")]
 ConfOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a setting of Spark.")]
-CredentialOption = Annotated[str | None, typer.Option(help="id:secret of an account; the catalog gives the keys to its files.")]
+CredentialOption = Annotated[
+    Path | None, typer.Option(help="File with the id:secret of an account (or DUCKICELAKE_CREDENTIAL); the catalog gives the keys.")
+]
 
 
 def build_pipeline() -> typer.Typer:
@@ -57,13 +61,15 @@ def ingest(
     memory: MemoryOption = "2g",
     conf: ConfOption = None,
     uri: Annotated[str | None, typer.Option(help="Another catalog than the one that runs here.")] = None,
-    credential: CredentialOption = None,
+    credential_file: CredentialOption = None,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
-    raise typer.Exit(start_ingest(locals(), partial(_find_facts, home, config, warehouse)))
+    arguments = {"home": home, "config": config, "credential_file": credential_file}
+    given = locals() | {"credential": partial(_find_credential, arguments)}
+    raise typer.Exit(start_ingest(given, partial(_find_facts, arguments, warehouse)))
 
 
 def verify(
@@ -77,12 +83,14 @@ def verify(
     master: MasterOption = "local[*]",
     memory: MemoryOption = "2g",
     conf: ConfOption = None,
+    credential_file: CredentialOption = None,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Compare tables as Iceberg and as DuckLake, row by row; status 0 the same, 1 not, 2 misuse, 3 could not look."""
-    raise typer.Exit(start_verify(locals(), partial(_find_facts, home, config, warehouse)))
+    arguments = {"home": home, "config": config, "credential_file": credential_file}
+    raise typer.Exit(start_verify(locals(), partial(_find_facts, arguments, warehouse)))
 
 
 def maintain(
@@ -96,15 +104,20 @@ def maintain(
     master: MasterOption = "local[*]",
     memory: MemoryOption = "2g",
     conf: ConfOption = None,
-    credential: CredentialOption = None,
+    credential_file: CredentialOption = None,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Compact, flush, expire and clean up, as policies say; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
-    raise typer.Exit(start_maintain(locals(), partial(_find_facts, home, config, warehouse)))
+    arguments = {"home": home, "config": config, "credential_file": credential_file}
+    raise typer.Exit(start_maintain(locals(), partial(_find_facts, arguments, warehouse)))
 
 
-def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> tuple[Facts, Home]:
-    settings, opened = read_joined({"home": home, "config": config})
+def _find_facts(arguments: dict[str, Any], warehouse: str | None) -> tuple[Facts, Home]:
+    settings, opened = read_joined(arguments)
     return find_facts(settings, opened, warehouse), opened
+
+
+def _find_credential(arguments: dict[str, Any]) -> str | None:
+    return read_credential(read_settings(arguments))

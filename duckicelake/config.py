@@ -159,6 +159,8 @@ class Settings(BaseSettings):
     token_keys: SecretStr | None = None
     token_key_files: tuple[Path, ...] = ()
     oidc_issuers: tuple[IssuerSettings, ...] = ()
+    credential: SecretStr | None = None
+    credential_file: Path | None = None
     token_lifetime_s: int = Field(3600, ge=60, le=86_400)
     requests_per_s: float = Field(0.0, ge=0, le=1e6)
     requests_burst: int = Field(100, ge=1, le=1_000_000)
@@ -190,6 +192,8 @@ class Settings(BaseSettings):
             raise ValueError("oauth_clients are named, and nobody has to be one of them; set require_auth too")
         if self.oidc_issuers and not self.require_auth:
             raise ValueError("oidc_issuers are named, and nobody has to show a token; set require_auth too")
+        if self.credential is not None and self.credential_file is not None:
+            raise ValueError("credential and credential_file both say whose requests a command's are; set one of them")
         if self.requests_per_s and not self.require_auth:
             raise ValueError("requests_per_s is what each principal may ask for, and nobody has to be one; set require_auth too")
         for field in ("name", "issuer"):

@@ -9,10 +9,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from duckicelake.backends.ducklake import LakeAddress, S3Keys, format_attach
 from duckicelake.backends.home import Home, read_json, write_json
 from duckicelake.backends.processes import find_running
+from duckicelake.commands.keys.credential import read_credential
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings, SettingsError
+from duckicelake.store.place import S3_SCHEMES
 
 HIDDEN = "…"
+SOMEBODY = "ID:SECRET"
+"""Where an account has to be named, and none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,21 @@ class Facts:
     s3_region: str
     s3_access_key_id: str | None
     s3_secret_access_key: str | None
+
+    @property
+    def token_uri(self) -> str:
+        """Where accounts get their tokens."""
+        return f"{self.catalog_uri}/v1/oauth/tokens"
+
+    @property
+    def is_on_s3(self) -> bool:
+        """Whether clients that get keys from the catalog get them for S3."""
+        return self.iceberg_path.partition("://")[0] in S3_SCHEMES
+
+    def split_credential(self) -> tuple[str, str]:
+        """Return id and secret of the account."""
+        client_id, _, secret = (self.credential or SOMEBODY).partition(":")
+        return client_id, secret
 
     def find_s3_keys(self) -> S3Keys | None:
         """Return the S3 keys as DuckDB takes them, or None when the lake has none."""
@@ -59,7 +78,7 @@ def find_facts(settings: Settings, home: Home | None, warehouse: str | None) -> 
     if lake.data_path is None or lake.iceberg_path is None:
         with connect_postgres(lake) as conn:
             lake = read_paths(conn, lake)
-    return format_facts(lake, find_catalog_uri(settings, home))
+    return replace(format_facts(lake, find_catalog_uri(settings, home)), credential=read_credential(settings))
 
 
 def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
@@ -103,7 +122,14 @@ def hide_secrets(facts: Facts) -> Facts:
         ducklake_dsn=dsn,
         ducklake_attach=format_attach(LakeAddress(dsn, facts.ducklake_metadata_schema)),
         s3_secret_access_key=None if facts.s3_secret_access_key is None else HIDDEN,
+        credential=None if facts.credential is None else f"{facts.credential.partition(':')[0]}:{HIDDEN}",
     )
+
+
+def name_somebody(facts: Facts, settings: Settings, *, show_secrets: bool) -> Facts:
+    """Return the facts as text shows them: secrets only when asked for, and a place for the account where one is needed."""
+    shown = facts if show_secrets else hide_secrets(facts)
+    return replace(shown, credential=SOMEBODY) if settings.require_auth and facts.credential is None else shown
 
 
 def find_catalog_uri(settings: Settings, home: Home | None) -> str:

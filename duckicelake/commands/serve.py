@@ -13,7 +13,7 @@ from duckicelake.backends.ports import check_free
 from duckicelake.backends.stack import Report, start_stack
 from duckicelake.commands.backends import PURPOSE as BACKENDS_PURPOSE
 from duckicelake.commands.embedded import is_embedded, join_home, plan_stack
-from duckicelake.commands.facts import forget_server, format_catalog_uri, format_facts, hide_secrets, remember_server
+from duckicelake.commands.facts import forget_server, format_catalog_uri, format_facts, name_somebody, remember_server
 from duckicelake.commands.http import serve_http
 from duckicelake.commands.logs import configure_logging
 from duckicelake.commands.prepare import prepare_lake
@@ -69,7 +69,6 @@ def join_token_key(settings: Settings, home: Home) -> Settings:
 def _announce(settings: Settings, home: Home, lakes: list[LakeSettings], console: Console) -> None:
     uri = format_catalog_uri(settings)
     remember_server(home, uri)
-    facts = [format_facts(lake, uri) for lake in lakes]
     # What is no terminal is a log.
-    shown = facts if console.is_terminal else [hide_secrets(each) for each in facts]
+    shown = [name_somebody(format_facts(lake, uri), settings, show_secrets=console.is_terminal) for lake in lakes]
     console.print(format_welcome(shown), highlight=False, markup=False, soft_wrap=True)

@@ -11,9 +11,10 @@ from pyiceberg.catalog import load_catalog
 from rich.console import Console
 from rich.table import Table
 
-from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb, quote
+from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
+from duckicelake.commands.snippets import list_duckdb, list_pyiceberg
 
 EXTENSIONS = ("httpfs", "postgres_scanner", "ducklake", "avro", "iceberg")
 TABLE = "trips"
@@ -75,24 +76,15 @@ def _ask(reader: str, read: Callable[[], Rows]) -> Answer:
 
 
 def _read_pyiceberg(facts: Facts, conn: DuckDBPyConnection, namespace: str) -> Rows:
-    properties = {
-        "type": "rest",
-        "uri": facts.catalog_uri,
-        "warehouse": facts.warehouse,
-        "s3.endpoint": facts.s3_endpoint,
-        "s3.region": facts.s3_region,
-        "s3.access-key-id": facts.s3_access_key_id,
-        "s3.secret-access-key": facts.s3_secret_access_key,
-    }
-    catalog = load_catalog("smoke", **{name: value for name, value in properties.items() if value is not None})
+    catalog = load_catalog("smoke", **list_pyiceberg(facts))
     found = catalog.load_table((namespace, TABLE)).scan().to_arrow()
     conn.register("found_by_pyiceberg", found)
     return conn.execute(QUERY.format("found_by_pyiceberg")).fetchall()
 
 
 def _read_duckdb_iceberg(facts: Facts, conn: DuckDBPyConnection, namespace: str) -> Rows:
-    options = f"TYPE iceberg, ENDPOINT {quote(facts.catalog_uri)}, AUTHORIZATION_TYPE 'none', ACCESS_DELEGATION_MODE 'none'"
-    conn.execute(f"ATTACH {quote(facts.warehouse)} AS over_rest ({options})")
+    for statement in list_duckdb(facts, "over_rest"):
+        conn.execute(statement)
     try:
         return conn.execute(QUERY.format(f"over_rest.{namespace}.{TABLE}")).fetchall()
     finally:

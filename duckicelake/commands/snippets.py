@@ -55,10 +55,17 @@ def format_welcome(lakes: Sequence[Facts]) -> str:
     return "\n".join(lines)
 
 
+def list_pyiceberg(facts: Facts) -> dict[str, str]:
+    """Return the properties of PyIceberg's catalog; with an account it gets its keys with each table."""
+    properties = {"type": "rest", "uri": facts.catalog_uri, "warehouse": facts.warehouse}
+    if facts.credential is not None:
+        return properties | {"credential": facts.credential, "oauth2-server-uri": facts.token_uri}
+    return properties | _list_s3(facts)
+
+
 def format_pyiceberg(facts: Facts) -> str:
     """Return Python that opens the catalog with PyIceberg."""
-    properties = {"type": "rest", "uri": facts.catalog_uri, "warehouse": facts.warehouse} | _list_s3(facts)
-    arguments = ",\n    ".join(f"{name!r}: {fact!r}" for name, fact in properties.items())
+    arguments = ",\n    ".join(f"{name!r}: {fact!r}" for name, fact in list_pyiceberg(facts).items())
     return (
         "from pyiceberg.catalog import load_catalog\n"
         f"catalog = load_catalog({facts.warehouse!r}, **{{\n    {arguments},\n}})\n"
@@ -76,12 +83,27 @@ def format_spark(facts: Facts) -> str:
         f"{name}.uri": facts.catalog_uri,
         f"{name}.warehouse": facts.warehouse,
     }
-    if facts.s3_access_key_id is not None:
+    if facts.credential is not None:
+        properties |= {f"{name}.{key}": fact for key, fact in _list_spark_account(facts, facts.credential).items()}
+    elif facts.s3_access_key_id is not None:
         properties[f"{name}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
         properties |= {f"{name}.{key}": fact for key, fact in _list_s3(facts, region="client.region").items()}
         properties[f"{name}.s3.path-style-access"] = "true"
     lines = [f"spark-sql --packages {SPARK_PACKAGES}"] + [f"--conf {shlex.quote(f'{key}={fact}')}" for key, fact in properties.items()]
     return " \\\n  ".join(lines) + "\n"
+
+
+def _list_spark_account(facts: Facts, credential: str) -> dict[str, str]:
+    """What Spark shows, and how it asks for keys; it has none of its own."""
+    properties = {
+        "rest.auth.type": "oauth2",
+        "credential": credential,
+        "oauth2-server-uri": facts.token_uri,
+        "scope": "catalog",
+        "header.X-Iceberg-Access-Delegation": "vended-credentials,remote-signing",
+    }
+    on_s3 = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "client.region": facts.s3_region}
+    return properties | (on_s3 if facts.is_on_s3 else {})
 
 
 def format_trino(facts: Facts) -> str:
@@ -96,30 +118,41 @@ def format_trino(facts: Facts) -> str:
         # Trino does not ask for gc.enabled, and knows no file that DuckLake's rows alone name.
         "iceberg.remove-orphan-files.min-retention": "36500d",
     }
-    if facts.s3_access_key_id is not None:
-        properties |= {"fs.native-s3.enabled": "true", "s3.path-style-access": "true"}
-        properties |= {
-            key: fact
-            for key, fact in {
-                "s3.endpoint": facts.s3_endpoint,
-                "s3.region": facts.s3_region,
-                "s3.aws-access-key": facts.s3_access_key_id,
-                "s3.aws-secret-key": facts.s3_secret_access_key,
-            }.items()
-            if fact is not None
+    keys: dict[str, str | None] = {"s3.aws-access-key": facts.s3_access_key_id, "s3.aws-secret-key": facts.s3_secret_access_key}
+    if facts.credential is not None:
+        keys = {
+            "iceberg.rest-catalog.security": "OAUTH2",
+            "iceberg.rest-catalog.oauth2.credential": facts.credential,
+            "iceberg.rest-catalog.oauth2.server-uri": facts.token_uri,
+            "iceberg.rest-catalog.oauth2.scope": "catalog",
+            "iceberg.rest-catalog.vended-credentials-enabled": str(facts.is_on_s3).lower(),
         }
+    if facts.s3_access_key_id is not None or (facts.credential is not None and facts.is_on_s3):
+        properties |= {"fs.native-s3.enabled": "true", "s3.path-style-access": "true"}
+        keys |= {"s3.endpoint": facts.s3_endpoint, "s3.region": facts.s3_region}
+    properties |= {key: fact for key, fact in keys.items() if fact is not None}
     return "".join(f"{key}={fact}\n" for key, fact in properties.items())
+
+
+def list_duckdb(facts: Facts, name: str) -> list[str]:
+    """Return the statements that attach the catalog in DuckDB by that name; with an account it gets its keys with each table."""
+    if facts.credential is None:
+        options = "AUTHORIZATION_TYPE 'none', ACCESS_DELEGATION_MODE 'none'"
+        secret = list[str]()
+    else:
+        client_id, client_secret = facts.split_credential()
+        shown = f"CLIENT_ID {quote(client_id)}, CLIENT_SECRET {quote(client_secret)}, OAUTH2_SERVER_URI {quote(facts.token_uri)}"
+        secret, options = [f"CREATE OR REPLACE SECRET {name} (TYPE iceberg, {shown})"], f"SECRET {name}"
+    # without a default schema DuckDB takes `main` for its own
+    endpoint = f"TYPE iceberg, ENDPOINT {quote(facts.catalog_uri)}, {options}, DEFAULT_SCHEMA 'main'"
+    return [*secret, f"ATTACH {quote(facts.warehouse)} AS {name} ({endpoint})"]
 
 
 def format_duckdb(facts: Facts) -> str:
     """Return SQL that attaches the catalog through DuckDB's iceberg extension, which reads it as Iceberg."""
-    attach = (
-        f"ATTACH {quote(facts.warehouse)} AS iceberg_{_identifier(facts.warehouse)} "
-        # without a default schema DuckDB takes `main` for its own
-        f"(TYPE iceberg, ENDPOINT {quote(facts.catalog_uri)}, AUTHORIZATION_TYPE 'none', ACCESS_DELEGATION_MODE 'none', "
-        "DEFAULT_SCHEMA 'main');\n"
-    )
-    return "INSTALL httpfs; LOAD httpfs; INSTALL avro; LOAD avro; INSTALL iceberg; LOAD iceberg;\n" + _secret(facts) + attach
+    keys = _secret(facts) if facts.credential is None else ""
+    statements = "".join(f"{statement};\n" for statement in list_duckdb(facts, f"iceberg_{_identifier(facts.warehouse)}"))
+    return "INSTALL httpfs; LOAD httpfs; INSTALL avro; LOAD avro; INSTALL iceberg; LOAD iceberg;\n" + keys + statements
 
 
 def format_ducklake(facts: Facts) -> str:

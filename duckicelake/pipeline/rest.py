@@ -140,7 +140,7 @@ def open_rest(catalog: RestCatalog) -> Rest:
 
 
 def _fetch_token(base: str, credential: str) -> str:
-    client_id, _, secret = credential.rpartition(":")
+    client_id, _, secret = credential.partition(":")
     form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret, "scope": "catalog"}
     request = urllib.request.Request(f"{base}/oauth/tokens", urllib.parse.urlencode(form).encode(), method="POST")
     return _send(request)["access_token"]

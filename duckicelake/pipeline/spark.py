@@ -59,8 +59,8 @@ class RestCatalog:
     s3_endpoint: str | None = None
     s3_region: str | None = None
     s3_access_key_id: str | None = None
-    s3_secret_access_key: str | None = None
-    credential: str | None = None
+    s3_secret_access_key: str | None = field(default=None, repr=False)
+    credential: str | None = field(default=None, repr=False)
 
 
 @contextlib.contextmanager
@@ -107,7 +107,8 @@ def _catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
         "credential": catalog.credential,
     }
     if catalog.credential is not None:
-        settings |= {"scope": "catalog", "header.X-Iceberg-Access-Delegation": "vended-credentials"}
+        settings |= {"rest.auth.type": "oauth2", "oauth2-server-uri": f"{catalog.uri.rstrip('/')}/v1/oauth/tokens", "scope": "catalog"}
+        settings["header.X-Iceberg-Access-Delegation"] = "vended-credentials,remote-signing"
     elif catalog.s3_endpoint is None:
         settings["io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"
     return {key: setting for key, setting in settings.items() if setting is not None}

@@ -245,3 +245,10 @@ def test_every_setting_has_a_name_for_the_environment() -> None:
     """`lakes` is called so everywhere."""
     assert "lakes" in list_setting_names()
     assert len(list_setting_names()) == len(Settings.model_fields)
+
+
+def test_a_credential_has_one_source() -> None:
+    """Two could name two accounts; the message shows neither."""
+    with pytest.raises(SettingsError, match="set one of them") as refused:
+        read_settings({"credential": "me:hunter2", "credential_file": Path("me")})
+    assert "hunter2" not in refused.value.message

@@ -1,13 +1,13 @@
 """`duckicelake pipeline …`: one Spark session, one job, its progress on the terminal and its report in a file."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from duckicelake.commands.jobs.session import Machine, find_catalog, opening_desk, read_machine
+from duckicelake.commands.jobs.session import CATALOG, Machine, opening_desk, read_machine, to_catalog
 from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, write_report
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, ingest
@@ -28,7 +28,7 @@ class IngestCall:
     report: Path | None
     uri: str | None
     warehouse: str | None
-    credential: str | None
+    credential: Callable[[], str | None]
 
 
 def read_call(given: Mapping[str, Any]) -> IngestCall:
@@ -41,6 +41,13 @@ def read_call(given: Mapping[str, Any]) -> IngestCall:
     return IngestCall(options, read_machine(given), **{name: given[name] for name in names})
 
 
+def find_catalog(call: IngestCall, find: Find) -> RestCatalog:
+    """Return the catalog named, else the one that the settings and the server that runs here tell of."""
+    if call.uri is None:
+        return to_catalog(find()[0])
+    return RestCatalog(call.uri, call.warehouse or CATALOG, credential=call.credential())
+
+
 def run_ingest(catalog: RestCatalog, call: IngestCall, console: Console) -> Report:
     """Run the job; what it is about to do is on the terminal."""
     with opening_desk(call.machine, catalog, console) as desk:
@@ -51,7 +58,7 @@ def report_ingest(call: IngestCall, find: Find) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
     console, options = Console(), call.options
     try:
-        catalog = find_catalog(lambda: find()[0], call.uri, call.warehouse, call.credential)
+        catalog = find_catalog(call, find)
         done = run_ingest(catalog, call, Console(stderr=True))
     except (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES) as error:
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed

@@ -18,7 +18,7 @@ from rich.text import Text
 from duckicelake.backends.home import Home
 from duckicelake.commands.check import remove_orphans, repair_lake
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.session import CATALOG, Machine, find_catalog, open_duckdb, opening_spark, read_machine, telling
+from duckicelake.commands.jobs.session import CATALOG, Machine, open_duckdb, opening_spark, read_machine, telling, to_catalog
 from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
 from duckicelake.commands.prepare import connect_postgres
 from duckicelake.commands.signals import stopping_on_signals
@@ -41,7 +41,6 @@ class MaintainCall:
     machine: Machine
     dry_run: bool
     report: Path | None
-    credential: str | None
 
 
 def read_call(given: Mapping[str, Any]) -> MaintainCall:
@@ -49,8 +48,7 @@ def read_call(given: Mapping[str, Any]) -> MaintainCall:
 
     Raises: BadRequest: they contradict each other, or one cannot be read
     """
-    names = ("dry_run", "report", "credential")
-    return MaintainCall(read_options(given["tables"], given), read_machine(given), **{name: given[name] for name in names})
+    return MaintainCall(read_options(given["tables"], given), read_machine(given), given["dry_run"], given["report"])
 
 
 def report_maintain(call: MaintainCall, find: Find) -> int:
@@ -90,7 +88,7 @@ def run_maintain(facts: Facts, home: Home, call: MaintainCall, console: Console)
 
 def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress) -> MaintainDesk:
     """Return what the job works with; Spark is started when it is needed."""
-    catalog = find_catalog(lambda: facts, None, None, call.credential)
+    catalog = to_catalog(facts)
     lake = find_lake(facts)
     return MaintainDesk(
         connect=lambda: open_rest(catalog),

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,15 +38,12 @@ def read_machine(given: Mapping[str, Any]) -> Machine:
     return Machine(given["master"], given["memory"], read_pairs(given["conf"]))
 
 
-def find_catalog(find_facts: Callable[[], Facts], uri: str | None, warehouse: str | None, credential: str | None) -> RestCatalog:
-    """Return the catalog named, else the one that the settings and the server that runs here tell of."""
-    if uri is not None:
-        return RestCatalog(uri, warehouse or CATALOG, credential=credential)
-    facts = find_facts()
-    if credential is not None:
-        return RestCatalog(facts.catalog_uri, facts.warehouse, facts.s3_endpoint, facts.s3_region, credential=credential)
-    keys = facts.s3_access_key_id, facts.s3_secret_access_key
-    return RestCatalog(facts.catalog_uri, facts.warehouse, facts.s3_endpoint, facts.s3_region, *keys)
+def to_catalog(facts: Facts) -> RestCatalog:
+    """Return the catalog that the facts tell of: as their account, which gets keys with tables, else with the store's own keys."""
+    place = facts.catalog_uri, facts.warehouse, facts.s3_endpoint, facts.s3_region
+    if facts.credential is not None:
+        return RestCatalog(*place, credential=facts.credential)
+    return RestCatalog(*place, facts.s3_access_key_id, facts.s3_secret_access_key)
 
 
 def open_duckdb(facts: Facts, home: Home, *, read_only: bool) -> DuckDBPyConnection:

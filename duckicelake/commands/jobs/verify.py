@@ -10,7 +10,7 @@ from rich.console import Console
 
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.session import Machine, find_catalog, open_duckdb, opening_desk, read_machine
+from duckicelake.commands.jobs.session import Machine, open_duckdb, opening_desk, read_machine, to_catalog
 from duckicelake.commands.jobs.start import UNKNOWN, Find, complain, write_report
 from duckicelake.errors import CatalogError
 from duckicelake.pipeline.verify.job import VerifyDesk, verify
@@ -56,7 +56,7 @@ def report_verify(call: VerifyCall, find: Find) -> int:
 
 def run_verify(facts: Facts, home: Home, call: VerifyCall, console: Console) -> VerifyReport:
     """Run the job; what it is about to look at is on the terminal."""
-    catalog = find_catalog(lambda: facts, None, None, None)
+    catalog = to_catalog(facts)
     open_lake = partial(open_duckdb, facts, home, read_only=True)
     with opening_desk(call.machine, catalog, console) as desk:
         return verify(VerifyDesk(desk, open_lake, facts.ducklake_metadata_schema), call.options, dry_run=call.dry_run)

@@ -31,7 +31,7 @@ class Signer:
 
         Raises: NotServed: the store would take a signed request with more than was signed. ServiceUnavailable: it does not answer
         """
-        self._check_strict(ask.spellings[0].split("/")[2])
+        self.check_strict(ask.spellings[0].split("/")[2])
         keys = self._find_keys()
         wire = ask.wire if keys.session_token is None else _with_token(ask.wire, keys.session_token)
         query = f"?{wire.encoded_query}" if wire.query else ""
@@ -40,7 +40,7 @@ class Signer:
         headers = {name: value for name, value in signed.items() if name not in ask.sent}
         return f"{ask.scheme}://{wire.host}{wire.encoded_path}{query}", headers
 
-    def _check_strict(self, bucket: str) -> None:
+    def check_strict(self, bucket: str) -> None:
         """Raise NotServed for a store that obeys headers nobody signed: a signed PUT would copy whatever its client likes.
 
         AWS does not. Others are asked once, whether a list is refused for the sake of such a header.

@@ -1,7 +1,8 @@
-"""Stock clients whose tokens come from an OIDC server: PyIceberg and Spark, with no other keys."""
+"""Stock clients whose tokens come from an OIDC server: PyIceberg, Spark, DuckDB and Trino, with no other keys."""
 
 from collections.abc import Generator
 
+import duckdb
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -9,13 +10,17 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, UnauthorizedError
 
 from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.backends.ducklake import connect_duckdb
+from tests.interop.keys.accounts import add_trino
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
 from tests.rest.serving import WAREHOUSE
 from tests.support.lakes import FreshLake
 from tests.support.oidc.provider import SECRET
 from tests.support.oidc.running import Issuing, issuing
+from tests.support.shared_stack import EXTENSIONS
 from tests.support.spark import Spark
+from tests.support.trino.server import Trino, TrinoRefused
 
 ROWS = ("a", "rows")
 
@@ -102,3 +107,39 @@ def test_spark_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, 
     assert spark.arrow(f"SELECT count(*) AS c FROM {alice}.a.rows").to_pylist() == [{"c": 50_001}]
     with pytest.raises(Py4JJavaError, match="'acme:alice' has no right"):
         spark.session.sql(f"CREATE TABLE {alice}.a.mine (i BIGINT)")
+
+
+@pytest.mark.parametrize("way", ["token", "credential"])
+def test_duckdb_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, issuer: Issuing, way: str) -> None:
+    """It writes as `etl`; with the token of one who reads it is refused."""
+    conn = connect_duckdb(guarded.lake.extension_folder, EXTENSIONS)
+    guarded.lake.opened.callback(conn.close)
+    told = f"TOKEN '{issuer.token('alice', groups=['readers'])}'"
+    if way == "credential":
+        told = f"CLIENT_ID 'etl', CLIENT_SECRET '{SECRET}', OAUTH2_SERVER_URI '{issuer.token_url}', OAUTH2_SCOPE 'openid'"
+    conn.execute(f"CREATE SECRET theirs (TYPE iceberg, {told})")
+    conn.execute(f"ATTACH '{WAREHOUSE}' AS ice (TYPE iceberg, ENDPOINT '{guarded.server.uri}', SECRET theirs, DEFAULT_SCHEMA 'a')")
+    assert conn.execute("SELECT count(*) FROM ice.a.rows").fetchone() == (50_000,)
+    if way == "credential":
+        conn.execute("INSERT INTO ice.a.rows VALUES (-1)")
+        assert guarded.lake.duckdb().execute("SELECT count(*) FROM lake.a.rows").fetchone() == (50_001,)
+    else:
+        with pytest.raises(duckdb.Error, match="'acme:alice' has no right"):
+            conn.execute("CREATE TABLE ice.a.mine (i BIGINT)")
+
+
+@pytest.mark.whole
+@pytest.mark.xdist_group("trino")
+def test_trino_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, issuer: Issuing, trino: Trino) -> None:
+    """It writes as `etl`; with the token of one who reads it is refused."""
+    prefix = "iceberg.rest-catalog.oauth2"
+    etl = {f"{prefix}.credential": f"etl:{SECRET}", f"{prefix}.server-uri": issuer.token_url, f"{prefix}.scope": "openid"}
+    token = {f"{prefix}.token": issuer.token("alice", groups=["readers"]), f"{prefix}.token-refresh-enabled": "false"}
+    writer, reader = (add_trino(trino, guarded, None, own) for own in (etl, token))
+    trino.arrow(f"INSERT INTO {writer}.a.rows VALUES (-1)")
+    assert trino.arrow(f"SELECT count(*) AS c FROM {reader}.a.rows").to_pylist() == [{"c": 50_001}]
+    with pytest.raises(TrinoRefused) as refused:
+        trino.arrow(f"CREATE TABLE {reader}.a.mine (i bigint)")
+    assert any("'acme:alice' has no right" in cause for cause in refused.value.causes)
+    for name in (writer, reader):
+        trino.arrow(f"DROP CATALOG {name}")

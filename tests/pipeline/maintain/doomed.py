@@ -35,7 +35,7 @@ def main(doom: Doom) -> None:
     """Run the job with every age as low as it goes."""
     secret = {name: SecretStr(doom.lake[name]) for name in ("postgres_dsn", "s3_secret_access_key")}
     lake = LakeSettings.model_validate(doom.lake | secret)
-    call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE)), Machine("local[2]", "1g"), dry_run=False, report=None, credential=None)
+    call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE)), Machine("local[2]", "1g"), dry_run=False, report=None)
     facts = format_facts(lake, doom.uri)
     # A killed process removes nothing: its scratch folder goes with the test's.
     tempfile.tempdir = doom.home

@@ -375,3 +375,16 @@ def test_a_folder_on_disk_is_not_signed_for(local_lake: FreshLake) -> None:
 def test_the_older_path_is_refused_by_name(field: Field) -> None:
     """It names no table."""
     assert field.guarded.ask("admin", "POST", "/v1/aws/s3/sign", {}).error == (501, "UnsupportedOperationException")
+
+
+@pytest.mark.whole
+@pytest.mark.xdist_group("minio")
+def test_minio_gets_no_signed_requests(minio_stack: SharedStack) -> None:
+    """A signed PUT would copy any object there; the answer says so, and loads go on."""
+    with make_lake(minio_stack) as lake, guard(lake) as guarded:
+        client = sign_as(guarded, "writer", "namespaces/a/tables/t")
+        assert guarded.get("writer", client.table, **ASKS_SIGNING).status == 200
+        location = split(guarded.get("writer", client.table).json["metadata"]["location"])[1]
+        answer = client.ask("PUT", to_path(f"{location}/data/x"))
+        assert answer.error == (501, "UnsupportedOperationException")
+        assert "obeys headers that are not signed" in answer.json["error"]["message"]

@@ -1,5 +1,6 @@
 """Keys with a table: who gets which, for what, until when."""
 
+import time
 from collections.abc import Generator
 from typing import Any
 
@@ -11,6 +12,8 @@ from tests.rest.auth.test_permissions import TABLE
 from tests.rest.auth.vended import DELEGATION, is_refused, load_with_keys, open_root, open_vended, split
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.shared_stack import SharedStack
+from tests.support.sts import assume_until, run_sts
+from tests.support.waiting import wait_for
 
 PATH = "namespaces/a/tables/t"
 KEYS = {"s3.access-key-id", "s3.secret-access-key", "s3.session-token", "s3.session-token-expires-at-ms"}
@@ -19,9 +22,9 @@ PLACES = {"s3.region", "client.region", "s3.endpoint", "s3.path-style-access"}
 
 
 @pytest.fixture(scope="module")
-def vending(stack: SharedStack) -> Generator[Guarded]:
-    """A guarded server that vends keys, for tests that leave its tables as they are."""
-    with make_lake(stack) as lake, guard(lake, sts_role_arn=ROLE_ARN) as running:
+def vending(each_stack: SharedStack) -> Generator[Guarded]:
+    """A guarded server that vends keys of each kind of store, for tests that leave its tables as they are."""
+    with make_lake(each_stack) as lake, guard(lake, sts_role_arn=ROLE_ARN) as running:
         lake.duckdb().execute("CREATE TABLE a.big AS SELECT range AS i FROM range(100000)")
         yield running
 
@@ -181,3 +184,21 @@ def test_without_a_token_service_loads_without_keys_go_on(lake: FreshLake) -> No
         assert guarded.get("reader", f"{PATH}/credentials").status == 503
         assert "storage-credentials" not in make(guarded, "writer", name="kept")
         assert guarded.get("writer", "namespaces/a/tables/kept").status == 200
+
+
+def test_keys_end(stack: SharedStack, lake: FreshLake) -> None:
+    """What was opened with a key is closed when its time is over; whoever asks then gets another."""
+    ends_s = [int(time.time()) + 3, int(time.time()) + 600]
+    with (
+        run_sts(lambda asked: assume_until(stack, asked, ends_s.pop(0))) as sts,
+        guard(lake, sts_role_arn=ROLE_ARN, sts_endpoint=sts) as guarded,
+    ):
+        first = load_with_keys(guarded, "reader", PATH)
+        bucket, key = split(first.metadata["location"])
+
+        def is_over() -> bool:
+            return is_refused(first.s3.list_objects_v2, Bucket=bucket, Prefix=f"{key}/")
+
+        wait_for(is_over, "the end of the key")
+        assert time.time() >= int(first.config["s3.session-token-expires-at-ms"]) / 1000
+        assert load_with_keys(guarded, "reader", PATH).s3.list_objects_v2(Bucket=bucket, Prefix=f"{key}/")["KeyCount"] > 0

@@ -13,6 +13,7 @@ from duckicelake.store.keys.asks import Ask, Told, parse_ask
 from duckicelake.store.keys.signer import Signer
 from duckicelake.store.s3 import StoreSettings
 from tests.support.lakes import FreshLake
+from tests.support.shared_stack import SharedStack
 
 AWS = StoreSettings(None, "eu-central-1", "id", "secret")
 
@@ -61,6 +62,16 @@ def test_the_embedded_store_holds_to_what_is_signed(lake: FreshLake) -> None:
     assert uri == f"{store.endpoint}/lake/ab"
     assert set(headers) == {"authorization", "x-amz-date", "x-amz-content-sha256", "x-forwarded-host", "x-forwarded-prefix"}
     assert store.secret_access_key not in str(headers)
+
+
+@pytest.mark.whole
+@pytest.mark.xdist_group("minio")
+def test_minio_gets_no_signature(minio_stack: SharedStack) -> None:
+    """It obeys headers outside the signature: asked itself, not believed."""
+    access = minio_stack.store
+    store = StoreSettings(access.endpoint, access.region, access.access_key_id, access.secret_access_key)
+    with pytest.raises(NotServed, match="obeys headers that are not signed"):
+        Signer(store).sign(ask(store, f"{store.endpoint}/lake/x"))
 
 
 def test_a_store_that_is_away_or_knows_no_such_keys_is_named(lake: FreshLake) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,11 @@ JAVA_OPTIONS = (
 
 
 class TrinoRefused(AssertionError):
-    """Trino did not answer a query; the message has its name for the reason."""
+    """Trino did not answer a query; the message has its name for the reason. `causes` are in its answer, and not in what it shows first."""
+
+    def __init__(self, message: str, causes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.causes = tuple(causes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,17 @@ class Trino:
             try:
                 rows = cursor.execute(sql).fetchall()
             except TrinoQueryError as error:
-                raise TrinoRefused(f"{error.error_name}: {error.message}") from None
+                raise TrinoRefused(f"{error.error_name}: {error.message}", list_causes(error)) from None
             return to_arrow([(column[0], column[1]) for column in cursor.description or []], rows)
+
+
+def list_causes(error: TrinoQueryError) -> list[str]:
+    """What Trino says of a failure and of what that came from."""
+    found, failure = list[str](), error.failure_info
+    while failure:
+        found.append(str(failure.get("message")))
+        failure = failure.get("cause")
+    return found
 
 
 def cache_folder() -> Path:

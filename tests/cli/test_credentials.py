@@ -1,0 +1,105 @@
+"""Commands as an account: its secret comes from the environment or a file, and is on no screen by accident."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duckicelake.backends.buckets import ROLE_ARN
+from tests.cli.test_commands import settings_for
+from tests.rest.auth.principals import Guarded, guard, secret_of
+from tests.support.commands import Done, run
+from tests.support.lakes import FreshLake
+
+SECRET = secret_of("admin")
+
+
+@pytest.fixture
+def guarded(lake: FreshLake) -> Iterator[Guarded]:
+    """A server that wants a token, and vends keys."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as running:
+        yield running
+
+
+def call(guarded: Guarded, folder: Path, *arguments: str, **more: str) -> Done:
+    """Run a command with the server's settings."""
+    settings = settings_for(guarded.lake, require_auth="true", port=str(guarded.server.port), **more)
+    return run(folder, *arguments, "--home", str(folder / "home"), settings=settings)
+
+
+def write_credential(folder: Path, principal: str = "admin") -> str:
+    """A file with a principal's id and secret; returns its path."""
+    (folder / "me").write_text(f"{principal}:{secret_of(principal)}\n")
+    return str(folder / "me")
+
+
+@pytest.mark.parametrize("source", ["environment", "file"])
+def test_smoke_reads_as_an_account(guarded: Guarded, tmp_path: Path, source: str) -> None:
+    """Both readers have an id and a secret, and no keys but those that the catalog gives them."""
+    if source == "file":
+        done = call(guarded, tmp_path, "smoke", "--credential-file", write_credential(tmp_path))
+    else:
+        done = call(guarded, tmp_path, "smoke", credential=f"admin:{SECRET}")
+    assert (done.status, done.out.count("same rows")) == (0, 2), done.out + done.err
+    assert SECRET not in done.out + done.err
+
+
+def test_smoke_says_what_it_lacks(guarded: Guarded, tmp_path: Path) -> None:
+    """Where the server asks for accounts; a wrong secret, and an account that may not read, are the readers' failures."""
+    done = call(guarded, tmp_path, "smoke")
+    assert (done.status, "DUCKICELAKE_CREDENTIAL" in done.err) == (1, True)
+    for credential in ("admin:hunter2", f"reader:{secret_of('reader')}"):
+        done = call(guarded, tmp_path, "smoke", credential=credential)
+        assert (done.status, done.out.count("same rows")) == (1, 0)
+        assert credential.partition(":")[2] not in done.out + done.err
+
+
+@pytest.mark.parametrize("text", ["", "me", "me:", ":hunter2", "me:hun\nter2"])
+def test_what_is_no_credential_is_refused(guarded: Guarded, tmp_path: Path, text: str) -> None:
+    """Without showing it."""
+    (tmp_path / "me").write_text(text)
+    done = call(guarded, tmp_path, "connect", "--credential-file", str(tmp_path / "me"))
+    assert (done.status, f"{tmp_path}/me is no id:secret" in done.err) == (1, True)
+    assert "hun" not in done.out + done.err
+    missing = call(guarded, tmp_path, "connect", "--credential-file", "nowhere")
+    assert (missing.status, "nowhere cannot be read" in missing.err) == (1, True)
+
+
+def test_the_text_hides_the_accounts_secret(guarded: Guarded, tmp_path: Path) -> None:
+    """Unless it is asked for; machines get it always. No text of Iceberg's clients has the store's own keys."""
+    path = write_credential(tmp_path)
+    for client in ("pyiceberg", "spark", "trino", "duckdb"):
+        hidden = call(guarded, tmp_path, "connect", "--client", client, "--credential-file", path).out
+        shown = call(guarded, tmp_path, "connect", "--client", client, "--show-secrets", "--credential-file", path).out
+        assert SECRET not in hidden
+        assert SECRET in shown
+        assert "admin" in hidden
+        assert guarded.lake.store.access_key_id not in shown
+    facts = json.loads(call(guarded, tmp_path, "connect", "--format", "json", "--credential-file", path).out)
+    assert facts["credential"] == f"admin:{SECRET}"
+    exports = call(guarded, tmp_path, "connect", "--format", "env", credential=f"admin:{SECRET}").out
+    assert f"export LAKE_CREDENTIAL=admin:{SECRET}\n" in exports
+
+
+def test_an_unknown_account_has_its_place_in_the_text(guarded: Guarded, tmp_path: Path) -> None:
+    """Who asks without one sees where it belongs; machines see that there is none."""
+    text = call(guarded, tmp_path, "connect", "--show-secrets").out
+    assert text.count("ID:SECRET") == 3
+    assert "CLIENT_ID 'ID', CLIENT_SECRET 'SECRET'" in text
+    assert json.loads(call(guarded, tmp_path, "connect", "--format", "json").out)["credential"] is None
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_jobs_write_as_an_account(guarded: Guarded, tmp_path: Path) -> None:
+    """`ingest` with a file, `verify` with the environment."""
+    (tmp_path / "trips.csv").write_text("id,fare\n1,2.5\n2,3.5\n")
+    path = write_credential(tmp_path, "owner")
+    done = call(guarded, tmp_path, "pipeline", "ingest", "trips.csv", "a.trips", "--credential-file", path)
+    assert done.status == 0, done.err
+    assert guarded.lake.duckdb().execute("SELECT count(*) FROM lake.a.trips").fetchone() == (2,)
+    record = guarded.lake.psycopg().execute("SELECT DISTINCT principal FROM iceberg_audit WHERE outcome = 'done'").fetchall()
+    assert record == [("owner",)]
+    same = call(guarded, tmp_path, "pipeline", "verify", "a.trips", credential=f"reader:{secret_of('reader')}")
+    assert same.status == 0, same.out + same.err
