@@ -4,7 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
 from duckicelake.backends.ducklake import LakeAddress, create_lake
@@ -12,10 +15,11 @@ from duckicelake.backends.home import open_home
 from duckicelake.commands.check import find_problems
 from duckicelake.commands.prepare import abandon_lake, find_path_beside, prepare_lake
 from duckicelake.config import LakeSettings, SettingsError
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, Forbidden
 from tests.rest.serving import make_settings, serve
 from tests.support.keys import format_s3_keys
 from tests.support.lakes import FreshLake
+from tests.support.shared_stack import SharedStack
 
 Adopt = Callable[..., LakeSettings]
 
@@ -160,3 +164,37 @@ def test_check_tells_of_names_and_times_that_iceberg_cannot_say(lake: FreshLake,
     }
     assert {subject.removeprefix("main.") for subject, _ in found} == {"twins", "late"}
     assert {severity for _, severity in found} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        pytest.param((), None, id="prepared"),
+        pytest.param(("iceberg_purge",), "prepared by an older version", id="by an older version"),
+        pytest.param(("iceberg_purge", "iceberg_setting"), "may not create tables and triggers", id="not prepared"),
+    ],
+)
+def test_a_role_that_may_make_nothing_needs_a_lake_that_is_prepared(
+    lake: FreshLake, stack: SharedStack, tmp_path: Path, lost: tuple[str, ...], said: str | None
+) -> None:
+    """By this version: an older one is refused, with what to do."""
+    role, schema = sql.Identifier(f"plain_{lake.name}"), sql.Identifier(lake.metadata_schema)
+    plain = SecretStr(make_conninfo(lake.dsn, user=f"plain_{lake.name}", password="plain"))
+    owner = lake.psycopg()
+    with psycopg.connect(stack.admin_dsn, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'plain'").format(role))
+        try:
+            for table in lost:
+                owner.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(table)))
+            owner.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role))
+            owner.execute(sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {} TO {}").format(schema, role))
+            settings = to_settings(lake, lake.metadata_schema, iceberg_path=lake.iceberg_path).model_copy(update={"postgres_dsn": plain})
+            if said is None:
+                assert prepare_lake(settings, tmp_path, lambda line: None).iceberg_path == lake.iceberg_path
+            else:
+                with pytest.raises(Forbidden, match=said):
+                    prepare_lake(settings, tmp_path, lambda line: None)
+        finally:
+            owner.execute(sql.SQL("REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}").format(schema, role))
+            owner.execute(sql.SQL("REVOKE ALL ON SCHEMA {} FROM {}").format(schema, role))
+            admin.execute(sql.SQL("DROP ROLE {}").format(role))

@@ -10,7 +10,8 @@ from threading import Event
 import pytest
 from psycopg import sql
 
-from tests.crashes.kinds import Stand, delete_inlined
+from tests.crashes.asked import Stand
+from tests.crashes.kinds import delete_inlined
 from tests.crashes.process import Running, running
 from tests.crashes.story import break_off, list_effects
 from tests.rest.serving import BASE, Server, make_settings

@@ -1,96 +1,19 @@
-"""The kinds of commits: what each needs, what is asked, and what everybody sees before and after."""
+"""The kinds of requests that are broken off: what each needs, what is asked, and what everybody sees before and after."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
-from duckdb import DuckDBPyConnection
 
-from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
-from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.manifest import EQUALITY_DELETES, DataFile
 from duckicelake.iceberg.puffin import encode_deletion_vectors
-from duckicelake.store.parquet import encode_position_deletes
+from tests.crashes.asked import BASE_ROWS, FRESH_ROWS, Asked, Rows, Stand, new_id, require_main, table_path, to_body
+from tests.crashes.beside import NOTE_KINDS
+from tests.crashes.names import NAME_KINDS
 from tests.rest.writing.client import COLUMNS, Client, write_file
 
-FRESH_ROWS = [(1001, "new"), (1002, None)]
-BASE_ROWS: list[Any] = [(i, f"r{i}") for i in range(20)] + [(100, "inlined")]
 MORE = {"id": 3, "name": "more", "required": False, "type": "double"}
-
-Rows = Sequence[Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request, and the rows of the tables it concerns, None where there is no such table.
-
-    `is_known`: whoever asks again without a key is answered that it is done; else its own work stands in its way.
-    """
-
-    method: str
-    path: str
-    body: Any
-    before: Mapping[str, Rows]
-    after: Mapping[str, Rows]
-    is_known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Stand:
-    """Who makes the tables that a request needs."""
-
-    client: Client
-    duck: DuckDBPyConnection
-
-    def make(self, name: str, format_version: int = 2) -> Any:
-        """Make a table with a data file and an inlined row, and return its metadata."""
-        properties = {"format-version": str(format_version)}
-        assert self.client.create(name, properties=properties).status == 200
-        self.duck.execute(f"INSERT INTO {name} SELECT range, 'r' || range FROM range(20)")
-        self.duck.execute(f"INSERT INTO {name} VALUES (100, 'inlined')")
-        return self.client.load(name)
-
-    def write(self, metadata: Any) -> DataFile:
-        """Write a data file with the fresh rows."""
-        columns = {1: pa.array([row[0] for row in FRESH_ROWS]), 2: pa.array([row[1] for row in FRESH_ROWS])}
-        return write_file(self.client, metadata, f"fresh-{uuid4()}", columns)
-
-    def find_file(self, name: str) -> str:
-        """Return the data file that DuckDB wrote."""
-        found = self.duck.execute(f"FROM ducklake_list_files('lake', '{name}')").fetchone()
-        assert found is not None
-        return str(found[0])
-
-    def find_derived_file(self, metadata: Any) -> str:
-        """Return the file that stands for the inlined row."""
-        current = next(item for item in metadata["snapshots"] if item["snapshot-id"] == metadata["current-snapshot-id"])
-        manifests = decode_manifest_list(self.client.objects.read(current["manifest-list"]))
-        entries = [entry for one in manifests for entry in decode_manifest(self.client.objects.read(one.manifest_path))[1]]
-        return next(entry.data_file.file_path for entry in entries if "/inlined-" in entry.data_file.file_path)
-
-    def write_deletes(self, metadata: Any, path: str, positions: Sequence[int]) -> DataFile:
-        """Write a position delete file for a data file."""
-        content = encode_position_deletes(path, np.array(positions))
-        uri = f"{metadata['location']}/data/{uuid4()}.parquet"
-        self.client.objects.put_new(uri, content)
-        return DataFile(1, uri, "PARQUET", (), len(positions), len(content))
-
-
-def table_path(name: str) -> str:
-    """Where a table is asked for."""
-    return f"namespaces/main/tables/{name}"
-
-
-def to_body(updates: Sequence[Any], requirements: Sequence[Any] = ()) -> dict[str, Any]:
-    """A commit of one table."""
-    return {"requirements": list(requirements), "updates": list(updates)}
-
-
-def require_main(metadata: Any) -> dict[str, Any]:
-    """The requirement that nobody wrote since."""
-    return {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": metadata["current-snapshot-id"]}
 
 
 def append(stand: Stand, name: str) -> Asked:
@@ -98,11 +21,6 @@ def append(stand: Stand, name: str) -> Asked:
     updates = stand.client.append(base, new_id(), [stand.write(base)])
     after = {name: [*BASE_ROWS, *FRESH_ROWS]}
     return Asked("POST", table_path(name), to_body(updates, [require_main(base)]), {name: BASE_ROWS}, after)
-
-
-def new_id() -> int:
-    """A snapshot id as clients choose them."""
-    return uuid4().int >> 65
 
 
 def delete_positions(stand: Stand, name: str) -> Asked:
@@ -121,6 +39,16 @@ def delete_inlined(stand: Stand, name: str) -> Asked:
     file = stand.write_deletes(base, stand.find_derived_file(base), [0])
     updates = stand.client.append(base, new_id(), [], [file])
     return Asked("POST", table_path(name), to_body(updates, [require_main(base)]), {name: BASE_ROWS}, {name: BASE_ROWS[:-1]})
+
+
+def delete_equal(stand: Stand, name: str) -> Asked:
+    """Of rows of a data file and an inlined one, by an equality delete file: the server finds them before it commits."""
+    base = stand.make(name)
+    equal = {"content": EQUALITY_DELETES, "equality_ids": (1,)}
+    deletes = write_file(stand.client, base, f"equal-{uuid4()}", {1: pa.array([0, 5, 100])}, **equal)
+    updates = stand.client.append(base, new_id(), [], [deletes])
+    after = [row for row in BASE_ROWS if row[0] not in (0, 5, 100)]
+    return Asked("POST", table_path(name), to_body(updates, [require_main(base)]), {name: BASE_ROWS}, {name: after})
 
 
 def delete_vector(stand: Stand, name: str) -> Asked:
@@ -235,6 +163,7 @@ KINDS: Mapping[str, Callable[[Stand, str], Asked]] = {
         append,
         delete_positions,
         delete_inlined,
+        delete_equal,
         delete_vector,
         create,
         create_staged,
@@ -243,5 +172,7 @@ KINDS: Mapping[str, Callable[[Stand, str], Asked]] = {
         change_two_tables,
         change_schema,
         rename,
+        *NOTE_KINDS,
+        *NAME_KINDS,
     )
 }

@@ -15,7 +15,7 @@ import duckdb
 import psycopg
 from pyiceberg.exceptions import NoSuchTableError
 
-from tests.crashes.kinds import Asked, Rows
+from tests.crashes.asked import Asked, Rows
 from tests.rest.serving import Answer, Server
 from tests.support.lakes import FreshLake
 from tests.support.readers import PyIcebergReader, Served
@@ -111,6 +111,19 @@ class Onlooker:
             seen[name] = rows
         return seen
 
+    def see_all(self, server: Server, asked: Asked) -> dict[str, Rows]:
+        """Return everything that a request is about."""
+        facts = {name: find(server, self.duck) for name, find in asked.facts.items()}
+        return self.see(server, [name for name in asked.before if name not in facts]) | facts
+
+    def has_landed(self, server: Server, asked: Asked, snapshots: int, told: str) -> bool:
+        """Tell whether a request is done; everything is as before it or as after it, and so many lake snapshots were there before."""
+        seen = self.see_all(server, asked)
+        landed = is_same(seen, asked.after)
+        assert landed or is_same(seen, asked.before), f"{told}: {seen}"
+        assert self.count_snapshots() == snapshots + (asked.lake_snapshots if landed else 0), told
+        return landed
+
     def count_snapshots(self) -> int:
         """Return how many lake snapshots there are."""
         row = self.rows.execute("SELECT count(*) FROM ducklake_snapshot").fetchone()
@@ -149,5 +162,5 @@ def check_retry(look: Onlooker, server: Server, asked: Asked, landed: bool, key:
         is_copy = landed or number > 0
         allowed = DONE if key is not None or asked.is_known or not is_copy else (*DONE, *IN_THE_WAY)
         assert answer.status in allowed, (answer.status, answer.body)
-        assert is_same(look.see(server, asked.after), asked.after)
-        assert look.count_snapshots() == before + (0 if landed else 1)
+        assert is_same(look.see_all(server, asked), asked.after)
+        assert look.count_snapshots() == before + (0 if landed else asked.lake_snapshots)

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from duckicelake.commands.check import find_lost_objects, remove_orphans
-from tests.crashes.kinds import KINDS, Stand
+from tests.crashes.asked import Stand
+from tests.crashes.kinds import KINDS
 from tests.crashes.process import running
 from tests.crashes.story import BEYOND, DONE, Onlooker, break_off, check_retry, is_same, list_effects, make_key, open_onlooker
 from tests.rest.serving import Server, make_settings
@@ -57,12 +58,10 @@ def crash(scene: Scene, kind: str, effect: int, *, keyed: bool | None = None) ->
         # one with a key has an effect or two more
         assert answer is not None
         assert answer.status in DONE, answer.body
-        assert is_same(look.see(scene.server, asked.before), asked.after)
+        assert is_same(look.see_all(scene.server, asked), asked.after)
         return name
     assert answer is None, "the server survived"
-    landed = look.count_snapshots() > snapshots
-    seen = look.see(scene.server, asked.before)
-    assert is_same(seen, asked.after if landed else asked.before), f"{kind}, killed before {effect} ({name}): {seen}"
+    landed = look.has_landed(scene.server, asked, snapshots, f"{kind}, killed before {effect} ({name})")
     check_retry(look, scene.server, asked, landed, key)
     return name
 

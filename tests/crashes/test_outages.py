@@ -1,7 +1,7 @@
 """Postgres or the store fails at any effect of a commit: what is answered is true, and asking again does it once."""
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Thread
@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.crashes.kinds import KINDS, Stand
+from tests.crashes.asked import Stand
+from tests.crashes.kinds import KINDS
 from tests.crashes.process import Running, running
-from tests.crashes.story import DONE, UNKNOWN, Onlooker, break_off, check_retry, is_ready, is_same, list_effects, open_onlooker
+from tests.crashes.story import DONE, UNKNOWN, Onlooker, break_off, check_retry, is_ready, list_effects, open_onlooker
 from tests.rest.faults.gateway import Gateway
 from tests.rest.serving import make_settings
 from tests.rest.writing.client import open_client
@@ -20,20 +21,22 @@ from tests.support.waiting import wait_for
 
 SEED = 20261121
 STEPS = 3
+SLOW_S = 0.3
 PIDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 class Gate(Gateway):
-    """A gate before a real S3 that can also hold writes back."""
+    """A gate before a real S3 that can also hold writes back, each for `hold_s`, or for as long as they are held back (None)."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         super().__init__(target)
+        self.hold_s: float | None = None
         self.passing = Event()
         self.passing.set()
 
     def takes_write(self) -> bool:
         """Wait while writes are held back."""
-        self.passing.wait()
+        self.passing.wait(self.hold_s)
         return super().takes_write()
 
 
@@ -78,8 +81,14 @@ class Place:
         """Let the store take writes, and not answer."""
         self.gate.passing.clear()
 
+    def slow_store(self) -> None:
+        """Let the store take its time over every write."""
+        self.gate.hold_s = SLOW_S
+        self.gate.passing.clear()
+
     def mend(self) -> None:
         """Let everything work again, and wait until the server knows."""
+        self.gate.hold_s = None
         self.gate.is_full = False
         self.gate.passing.set()
         wait_for(lambda: is_ready(self.run.server), "the server to be ready")
@@ -100,18 +109,18 @@ def place(lake: FreshLake) -> Generator[Place]:
 FAULTS: dict[str, Callable[[Place], None]] = {"postgres": Place.lose_postgres, "store": Place.lose_store}
 
 
-def fail(place: Place, kind: str, effect: int, fault: Callable[[Place], None]) -> str:
-    """Let it fail there, look, mend it and ask again; the effect's name."""
+def fail(place: Place, kind: str, effect: int, fault: Callable[[Place], None], statuses: Sequence[int] = (*DONE, UNKNOWN)) -> str:
+    """Let it fail there, look, mend it and ask again; the effect's name. `statuses`: what may be answered of what has landed."""
     asked = KINDS[kind](place.stand, f"{kind}_{effect}")
     server, look = place.run.server, place.look
     snapshots = look.count_snapshots()
     name, answer = break_off(server, asked, effect, lambda: fault(place))
     place.mend()
     assert answer is not None
-    landed = look.count_snapshots() > snapshots
     told = f"{kind} at {effect} ({name}): {answer.status} {answer.body[:200]}"
+    landed = look.has_landed(server, asked, snapshots, told)
     assert answer.status == UNKNOWN or (answer.status in DONE) == landed, told
-    assert is_same(look.see(server, asked.before), asked.after if landed else asked.before), told
+    assert not landed or answer.status in statuses, told
     check_retry(look, server, asked, landed, None)
     return name
 
@@ -133,6 +142,16 @@ def test_anything_may_fail_at_every_effect(place: Place, fault: str, kind: str) 
     effects = list_effects(place.run.server, KINDS[kind](place.stand, f"{kind}_whole"))
     for effect in range(len(effects)):
         fail(place, kind, effect, FAULTS[fault])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slow_store_makes_a_request_slow_and_no_more(place: Place, kind: str) -> None:
+    """From each object that it writes on: it is done, and answered so."""
+    effects = list_effects(place.run.server, KINDS[kind](place.stand, f"{kind}_whole"))
+    for effect, name in enumerate(effects):
+        if name.startswith(("put", "replace")):
+            fail(place, kind, effect, Place.slow_store, DONE)
 
 
 @pytest.mark.long

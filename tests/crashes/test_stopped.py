@@ -17,9 +17,10 @@ from duckicelake.backends.ports import choose_ports
 from duckicelake.backends.postgres import plan_postgres, prepare_database
 from duckicelake.backends.processes import start_process, stop_process
 from duckicelake.lake.install import install
-from tests.crashes.kinds import KINDS, Stand
+from tests.crashes.asked import Stand
+from tests.crashes.kinds import KINDS
 from tests.crashes.process import Running, running
-from tests.crashes.story import DONE, UNKNOWN, Onlooker, break_off, check_retry, is_ready, is_same, list_effects, open_onlooker
+from tests.crashes.story import DONE, UNKNOWN, Onlooker, break_off, check_retry, is_ready, list_effects, open_onlooker
 from tests.rest.serving import make_settings
 from tests.rest.writing.client import open_client
 from tests.support.keys import format_s3_keys
@@ -102,11 +103,10 @@ def stop(place: Place, kind: str, effect: int) -> str:
     place.cluster.start()
     wait_for(lambda: is_ready(server), "the server to be ready")
     look = place.open_onlooker()
-    landed = look.count_snapshots() > snapshots
     assert answer is not None
     told = f"{kind} at {effect} ({name}): {answer.status} {answer.body[:200]}"
+    landed = look.has_landed(server, asked, snapshots, told)
     assert answer.status == UNKNOWN or (answer.status in DONE) == landed, told
-    assert is_same(look.see(server, asked.before), asked.after if landed else asked.before), told
     check_retry(look, server, asked, landed, None)
     return name
 

@@ -1,17 +1,24 @@
 """Every request gets an id, a log line, its numbers, and an answer whatever happens."""
 
+import asyncio
 import logging
 import re
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any, cast
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door, OpenLake
+from duckicelake.rest.layers.limit import LARGE_AT_ONCE, LARGE_BYTES, BodyLimit, find_announced_length
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.web import build_web
 from tests.rest.serving import Server, open_nothing, serve_app
+from tests.support.waiting import wait_for
 
 
 def test_an_id_that_the_client_sent_comes_back(standing: Server) -> None:
@@ -118,3 +125,28 @@ def test_the_openapi_page_is_there(standing: Server) -> None:
     """And it needs no script from elsewhere."""
     page = standing.get("/openapi.json").json
     assert page["paths"]["/v1/{prefix}/namespaces/{namespace}/tables/{table}"]["get"]["operationId"] == "loadTable"
+
+
+def test_large_bodies_wait_for_each_other_only_so_long() -> None:
+    """A few are passed at a time; one more is told to come back, small ones do not wait."""
+    entered: list[Scope] = []
+    leave = Event()
+
+    async def hold(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and find_announced_length(scope) > LARGE_BYTES:
+            entered.append(scope)
+            await asyncio.to_thread(leave.wait)
+        if scope["type"] == "http":
+            await PlainTextResponse("done")(scope, receive, send)
+
+    large = bytes(LARGE_BYTES + 1)
+    with serve_app(BodyLimit(hold, 0.2)) as server, ThreadPoolExecutor(LARGE_AT_ONCE) as pool:
+        held = [pool.submit(server.ask, "POST", "/x", {}, large) for _ in range(LARGE_AT_ONCE)]
+        wait_for(lambda: len(entered) == LARGE_AT_ONCE, "the large bodies to be passed")
+        late = server.ask("POST", "/x", {}, large)
+        small = server.ask("POST", "/x", {}, b"1")
+        leave.set()
+        assert (late.error, late.headers["retry-after"]) == ((503, "ServiceUnavailableException"), "1")
+        assert small.status == 200
+        assert [answer.result().status for answer in held] == [200] * LARGE_AT_ONCE
+        assert server.ask("POST", "/x", {}, large).status == 200

@@ -104,5 +104,15 @@ DELETE FROM iceberg_purge WHERE table_id = %(table_id)s
 
 
 def forget_purge(conn: psycopg.Connection, table_id: int) -> None:
-    """Forget a purge: nothing is left to be removed."""
+    """Forget a purge: nothing is left to be removed, or the table is back."""
     conn.execute(DELETE_PURGE, {"table_id": table_id})
+
+
+UPDATE_TAKEN_LOCATION = """
+UPDATE iceberg_purge SET locations = array_remove(locations, %(location)s) WHERE %(location)s = ANY(locations)
+"""
+
+
+def forget_purged_location(conn: psycopg.Connection, location: str) -> None:
+    """Take a location out of the purges: what is left there belongs to a table that came after."""
+    conn.execute(UPDATE_TAKEN_LOCATION, {"location": location})

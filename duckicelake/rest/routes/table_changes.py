@@ -101,7 +101,8 @@ class TableChangeRoutes:
         warehouse = self._door.get_warehouse(at)
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
         check_moved(at.session, TABLE, to_levels(done.moved_to))
-        return build_response(build_ready_answer(encode_commit_result(done), is_kept=False), [])
+        # who has this answer has what the next load shows
+        return build_response(build_ready_answer(encode_commit_result(done), is_kept=False, tagged=encode_load_result(done)), [])
 
     def drop_table(
         self,

@@ -306,8 +306,8 @@ def read_folder(lake: FreshLake) -> str:
         pytest.param("ALTER TABLE t ADD COLUMN other INTEGER", id="alter"),
     ],
 )
-def test_duckdb_finds_out_about_our_commits(client: Client, lake: FreshLake, statement: str) -> None:
-    """A transaction of DuckDB that is open while we drop the table, or add rows it would have changed, is refused there."""
+def test_duckdb_finds_out_that_the_table_is_dropped(client: Client, lake: FreshLake, statement: str) -> None:
+    """A transaction of DuckDB that is open while we drop the table is refused there; of other commits see the tests of conflicts."""
     session = lake.duckdb()
     session.execute("INSERT INTO t SELECT range, 'x' FROM range(100)")
     session.execute("BEGIN")

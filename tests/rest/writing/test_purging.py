@@ -142,3 +142,28 @@ def test_a_purge_that_was_broken_off_spares_what_others_have(client: Client, lak
     before = list_objects(client, location)
     assert sweep(lake) == []
     assert list_objects(client, location) == before
+
+
+@pytest.mark.parametrize("file", ["newest", "older"])
+def test_a_table_that_came_back_after_its_purge_has_nothing_of_it(client: Client, lake: FreshLake, break_off: Any, file: str) -> None:
+    """Dropped again, and not with its files, it keeps them, and may come back once more; by an older file as another table."""
+    older = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    assert client.commit([{"action": "set-properties", "updates": {"k": "v"}}]).status == 200
+    newest = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    again = {"name": "t", "metadata-location": newest if file == "newest" else older}
+    assert break_off("t", str(uuid4()), is_away=True).status == 204
+    let_pass(lake, timedelta(hours=1))
+    back = client.post("namespaces/main/register", again)
+    assert back.status == 200
+    location = back.json["metadata"]["location"]
+    let_pass(lake, -timedelta(hours=1))
+    assert client.server.ask("DELETE", "namespaces/main/tables/t").status == 204
+    left = list_objects(client, location)
+    assert sweep(lake) == []
+    assert list_objects(client, location) == left
+    assert client.post("namespaces/main/register", again | {"metadata-location": back.json["metadata-location"]}).status == 200
+
+
+def let_pass(lake: FreshLake, time: timedelta) -> None:
+    """Let the purges that are noted be that much older."""
+    lake.psycopg().execute("UPDATE iceberg_purge SET begun_at = begun_at - %(time)s", {"time": time})

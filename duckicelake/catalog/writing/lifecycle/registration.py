@@ -22,7 +22,7 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.locations import find_neighbour
 from duckicelake.lake.writing.lookups import has_view
-from duckicelake.lake.writing.revival import NotedTable, find_drop, has_purge, list_noted_tables
+from duckicelake.lake.writing.revival import NotedTable, find_drop, forget_purge, forget_purged_location, has_purge, list_noted_tables
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, table_folder, to_canonical, to_folder_uri
 from duckicelake.translate.namespaces import to_schema_name
@@ -81,6 +81,7 @@ def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, over
         _check_not_purged(commit.conn, metadata_location, metadata.location)
         replaced = _find_replaced(commit.conn, ident, overwrite=overwrite)
         uuid = take_in(commit, Arrival(ident, metadata_location, foreign, grounds, replaced, seen))
+        forget_purged_location(commit.conn, metadata.location)
         commit.remember(uuid)
     return uuid
 
@@ -114,6 +115,7 @@ def _revive(warehouse: Warehouse, ident: Ident, metadata_location: str, *, overw
         step.changes += revived.changes
         step.changes_catalog = True
         apply(commit, to_lake_steps(commit.head, Ids(commit.head.next_catalog_id, commit.head.next_file_id), [[step]]))
+        forget_purge(commit.conn, table.table_id)
         commit.remember(table.table_uuid)
     return table.table_uuid
 
