@@ -4,7 +4,7 @@ Source: Iceberg, JdbcUtil
 """
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +25,7 @@ from duckicelake.pipeline.transfer.hadoop import NO_KEYS
 
 TYPE = "iceberg_type"
 POSTGRES, SQLITE = ("postgresql", "postgres"), "sqlite"
+CONNECT_SECONDS = 10
 FAILURES = (psycopg.Error, sqlite3.Error)
 
 HAS_TYPE = "SELECT * FROM iceberg_tables WHERE 1 = 0"
@@ -73,7 +74,7 @@ class Database:
         return cursor
 
 
-def open_database(uri: str) -> Database:
+def open_database(uri: str, properties: Mapping[str, str]) -> Database:
     """The database of a URI. Raises: BadRequest: it is of another kind, or the URI holds a password."""
     parts = urlsplit(uri)
     if parts.scheme == SQLITE:
@@ -82,8 +83,9 @@ def open_database(uri: str) -> Database:
     if parts.scheme not in POSTGRES:
         raise BadRequest(f"{parts.scheme} is no database that can be read here: write postgresql://… or sqlite:///…")
     if parts.password is not None:
-        raise BadRequest("a password in the URI can be seen by others on the machine: give it in PGPASSWORD or in ~/.pgpass")
-    return Database(uri, "%s", lambda: psycopg.connect(uri, connect_timeout=10))
+        raise BadRequest("a password in the URI can be seen by others on the machine: put jdbc.password into the file of --properties")
+    given = {name: properties[f"jdbc.{name}"] for name in ("user", "password") if f"jdbc.{name}" in properties}
+    return Database(uri, "%s", lambda: psycopg.connect(uri, connect_timeout=CONNECT_SECONDS, **given))
 
 
 @dataclass(frozen=True, slots=True)

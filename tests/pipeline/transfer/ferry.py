@@ -65,6 +65,10 @@ class Ferry:
         answer = self.served.server.get(f"namespaces/{namespace}/tables")
         return sorted(item["name"] for item in answer.json["identifiers"]) if answer.status == 200 else []
 
+    def list_there(self, namespace: str) -> list[str]:
+        """The tables that Spark's own catalog lists in a namespace of the warehouse."""
+        return sorted(row["tableName"] for row in self.run(f"SHOW TABLES IN {{t}}.{namespace}"))
+
     def load_here(self, namespace: str, name: str) -> dict[str, Any]:
         """What the lake's catalog says of a table."""
         return self.served.server.get(f"namespaces/{namespace}/tables/{name}").json["metadata"]

@@ -16,7 +16,7 @@ def fill(ferry: Ferry) -> None:
     duck.execute("CREATE SCHEMA s; CREATE TABLE s.t AS SELECT i AS id, 'n' || i AS name FROM range(100) r(i)")
     duck.execute("DELETE FROM s.t WHERE id < 10")
     duck.execute("INSERT INTO s.t VALUES (1000, NULL)")
-    duck.execute("CREATE TABLE s.seen (at TIME)")
+    duck.execute("CREATE TABLE s.seen (clock TIME)")
     duck.close()
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
-from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.transfer.jdbc import open_database
 from tests.pipeline.transfer.ferry import Ferry, describe
 
@@ -59,32 +59,27 @@ def test_sqlite_with_views(ferry: Ferry) -> None:
     assert describe(again) == [("a.b.none", "failed", None), ("a.b.t", "already-there", 3), ("a.b.v", "already-there", None)]
 
 
-def test_postgres_without_views(ferry: Ferry) -> None:
+def test_postgres_without_views(ferry: Ferry, tmp_path: Path) -> None:
     """V0, in a database that holds two catalogs: which is meant has to be said; rows are copied."""
     dsn = ferry.served.lake.dsn
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute(sql.SQL("CREATE SCHEMA elsewhere"))
-        conn.execute("ALTER ROLE CURRENT_USER IN DATABASE {} SET search_path = elsewhere".format(parts["dbname"]).encode())
-    uri = "postgresql://{user}@{host}:{port}/{dbname}".format(**parts)
+    parts = conninfo_to_dict(dsn)
+    user, password, address = parts["user"], parts["password"], "{host}:{port}/{dbname}".format(**parts)
     for name in ("one", "two"):
-        catalog = SqlCatalog(
-            name, uri=f"postgresql+psycopg://{uri.partition('//')[2]}", warehouse=f"file://{ferry.folder}", **password(parts)
-        )
+        catalog = SqlCatalog(name, uri=f"postgresql+psycopg://{user}:{password}@{address}", warehouse=f"file://{ferry.folder}")
         fill(catalog, name, "t")
         catalog.close()
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("ALTER TABLE elsewhere.iceberg_tables DROP COLUMN iceberg_type")
+        conn.execute("ALTER TABLE iceberg_tables DROP COLUMN iceberg_type")
+    uri, properties = f"postgresql://{address}", tmp_path / "p.toml"
+    properties.write_text(f'"jdbc.user" = "{user}"\n"jdbc.password" = "{password}"\n')
     with pytest.raises(BadRequest, match="catalog-name=NAME: there are one, two"):
-        ferry.bring("import", uri, mode="copy")
-    report = ferry.bring("import", uri, mode="copy", property=["catalog-name=two"])
+        ferry.bring("import", uri, mode="copy", properties=properties)
+    report = ferry.bring("import", uri, mode="copy", properties=properties, property=["catalog-name=two"])
     assert describe(report) == [("two.t", "done", 3)], report.describe()
     assert sorted(ferry.ask_duckdb("FROM lake.two.t")) == [(1, "a"), (2, None), (3, "c")]
-
-
-def password(parts: dict[str, object]) -> dict[str, str]:
-    """Nothing: the server on loopback trusts its owner, or PGPASSWORD says it."""
-    return {}
+    with pytest.raises(ServiceUnavailable) as refused:
+        ferry.bring("import", uri, mode="copy", property=["jdbc.user=nobody", "jdbc.password=hidden"])
+    assert "hidden" not in refused.value.message
 
 
 def test_an_export_is_read_by_pyiceberg(ferry: Ferry) -> None:
@@ -108,12 +103,12 @@ def test_an_export_is_read_by_pyiceberg(ferry: Ferry) -> None:
 @pytest.mark.parametrize(
     ("uri", "told"),
     [
-        pytest.param("postgresql://me:secret@localhost/db", "PGPASSWORD", id="a password"),
+        pytest.param("postgresql://me:secret@localhost/db", "jdbc.password", id="a password"),
         pytest.param("mysql://localhost/db", "mysql is no database", id="another database"),
     ],
 )
 def test_databases_that_are_refused(uri: str, told: str) -> None:
     """Before anybody connects; the message has no password in it."""
     with pytest.raises(BadRequest, match=told) as refused:
-        open_database(uri)
+        open_database(uri, {})
     assert "secret" not in refused.value.message

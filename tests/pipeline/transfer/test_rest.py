@@ -11,7 +11,6 @@ from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-GIVEN = {"property": [f"warehouse={WAREHOUSE}"]}
 
 
 @pytest.fixture
@@ -26,9 +25,8 @@ def fill(lake: FreshLake) -> None:
     """Rows in files and inlined ones, of types of every kind; some are deleted again."""
     duck = lake.duckdb()
     duck.execute("CREATE SCHEMA shop")
-    duck.execute(
-        "CREATE TABLE shop.t AS SELECT i AS id, i / 3 AS part, [i, NULL] AS list, {'a': DATE '2026-01-01' + i::INT} AS s FROM range(200) r(i)"
-    )
+    columns = "i AS id, i / 3 AS part, [i, NULL] AS list, {'a': DATE '2026-01-01' + i::INT} AS s"
+    duck.execute(f"CREATE TABLE shop.t AS SELECT {columns} FROM range(200) r(i)")
     duck.execute("INSERT INTO shop.t VALUES (1000, NULL, NULL, NULL)")
     duck.execute("DELETE FROM shop.t WHERE id % 2 = 1")
     duck.execute("CREATE TABLE shop.none (x VARCHAR)")
