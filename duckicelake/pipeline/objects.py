@@ -40,6 +40,14 @@ class Objects:
             raise ServiceUnavailable(f"cannot list {uri}: {error}") from error
         return sorted((Child(info.base_name, info.type == FileType.Directory) for info in found), key=lambda child: child.name)
 
+    def list_below(self, uri: str) -> list[tuple[str, int, int | None]]:
+        """Every file below a folder, by path, with its size and when it was last written. Raises: as `list_folder`"""
+        try:
+            found = self.files.get_file_info(FileSelector(_find_path(uri).rstrip("/"), allow_not_found=True, recursive=True))
+        except OSError as error:
+            raise ServiceUnavailable(f"cannot list {uri}: {error}") from error
+        return sorted((info.path, info.size, info.mtime_ns) for info in found if info.type == FileType.File)
+
     def write(self, uri: str, content: bytes) -> None:
         """Put an object under a name that nobody else uses. Raises: ServiceUnavailable: the store does not take it."""
         path = _find_path(uri)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import Machine, find_catalog, opening_spark, read_machine, telling
 from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
 from duckicelake.errors import BadRequest, CatalogError
+from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import open_rest
-from duckicelake.pipeline.spark import RestCatalog, catalog_settings
+from duckicelake.pipeline.spark import LazySpark, RestCatalog, catalog_settings
+from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Catalog
 from duckicelake.pipeline.transfer.files import Store
 from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
+from duckicelake.pipeline.transfer.hive import HiveFolders
 from duckicelake.pipeline.transfer.jdbc import JdbcCatalog, open_database
 from duckicelake.pipeline.transfer.job import TransferDesk, transfer
 from duckicelake.pipeline.transfer.options import Form, TransferOptions, read_options
@@ -74,14 +78,16 @@ def run_transfer(facts: Facts, call: TransferCall, console: Console) -> Transfer
     """Run the job; what it is about to do is on the terminal."""
     with telling(console, "looking") as tell:
         catalog = find_catalog(lambda: facts, None, None, call.credential)
-        return transfer(make_desk(catalog, call, tell), call.options, dry_run=call.dry_run)
+        spark = LazySpark(partial(opening_spark, call.machine, catalog, tell))
+        return transfer(make_desk(catalog, call, spark, tell), call.options, dry_run=call.dry_run)
 
 
-def make_desk(catalog: RestCatalog, call: TransferCall, tell: Progress) -> TransferDesk:
+def make_desk(catalog: RestCatalog, call: TransferCall, spark: LazySpark, tell: Progress) -> TransferDesk:
     """Return what the job works with; Spark is started when it is needed."""
-    lake, other = open_lake(catalog), open_other(catalog, call)
+    bench = LazyBench(make_run_id(datetime.now(UTC)), spark)
+    lake, other = open_lake(catalog), open_other(catalog, call, bench)
     source, target = (other, lake) if call.job == "import" else (lake, other)
-    return TransferDesk(call.job, source, target, partial(opening_spark, call.machine, catalog, tell), tell)
+    return TransferDesk(call.job, source, target, bench, tell)
 
 
 def open_lake(catalog: RestCatalog) -> RestSide:
@@ -90,7 +96,7 @@ def open_lake(catalog: RestCatalog) -> RestSide:
     return RestSide(f"warehouse {catalog.warehouse}", partial(open_rest, catalog), Store(catalog, {}, _put_nothing), settings)
 
 
-def open_other(catalog: RestCatalog, call: TransferCall) -> Catalog:
+def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Catalog:
     """Return the catalog that was named. Raises: BadRequest: it cannot be told what it is."""
     options = call.options
     properties = options.properties
@@ -105,7 +111,7 @@ def open_other(catalog: RestCatalog, call: TransferCall) -> Catalog:
         if call.job == "export" and not call.dry_run:
             jdbc.make_tables()
         return jdbc
-    return HadoopWarehouse(place, store)
+    return HiveFolders(place, store, bench) if options.form is Form.hive else HadoopWarehouse(place, store)
 
 
 def find_folder(place: str) -> str:

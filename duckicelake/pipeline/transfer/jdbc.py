@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import BadRequest, CommitFailed, ServiceUnavailable
 from duckicelake.iceberg.metadata import TableMetadata
@@ -85,7 +86,7 @@ def open_database(uri: str, properties: Mapping[str, str]) -> Database:
     if parts.password is not None:
         raise BadRequest("a password in the URI can be seen by others on the machine: put jdbc.password into the file of --properties")
     given = {name: properties[f"jdbc.{name}"] for name in ("user", "password") if f"jdbc.{name}" in properties}
-    return Database(uri, "%s", lambda: psycopg.connect(uri, connect_timeout=CONNECT_SECONDS, **given))
+    return Database(uri, "%s", lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,23 @@
 """The job itself: each table of the source becomes known in the target at once, or not at all; what fails is told, and the rest goes on."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from importlib.metadata import version as read_version
 
 import pyarrow as pa
 from py4j.protocol import Py4JNetworkError
-from pyspark.sql import SparkSession
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import JarUnavailable, Progress
 from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.spark import LazySpark
-from duckicelake.pipeline.transfer.bench import Bench
+from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, Held, Kind
 from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables
 from duckicelake.pipeline.transfer.report import Moved, TransferReport, Verdict
@@ -39,12 +35,12 @@ UNCERTAIN = (CommitFailed, CommitStateUnknown, ServiceUnavailable)
 
 @dataclass(frozen=True, slots=True)
 class TransferDesk:
-    """What a run works with. Spark is opened when there is something for it to do."""
+    """What a run works with."""
 
     job: str
     source: Catalog
     target: Catalog
-    open_spark: Callable[[], AbstractContextManager[SparkSession]]
+    bench: LazyBench
     tell: Progress
 
 
@@ -53,14 +49,14 @@ def transfer(desk: TransferDesk, options: TransferOptions, *, dry_run: bool = Fa
 
     Raises: CatalogError: the source cannot even be listed
     """
-    watch, run_id = Stopwatch(desk.tell), make_run_id(datetime.now(UTC))
+    watch, run_id = Stopwatch(desk.tell), desk.bench.run_id
     told = replace(desk, tell=watch.tell)
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
     properties = {JOB: desk.job, "duckicelake.run-id": run_id} | {f"duckicelake.version.{name}": text for name, text in versions.items()}
     told.tell(f"list {desk.source.name}")
     entries = list(desk.source.list_entries())
-    with closing(LazySpark(desk.open_spark)) as spark:
-        mover = Mover(told, options, properties, spark, dry_run)
+    with closing(desk.bench):
+        mover = Mover(told, options, properties, dry_run)
         moved = [mover.move(entry, twins) for entry, twins in choose(entries, options)]
     missing = check_tables([entry.ident for entry in entries], options.tables)
     moved += [Moved(str(ident), Kind.table, Verdict.failed, message="the source has no such table") for ident in missing]
@@ -75,16 +71,14 @@ def choose(entries: Sequence[Entry], options: TransferOptions) -> Iterator[tuple
         yield entry, counts[str(entry.ident).lower()]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Mover:
     """One run."""
 
     desk: TransferDesk
     options: TransferOptions
     properties: Mapping[str, str]
-    spark: LazySpark
     dry_run: bool
-    benches: list[Bench] = field(default_factory=list[Bench])
 
     def move(self, entry: Entry, twins: int) -> Moved:
         """Bring one. What fails is said in its place."""
@@ -97,8 +91,7 @@ class Mover:
             return self._move_view(entry, ident) if entry.kind is Kind.view else self._move_table(entry, ident)
         except Py4JNetworkError as error:
             # Its Java is gone.
-            self.benches.clear()
-            self.spark.close()
+            self.desk.bench.close()
             return Moved(str(ident), entry.kind, Verdict.failed, message=explain(error))
         except FAILURES as error:
             return Moved(str(ident), entry.kind, Verdict.failed, message=explain(error))
@@ -129,7 +122,7 @@ class Mover:
 
     def _copy(self, held: Held, ident: Ident) -> None:
         check_readable(current_schema(held.metadata))
-        bench = self._get_bench()
+        bench = self.desk.bench.get()
         prepared = self.desk.target.prepare(ident, describe_copy(held, ident.name))
         written = self.desk.target.write(bench, prepared, self.desk.source.open_rows(bench, held))
         if isinstance(self.desk.source, RestSide):
@@ -158,7 +151,7 @@ class Mover:
         except Unsupported as error:
             return replace(moved, message=f"not compared: {error.message}")
         self.desk.tell(f"compare {there.ident}")
-        bench = self._get_bench()
+        bench = self.desk.bench.get()
         names = self.desk.source.open_rows(bench, held), self.desk.target.open_rows(bench, there)
         rows, difference = compare_rows(bench.spark, *names, schema)
         if difference:
@@ -184,11 +177,6 @@ class Mover:
         is_kept = self.options.mode is Mode.register
         snapshots = len(held.metadata.snapshots) if is_kept else 0
         return Moved(str(ident), Kind.table, verdict, str(self.options.mode), rows, snapshots)
-
-    def _get_bench(self) -> Bench:
-        if not self.benches:
-            self.benches.append(Bench(self.spark.get(), self.properties["duckicelake.run-id"]))
-        return self.benches[0]
 
 
 def _list_ids(metadata: TableMetadata) -> set[int]:

@@ -117,6 +117,6 @@ def count_rows(metadata: TableMetadata) -> int | None:
     """How many rows a table has, as its snapshot says; None when it does not."""
     snapshot = find_snapshot(metadata, metadata.current_snapshot_id)
     if snapshot is None:
-        return 0
+        return 0 if metadata.current_snapshot_id is None else None
     told = snapshot.summary.get("total-records", "")
     return int(told) if told.isdigit() else None

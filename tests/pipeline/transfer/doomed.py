@@ -4,13 +4,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from duckicelake.commands.jobs.session import Machine, opening_spark
 from duckicelake.commands.jobs.transfer import TransferCall, make_desk
-from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.spark import LazySpark, RestCatalog
 from duckicelake.pipeline.transfer.job import transfer
 from duckicelake.pipeline.transfer.options import read_options
 from tests.pipeline.ingest.doomed import telling_until
@@ -35,8 +35,8 @@ def main(doom: Doom) -> None:
     tempfile.tempdir = doom.home
     catalog, options, machine = RestCatalog(**doom.catalog), read_options(doom.given), Machine("local[2]", "1g", CALM)
     call = TransferCall(doom.job, options, machine, dry_run=False, report=None, credential=None)
-    desk = make_desk(catalog, call, telling_until(doom.step, doom.delay_seconds))
-    transfer(replace(desk, open_spark=partial(opening_spark, machine, catalog, lambda _: None)), options)
+    spark = LazySpark(partial(opening_spark, machine, catalog, lambda _: None))
+    transfer(make_desk(catalog, call, spark, telling_until(doom.step, doom.delay_seconds)), options)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,16 @@
 
 import gc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from duckicelake.commands.jobs.session import Machine
 from duckicelake.commands.jobs.transfer import TransferCall, make_desk
 from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.spark import LazySpark
 from duckicelake.pipeline.transfer.job import transfer
 from duckicelake.pipeline.transfer.options import read_options
 from duckicelake.pipeline.transfer.report import TransferReport
@@ -47,12 +48,13 @@ class Ferry:
         """Run a job, as the command would."""
         options = read_options(format_given(place, tables, **given))
         call = TransferCall(job, options, Machine(), dry_run, None, None)
-        desk = make_desk(self.served.rest_catalog(), call, tell or self.told.append)
+        spark = LazySpark(lambda: nullcontext(self.spark.session))
+        desk = make_desk(self.served.rest_catalog(), call, spark, tell or self.told.append)
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             try:
-                return transfer(replace(desk, open_spark=lambda: nullcontext(self.spark.session)), options, dry_run=dry_run)
+                return transfer(desk, options, dry_run=dry_run)
             finally:
                 gc.collect()
 
@@ -94,7 +96,7 @@ def describe(report: TransferReport) -> list[tuple[str, str, int | None]]:
 
 
 @contextmanager
-def open_ferry(stack: SharedStack, spark: Spark, folder: Path) -> Iterator[Ferry]:
+def open_ferry(stack: SharedStack, spark: Spark, folder: Path) -> Generator[Ferry]:
     """Both ends on the local disk; the lake takes in what lies in the warehouse."""
     warehouse = folder / "hadoop"
     with (
