@@ -107,10 +107,7 @@ def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Ca
     if options.form is Form.jdbc:
         warehouse = properties.get("warehouse")
         folder = None if warehouse is None else find_folder(warehouse)
-        jdbc = JdbcCatalog(open_database(options.place, properties), store, properties.get("catalog-name"), folder)
-        if call.job == "export" and not call.dry_run:
-            jdbc.make_tables()
-        return jdbc
+        return JdbcCatalog(open_database(options.place, properties), store, properties.get("catalog-name"), folder)
     return HiveFolders(place, store, bench) if options.form is Form.hive else HadoopWarehouse(place, store)
 
 

@@ -29,6 +29,8 @@ POSTGRES, SQLITE = ("postgresql", "postgres"), "sqlite"
 CONNECT_SECONDS = 10
 FAILURES = (psycopg.Error, sqlite3.Error)
 
+HAS_TABLES_SQLITE = "SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'"
+HAS_TABLES_POSTGRES = "SELECT 1 WHERE to_regclass('iceberg_tables') IS NOT NULL"
 HAS_TYPE = "SELECT * FROM iceberg_tables WHERE 1 = 0"
 SELECT_NAMES = "SELECT DISTINCT catalog_name FROM iceberg_tables ORDER BY catalog_name"
 SELECT_V0 = "SELECT table_namespace, table_name, metadata_location, NULL FROM iceberg_tables WHERE catalog_name = {0} ORDER BY 1, 2"
@@ -52,10 +54,11 @@ CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where the rows are; `mark` is how its statements write a parameter."""
+    """Where the rows are; `mark` is how its statements write a parameter, `has_tables` asks whether there is a catalog at all."""
 
     name: str
     mark: str
+    has_tables: str
     connect: Callable[[], Any]
 
     @contextmanager
@@ -80,13 +83,13 @@ def open_database(uri: str, properties: Mapping[str, str]) -> Database:
     parts = urlsplit(uri)
     if parts.scheme == SQLITE:
         path = unquote(parts.path.removeprefix("/"))
-        return Database(uri, "?", lambda: sqlite3.connect(f"file:{path}?mode=rw", uri=True))
+        return Database(uri, "?", HAS_TABLES_SQLITE, lambda: sqlite3.connect(f"file:{path}?mode=rw", uri=True))
     if parts.scheme not in POSTGRES:
         raise BadRequest(f"{parts.scheme} is no database that can be read here: write postgresql://… or sqlite:///…")
     if parts.password is not None:
         raise BadRequest("a password in the URI can be seen by others on the machine: put jdbc.password into the file of --properties")
     given = {name: properties[f"jdbc.{name}"] for name in ("user", "password") if f"jdbc.{name}" in properties}
-    return Database(uri, "%s", lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS))
+    return Database(uri, "%s", HAS_TABLES_POSTGRES, lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,9 @@ class JdbcCatalog:
 
     def find(self, ident: Ident) -> Held | None:
         """The table of that name."""
+        with self.database.opening() as conn:
+            if self.database.ask(conn, self.database.has_tables).fetchone() is None:
+                return None
         found = next((entry for entry in self.list_entries() if entry.ident == ident), None)
         if found is not None and found.kind is Kind.view:
             raise CommitFailed(f"{ident} is a view there")
@@ -145,21 +151,17 @@ class JdbcCatalog:
         return write_rows(bench, self.store, prepared, rows)
 
     def publish(self, prepared: Held, written: TableMetadata) -> None:
-        """Insert the row, of which there is one for each name."""
+        """Insert the row, of which there is one for each name; the catalog's own tables are made if they are missing."""
         uri = f"{prepared.metadata.location}/metadata/00000-{uuid4()}.metadata.json"
         self.store.put_new(uri, encode_published(replace(written, metadata_log=())))
         with self.database.opening() as conn:
+            for statement in (CREATE_TABLES, CREATE_PROPERTIES):
+                self.database.ask(conn, statement)
             values = [self._choose_name(conn), ".".join(prepared.ident.namespace), prepared.ident.name, uri]
             try:
                 self.database.ask(conn, INSERT_V1 if self._has_type(conn) else INSERT_V0, values)
             except (psycopg.errors.UniqueViolation, sqlite3.IntegrityError) as error:
                 raise CommitFailed(f"somebody else has just made {prepared.ident}") from error
-
-    def make_tables(self) -> None:
-        """Make the catalog's own tables, if they are missing."""
-        with self.database.opening() as conn:
-            for statement in (CREATE_TABLES, CREATE_PROPERTIES):
-                self.database.ask(conn, statement)
 
     def _has_type(self, conn: Any) -> bool:
         return any(column[0] == TYPE for column in self.database.ask(conn, HAS_TYPE).description)
