@@ -50,13 +50,8 @@ class Ferry:
         call = TransferCall(job, options, Machine(), dry_run, None, None)
         spark = LazySpark(lambda: nullcontext(self.spark.session))
         desk = make_desk(self.served.rest_catalog(), call, spark, tell or self.told.append)
-        # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            try:
-                return transfer(desk, options, dry_run=dry_run)
-            finally:
-                gc.collect()
+        with letting_go():
+            return transfer(desk, options, dry_run=dry_run)
 
     def take(self, *tables: str, mode: str = "copy", **given: Any) -> TransferReport:
         """Import from the warehouse folder."""
@@ -82,6 +77,18 @@ class Ferry:
     def metadata_folder(self, namespace: str, name: str) -> Path:
         """Where the warehouse keeps a table's metadata."""
         return self.folder / namespace / name / "metadata"
+
+
+@contextmanager
+def letting_go() -> Generator[None]:
+    """Inside, Spark may hand rows to Python."""
+    # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            yield
+        finally:
+            gc.collect()
 
 
 def format_given(place: str, tables: tuple[str, ...], **given: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.transfer.rows import compare_rows
-from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.pipeline.transfer.ferry import Ferry, describe, letting_go
 from tests.rest.serving import WAREHOUSE
 from tests.support.spark import Spark
 
@@ -92,5 +92,6 @@ def find_file(table: Path) -> Path:
 def test_rows_are_compared_as_a_bag(spark: Spark, there: str, difference: str) -> None:
     """How often a row is there counts, and nothing else."""
     schema = Schema(0, (NestedField(1, "a.b", PrimitiveType("int"), required=False),))
-    rows, found = compare_rows(spark.session, "VALUES (1), (2), (1), (NULL) AS one", f"VALUES {there} AS other", schema)
+    with letting_go():
+        rows, found = compare_rows(spark.session, "VALUES (1), (2), (1), (NULL) AS one", f"VALUES {there} AS other", schema)
     assert (rows, found[: len(difference)], bool(found)) == (4, difference, bool(difference))
