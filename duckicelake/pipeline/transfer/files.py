@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
@@ -91,5 +92,8 @@ def encode_published(written: TableMetadata) -> bytes:
 
 
 def join_location(root: str, ident: Ident) -> str:
-    """The folder of a table, as Iceberg's own catalogs have it."""
+    """The folder of a table, as Iceberg's own catalogs have it. Raises: BadRequest: a name would lead elsewhere."""
+    wrong = next((name for name in (*ident.namespace, ident.name) if name in ("", ".", "..") or "/" in name), None)
+    if wrong is not None:
+        raise BadRequest(f"{wrong!r} cannot be the name of a folder: rename it")
     return "/".join((root.rstrip("/"), *ident.namespace, ident.name))

@@ -79,15 +79,13 @@ class Database:
 
 
 def open_database(uri: str, properties: Mapping[str, str]) -> Database:
-    """The database of a URI. Raises: BadRequest: it is of another kind, or the URI holds a password."""
+    """The database of a URI. Raises: BadRequest: it is of another kind."""
     parts = urlsplit(uri)
     if parts.scheme == SQLITE:
         path = unquote(parts.path.removeprefix("/"))
         return Database(uri, "?", HAS_TABLES_SQLITE, lambda: sqlite3.connect(f"file:{path}?mode=rw", uri=True))
     if parts.scheme not in POSTGRES:
         raise BadRequest(f"{parts.scheme} is no database that can be read here: write postgresql://… or sqlite:///…")
-    if parts.password is not None:
-        raise BadRequest("a password in the URI can be seen by others on the machine: put jdbc.password into the file of --properties")
     given = {name: properties[f"jdbc.{name}"] for name in ("user", "password") if f"jdbc.{name}" in properties}
     return Database(uri, "%s", HAS_TABLES_POSTGRES, lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS))
 
@@ -143,6 +141,8 @@ class JdbcCatalog:
         """A table in a folder of its own, which no other table of that name has had."""
         if self.warehouse is None:
             raise BadRequest("say where new tables go: --property warehouse=FOLDER")
+        if any("." in level for level in ident.namespace):
+            raise BadRequest(f"a JDBC catalog cannot tell the dot in a name of {ident} from one between names: rename it")
         location = f"{join_location(self.warehouse, ident)}-{uuid4()}"
         return Held(ident, describe_new(asked, location), "", NO_KEYS)
 

@@ -52,8 +52,10 @@ class TransferOptions:
 def read_options(given: Mapping[str, Any]) -> TransferOptions:
     """The command's arguments as options. Raises: BadRequest: they contradict each other, or one cannot be read."""
     place, mode = given["place"], _read_word(Mode, "mode", given.get("mode") or "copy")
-    scheme = str(urlsplit(str(place)).scheme)
-    form = SCHEMES.get(scheme, Form.hadoop) if given["form"] == "auto" else _read_word(Form, "format", given["form"])
+    parts = urlsplit(str(place))
+    if parts.password is not None:
+        raise BadRequest("a password in PLACE can be seen by others on the machine: put it into the file of --properties")
+    form = SCHEMES.get(parts.scheme, Form.hadoop) if given["form"] == "auto" else _read_word(Form, "format", given["form"])
     if given.get("history") and mode is Mode.copy:
         raise BadRequest("--history: a copy has the present rows alone; --mode register keeps a table's history")
     if form is Form.hive and mode is Mode.register:

@@ -21,8 +21,9 @@ OLDEST_VERSION = 2
 STAYING = (
     *("ducklake.", "duckicelake.", "write.data.path", "write.metadata.path", "write.object-storage.path"),
     *("write.folder-storage.path", "write.location-provider.", "schema.name-mapping.", "gc.enabled", "location", "owner"),
+    *("write.format.default", "write.delete.format.default"),
 )
-"""Properties that are about where a table was, or derived there."""
+"""Properties that are about where a table was, or derived there; a copy is of Parquet."""
 LAST_ADDED = -1
 
 

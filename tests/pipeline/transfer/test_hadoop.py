@@ -15,15 +15,17 @@ SHOP = [
     "ALTER TABLE {t}.shop.orders WRITE ORDERED BY city DESC",
     "INSERT INTO {t}.shop.orders VALUES (1, 'Rome', date'2026-01-01', 1.5), (2, NULL, date'2026-01-02', NULL), (3, 'Oslo', NULL, -2)",
     "DELETE FROM {t}.shop.orders WHERE id = 1",
-    "CREATE TABLE {t}.shop.deep.empty (a struct<b: array<map<string, int>>>, `a.dot` int) USING iceberg",
+    "CREATE TABLE {t}.shop.deep.orc (a struct<b: array<map<string, int>>>, `a.dot` int) USING iceberg"
+    " TBLPROPERTIES ('write.format.default' = 'orc')",
+    "INSERT INTO {t}.shop.deep.orc VALUES (named_struct('b', array(map('k', 1), NULL)), NULL)",
 ]
 
 
 def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
-    """Columns, comments, NOT NULL, partitions, order and properties; then the same call does nothing."""
+    """Columns, comments, NOT NULL, partitions, order and properties, whatever the files were; then the same call does nothing."""
     ferry.run(*SHOP)
     report = ferry.take()
-    assert describe(report) == [("shop.orders", "done", 2), ("shop.deep.empty", "done", 0)], report.describe()
+    assert describe(report) == [("shop.orders", "done", 2), ("shop.deep.orc", "done", 1)], report.describe()
     assert report.status == 0
     assert ferry.ask_duckdb("SELECT id, city FROM lake.shop.orders ORDER BY id") == [(2, None), (3, "Oslo")]
     metadata = ferry.load_here("shop", "orders")
@@ -36,7 +38,7 @@ def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
     summary = metadata["snapshots"][-1]["summary"]
     assert (summary["duckicelake.job"], summary["duckicelake.run-id"]) == ("import", report.run_id)
     again = ferry.take()
-    assert describe(again) == [("shop.orders", "already-there", 2), ("shop.deep.empty", "already-there", 0)]
+    assert describe(again) == [("shop.orders", "already-there", 2), ("shop.deep.orc", "already-there", 1)]
     assert ferry.load_here("shop", "orders") == metadata
 
 
@@ -62,7 +64,7 @@ def test_a_plan_changes_nothing(ferry: Ferry) -> None:
     before = ferry.ask_duckdb("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')")
     for mode, snapshots in (("copy", 0), ("register", 2)):
         report = ferry.take(mode=mode, dry_run=True)
-        assert describe(report) == [("shop.orders", "planned", 2), ("shop.deep.empty", "planned", 0)]
+        assert describe(report) == [("shop.orders", "planned", 2), ("shop.deep.orc", "planned", 1)]
         assert report.moved[0].snapshots == snapshots
         assert report.moved[0].describe().startswith(f"shop.orders: would {mode}")
     assert ferry.ask_duckdb("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')") == before

@@ -4,9 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.errors import BadRequest
-from duckicelake.pipeline.transfer.options import read_options
-from tests.pipeline.transfer.ferry import Ferry, describe, format_given
+from tests.pipeline.transfer.ferry import Ferry, describe
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 GIVEN = {"form": "hive", "mode": "copy"}
@@ -36,20 +34,3 @@ def test_folders_become_partitioned_tables(ferry: Ferry) -> None:
     pq.write_table(pa.table({"id": pa.array([3], pa.int16())}), root / "plain" / "000002_0")
     late = ferry.bring("import", str(root), "plain", into="lake_of", **GIVEN)
     assert (late.status, "an older state" in late.moved[0].message) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        pytest.param({"form": "hive", "mode": "register"}, "no metadata to register", id="register folders"),
-        pytest.param({"mode": "copy", "history": True}, "a copy has the present rows alone", id="history of copies"),
-        pytest.param({"mode": "move"}, "none of register, copy", id="unknown mode"),
-        pytest.param({"form": "delta"}, "none of hadoop, jdbc, rest, hive", id="unknown format"),
-        pytest.param({"into": "a..b"}, "no namespace", id="into nothing"),
-        pytest.param({"property": ["alone"]}, "no NAME=VALUE", id="no property"),
-    ],
-)
-def test_calls_that_cannot_be_meant(given: dict[str, object], told: str) -> None:
-    """Each is refused before anything is looked at."""
-    with pytest.raises(BadRequest, match=told):
-        read_options(format_given("/place", (), **given))

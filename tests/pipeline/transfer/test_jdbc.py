@@ -55,6 +55,8 @@ def test_sqlite_with_views(ferry: Ferry) -> None:
     assert describe(report) == [("a.b.none", "failed", None), ("a.b.t", "done", 3), ("a.b.v", "done", None)], report.describe()
     assert report.moved[1].snapshots == 2
     assert ferry.run("SELECT * FROM {h}.a.b.v") == [{"one": 1}]
+    version = ferry.served.server.get("namespaces/a%1Fb/views/v").json["metadata"]["versions"][-1]
+    assert "default-catalog" not in version
     again = ferry.bring("import", f"sqlite:///{path}", **given)
     assert describe(again) == [("a.b.none", "failed", None), ("a.b.t", "already-there", 3), ("a.b.v", "already-there", None)]
 
@@ -100,15 +102,7 @@ def test_an_export_is_read_by_pyiceberg(ferry: Ferry) -> None:
     assert [(one.verdict, one.message) for one in again.moved] == [("already-there", "written to since, so not compared")]
 
 
-@pytest.mark.parametrize(
-    ("uri", "told"),
-    [
-        pytest.param("postgresql://me:secret@localhost/db", "jdbc.password", id="a password"),
-        pytest.param("mysql://localhost/db", "mysql is no database", id="another database"),
-    ],
-)
-def test_databases_that_are_refused(uri: str, told: str) -> None:
-    """Before anybody connects; the message has no password in it."""
-    with pytest.raises(BadRequest, match=told) as refused:
-        open_database(uri, {})
-    assert "secret" not in refused.value.message
+def test_another_database_is_refused() -> None:
+    """Before anybody connects."""
+    with pytest.raises(BadRequest, match="mysql is no database"):
+        open_database("mysql://localhost/db", {})

@@ -38,9 +38,11 @@ def test_two_exports_at_once_make_one_table(ferry: Ferry) -> None:
     def overtake(step: str) -> None:
         if step == "publish ns.t":
             others.extend(str(one.verdict) for one in ferry.bring("export", str(ferry.folder)).moved)
+            others.append(version.read_text())
 
+    version = ferry.metadata_folder("ns", "t") / "v1.metadata.json"
     assert describe(ferry.bring("export", str(ferry.folder), tell=overtake)) == [("ns.t", "done", 5)]
-    assert others == ["done"]
+    assert others == ["done", version.read_text()]
     assert ferry.run("SELECT count(*) AS n FROM {t}.ns.t") == [{"n": 5}]
 
 
