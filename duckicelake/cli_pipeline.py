@@ -9,7 +9,7 @@ import typer
 from duckicelake.backends.home import Home
 from duckicelake.commands.embedded import read_joined
 from duckicelake.commands.facts import Facts, find_facts
-from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_verify
+from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_transfer, start_verify
 from duckicelake.commands.keys.credential import read_credential
 from duckicelake.config import read_settings
 
@@ -24,6 +24,11 @@ ConfOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a settin
 CredentialOption = Annotated[
     Path | None, typer.Option(help="File with the id:secret of an account (or DUCKICELAKE_CREDENTIAL); the catalog gives the keys.")
 ]
+FormOption = Annotated[str, typer.Option("--format", help="What PLACE is: auto, hadoop, jdbc, rest, hive.")]
+PropertyOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the other catalog, as Iceberg calls it: warehouse=…")]
+PropertiesOption = Annotated[Path | None, typer.Option(help="TOML file of such properties, for secrets.")]
+IntoOption = Annotated[str | None, typer.Option(help="Namespace to put before the source's.")]
+NoVerifyOption = Annotated[bool, typer.Option("--no-verify", help="Do not compare the rows afterwards.")]
 
 
 def build_pipeline() -> typer.Typer:
@@ -32,6 +37,8 @@ def build_pipeline() -> typer.Typer:
     pipeline.callback()(describe_pipeline)
     for command in (ingest, maintain, verify):
         pipeline.command()(command)
+    pipeline.command("import")(import_tables)
+    pipeline.command("export")(export_tables)
     return pipeline
 
 
@@ -112,6 +119,54 @@ def maintain(
     """Compact, flush, expire and clean up, as policies say; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
     raise typer.Exit(start_maintain(locals(), partial(_find_facts, arguments, warehouse)))
+
+
+def import_tables(
+    place: Annotated[str, typer.Argument(help="A warehouse folder, http://…, postgresql://… or sqlite:///….")],
+    tables: Annotated[list[str] | None, typer.Argument(help="namespace.table in the source; none: every table and view.")] = None,
+    form: FormOption = "auto",
+    mode: Annotated[str, typer.Option(help="register: where they are, with history; copy: the present rows.")] = "register",
+    history: Annotated[bool, typer.Option("--history", help="Insist on history, which copies do not have.")] = False,
+    into: IntoOption = None,
+    property: PropertyOption = None,
+    properties: PropertiesOption = None,
+    no_verify: NoVerifyOption = False,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+    conf: ConfOption = None,
+    credential_file: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Bring the tables and views of another catalog in; status 0 done or there already, 1 something could not be done, 2 misuse."""
+    arguments = {"home": home, "config": config, "credential_file": credential_file}
+    raise typer.Exit(start_transfer("import", locals(), partial(_find_facts, arguments, warehouse)))
+
+
+def export_tables(
+    place: Annotated[str, typer.Argument(help="A warehouse folder, http://…, postgresql://… or sqlite:///….")],
+    tables: Annotated[list[str] | None, typer.Argument(help="namespace.table; none: every table, and views where they can go.")] = None,
+    form: FormOption = "auto",
+    into: IntoOption = None,
+    property: PropertyOption = None,
+    properties: PropertiesOption = None,
+    no_verify: NoVerifyOption = False,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+    conf: ConfOption = None,
+    credential_file: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Copy tables into another catalog; status 0 done or there already, 1 something could not be done, 2 misuse."""
+    arguments = {"home": home, "config": config, "credential_file": credential_file}
+    raise typer.Exit(start_transfer("export", locals(), partial(_find_facts, arguments, warehouse)))
 
 
 def _find_facts(arguments: dict[str, Any], warehouse: str | None) -> tuple[Facts, Home]:

@@ -89,6 +89,8 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli_pipeline.py", "ingest"),
     ("duckicelake/cli_pipeline.py", "verify"),
     ("duckicelake/cli_pipeline.py", "maintain"),
+    ("duckicelake/cli_pipeline.py", "import_tables"),
+    ("duckicelake/cli_pipeline.py", "export_tables"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

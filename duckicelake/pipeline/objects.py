@@ -1,13 +1,21 @@
-"""A table's manifests, read and written by the driver itself: with the keys that Spark has, or those that the catalog gives."""
+"""Small files of tables, read and written by the driver itself: with the keys that Spark has, or those that the catalog gives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, S3FileSystem
 
 from duckicelake.errors import ServiceUnavailable, Unsupported
 from duckicelake.pipeline.spark import RestCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What lies in a folder."""
+
+    name: str
+    is_folder: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +32,30 @@ class Objects:
         except OSError as error:
             raise ServiceUnavailable(f"cannot read {uri}: {error}") from error
 
+    def list_folder(self, uri: str) -> list[Child]:
+        """What lies directly in a folder, by name; nothing when it is not there. Raises: ServiceUnavailable: the store does not say."""
+        try:
+            found = self.files.get_file_info(FileSelector(_find_path(uri).rstrip("/"), allow_not_found=True))
+        except OSError as error:
+            raise ServiceUnavailable(f"cannot list {uri}: {error}") from error
+        return sorted((Child(info.base_name, info.type == FileType.Directory) for info in found), key=lambda child: child.name)
+
+    def list_below(self, uri: str) -> list[tuple[str, int, int | None]]:
+        """Every file below a folder, by path, with its size and when it was last written. Raises: as `list_folder`"""
+        try:
+            found = self.files.get_file_info(FileSelector(_find_path(uri).rstrip("/"), allow_not_found=True, recursive=True))
+        except OSError as error:
+            raise ServiceUnavailable(f"cannot list {uri}: {error}") from error
+        return sorted((info.path, info.size, info.mtime_ns) for info in found if info.type == FileType.File)
+
     def write(self, uri: str, content: bytes) -> None:
         """Put an object under a name that nobody else uses. Raises: ServiceUnavailable: the store does not take it."""
+        path = _find_path(uri)
         try:
-            with self.files.open_output_stream(_find_path(uri)) as sink:
+            # Only a disk has folders.
+            if isinstance(self.files, LocalFileSystem):
+                self.files.create_dir(path.rpartition("/")[0])
+            with self.files.open_output_stream(path) as sink:
                 sink.write(content)
         except OSError as error:
             raise ServiceUnavailable(f"cannot write {uri}: {error}") from error

@@ -18,13 +18,14 @@ from duckicelake.errors import (
     NoSuchTable,
     NotAuthorized,
     ServiceUnavailable,
+    Unsupported,
 )
 from duckicelake.pipeline.spark import RestCatalog
 
 _TIMEOUT_SECONDS = 120.0
 _LEVEL = "\x1f"
-_FIRST_SERVER_ERROR = 500
-_REFUSALS: Mapping[int, type[CatalogError]] = {401: NotAuthorized, 403: Forbidden, 404: NoSuchTable, 409: CommitFailed}
+_FIRST_SERVER_ERROR, _NOT_SERVED = 500, 501
+_REFUSALS: Mapping[int, type[CatalogError]] = {401: NotAuthorized, 403: Forbidden, 404: NoSuchTable, 405: Unsupported, 409: CommitFailed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,8 @@ def open_rest(catalog: RestCatalog) -> Rest:
     """
     base = f"{catalog.uri.rstrip('/')}/v1"
     token = None if catalog.credential is None else _fetch_token(base, catalog.credential)
-    query = urllib.parse.urlencode({"warehouse": catalog.warehouse})
-    config = Rest(base, catalog, token).ask("GET", f"config?{query}")
+    query = f"?{urllib.parse.urlencode({'warehouse': catalog.warehouse})}" if catalog.warehouse else ""
+    config = Rest(base, catalog, token).ask("GET", f"config{query}")
     prefix = {**config.get("defaults", {}), **config.get("overrides", {})}.get("prefix")
     return Rest(f"{base}/{_quote(prefix)}" if prefix else base, catalog, token)
 
@@ -164,6 +165,8 @@ def _refuse(status: int, body: bytes) -> CatalogError:
         message = said["error"]["message"] if isinstance(said.get("error"), dict) else str(said.get("error_description", said))
     except (ValueError, KeyError, AttributeError):
         message = f"the catalog answered {status}"
+    if status == _NOT_SERVED:
+        return Unsupported(message)
     if status >= _FIRST_SERVER_ERROR:
         return ServiceUnavailable(message)
     return _REFUSALS.get(status, BadRequest)(message)

@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,15 +84,36 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
             _stop(session)
 
 
+@dataclass(slots=True)
+class LazySpark:
+    """A session that is opened when it is first asked for, and anew after it broke."""
+
+    opening: Callable[[], contextlib.AbstractContextManager[SparkSession]]
+    opened: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """The session."""
+        if self.session is None:
+            self.session = self.opened.enter_context(self.opening())
+        return self.session
+
+    def close(self) -> None:
+        """End it, if there is one."""
+        self.session = None
+        self.opened.close()
+
+
 def add_catalog(spark: SparkSession, name: str, catalog: RestCatalog) -> None:
     """Make `name.namespace.table` readable in this session; a name can be given once only."""
     prefix = f"spark.sql.catalog.{name}"
     spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
-    for key, setting in _catalog_settings(catalog).items():
+    for key, setting in catalog_settings(catalog).items():
         spark.conf.set(f"{prefix}.{key}", setting)
 
 
-def _catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
+def catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
+    """What Spark has to be told of a catalog."""
     settings = {
         "type": "rest",
         "uri": catalog.uri,
@@ -118,7 +139,9 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
     plan.scratch.mkdir(parents=True, exist_ok=True)
     log_settings = plan.scratch / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS)
-    options = [f"-Dlog4j2.configurationFile={log_settings.as_uri()}", "-Duser.timezone=UTC", "-XX:+UseSerialGC", *java_options]
+    # Derby, if anything starts it, writes its log where it stands.
+    derby = f"-Dderby.stream.error.file={plan.scratch / 'derby.log'}"
+    options = [f"-Dlog4j2.configurationFile={log_settings.as_uri()}", "-Duser.timezone=UTC", "-XX:+UseSerialGC", derby, *java_options]
     return {
         "spark.master": plan.master or f"local[{plan.threads}]",
         "spark.driver.memory": plan.driver_memory,

@@ -48,6 +48,15 @@ def start_maintain(given: Mapping[str, Any], find: Find) -> int:
     return _start(given, partial(read_call, given), partial(_turn, report_maintain, find), MISUSED)
 
 
+def start_transfer(job: str, given: Mapping[str, Any], find: Find) -> int:
+    """Run `import` or `export`, whose parameters are given by name, and return the status for the shell."""
+    if find_spec("pyspark") is None:
+        return complain(_NO_SPARK, FAILED)
+    from duckicelake.commands.jobs.transfer import read_call, report_transfer  # noqa: PLC0415  PySpark is an extra
+
+    return _start(given, partial(read_call, job, given), partial(_turn, report_transfer, find), MISUSED)
+
+
 def _start(given: Mapping[str, Any], read: Callable[[], Call], run: Callable[[Call], int], no_place: int) -> int:
     """Read the call and run it; `no_place` is the status when the report cannot be written."""
     try:

@@ -1,8 +1,8 @@
 """The job itself: each table is planned and put in order, then the lake's snapshots and files; what fails is told, and the rest goes on."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as read_version
 from typing import Any
@@ -30,6 +30,7 @@ from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, Ver
 from duckicelake.pipeline.maintain.rewriting import Rewritten, naming_snapshots, rewrite
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.rest import Rest
+from duckicelake.pipeline.spark import LazySpark
 from duckicelake.pipeline.verify.columns import check_readable
 
 ATTEMPTS = 3
@@ -57,26 +58,6 @@ class MaintainDesk:
     sweep: Callable[[datetime, Collection[tuple[str, str]]], Sequence[str]]
     tell: Progress
     pause: Callable[[float], None]
-
-
-@dataclass(slots=True)
-class LazySpark:
-    """A session that is opened when it is first asked for, and anew after it broke."""
-
-    opening: Callable[[], AbstractContextManager[SparkSession]]
-    opened: ExitStack = field(default_factory=ExitStack)
-    session: SparkSession | None = None
-
-    def get(self) -> SparkSession:
-        """The session."""
-        if self.session is None:
-            self.session = self.opened.enter_context(self.opening())
-        return self.session
-
-    def close(self) -> None:
-        """End it, if there is one."""
-        self.session = None
-        self.opened.close()
 
 
 def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = False) -> MaintainReport:

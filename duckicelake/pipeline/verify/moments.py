@@ -94,18 +94,20 @@ def list_tables(rest: Rest) -> list[Ident]:
     """Every table of the catalog."""
     return [
         Ident(levels, item["name"])
-        for levels in _list_namespaces(rest, ())
-        for item in _list_pages(rest, f"namespaces/{_format_namespace(levels)}/tables", "identifiers", {})
+        for levels in list_namespaces(rest)
+        for item in list_pages(rest, f"namespaces/{_format_namespace(levels)}/tables", "identifiers", {})
     ]
 
 
-def _list_namespaces(rest: Rest, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for levels in _list_pages(rest, "namespaces", "namespaces", {"parent": _LEVEL.join(parent)} if parent else {}):
+def list_namespaces(rest: Rest, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every namespace below one, each before what is below it."""
+    for levels in list_pages(rest, "namespaces", "namespaces", {"parent": _LEVEL.join(parent)} if parent else {}):
         yield tuple(levels)
-        yield from _list_namespaces(rest, tuple(levels))
+        yield from list_namespaces(rest, tuple(levels))
 
 
-def _list_pages(rest: Rest, path: str, key: str, query: Mapping[str, str]) -> Iterator[Any]:
+def list_pages(rest: Rest, path: str, key: str, query: Mapping[str, str]) -> Iterator[Any]:
+    """What a listing has under a key, page by page."""
     token: str | None = ""
     while token is not None:
         answer = rest.ask("GET", f"{path}?{urllib.parse.urlencode({**query, 'pageToken': token})}")

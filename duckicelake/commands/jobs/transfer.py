@@ -1,0 +1,135 @@
+"""`duckicelake pipeline import` and `export`: the lake and another catalog, and which of both is the source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
+from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
+from duckicelake.errors import BadRequest, CatalogError
+from duckicelake.pipeline.ingest.staging import make_run_id
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.spark import LazySpark, RestCatalog, catalog_settings
+from duckicelake.pipeline.transfer.bench import LazyBench
+from duckicelake.pipeline.transfer.catalogs import Catalog
+from duckicelake.pipeline.transfer.files import Store
+from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
+from duckicelake.pipeline.transfer.hive import HiveFolders
+from duckicelake.pipeline.transfer.jdbc import JdbcCatalog, open_database
+from duckicelake.pipeline.transfer.job import TransferDesk, transfer
+from duckicelake.pipeline.transfer.options import Form, TransferOptions, read_options
+from duckicelake.pipeline.transfer.report import TransferReport
+from duckicelake.pipeline.transfer.rest import RestSide
+from duckicelake.store.objects import StoreSettings, open_objects
+
+RESOLVING = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}
+"""Files of every kind of store."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCall:
+    """The command's arguments: the job's, and where everything is."""
+
+    job: str
+    options: TransferOptions
+    machine: Machine
+    dry_run: bool
+    report: Path | None
+
+
+def read_call(job: str, given: Mapping[str, Any]) -> TransferCall:
+    """Return the call; `given` has the command's parameters by name.
+
+    Raises: BadRequest: they contradict each other, or one cannot be read
+    """
+    options = read_options(given)
+    if job == "export" and options.form is Form.hive:
+        raise BadRequest("--format hive is read and not written: export to hadoop, jdbc or rest")
+    return TransferCall(job, options, read_machine(given), given["dry_run"], given["report"])
+
+
+def report_transfer(call: TransferCall, find: Find) -> int:
+    """Run the job, say how it ended, write the report, and return the status for the shell."""
+    try:
+        facts, _ = find()
+        done = run_transfer(facts, call, Console(stderr=True))
+    except CatalogError as error:
+        done = TransferReport(call.job, message=error.message)
+    except Exception as error:  # noqa: BLE001  people get a message, no trace
+        done = TransferReport(call.job, message=f"{type(error).__name__}: {error}")
+    is_written = write_report(call.report, done.format_json())
+    if done.message:
+        complain(done.message, FAILED)
+    else:
+        Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+    return done.status if is_written else FAILED
+
+
+def run_transfer(facts: Facts, call: TransferCall, console: Console) -> TransferReport:
+    """Run the job; what it is about to do is on the terminal."""
+    with telling(console, "looking") as tell:
+        catalog = to_catalog(facts)
+        spark = LazySpark(partial(opening_spark, call.machine, catalog, tell))
+        return transfer(make_desk(catalog, call, spark, tell), call.options, dry_run=call.dry_run)
+
+
+def make_desk(catalog: RestCatalog, call: TransferCall, spark: LazySpark, tell: Progress) -> TransferDesk:
+    """Return what the job works with; Spark is started when it is needed."""
+    bench = LazyBench(make_run_id(datetime.now(UTC)), spark)
+    lake, other = open_lake(catalog), open_other(catalog, call, bench)
+    source, target = (other, lake) if call.job == "import" else (lake, other)
+    return TransferDesk(call.job, source, target, bench, tell)
+
+
+def open_lake(catalog: RestCatalog) -> RestSide:
+    """Return the lake as one side."""
+    settings = {**catalog_settings(catalog), **RESOLVING}
+    return RestSide(f"warehouse {catalog.warehouse}", partial(open_rest, catalog), Store(catalog, {}, _put_nothing), settings)
+
+
+def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Catalog:
+    """Return the catalog that was named. Raises: BadRequest: it cannot be told what it is."""
+    options = call.options
+    properties = options.properties
+    place = find_folder(options.place)
+    store = Store(catalog, properties, open_objects(_find_store(catalog, properties)).put_new)
+    if options.form is Form.rest:
+        return _open_rest_side(options, store)
+    if options.form is Form.jdbc:
+        warehouse = properties.get("warehouse")
+        folder = None if warehouse is None else find_folder(warehouse)
+        return JdbcCatalog(open_database(options.place, properties), store, properties.get("catalog-name"), folder)
+    return HiveFolders(place, store, bench) if options.form is Form.hive else HadoopWarehouse(place, store)
+
+
+def find_folder(place: str) -> str:
+    """Return a folder's URI, on the local disk its whole path."""
+    if place.startswith("file:"):
+        place = "/" + place.removeprefix("file:").lstrip("/")
+    return (place if "://" in place else str(Path(place).absolute())).rstrip("/")
+
+
+def _open_rest_side(options: TransferOptions, store: Store) -> RestSide:
+    properties = options.properties
+    there = RestCatalog(options.place, properties.get("warehouse", ""), credential=properties.get("credential"))
+    settings = {**catalog_settings(there), **RESOLVING, **store.format_settings({}), **properties}
+    return RestSide(options.place, partial(open_rest, there), store, {name: text for name, text in settings.items() if text})
+
+
+def _find_store(catalog: RestCatalog, given: Mapping[str, str]) -> StoreSettings:
+    if any(name.startswith("s3.") for name in given):
+        keys = given.get("s3.access-key-id"), given.get("s3.secret-access-key")
+        return StoreSettings(given.get("s3.endpoint"), given.get("client.region", "us-east-1"), *keys)
+    keys = catalog.s3_access_key_id, catalog.s3_secret_access_key
+    return StoreSettings(catalog.s3_endpoint, catalog.s3_region or "us-east-1", *keys)
+
+
+def _put_nothing(uri: str, _: bytes) -> bool:
+    raise BadRequest(f"{uri} is the lake's: nobody but its server writes metadata there")

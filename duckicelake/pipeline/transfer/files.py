@@ -1,0 +1,99 @@
+"""Tables whose metadata files are all there is of a catalog, or to which some catalog points: how they are read and written."""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
+from duckicelake.iceberg.requests.bodies import CreateTable
+from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
+from duckicelake.pipeline.objects import Objects, open_objects
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.pipeline.transfer.bench import Bench
+from duckicelake.pipeline.transfer.catalogs import Held, parse_table_file
+
+METADATA_PATH = "write.metadata.path"
+STAGED = "staged.metadata.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where a catalog's files are, and how they are reached: by the driver and by Spark.
+
+    `lake` is ours, whose keys serve where `properties` say nothing of a store. `put_new` writes an object that must not exist yet, as
+    a whole, and says whether that was so.
+    """
+
+    lake: RestCatalog
+    properties: Mapping[str, str]
+    put_new: Callable[[str, bytes], bool]
+
+    def open(self, location: str, keys: Mapping[str, str]) -> Objects:
+        """The store of a location; `keys` are those that a catalog gave for it. Raises: Unsupported: nobody here can reach it."""
+        given = {**self.properties, **keys}
+        own = RestCatalog("", "") if _names_store(given) else self.lake
+        return open_objects(location, own, given)
+
+    def read(self, uri: str, keys: Mapping[str, str]) -> bytes:
+        """An object. Raises: ServiceUnavailable, Unsupported: it cannot be had."""
+        return self.open(uri, keys).read(uri)
+
+    def format_settings(self, keys: Mapping[str, str]) -> dict[str, str]:
+        """The same for Iceberg in Spark."""
+        given = {**self.properties, **keys}
+        settings = {name: text for name, text in given.items() if name.startswith(("s3.", "client."))}
+        if not _names_store(given):
+            settings |= _format_store(self.lake)
+        return {"s3.path-style-access": "true"} | settings
+
+
+def _names_store(given: Mapping[str, str]) -> bool:
+    return any(name.startswith("s3.") for name in given)
+
+
+def _format_store(lake: RestCatalog) -> dict[str, str]:
+    settings = {
+        "s3.endpoint": lake.s3_endpoint,
+        "client.region": lake.s3_region,
+        "s3.access-key-id": lake.s3_access_key_id,
+        "s3.secret-access-key": lake.s3_secret_access_key,
+    }
+    return {name: text for name, text in settings.items() if text is not None}
+
+
+def describe_new(asked: CreateTable, location: str) -> TableMetadata:
+    """A new table at a location that the catalog leaves to its clients. Raises: BadRequest: it cannot be as it is asked for."""
+    now = datetime.now(UTC)
+    return replace(new_metadata(asked, NewIdentity(str(uuid4()), location, int(now.timestamp() * 1000))), location=location)
+
+
+def write_rows(bench: Bench, store: Store, prepared: Held, rows: str) -> TableMetadata:
+    """The prepared table with the rows in it: every file is at its place, and only the last metadata file is still to be written."""
+    new, keys = prepared.metadata, prepared.keys
+    # Beside the metadata that count, so that a folder without those is nobody's table.
+    folder = f"{new.location}/metadata/copy-{secrets.token_hex(8)}"
+    staged = f"{folder}/{STAGED}"
+    objects = store.open(new.location, keys)
+    objects.write(staged, encode_metadata(replace(new, properties={**new.properties, METADATA_PATH: folder})))
+    name = bench.open_file(staged, store.format_settings(keys))
+    last = bench.insert(name, rows)
+    written = parse_table_file(objects.read(last), last)
+    return replace(written, properties=dict(new.properties), metadata_log=())
+
+
+def encode_published(written: TableMetadata) -> bytes:
+    """The metadata file that makes a table known, with keys that people look for in their places."""
+    return json.dumps(json.loads(encode_metadata(written)), indent=1).encode()
+
+
+def join_location(root: str, ident: Ident) -> str:
+    """The folder of a table, as Iceberg's own catalogs have it. Raises: BadRequest: a name would lead elsewhere."""
+    wrong = next((name for name in (*ident.namespace, ident.name) if name in ("", ".", "..") or "/" in name), None)
+    if wrong is not None:
+        raise BadRequest(f"{wrong!r} cannot be the name of a folder: rename it")
+    return "/".join((root.rstrip("/"), *ident.namespace, ident.name))

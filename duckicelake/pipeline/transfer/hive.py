@@ -1,0 +1,129 @@
+"""Folders of Parquet files as Hive and Spark leave them: names of folders are values of partitions, nothing else tells of tables."""
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+from pyspark.sql import DataFrame
+
+from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.bodies import CreateTable
+from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.pipeline.ingest.target import format_columns, quote
+from duckicelake.pipeline.objects import Child, Objects
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.transfer.bench import Bench, LazyBench
+from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file, refuse_views
+from duckicelake.pipeline.transfer.files import Store
+from duckicelake.pipeline.transfer.hadoop import NO_KEYS
+
+DATABASE = ".db"
+_PARTITION = re.compile(r"([^=]+)=.*", re.DOTALL)
+_STATE_BITS = 62
+
+
+@dataclass(frozen=True, slots=True)
+class HiveFolders:
+    """The folders below a root. A folder with files, or with folders like `day=2026-03-01`, is a table; `x.db` is the namespace `x`."""
+
+    root: str
+    store: Store
+    bench: LazyBench
+
+    @property
+    def name(self) -> str:
+        return self.root
+
+    def list_entries(self) -> Iterator[Entry]:
+        """Every folder that is a table; the root may be the only one."""
+        objects = self.store.open(self.root, NO_KEYS)
+        if not objects.list_folder(self.root):
+            raise BadRequest(f"{self.root} is no folder, or has nothing in it")
+        yield from self._walk(objects, ())
+
+    def _walk(self, objects: Objects, levels: tuple[str, ...]) -> Iterator[Entry]:
+        place = "/".join((self.root, *levels))
+        children = _list_shown(objects, place)
+        if any(not child.is_folder or _PARTITION.fullmatch(child.name) for child in children):
+            *namespace, name = levels or (place.rpartition("/")[2],)
+            yield Entry(Ident(tuple(level.removesuffix(DATABASE) for level in namespace), name), place=place)
+            return
+        for child in children:
+            yield from self._walk(objects, (*levels, child.name))
+
+    def load(self, entry: Entry) -> Held:
+        """The table that Iceberg makes of the columns that Spark finds; its state is that of the list of files."""
+        objects = self.store.open(entry.place, NO_KEYS)
+        files = [file for file in objects.list_below(entry.place) if not _is_hidden(file[0])]
+        if not files:
+            raise BadRequest(f"{entry.place} has no files")
+        found = self._read(self.bench.get(), entry.place)
+        partitions = ", ".join(map(quote, find_partitions(objects, entry.place)))
+        with tempfile.TemporaryDirectory(prefix="duckicelake-") as scratch:
+            uri = self.bench.get().describe(format_columns(found.schema), partitions, Path(scratch).as_uri())
+            metadata = parse_table_file(Path(uri.removeprefix("file:")).read_bytes(), entry.place)
+        state = int.from_bytes(hashlib.sha256(repr(files).encode()).digest()) >> (256 - _STATE_BITS)
+        known = replace(metadata, table_uuid=str(uuid5(NAMESPACE_URL, entry.place)), current_snapshot_id=state)
+        return Held(entry.ident, known, entry.place, NO_KEYS)
+
+    def load_view(self, entry: Entry) -> ViewMetadata:
+        """There are none."""
+        raise refuse_views("a folder of files")
+
+    def find(self, ident: Ident) -> Held | None:
+        """Nothing is written there."""
+        raise _refuse()
+
+    def open_rows(self, bench: Bench, held: Held) -> str:
+        """The rows as a view of this session."""
+        name = f"hive_{held.metadata.table_uuid.replace('-', '_')}"
+        self._read(bench, held.metadata_location).createOrReplaceTempView(name)
+        return quote(name)
+
+    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
+        """Nothing is written there."""
+        raise _refuse()
+
+    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
+        """Nothing is written there."""
+        raise _refuse()
+
+    def publish(self, prepared: Held, written: TableMetadata) -> None:
+        """Nothing is written there."""
+        raise _refuse()
+
+    def _read(self, bench: Bench, place: str) -> DataFrame:
+        # Files of several ages may have several columns.
+        return bench.spark.read.option("basePath", place).option("mergeSchema", "true").parquet(place)
+
+
+def find_partitions(objects: Objects, place: str) -> list[str]:
+    """The columns that are in the names of folders, outermost first."""
+    names: list[str] = []
+    while found := _find_partition(_list_shown(objects, place)):
+        folder, column = found
+        names.append(column)
+        place = f"{place}/{folder}"
+    return names
+
+
+def _find_partition(children: Collection[Child]) -> tuple[str, str] | None:
+    matches = ((child.name, _PARTITION.fullmatch(child.name)) for child in children if child.is_folder)
+    return next(((name, match[1]) for name, match in matches if match), None)
+
+
+def _list_shown(objects: Objects, place: str) -> list[Child]:
+    return [child for child in objects.list_folder(place) if not child.name.startswith((".", "_"))]
+
+
+def _is_hidden(path: str) -> bool:
+    return path.rpartition("/")[2].startswith((".", "_"))
+
+
+def _refuse() -> Unsupported:
+    return Unsupported("folders of files are read, and not written")

@@ -1,0 +1,176 @@
+"""The tables of a JDBC catalog: rows in a database that name metadata files, with views (V1) or without (V0).
+
+Source: Iceberg, JdbcUtil
+"""
+
+import sqlite3
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from duckicelake.errors import BadRequest, CommitFailed, ServiceUnavailable
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.bodies import CreateTable
+from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.transfer.bench import Bench
+from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind, parse_table_file, parse_view_file
+from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, write_rows
+from duckicelake.pipeline.transfer.hadoop import NO_KEYS
+
+TYPE = "iceberg_type"
+POSTGRES, SQLITE = ("postgresql", "postgres"), "sqlite"
+CONNECT_SECONDS = 10
+FAILURES = (psycopg.Error, sqlite3.Error)
+
+HAS_TABLES_SQLITE = "SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'"
+HAS_TABLES_POSTGRES = "SELECT 1 WHERE to_regclass('iceberg_tables') IS NOT NULL"
+HAS_TYPE = "SELECT * FROM iceberg_tables WHERE 1 = 0"
+SELECT_NAMES = "SELECT DISTINCT catalog_name FROM iceberg_tables ORDER BY catalog_name"
+SELECT_V0 = "SELECT table_namespace, table_name, metadata_location, NULL FROM iceberg_tables WHERE catalog_name = {0} ORDER BY 1, 2"
+SELECT_V1 = "SELECT table_namespace, table_name, metadata_location, iceberg_type FROM iceberg_tables WHERE catalog_name = {0} ORDER BY 1, 2"
+INSERT_V0 = "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location) VALUES ({0}, {0}, {0}, {0})"
+INSERT_V1 = """
+INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type) VALUES ({0}, {0}, {0}, {0}, 'TABLE')
+"""
+CREATE_TABLES = """
+CREATE TABLE IF NOT EXISTS iceberg_tables (
+    catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
+    metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), iceberg_type VARCHAR(5),
+    PRIMARY KEY (catalog_name, table_namespace, table_name))
+"""
+CREATE_PROPERTIES = """
+CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
+    catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255), property_value VARCHAR(1000),
+    PRIMARY KEY (catalog_name, namespace, property_key))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where the rows are; `mark` is how its statements write a parameter, `has_tables` asks whether there is a catalog at all."""
+
+    name: str
+    mark: str
+    has_tables: str
+    connect: Callable[[], Any]
+
+    @contextmanager
+    def opening(self) -> Generator[Any]:
+        """A connection, its work committed at the end. Raises: ServiceUnavailable: it cannot be reached, or does not answer."""
+        try:
+            with closing(self.connect()) as conn:
+                yield conn
+                conn.commit()
+        except FAILURES as error:
+            raise ServiceUnavailable(f"{self.name}: {str(error).strip()}") from error
+
+    def ask(self, conn: Any, query: str, values: Sequence[str] = ()) -> Any:
+        """The cursor of a statement, in which `{0}` stands for a parameter."""
+        cursor = conn.cursor()
+        cursor.execute(query.format(self.mark), values)
+        return cursor
+
+
+def open_database(uri: str, properties: Mapping[str, str]) -> Database:
+    """The database of a URI. Raises: BadRequest: it is of another kind."""
+    parts = urlsplit(uri)
+    if parts.scheme == SQLITE:
+        path = unquote(parts.path.removeprefix("/"))
+        return Database(uri, "?", HAS_TABLES_SQLITE, lambda: sqlite3.connect(f"file:{path}?mode=rw", uri=True))
+    if parts.scheme not in POSTGRES:
+        raise BadRequest(f"{parts.scheme} is no database that can be read here: write postgresql://… or sqlite:///…")
+    given = {name: properties[f"jdbc.{name}"] for name in ("user", "password") if f"jdbc.{name}" in properties}
+    return Database(uri, "%s", HAS_TABLES_POSTGRES, lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class JdbcCatalog:
+    """The tables that a database knows under one catalog's name; `warehouse` is where new ones go."""
+
+    database: Database
+    store: Store
+    catalog_name: str | None = None
+    warehouse: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.database.name
+
+    def list_entries(self) -> Iterator[Entry]:
+        """Every table and view."""
+        with self.database.opening() as conn:
+            query = SELECT_V1 if self._has_type(conn) else SELECT_V0
+            rows = self.database.ask(conn, query, [self._choose_name(conn)]).fetchall()
+        for namespace, name, location, kind in rows:
+            ident = Ident(tuple(namespace.split(".")) if namespace else (), name)
+            yield Entry(ident, Kind.view if kind == "VIEW" else Kind.table, location or "")
+
+    def load(self, entry: Entry) -> Held:
+        """The table of a row. Raises: BadRequest, ServiceUnavailable: its metadata file cannot be read."""
+        if not entry.place:
+            raise BadRequest(f"the row of {entry.ident} names no metadata file")
+        metadata = parse_table_file(self.store.read(entry.place, NO_KEYS), entry.place)
+        return Held(entry.ident, metadata, entry.place, NO_KEYS)
+
+    def load_view(self, entry: Entry) -> ViewMetadata:
+        """The view of a row."""
+        return parse_view_file(self.store.read(entry.place, NO_KEYS), entry.place)
+
+    def find(self, ident: Ident) -> Held | None:
+        """The table of that name."""
+        with self.database.opening() as conn:
+            if self.database.ask(conn, self.database.has_tables).fetchone() is None:
+                return None
+        found = next((entry for entry in self.list_entries() if entry.ident == ident), None)
+        if found is not None and found.kind is Kind.view:
+            raise CommitFailed(f"{ident} is a view there")
+        return None if found is None else self.load(found)
+
+    def open_rows(self, bench: Bench, held: Held) -> str:
+        """The rows as of the metadata file that was read."""
+        return bench.open_file(held.metadata_location, self.store.format_settings(NO_KEYS))
+
+    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
+        """A table in a folder of its own, which no other table of that name has had."""
+        if self.warehouse is None:
+            raise BadRequest("say where new tables go: --property warehouse=FOLDER")
+        if any("." in level for level in ident.namespace):
+            raise BadRequest(f"a JDBC catalog cannot tell the dot in a name of {ident} from one between names: rename it")
+        location = f"{join_location(self.warehouse, ident)}-{uuid4()}"
+        return Held(ident, describe_new(asked, location), "", NO_KEYS)
+
+    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
+        """Files below the table's folder."""
+        return write_rows(bench, self.store, prepared, rows)
+
+    def publish(self, prepared: Held, written: TableMetadata) -> None:
+        """Insert the row, of which there is one for each name; the catalog's own tables are made if they are missing."""
+        uri = f"{prepared.metadata.location}/metadata/00000-{uuid4()}.metadata.json"
+        self.store.put_new(uri, encode_published(replace(written, metadata_log=())))
+        with self.database.opening() as conn:
+            for statement in (CREATE_TABLES, CREATE_PROPERTIES):
+                self.database.ask(conn, statement)
+            values = [self._choose_name(conn), ".".join(prepared.ident.namespace), prepared.ident.name, uri]
+            try:
+                self.database.ask(conn, INSERT_V1 if self._has_type(conn) else INSERT_V0, values)
+            except (psycopg.errors.UniqueViolation, sqlite3.IntegrityError) as error:
+                raise CommitFailed(f"somebody else has just made {prepared.ident}") from error
+
+    def _has_type(self, conn: Any) -> bool:
+        return any(column[0] == TYPE for column in self.database.ask(conn, HAS_TYPE).description)
+
+    def _choose_name(self, conn: Any) -> str:
+        if self.catalog_name is not None:
+            return self.catalog_name
+        names = [row[0] for row in self.database.ask(conn, SELECT_NAMES).fetchall()]
+        if len(names) != 1:
+            told = f"there are {', '.join(names)}" if names else "it has no tables yet"
+            raise BadRequest(f"say which catalog of the database is meant, --property catalog-name=NAME: {told}")
+        return names[0]

@@ -1,0 +1,190 @@
+"""The job itself: each table of the source becomes known in the target at once, or not at all; what fails is told, and the rest goes on."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from importlib.metadata import version as read_version
+
+import pyarrow as pa
+from py4j.protocol import Py4JNetworkError
+
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable, Unsupported
+from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES
+from duckicelake.pipeline.ingest.job import explain as explain_spark
+from duckicelake.pipeline.ingest.report import Stopwatch
+from duckicelake.pipeline.jars import JarUnavailable, Progress
+from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.transfer.bench import LazyBench
+from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, Held, Kind
+from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables
+from duckicelake.pipeline.transfer.report import Moved, TransferReport, Verdict
+from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
+from duckicelake.pipeline.transfer.rows import compare_rows
+from duckicelake.pipeline.transfer.shape import JOB, count_rows, describe_copy, is_same, is_untouched, name_run
+from duckicelake.pipeline.transfer.views import localise, same_view
+from duckicelake.pipeline.verify.columns import check_readable
+
+FAILURES = (CatalogError, NoJava, JarUnavailable, pa.ArrowException, *SPARK_FAILURES)
+"""What may stop a table, and no other one."""
+UNCERTAIN = (CommitFailed, CommitStateUnknown, ServiceUnavailable)
+"""After these the table may be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferDesk:
+    """What a run works with."""
+
+    job: str
+    source: Catalog
+    target: Catalog
+    bench: LazyBench
+    tell: Progress
+
+
+def transfer(desk: TransferDesk, options: TransferOptions, *, dry_run: bool = False) -> TransferReport:
+    """Bring every table and view that was asked for, or say what there is to do.
+
+    Raises: CatalogError: the source cannot even be listed
+    """
+    watch, run_id = Stopwatch(desk.tell), desk.bench.run_id
+    told = replace(desk, tell=watch.tell)
+    versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
+    properties = {JOB: desk.job, "duckicelake.run-id": run_id} | {f"duckicelake.version.{name}": text for name, text in versions.items()}
+    told.tell(f"list {desk.source.name}")
+    entries = list(desk.source.list_entries())
+    with closing(desk.bench):
+        mover = Mover(told, options, properties, dry_run)
+        moved = [mover.move(entry, twins) for entry, twins in choose(entries, options)]
+    missing = check_tables([entry.ident for entry in entries], options.tables)
+    moved += [Moved(str(ident), Kind.table, Verdict.failed, message="the source has no such table") for ident in missing]
+    return TransferReport(desk.job, run_id, desk.source.name, desk.target.name, tuple(moved), watch.read(), versions)
+
+
+def choose(entries: Sequence[Entry], options: TransferOptions) -> Iterator[tuple[Entry, int]]:
+    """What was asked for, tables first, each with how many names there are of it that differ by case alone."""
+    asked = [entry for entry in entries if not options.tables or entry.ident in options.tables]
+    counts = Counter(str(entry.ident).lower() for entry in asked)
+    for entry in sorted(asked, key=lambda entry: (entry.kind, entry.ident.namespace, entry.ident.name)):
+        yield entry, counts[str(entry.ident).lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """One run."""
+
+    desk: TransferDesk
+    options: TransferOptions
+    properties: Mapping[str, str]
+    dry_run: bool
+
+    def move(self, entry: Entry, twins: int) -> Moved:
+        """Bring one. What fails is said in its place."""
+        ident = Ident((*self.options.into, *entry.ident.namespace), entry.ident.name)
+        try:
+            if twins > 1:
+                raise BadRequest("the source has names that differ from it by case alone, which DuckLake takes for one: name one of them")
+            if not ident.namespace:
+                raise BadRequest("it is in no namespace: give it one with --into")
+            return self._move_view(entry, ident) if entry.kind is Kind.view else self._move_table(entry, ident)
+        except Py4JNetworkError as error:
+            # Its Java is gone.
+            self.desk.bench.close()
+            return Moved(str(ident), entry.kind, Verdict.failed, message=explain(error))
+        except FAILURES as error:
+            return Moved(str(ident), entry.kind, Verdict.failed, message=explain(error))
+
+    def _move_table(self, entry: Entry, ident: Ident) -> Moved:
+        held = self.desk.source.load(entry)
+        there = self.desk.target.find(ident)
+        if there is not None:
+            return self._recognise(held, there)
+        if self.dry_run:
+            return self._tell(held, ident, Verdict.planned, count_rows(held.metadata))
+        self.desk.tell(f"{self.options.mode} {ident}")
+        try:
+            self._register(held, ident) if self.options.mode is Mode.register else self._copy(held, ident)
+        except UNCERTAIN:
+            there = self.desk.target.find(ident)
+            if there is None or not is_same(held.metadata, there.metadata):
+                raise
+        made = self.desk.target.find(ident)
+        if made is None:
+            raise CommitFailed("somebody else dropped or renamed it at once")
+        return self._check(held, made, Verdict.done)
+
+    def _register(self, held: Held, ident: Ident) -> None:
+        if not isinstance(self.desk.target, RestSide) or not held.metadata_location:
+            raise Unsupported("its catalog does not say where its metadata file is: --mode copy")
+        self.desk.target.register(ident, held.metadata_location)
+
+    def _copy(self, held: Held, ident: Ident) -> None:
+        check_readable(current_schema(held.metadata))
+        bench = self.desk.bench.get()
+        prepared = self.desk.target.prepare(ident, describe_copy(held, ident.name))
+        written = self.desk.target.write(bench, prepared, self.desk.source.open_rows(bench, held))
+        if isinstance(self.desk.source, RestSide):
+            check_unchanged(self.desk.source, held)
+        self.desk.tell(f"publish {ident}")
+        self.desk.target.publish(prepared, name_run(written, self.properties))
+
+    def _recognise(self, held: Held, there: Held) -> Moved:
+        if not is_same(held.metadata, there.metadata):
+            raise CommitFailed("another table has the name, or an older state of this one: rename or drop that, or choose --into")
+        if self.dry_run:
+            return self._tell(held, there.ident, Verdict.there, None)
+        return self._check(held, there, Verdict.there)
+
+    def _check(self, held: Held, there: Held, verdict: Verdict) -> Moved:
+        """What became of a table that is there now: the same rows, if nobody has written to it since."""
+        moved = self._tell(held, there.ident, verdict, None)
+        if not is_untouched(held.metadata, there.metadata):
+            return replace(moved, message="written to since, so not compared")
+        lost = len(_list_ids(held.metadata) - _list_ids(there.metadata))
+        if moved.snapshots and lost:
+            raise CommitFailed(f"{lost} of its {moved.snapshots} snapshots are not there")
+        if not self.options.is_verified:
+            return replace(moved, message="not compared")
+        schema = current_schema(there.metadata)
+        try:
+            check_readable(schema)
+        except Unsupported as error:
+            return replace(moved, message=f"not compared: {error.message}")
+        self.desk.tell(f"compare {there.ident}")
+        bench = self.desk.bench.get()
+        names = self.desk.source.open_rows(bench, held), self.desk.target.open_rows(bench, there)
+        rows, difference = compare_rows(bench.spark, *names, schema)
+        if difference:
+            raise CommitFailed(f"it is there, and its rows are not the same: {difference}")
+        return replace(moved, rows=rows)
+
+    def _move_view(self, entry: Entry, ident: Ident) -> Moved:
+        target = self.desk.target
+        if not isinstance(target, RestSide):
+            return Moved(str(ident), Kind.view, Verdict.skipped, message="views are brought to REST catalogs alone")
+        view = localise(self.desk.source.load_view(entry), self.options.properties.get("catalog-name"), self.options.into)
+        there = target.find_view(ident)
+        if there is not None:
+            if not same_view(view, there):
+                raise CommitFailed("another view has the name, or another version of this one: rename or drop that, or choose --into")
+            return Moved(str(ident), Kind.view, Verdict.there)
+        if not self.dry_run:
+            self.desk.tell(f"make view {ident}")
+            target.make_view(ident, view)
+        return Moved(str(ident), Kind.view, Verdict.planned if self.dry_run else Verdict.done, "make view")
+
+    def _tell(self, held: Held, ident: Ident, verdict: Verdict, rows: int | None) -> Moved:
+        is_kept = self.options.mode is Mode.register
+        snapshots = len(held.metadata.snapshots) if is_kept else 0
+        return Moved(str(ident), Kind.table, verdict, str(self.options.mode), rows, snapshots)
+
+
+def _list_ids(metadata: TableMetadata) -> set[int]:
+    return {snapshot.snapshot_id for snapshot in metadata.snapshots}
+
+
+def explain(error: Exception) -> str:
+    """What is wrong, in a few words."""
+    return error.message if isinstance(error, CatalogError) else explain_spark(error)

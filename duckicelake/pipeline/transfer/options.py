@@ -1,0 +1,101 @@
+"""What can be asked of `import` and `export`."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.options import read_pairs
+from duckicelake.pipeline.rest import Ident, parse_ident
+
+
+class Form(StrEnum):
+    """What kind of catalog is at the other end."""
+
+    hadoop = "hadoop"
+    jdbc = "jdbc"
+    rest = "rest"
+    hive = "hive"
+
+
+class Mode(StrEnum):
+    """How a table comes in: where it is, with its history, or as a copy of its present rows."""
+
+    register = "register"
+    copy = "copy"
+
+
+SCHEMES = {"http": Form.rest, "https": Form.rest, "postgresql": Form.jdbc, "postgres": Form.jdbc, "sqlite": Form.jdbc}
+"""All others are folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferOptions:
+    """One call of a job. No tables: all of them, and the views.
+
+    `place` is the other catalog, `properties` are its own; `into` goes before the namespaces of the source.
+    """
+
+    place: str
+    form: Form
+    tables: tuple[Ident, ...] = ()
+    mode: Mode = Mode.copy
+    into: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_verified: bool = True
+
+
+def read_options(given: Mapping[str, Any]) -> TransferOptions:
+    """The command's arguments as options. Raises: BadRequest: they contradict each other, or one cannot be read."""
+    place, mode = given["place"], _read_word(Mode, "mode", given.get("mode") or "copy")
+    parts = urlsplit(str(place))
+    if parts.password is not None:
+        raise BadRequest("a password in PLACE can be seen by others on the machine: put it into the file of --properties")
+    form = SCHEMES.get(parts.scheme, Form.hadoop) if given["form"] == "auto" else _read_word(Form, "format", given["form"])
+    if given.get("history") and mode is Mode.copy:
+        raise BadRequest("--history: a copy has the present rows alone; --mode register keeps a table's history")
+    if form is Form.hive and mode is Mode.register:
+        raise BadRequest("folders of Parquet files have no metadata to register: --mode copy")
+    into = tuple(given["into"].split(".")) if given.get("into") else ()
+    if not all(into):
+        raise BadRequest(f"--into {given['into']!r} is no namespace")
+    tables = tuple(map(_read_name, given["tables"] or ()))
+    return TransferOptions(place, form, tables, mode, into, _read_properties(given), not given["no_verify"])
+
+
+def _read_name(text: str) -> Ident:
+    """A table's name in the source, where it may have no namespace."""
+    return parse_ident(text) if "." in text else Ident((), text)
+
+
+def _read_properties(given: Mapping[str, Any]) -> dict[str, str]:
+    return _read_file(given["properties"]) | read_pairs(given["property"])
+
+
+def _read_file(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"--properties {path} cannot be read: {error}") from error
+    wrong = next((name for name, text in found.items() if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise BadRequest(f'--properties {path}: {wrong} must be a text; write names with dots in quotes: "s3.endpoint" = "…"')
+    return found
+
+
+def _read_word(words: Any, option: str, text: str) -> Any:
+    try:
+        return words(text)
+    except ValueError as error:
+        raise BadRequest(f"--{option} {text} is none of {', '.join(words)}") from error
+
+
+def check_tables(found: Sequence[Ident], asked: Sequence[Ident]) -> list[Ident]:
+    """Those that were asked for and are not there."""
+    return [ident for ident in asked if ident not in set(found)]

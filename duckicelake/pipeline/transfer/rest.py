@@ -1,0 +1,147 @@
+"""A REST catalog as source and as target: the lake's own, or any other."""
+
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from duckicelake.errors import CommitFailed, NoSuchTable, Unsupported
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, parse_metadata
+from duckicelake.iceberg.requests.bodies import CreateTable
+from duckicelake.iceberg.schema import format_schema
+from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version, format_version, parse_view
+from duckicelake.pipeline.ingest.target import quote_ident
+from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.transfer.bench import Bench
+from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind
+from duckicelake.pipeline.transfer.files import Store, write_rows
+from duckicelake.pipeline.transfer.shape import format_creation, format_staged_create
+from duckicelake.pipeline.verify.moments import list_namespaces, list_pages
+
+_LEVEL = "\x1f"
+
+
+@dataclass(frozen=True, slots=True)
+class RestSide:
+    """A catalog over REST; `settings` are those of Spark's catalog for it."""
+
+    name: str
+    connect: Callable[[], Rest]
+    store: Store
+    settings: Mapping[str, str]
+
+    def list_entries(self) -> Iterator[Entry]:
+        """Every table and view."""
+        rest = self.connect()
+        for levels in list_namespaces(rest):
+            for kind in Kind:
+                yield from (Entry(Ident(levels, name), kind) for name in self._list(rest, levels, kind))
+
+    def _list(self, rest: Rest, levels: tuple[str, ...], kind: Kind) -> list[str]:
+        try:
+            return [item["name"] for item in list_pages(rest, f"namespaces/{_format(levels)}/{kind}s", "identifiers", {})]
+        except (NoSuchTable, Unsupported):
+            # Not every catalog has views.
+            if kind is Kind.view:
+                return []
+            raise
+
+    def load(self, entry: Entry) -> Held:
+        """The table with all of its snapshots."""
+        answer = self.connect().ask("GET", _locate(entry.ident))
+        return Held(entry.ident, parse_metadata(answer["metadata"]), answer.get("metadata-location") or "", read_keys(answer))
+
+    def load_view(self, entry: Entry) -> ViewMetadata:
+        """The view as it is now."""
+        return parse_view(self.connect().ask("GET", _locate(entry.ident, Kind.view))["metadata"])
+
+    def find(self, ident: Ident) -> Held | None:
+        """The table of that name."""
+        try:
+            return self.load(Entry(ident))
+        except NoSuchTable:
+            return None
+
+    def find_view(self, ident: Ident) -> ViewMetadata | None:
+        """The view of that name."""
+        try:
+            return self.load_view(Entry(ident, Kind.view))
+        except NoSuchTable:
+            return None
+
+    def open_rows(self, bench: Bench, held: Held) -> str:
+        """The rows of the snapshot that was read; those that come now when its columns are not the present ones."""
+        name = quote_ident(bench.add_catalog(self.settings), held.ident)
+        snapshot = find_snapshot(held.metadata, held.metadata.current_snapshot_id)
+        if snapshot is None or snapshot.schema_id != held.metadata.current_schema_id:
+            return name
+        return f"{name} VERSION AS OF {snapshot.snapshot_id}"
+
+    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
+        """A table that the catalog has described and not made."""
+        self.make_namespace(ident.namespace)
+        answer = self.connect().ask("POST", f"namespaces/{_format(ident.namespace)}/tables", format_staged_create(asked))
+        return Held(ident, parse_metadata(answer["metadata"]), "", read_keys(answer))
+
+    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
+        """Files at the location that the catalog chose."""
+        return write_rows(bench, self.store, prepared, rows)
+
+    def publish(self, prepared: Held, written: TableMetadata) -> None:
+        """Make the table and its rows in one commit."""
+        self.connect().ask("POST", _locate(prepared.ident), format_creation(prepared.ident, written))
+
+    def register(self, ident: Ident, metadata_location: str) -> None:
+        """Take a table in where it is, with its history. Raises: CatalogError: the catalog does not."""
+        self.make_namespace(ident.namespace)
+        body = {"name": ident.name, "metadata-location": metadata_location}
+        self.connect().ask("POST", f"namespaces/{_format(ident.namespace)}/register", body)
+
+    def make_view(self, ident: Ident, view: ViewMetadata) -> None:
+        """Make a view of the current version of another catalog's."""
+        self.make_namespace(ident.namespace)
+        version = current_version(view)
+        schema = next(one for one in view.schemas if one.schema_id == version.schema_id)
+        body = {"name": ident.name, "schema": format_schema(schema), "view-version": format_version(version)}
+        body |= {"properties": dict(view.properties)}
+        self.connect().ask("POST", f"namespaces/{_format(ident.namespace)}/views", body)
+
+    def make_namespace(self, levels: tuple[str, ...]) -> None:
+        """Make a namespace, and those around it, where they are missing."""
+        rest = self.connect()
+        for end in range(1, len(levels) + 1):
+            try:
+                rest.ask("GET", f"namespaces/{_format(levels[:end])}")
+            except NoSuchTable:
+                _make(rest, levels[:end])
+
+
+def _make(rest: Rest, levels: tuple[str, ...]) -> None:
+    try:
+        rest.ask("POST", "namespaces", {"namespace": list(levels), "properties": {}})
+    except CommitFailed:
+        return  # somebody else just did
+
+
+def read_keys(answer: Mapping[str, Any]) -> dict[str, str]:
+    """What a catalog gives for the files of a table."""
+    given = dict(answer.get("config") or {})
+    for keys in answer.get("storage-credentials") or ():
+        given |= keys["config"]
+    return {name: text for name, text in given.items() if name.startswith(("s3.", "client."))}
+
+
+def check_unchanged(catalog: RestSide, held: Held) -> None:
+    """Raises: CommitFailed: the table is not as it was when it was read."""
+    now = catalog.load(Entry(held.ident)).metadata
+    states = [(one.table_uuid, one.current_snapshot_id, one.current_schema_id) for one in (held.metadata, now)]
+    if states[0] != states[1]:
+        raise CommitFailed(f"others wrote to {held.ident} meanwhile: run again")
+
+
+def _locate(ident: Ident, kind: Kind = Kind.table) -> str:
+    return f"namespaces/{_format(ident.namespace)}/{kind}s/{urllib.parse.quote(ident.name, safe='')}"
+
+
+def _format(levels: tuple[str, ...]) -> str:
+    return urllib.parse.quote(_LEVEL.join(levels), safe="")

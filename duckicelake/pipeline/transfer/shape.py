@@ -1,0 +1,123 @@
+"""What of a table goes along when its rows are copied; pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from duckicelake.iceberg.metadata import TableMetadata, current_schema, default_spec, find_snapshot
+from duckicelake.iceberg.partition import format_spec
+from duckicelake.iceberg.requests.bodies import CreateTable
+from duckicelake.iceberg.schema import Schema, format_schema
+from duckicelake.iceberg.snapshots import MAIN, Snapshot, format_snapshot
+from duckicelake.iceberg.sorting import UNSORTED, format_sort_order
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.transfer.catalogs import Held
+
+UUID, SNAPSHOT, SCHEMA = "duckicelake.copy.uuid", "duckicelake.copy.snapshot-id", "duckicelake.copy.schema-id"
+ORIGIN = (UUID, SNAPSHOT, SCHEMA)
+JOB = "duckicelake.job"
+JOBS = ("import", "export")
+OLDEST_VERSION = 2
+STAYING = (
+    *("ducklake.", "duckicelake.", "write.data.path", "write.metadata.path", "write.object-storage.path"),
+    *("write.folder-storage.path", "write.location-provider.", "schema.name-mapping.", "gc.enabled", "location", "owner"),
+    *("write.format.default", "write.delete.format.default"),
+)
+"""Properties that are about where a table was, or derived there; a copy is of Parquet."""
+LAST_ADDED = -1
+
+
+def tell_origin(metadata: TableMetadata) -> dict[str, str]:
+    """Properties of a copy that say what it is a copy of."""
+    state = metadata.table_uuid or metadata.location, str(metadata.current_snapshot_id), str(metadata.current_schema_id)
+    return dict(zip(ORIGIN, state, strict=True))
+
+
+def describe_copy(held: Held, name: str) -> CreateTable:
+    """The table to make for a table's present rows: columns, partitions, order and properties are the same."""
+    metadata = held.metadata
+    properties = {key: value for key, value in metadata.properties.items() if not key.startswith(STAYING)}
+    properties |= tell_origin(metadata) | {"format-version": str(max(metadata.format_version, OLDEST_VERSION))}
+    order = next((one for one in metadata.sort_orders if one.order_id == metadata.default_sort_order_id), UNSORTED)
+    spec = default_spec(metadata)
+    # A partition of a column that is gone has no place in a new table; format version 1 keeps such parts as `void`.
+    fields = tuple(part for part in spec.fields if part.transform != "void")
+    return CreateTable(name, _without_defaults(current_schema(metadata)), replace(spec, fields=fields), order, None, properties)
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    """Every row of a copy has its values written out."""
+    return replace(schema, fields=tuple(replace(item, initial_default=None) for item in schema.fields))
+
+
+def format_staged_create(asked: CreateTable) -> dict[str, Any]:
+    """The request that says what the table would be."""
+    return {
+        "name": asked.name,
+        "schema": format_schema(asked.schema),
+        "partition-spec": format_spec(asked.spec),
+        "write-order": format_sort_order(asked.order),
+        "properties": dict(asked.properties),
+        "stage-create": True,
+    }
+
+
+def format_creation(ident: Ident, new: TableMetadata) -> dict[str, Any]:
+    """The commit that makes a table with the snapshot that it has."""
+    updates: list[dict[str, Any]] = [
+        {"action": "assign-uuid", "uuid": new.table_uuid},
+        {"action": "upgrade-format-version", "format-version": new.format_version},
+        {"action": "add-schema", "schema": format_schema(current_schema(new)), "last-column-id": new.last_column_id},
+        {"action": "set-current-schema", "schema-id": LAST_ADDED},
+        {"action": "add-spec", "spec": format_spec(default_spec(new))},
+        {"action": "set-default-spec", "spec-id": LAST_ADDED},
+        {"action": "add-sort-order", "sort-order": format_sort_order(new.sort_orders[-1])},
+        {"action": "set-default-sort-order", "sort-order-id": LAST_ADDED},
+        {"action": "set-location", "location": new.location},
+        {"action": "set-properties", "updates": dict(new.properties)},
+    ]
+    snapshot = find_snapshot(new, new.current_snapshot_id)
+    if snapshot is not None:
+        updates.append({"action": "add-snapshot", "snapshot": format_snapshot(snapshot)})
+        updates.append({"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": snapshot.snapshot_id})
+    identifier = {"namespace": list(ident.namespace), "name": ident.name}
+    return {"identifier": identifier, "requirements": [{"type": "assert-create"}], "updates": updates}
+
+
+def name_run(written: TableMetadata, properties: Mapping[str, str]) -> TableMetadata:
+    """The table with the run's properties in the summary of its only snapshot."""
+    return replace(written, snapshots=tuple(_add_summary(snapshot, properties) for snapshot in written.snapshots))
+
+
+def _add_summary(snapshot: Snapshot, properties: Mapping[str, str]) -> Snapshot:
+    return replace(snapshot, summary={**snapshot.summary, **properties})
+
+
+def is_same(source: TableMetadata, there: TableMetadata) -> bool:
+    """Whether a table holds what the source does: it is a copy of this state, or the same table that has come at least as far."""
+    if tell_origin(source).items() <= there.properties.items():
+        return True
+    has_state = find_snapshot(there, source.current_snapshot_id) is not None
+    if source.table_uuid != there.table_uuid:
+        # Old tables of format version 1 have no uuid.
+        return not source.table_uuid and has_state
+    return has_state or source.current_snapshot_id is None
+
+
+def is_untouched(source: TableMetadata, there: TableMetadata) -> bool:
+    """Whether nobody has written to the table since it came."""
+    now = find_snapshot(there, there.current_snapshot_id)
+    if now is None or now.snapshot_id == source.current_snapshot_id:
+        return now is not None or source.current_snapshot_id is None
+    # Deletes by equality become positions, in a snapshot of their own.
+    is_converted = now.parent_snapshot_id == source.current_snapshot_id and now.summary.get("operation") == "replace"
+    return is_converted or now.summary.get(JOB) in JOBS
+
+
+def count_rows(metadata: TableMetadata) -> int | None:
+    """How many rows a table has, as its snapshot says; None when it does not."""
+    snapshot = find_snapshot(metadata, metadata.current_snapshot_id)
+    if snapshot is None:
+        return 0 if metadata.current_snapshot_id is None else None
+    told = snapshot.summary.get("total-records", "")
+    return int(told) if told.isdigit() else None

@@ -1,0 +1,43 @@
+"""A job as a process of its own, which kills itself (-9) where it is told to."""
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from duckicelake.commands.jobs.session import Machine, opening_spark
+from duckicelake.commands.jobs.transfer import TransferCall, make_desk
+from duckicelake.pipeline.spark import LazySpark, RestCatalog
+from duckicelake.pipeline.transfer.job import transfer
+from duckicelake.pipeline.transfer.options import read_options
+from tests.pipeline.ingest.doomed import telling_until
+from tests.support.spark import CALM
+
+
+@dataclass(frozen=True, slots=True)
+class Doom:
+    """What the process does, and where it ends: so many seconds after the step of that number was told."""
+
+    job: str
+    catalog: Mapping[str, Any]
+    given: Mapping[str, Any]
+    home: str
+    step: int
+    delay_seconds: float = 0.0
+
+
+def main(doom: Doom) -> None:
+    """Run the job."""
+    # A killed process removes nothing: its scratch folder goes with the test's.
+    tempfile.tempdir = doom.home
+    catalog, options, machine = RestCatalog(**doom.catalog), read_options(doom.given), Machine("local[2]", "1g", CALM)
+    call = TransferCall(doom.job, options, machine, dry_run=False, report=None)
+    spark = LazySpark(partial(opening_spark, machine, catalog, lambda _: None))
+    transfer(make_desk(catalog, call, spark, telling_until(doom.step, doom.delay_seconds)), options)
+
+
+if __name__ == "__main__":
+    main(Doom(**json.loads(sys.argv[1])))

@@ -1,0 +1,121 @@
+"""Two ends of a transfer: a served lake, and a folder in which Spark's own Hadoop catalog makes tables; both known to the shared Spark."""
+
+import gc
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from duckicelake.commands.jobs.session import Machine
+from duckicelake.commands.jobs.transfer import TransferCall, make_desk
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.spark import LazySpark
+from duckicelake.pipeline.transfer.job import transfer
+from duckicelake.pipeline.transfer.options import read_options
+from duckicelake.pipeline.transfer.report import TransferReport
+from tests.rest.serving import make_settings, serve
+from tests.support.lakes import make_lake
+from tests.support.readers import Served
+from tests.support.shared_stack import SharedStack
+from tests.support.spark import Spark
+
+HADOOP = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "hadoop", ".cache-enabled": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ferry:
+    """The lake and its catalog's name in Spark (`here`), the warehouse folder and its name (`there`)."""
+
+    served: Served
+    spark: Spark
+    here: str
+    folder: Path
+    there: str
+    told: list[str] = field(default_factory=list[str])
+
+    def run(self, *statements: str) -> list[dict[str, Any]]:
+        """Run SQL in which `{h}` is the lake's catalog and `{t}` the Hadoop one; the rows of the last statement."""
+        rows: list[dict[str, Any]] = []
+        for statement in statements:
+            rows = self.spark.arrow(statement.replace("{h}", self.here).replace("{t}", self.there)).to_pylist()
+        return rows
+
+    def bring(
+        self, job: str, place: str, *tables: str, dry_run: bool = False, tell: Progress | None = None, **given: Any
+    ) -> TransferReport:
+        """Run a job, as the command would."""
+        options = read_options(format_given(place, tables, **given))
+        call = TransferCall(job, options, Machine(), dry_run, None, None)
+        spark = LazySpark(lambda: nullcontext(self.spark.session))
+        desk = make_desk(self.served.rest_catalog(), call, spark, tell or self.told.append)
+        with letting_go():
+            return transfer(desk, options, dry_run=dry_run)
+
+    def take(self, *tables: str, mode: str = "copy", **given: Any) -> TransferReport:
+        """Import from the warehouse folder."""
+        return self.bring("import", str(self.folder), *tables, mode=mode, **given)
+
+    def list_here(self, namespace: str) -> list[str]:
+        """The lake's tables in a namespace; none when there is no such namespace."""
+        answer = self.served.server.get(f"namespaces/{namespace}/tables")
+        return sorted(item["name"] for item in answer.json["identifiers"]) if answer.status == 200 else []
+
+    def list_there(self, namespace: str) -> list[str]:
+        """The tables that Spark's own catalog lists in a namespace of the warehouse."""
+        return sorted(row["tableName"] for row in self.run(f"SHOW TABLES IN {{t}}.{namespace}"))
+
+    def load_here(self, namespace: str, name: str) -> dict[str, Any]:
+        """What the lake's catalog says of a table."""
+        return self.served.server.get(f"namespaces/{namespace}/tables/{name}").json["metadata"]
+
+    def ask_duckdb(self, sql: str) -> list[tuple[Any, ...]]:
+        """What DuckDB answers about the lake."""
+        return self.served.lake.duckdb().execute(sql).fetchall()
+
+    def metadata_folder(self, namespace: str, name: str) -> Path:
+        """Where the warehouse keeps a table's metadata."""
+        return self.folder / namespace / name / "metadata"
+
+
+@contextmanager
+def letting_go() -> Generator[None]:
+    """Inside, Spark may hand rows to Python."""
+    # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            yield
+        finally:
+            gc.collect()
+
+
+def format_given(place: str, tables: tuple[str, ...], **given: Any) -> dict[str, Any]:
+    """The parameters of the command by name, as far as they are given."""
+    none = {"form": "auto", "properties": None, "property": None, "no_verify": False}
+    return {"place": place, "tables": list(tables), **none, **given}
+
+
+def describe(report: TransferReport) -> list[tuple[str, str, int | None]]:
+    """What became of each: its name, how it ended, and how many rows were compared."""
+    return [(one.subject, str(one.verdict), one.rows) for one in report.moved]
+
+
+@contextmanager
+def open_ferry(stack: SharedStack, spark: Spark, folder: Path) -> Generator[Ferry]:
+    """Both ends on the local disk; the lake takes in what lies in the warehouse."""
+    warehouse = folder / "hadoop"
+    with (
+        make_lake(stack, str(folder / "lake")) as lake,
+        serve(
+            make_settings(lake, allowed_locations=(str(warehouse),), s3_endpoint=None, s3_access_key_id=None, s3_secret_access_key=None)
+        ) as server,
+    ):
+        served = Served(lake, server)
+        here = served.spark(spark).catalog
+        spark.session.conf.set(f"spark.sql.catalog.{here}.io-impl", "org.apache.iceberg.hadoop.HadoopFileIO")
+        there = f"hadoop_{here}"
+        for key, value in (HADOOP | {".warehouse": str(warehouse)}).items():
+            spark.session.conf.set(f"spark.sql.catalog.{there}{key}", value)
+        yield Ferry(served, spark, here, warehouse, there)

@@ -1,0 +1,69 @@
+"""A job killed (-9) anywhere and run again: every table is there once, whole, and nobody has ever seen less of it."""
+
+import random
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.ingest.doomed import run_module
+from tests.pipeline.transfer.ferry import Ferry, describe, format_given
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+SEED = 20261122
+STEPS = ("list", "copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publish ns.b", "compare ns.b")
+"""What a run tells of two tables."""
+LONG_KILLS = 20
+LONGEST_DELAY = 6.0
+ROWS = 60
+
+
+def kill(ferry: Ferry, job: str, home: Path, step: int, delay_seconds: float) -> list[str]:
+    """Kill the job there; the steps that it told."""
+    doom = {"job": job, "catalog": asdict(ferry.served.rest_catalog()), "home": str(home), "step": step, "delay_seconds": delay_seconds}
+    return run_module("tests.pipeline.transfer.doomed", doom | {"given": format_given(str(ferry.folder), (), mode="copy")})
+
+
+def check_import(ferry: Ferry, home: Path, step: int, delay_seconds: float) -> None:
+    """Kill, look, run again."""
+    ferry.run(*(f"CREATE TABLE {{t}}.ns.{name} USING iceberg AS SELECT id FROM range({ROWS})" for name in "ab"))
+    kill(ferry, "import", home, step, delay_seconds)
+    for name in ferry.list_here("ns"):
+        assert ferry.ask_duckdb(f"SELECT count(*) FROM lake.ns.{name}") == [(ROWS,)]
+    assert [(name, rows) for name, _, rows in describe(ferry.take())] == [("ns.a", ROWS), ("ns.b", ROWS)]
+    assert ferry.list_here("ns") == ["a", "b"]
+    assert [ferry.load_here("ns", name)["snapshots"][0]["summary"]["total-records"] for name in "ab"] == [str(ROWS)] * 2
+
+
+def check_export(ferry: Ferry, home: Path, step: int, delay_seconds: float) -> None:
+    """Kill, look, run again."""
+    ferry.ask_duckdb("CREATE SCHEMA ns")
+    for name in "ab":
+        ferry.ask_duckdb(f"CREATE TABLE ns.{name} AS SELECT range AS id FROM range({ROWS})")
+    kill(ferry, "export", home, step, delay_seconds)
+    made = [name for name in "ab" if ferry.metadata_folder("ns", name).joinpath("v1.metadata.json").exists()]
+    assert ferry.list_there("ns") == made
+    assert [ferry.run(f"SELECT count(*) AS n FROM {{t}}.ns.{name}") for name in made] == [[{"n": ROWS}]] * len(made)
+    report = ferry.bring("export", str(ferry.folder))
+    assert [(name, rows) for name, _, rows in describe(report)] == [("ns.a", ROWS), ("ns.b", ROWS)], report.describe()
+    assert ferry.list_there("ns") == ["a", "b"]
+
+
+def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
+    """While Spark writes the second table or just after, chosen by lot."""
+    check_import(ferry, tmp_path, STEPS.index("copy ns.b"), random.Random(SEED).uniform(0.0, 2.0))
+
+
+def test_a_killed_export_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
+    """Everything of the first table is written but the file that makes it known."""
+    check_export(ferry, tmp_path, STEPS.index("publish ns.a"), 0.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(LONG_KILLS))
+@pytest.mark.parametrize("check", [check_import, check_export], ids=["import", "export"])
+def test_a_job_may_be_killed_anywhere(ferry: Ferry, tmp_path: Path, check: object, number: int) -> None:
+    """At each step, and some time after it."""
+    assert callable(check)
+    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
+    check(ferry, tmp_path, number % len(STEPS), delay)

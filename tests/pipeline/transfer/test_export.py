@@ -1,0 +1,57 @@
+"""The lake's tables exported to Hadoop warehouses: on a disk for Spark's own catalog, on S3 and in again."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.support.shared_stack import SharedStack
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+def fill(ferry: Ferry) -> None:
+    """Rows in files and inlined ones, some deleted again."""
+    duck = ferry.served.lake.duckdb()
+    duck.execute("CREATE SCHEMA s; CREATE TABLE s.t AS SELECT i AS id, 'n' || i AS name FROM range(100) r(i)")
+    duck.execute("DELETE FROM s.t WHERE id < 10")
+    duck.execute("INSERT INTO s.t VALUES (1000, NULL)")
+    duck.execute("CREATE TABLE s.seen (clock TIME)")
+    duck.close()
+
+
+def test_sparks_own_catalog_reads_an_export_and_goes_on(ferry: Ferry) -> None:
+    """A Hadoop table like any other; one that Spark cannot read is told, and a copy that went on is left alone."""
+    fill(ferry)
+    report = ferry.bring("export", str(ferry.folder))
+    assert [(subject, verdict) for subject, verdict, _ in describe(report)] == [("s.seen", "failed"), ("s.t", "done")]
+    assert "which Spark does not read" in report.moved[0].message
+    assert ferry.run("SELECT count(*) AS n, max(id) AS m FROM {t}.s.t") == [{"n": 91, "m": 1000}]
+    assert sorted(path.name for path in ferry.metadata_folder("s", "t").glob("v*")) == ["v1.metadata.json", "version-hint.text"]
+    assert describe(ferry.bring("export", str(ferry.folder), "s.t")) == [("s.t", "already-there", 91)]
+    ferry.run("DELETE FROM {t}.s.t WHERE id = 1000", "ALTER TABLE {t}.s.t ADD COLUMN more int")
+    assert ferry.run("SELECT count(*) AS n FROM {t}.s.t") == [{"n": 90}]
+    again = ferry.bring("export", str(ferry.folder), "s.t")
+    assert [(one.verdict, one.message) for one in again.moved] == [("already-there", "written to since, so not compared")]
+
+
+def test_what_is_exported_comes_in_again(ferry: Ferry, tmp_path: Path) -> None:
+    """Registered under another name, where it lies."""
+    fill(ferry)
+    assert ferry.bring("export", str(ferry.folder), "s.t").status == 0
+    report = ferry.take(mode="register", into="again")
+    assert describe(report) == [("again.s.t", "done", 91)], report.describe()
+    assert ferry.ask_duckdb('SELECT count(*) FROM lake."again␟s".t') == [(91,)]
+
+
+def test_a_warehouse_on_s3(ferry: Ferry, stack: SharedStack) -> None:
+    """Out and in again, with the keys of another store than the lake's."""
+    fill(ferry)
+    store = stack.store
+    keys = {"s3.endpoint": store.endpoint, "client.region": store.region, "s3.access-key-id": store.access_key_id}
+    given = {"property": [f"{name}={text}" for name, text in (keys | {"s3.secret-access-key": store.secret_access_key}).items()]}
+    place = f"s3://{store.bucket}/{ferry.served.lake.name}/warehouse"
+    assert describe(ferry.bring("export", place, "s.t", **given)) == [("s.t", "done", 91)]
+    assert describe(ferry.bring("export", place, "s.t", **given)) == [("s.t", "already-there", 91)]
+    report = ferry.bring("import", place, mode="copy", into="back", **given)
+    assert describe(report) == [("back.s.t", "done", 91)], report.describe()

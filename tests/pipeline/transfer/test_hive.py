@@ -1,0 +1,36 @@
+"""Folders of Parquet files, as Spark and Hive leave them, become tables."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.transfer.ferry import Ferry, describe
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+GIVEN = {"form": "hive", "mode": "copy"}
+
+
+def test_folders_become_partitioned_tables(ferry: Ferry) -> None:
+    """Values in names of folders are columns and partitions; the same files are taken once, and other ones are told."""
+    root = ferry.folder / "hive"
+    ferry.spark.session.sql(
+        "SELECT id, CAST(id AS string) AS name, DATE'2026-01-01' + CAST(id AS int) AS day, IF(id = 0, NULL, id % 2) AS part FROM range(6)"
+    ).write.partitionBy("day", "part").parquet(str(root / "shop.db" / "orders"))
+    (root / "plain" / "_SUCCESS").parent.mkdir()
+    (root / "plain" / "_SUCCESS").touch()
+    pq.write_table(pa.table({"id": pa.array([1], pa.int16())}), root / "plain" / "000000_0")
+    pq.write_table(pa.table({"id": pa.array([2], pa.int16()), "later": ["x"]}), root / "plain" / "000001_0")
+    (root / "broken").mkdir()
+    (root / "broken" / "part-0.parquet").write_bytes(b"no Parquet")
+    report = ferry.bring("import", str(root), into="lake_of", **GIVEN)
+    outcome = [("lake_of.broken", "failed", None), ("lake_of.plain", "done", 2), ("lake_of.shop.orders", "done", 6)]
+    assert describe(report) == outcome, report.describe()
+    assert ferry.ask_duckdb('SELECT * FROM lake."lake_of".plain ORDER BY id') == [(1, None), (2, "x")]
+    assert ferry.ask_duckdb('SELECT count(*), count(part), max(day)::VARCHAR FROM lake."lake_of␟shop".orders') == [(6, 5, "2026-01-06")]
+    spec = ferry.load_here("lake_of%1Fshop", "orders")["partition-specs"][0]
+    assert [(field["name"], field["transform"]) for field in spec["fields"]] == [("day", "identity"), ("part", "identity")]
+    again = ferry.bring("import", str(root), "plain", "shop.orders", into="lake_of", **GIVEN)
+    assert describe(again) == [("lake_of.plain", "already-there", 2), ("lake_of.shop.orders", "already-there", 6)]
+    pq.write_table(pa.table({"id": pa.array([3], pa.int16())}), root / "plain" / "000002_0")
+    late = ferry.bring("import", str(root), "plain", into="lake_of", **GIVEN)
+    assert (late.status, "an older state" in late.moved[0].message) == (1, True)

@@ -1,0 +1,51 @@
+"""What can be asked of a transfer, and names that lead nowhere."""
+
+from typing import Any
+
+import pytest
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.transfer.files import join_location
+from duckicelake.pipeline.transfer.options import read_options
+from tests.pipeline.transfer.ferry import format_given
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param({"form": "hive", "mode": "register"}, "no metadata to register", id="register folders"),
+        pytest.param({"mode": "copy", "history": True}, "a copy has the present rows alone", id="history of copies"),
+        pytest.param({"mode": "move"}, "none of register, copy", id="unknown mode"),
+        pytest.param({"form": "delta"}, "none of hadoop, jdbc, rest, hive", id="unknown format"),
+        pytest.param({"into": "a..b"}, "no namespace", id="into nothing"),
+        pytest.param({"property": ["alone"]}, "no NAME=VALUE", id="no property"),
+        pytest.param({"place": "https://me:secret@host"}, "a password in PLACE", id="a password in the call"),
+    ],
+)
+def test_calls_that_cannot_be_meant(given: dict[str, Any], told: str) -> None:
+    """Each is refused before anything is looked at."""
+    with pytest.raises(BadRequest, match=told) as refused:
+        read_options(format_given(**{"place": "/place", "tables": ()} | given))
+    assert "secret" not in refused.value.message
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../x"])
+def test_names_do_not_lead_out_of_a_warehouse(name: str) -> None:
+    """A table is in the folder of its name, or nowhere."""
+    assert join_location("/w/", Ident(("a", "b.c"), "t")) == "/w/a/b.c/t"
+    for ident in (Ident(("ns",), name), Ident((name,), "t")):
+        with pytest.raises(BadRequest, match="cannot be the name of a folder"):
+            join_location("/w", ident)
+
+
+def test_properties_come_from_a_file_and_the_call(tmp_path: Any) -> None:
+    """The call is the stronger one; what is no text is refused by name."""
+    path = tmp_path / "p.toml"
+    path.write_text('"s3.region" = "x"\nwarehouse = "one"\n')
+    options = read_options(format_given("s3://bucket/w", ("a.t", "t"), properties=path, property=["warehouse=two"]))
+    assert options.properties == {"s3.region": "x", "warehouse": "two"}
+    assert (options.form, options.tables) == ("hadoop", (Ident(("a",), "t"), Ident((), "t")))
+    path.write_text("s3.region = 'x'\n")
+    with pytest.raises(BadRequest, match="s3 must be a text; write names with dots in quotes"):
+        read_options(format_given("/w", (), properties=path))

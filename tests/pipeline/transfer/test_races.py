@@ -1,0 +1,99 @@
+"""What others do in the middle of a run: the same job twice, a source that goes on, rows that are not what they were."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import NestedField, PrimitiveType
+from duckicelake.pipeline.transfer.rows import compare_rows
+from tests.pipeline.transfer.ferry import Ferry, describe, letting_go
+from tests.rest.serving import WAREHOUSE
+from tests.support.spark import Spark
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+def test_two_imports_at_once_make_one_table(ferry: Ferry) -> None:
+    """The one that comes second finds what it was about to make, and says that it is done."""
+    ferry.run("CREATE TABLE {t}.ns.t USING iceberg AS SELECT id FROM range(5)")
+    others: list[str] = []
+
+    def overtake(step: str) -> None:
+        if step == "publish ns.t":
+            others.extend(str(one.verdict) for one in ferry.take().moved)
+
+    assert describe(ferry.take(tell=overtake)) == [("ns.t", "done", 5)]
+    assert others == ["done"]
+    assert ferry.ask_duckdb("SELECT count(*) FROM lake.ns.t") == [(5,)]
+    assert len(ferry.load_here("ns", "t")["snapshot-log"]) == 1
+
+
+def test_two_exports_at_once_make_one_table(ferry: Ferry) -> None:
+    """Version 1 is written by one of them alone."""
+    ferry.ask_duckdb("CREATE SCHEMA ns; CREATE TABLE ns.t AS SELECT range AS id FROM range(5)")
+    others: list[str] = []
+
+    def overtake(step: str) -> None:
+        if step == "publish ns.t":
+            others.extend(str(one.verdict) for one in ferry.bring("export", str(ferry.folder)).moved)
+            others.append(version.read_text())
+
+    version = ferry.metadata_folder("ns", "t") / "v1.metadata.json"
+    assert describe(ferry.bring("export", str(ferry.folder), tell=overtake)) == [("ns.t", "done", 5)]
+    assert others == ["done", version.read_text()]
+    assert ferry.run("SELECT count(*) AS n FROM {t}.ns.t") == [{"n": 5}]
+
+
+def test_a_table_that_is_written_to_meanwhile_is_not_made(ferry: Ferry) -> None:
+    """A lake exported by REST to itself: the copy would be of two states."""
+    ferry.ask_duckdb("CREATE SCHEMA ns; CREATE TABLE ns.t AS SELECT range AS id FROM range(5)")
+
+    def go_on(step: str) -> None:
+        if step == "copy back.ns.t":
+            ferry.ask_duckdb("INSERT INTO ns.t VALUES (5)")
+
+    given = {"into": "back", "property": [f"warehouse={WAREHOUSE}"]}
+    report = ferry.bring("export", ferry.served.server.uri, "ns.t", tell=go_on, **given)
+    assert (report.status, report.moved[0].message) == (1, "others wrote to ns.t meanwhile: run again")
+    assert ferry.list_here("back%1Fns") == []
+    assert describe(ferry.bring("export", ferry.served.server.uri, "ns.t", **given)) == [("back.ns.t", "done", 6)]
+
+
+def test_rows_that_differ_are_told(ferry: Ferry) -> None:
+    """A file of the source that has other rows than when it was copied."""
+    for name, value in (("t", 1), ("u", 2)):
+        ferry.run(f"CREATE TABLE {{t}}.ns.{name} (id int) USING iceberg", f"INSERT INTO {{t}}.ns.{name} VALUES ({value})")
+    assert ferry.take("ns.t").status == 0
+    mine, other = (find_file(ferry.folder / "ns" / name) for name in "tu")
+    assert mine.stat().st_size == other.stat().st_size
+    mine.with_name(f".{mine.name}.crc").unlink()
+    shutil.copyfile(other, mine)
+    report = ferry.take("ns.t")
+    assert report.status == 1
+    assert report.moved[0].message.startswith("it is there, and its rows are not the same: 1 rows there, 1 here, and 2 of")
+    assert [one.message for one in ferry.take("ns.t", no_verify=True).moved] == ["not compared"]
+
+
+def find_file(table: Path) -> Path:
+    """The only data file of a table."""
+    (found,) = (table / "data").glob("*.parquet")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("there", "difference"),
+    [
+        pytest.param("(2), (1), (1), (NULL)", "", id="order does not count"),
+        pytest.param("(2), (1), (NULL)", "4 rows there, 3 here, and 1 of", id="one is missing"),
+        pytest.param("(2), (1), (2), (NULL)", "4 rows there, 4 here, and 2 of", id="another one doubled"),
+        pytest.param("(2), (1), (1), (0)", "4 rows there, 4 here, and 2 of", id="zero is not NULL"),
+    ],
+)
+def test_rows_are_compared_as_a_bag(spark: Spark, there: str, difference: str) -> None:
+    """How often a row is there counts, and nothing else."""
+    schema = Schema(0, (NestedField(1, "a.b", PrimitiveType("int"), required=False),))
+    with letting_go():
+        rows, found = compare_rows(spark.session, "VALUES (1), (2), (1), (NULL) AS one", f"VALUES {there} AS other", schema)
+    assert (rows, found[: len(difference)], bool(found)) == (4, difference, bool(difference))
