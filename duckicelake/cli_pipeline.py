@@ -9,7 +9,7 @@ import typer
 from duckicelake.backends.home import Home
 from duckicelake.commands.embedded import read_joined
 from duckicelake.commands.facts import Facts, find_facts
-from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_verify
+from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_profile, start_verify
 
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
 HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]
@@ -26,7 +26,7 @@ def build_pipeline() -> typer.Typer:
     """Return the jobs as commands."""
     pipeline = typer.Typer(no_args_is_help=True, help="Jobs on Spark: heavy work that writes through REST (docs/pipeline.md).")
     pipeline.callback()(describe_pipeline)
-    for command in (ingest, maintain, verify):
+    for command in (ingest, maintain, profile, verify):
         pipeline.command()(command)
     return pipeline
 
@@ -103,6 +103,25 @@ def maintain(
 ) -> None:
     """Compact, flush, expire and clean up, as policies say; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     raise typer.Exit(start_maintain(locals(), partial(_find_facts, home, config, warehouse)))
+
+
+def profile(
+    tables: Annotated[list[str] | None, typer.Argument(help="namespace.table; none: every table.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Compute statistics of snapshots that have some, too.")] = False,
+    partitions: Annotated[bool, typer.Option("--partitions", help="Count the rows and files of partitions too.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Where to write the report as a page with plots.")] = None,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+    conf: ConfOption = None,
+    credential: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Measure tables, and give planners their distinct values; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
+    raise typer.Exit(start_profile(locals(), partial(_find_facts, home, config, warehouse)))
 
 
 def _find_facts(home: Path | None, config: Path | None, warehouse: str | None) -> tuple[Facts, Home]:

@@ -88,6 +88,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli_pipeline.py", "ingest"),
     ("duckicelake/cli_pipeline.py", "verify"),
     ("duckicelake/cli_pipeline.py", "maintain"),
+    ("duckicelake/cli_pipeline.py", "profile"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }
