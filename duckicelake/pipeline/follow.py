@@ -8,14 +8,17 @@ from time import monotonic
 from typing import Any
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable
-from duckicelake.pipeline.ingest.job import Desk, ingest
+from duckicelake.pipeline.ingest.job import Desk, SparkFailed, ingest
 from duckicelake.pipeline.ingest.options import Batch, IngestOptions
 from duckicelake.pipeline.ingest.report import Report, Status
-from duckicelake.pipeline.ingest.source import SourceMoved
+from duckicelake.pipeline.ingest.source import NoSource, SourceMoved
 from duckicelake.pipeline.ingest.staging import make_run_id
 
-PASSING = (ServiceUnavailable, CommitFailed, CommitStateUnknown, SourceMoved)
+PASSING = (ServiceUnavailable, CommitFailed, CommitStateUnknown, NoSource, SourceMoved)
 """What the next look may find otherwise. Whether a commit landed whose answer was lost, the ledger tells it."""
+
+BREAKDOWNS = 3
+"""Spark does not say whether what broke it passes (a catalog that is started again) or stays (a file that nobody can read)."""
 
 COUNTS = ("files", "bytes", "rows_in", "rows_out", "rows_quarantined", "rows_superseded")
 
@@ -88,18 +91,24 @@ def follow(
     """Take what comes, batch by batch; `heard` is given the report after each look that took something or failed.
 
     `wait` waits so many seconds and says whether the end is asked for; it is not called during a batch.
-    What does not pass by itself (a file that has changed, columns that do not fit, Spark gone) ends the run with its message.
+    What does not pass by itself (a file that has changed, columns that do not fit) ends the run with its message, and so does what
+    breaks Spark again and again.
     """
-    began = monotonic()
+    began, breakdowns = monotonic(), 0
     report = FollowReport(make_run_id(datetime.now(UTC)), str(options.table), options.source, options.mode)
     while True:
         before = report
         try:
             report = report.add(ingest(desk, replace(options, batch=_make_batch(report, how))))
-        except CatalogError as error:
+            breakdowns = 0
+        except PASSING as error:
             report = report.fail(error)
-            if not isinstance(error, PASSING):
+        except SparkFailed as error:
+            report, breakdowns = report.fail(error), breakdowns + 1
+            if breakdowns == BREAKDOWNS:
                 return report
+        except CatalogError as error:
+            return report.fail(error)
         if report.batches > before.batches or report.message:
             heard(report)
         left = None if how.seconds is None else began + how.seconds - monotonic()

@@ -30,6 +30,10 @@ _NO_TEXT = "\0duckicelake: no value\0"
 """Stands for NULL in place of the empty text, so that `""` is read as empty and nothing at all as NULL."""
 
 
+class NoSource(BadRequest):
+    """There is no such path, or nothing of the pattern."""
+
+
 class SourceMoved(BadRequest):
     """A file changed or vanished while it was read: somebody is writing it."""
 
@@ -50,7 +54,7 @@ class SourceFile:
 def list_files(spark: SparkSession, source: str, ledger: DataFrame | None, changed: Changed) -> list[SourceFile]:
     """The files of a path, folder or pattern that the ledger does not know, in the order of their names.
 
-    Raises: BadRequest: there is no such path, or a file that was taken is another one now
+    Raises: NoSource; BadRequest: a file that was taken is another one now
     """
     listed = _list(spark, source)
     if ledger is None:
@@ -95,7 +99,7 @@ def _list(spark: SparkSession, source: str) -> DataFrame:
         found = reader.load(where)
     except AnalysisException as error:
         if error.getCondition() == _PATH_NOT_FOUND:
-            raise BadRequest(f"there is no {source}") from error
+            raise NoSource(f"there is no {source}") from error
         raise
     meta = F.col("_metadata")
     return found.select(

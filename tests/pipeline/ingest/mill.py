@@ -61,7 +61,7 @@ class Mill:
                 gc.collect()
 
     def follow(
-        self, wait: Callable[[float], bool] = lambda _: True, connect: Callable[[], Rest] | None = None, **how: Any
+        self, wait: Callable[[float], bool] = lambda _: True, connect: Callable[[], Rest] | None = None, pattern: str = "", **how: Any
     ) -> tuple[FollowReport, list[FollowReport]]:
         """Follow the folder, every file as soon as it is there; the report, and those of each look that did something."""
         looks: list[FollowReport] = []
@@ -71,7 +71,7 @@ class Mill:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             try:
-                return follow(desk, IngestOptions(str(self.folder), TABLE), asked, wait, looks.append), looks
+                return follow(desk, IngestOptions(str(self.folder / pattern), TABLE), asked, wait, looks.append), looks
             finally:
                 gc.collect()
 

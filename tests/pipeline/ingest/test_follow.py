@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.follow import FollowOptions, read_follow
-from duckicelake.pipeline.ingest.options import Batch
+from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow, read_follow
+from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.ingest.options import Batch, IngestOptions
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.source import SourceFile, choose_files
 from duckicelake.pipeline.rest import Rest, open_rest
@@ -67,8 +68,7 @@ def test_what_comes_is_taken_batch_by_batch(mill: Mill) -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_what_passes_is_waited_for_and_what_does_not_is_told(mill: Mill) -> None:
-    """A catalog that is away: the next look takes the file. A file that is another one now: the run ends, and takes nothing twice."""
-    mill.write("a.csv", "id\n1\n")
+    """A catalog that is away, a pattern without a file: a later look takes it. A file that is another one now: the run ends."""
     away = [True]
 
     def connect() -> Rest:
@@ -76,11 +76,13 @@ def test_what_passes_is_waited_for_and_what_does_not_is_told(mill: Mill) -> None
             raise ServiceUnavailable("away")
         return open_rest(mill.served.rest_catalog())
 
-    def change() -> None:
-        mill.write("a.csv", "id\n1\n2\n")
-
-    done, looks = mill.follow(until_there_is_no_more([lambda: None, change]), connect)
-    assert [(look.batches, look.failures, look.message) for look in looks[:2]] == [(0, 1, "away"), (1, 1, "")]
+    pending = [lambda: None, lambda: mill.write("a.csv", "id\n1\n"), lambda: mill.write("a.csv", "id\n1\n2\n")]
+    done, looks = mill.follow(until_there_is_no_more(pending), connect, "*.csv")
+    assert [(look.batches, look.failures, look.message) for look in looks[:3]] == [
+        (0, 1, "away"),
+        (0, 2, f"there is no {mill.folder}/*.csv"),
+        (1, 2, ""),
+    ]
     assert (done.status, done.batches, "was taken before" in done.message) == (Status.failed, 1, True)
     assert mill.rows() == [(1,)]
 
@@ -134,6 +136,27 @@ def test_a_stop_lets_the_batch_under_way_end(served: Served, tmp_path: Path) -> 
     assert "raw.trips: 2 batches, 2 files, 2 rows = 2 in, none quarantined" in out
     assert read_batches(tmp_path / "r.json") == 2
     assert served.lake.duckdb().execute("SELECT id FROM raw.trips ORDER BY 1").fetchall() == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("error", "failures"),
+    [
+        pytest.param(ServiceUnavailable("away"), 5, id="catalog away"),
+        pytest.param(OSError("broken"), 3, id="Spark broken"),
+        pytest.param(BadRequest("wrong"), 1, id="wrong"),
+    ],
+)
+def test_what_does_not_pass_ends_the_run(error: Exception, failures: int) -> None:
+    """A catalog may stay away as long as it likes; what breaks Spark is tried three times; what is wrong is not tried again."""
+
+    def connect() -> Rest:
+        raise error
+
+    looks: list[FollowReport] = []
+    nothing: Any = None
+    desk = Desk(nothing, "none", connect, list[str]().append)
+    done = follow(desk, IngestOptions("files", TABLE), FollowOptions(), lambda _: len(looks) == 5, looks.append)
+    assert (done.status, done.failures, str(error) in done.message) == (Status.failed, failures, True)
 
 
 def read_batches(report: Path) -> int:
