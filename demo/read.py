@@ -94,7 +94,7 @@ def open_readers(facts: Facts, home: Home, namespace: str, cache: Path | None) -
         readers: list[Reader] = [
             SqlReader(TRUTH, _runner(truth), f"lake.{namespace}", " AT (VERSION => {})"),
             SqlReader("DuckDB-iceberg", _runner(iceberg), f"ice.{namespace}", " AT (VERSION => {})"),
-            PyIcebergReader(_open_pyiceberg(facts), namespace, bare),
+            PyIcebergReader(open_pyiceberg(facts), namespace, bare),
         ]
         if cache is not None:
             readers.append(opened.enter_context(_open_spark(facts, namespace, cache)))
@@ -105,7 +105,8 @@ def _runner(conn: DuckDBPyConnection) -> Callable[[str], pa.Table]:
     return lambda sql: conn.execute(sql).to_arrow_table()
 
 
-def _open_pyiceberg(facts: Facts) -> Catalog:
+def open_pyiceberg(facts: Facts) -> Catalog:
+    """PyIceberg's catalog over REST."""
     properties = {
         "type": "rest",
         "uri": facts.catalog_uri,

@@ -9,7 +9,7 @@ import typer
 from duckicelake.backends.home import Home
 from duckicelake.commands.embedded import read_joined
 from duckicelake.commands.facts import Facts, find_facts
-from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_transfer, start_verify
+from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_profile, start_transfer, start_verify
 from duckicelake.commands.keys.credential import read_credential
 from duckicelake.config import read_settings
 
@@ -35,7 +35,7 @@ def build_pipeline() -> typer.Typer:
     """Return the jobs as commands."""
     pipeline = typer.Typer(no_args_is_help=True, help="Jobs on Spark: heavy work that writes through REST (docs/pipeline.md).")
     pipeline.callback()(describe_pipeline)
-    for command in (ingest, maintain, verify):
+    for command in (ingest, maintain, profile, verify):
         pipeline.command()(command)
     pipeline.command("import")(import_tables)
     pipeline.command("export")(export_tables)
@@ -62,6 +62,12 @@ def ingest(
     sort_by: Annotated[str, typer.Option(help="Of a new table: 'city, seen desc'.")] = "",
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for Spark's reader: sep=;, header=false, encoding=…")] = None,
     max_quarantined: Annotated[int | None, typer.Option(help="Take nothing when more rows than that are bad.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on as a service: take what comes, batch by batch.")] = False,
+    poll: Annotated[float, typer.Option(help="--follow looks again that many seconds after it found nothing.")] = 10.0,
+    settle: Annotated[float, typer.Option(help="--follow leaves files that changed in the last so many seconds for later.")] = 2.0,
+    batch_files: Annotated[int, typer.Option(help="--follow takes at most that many files at once.")] = 1000,
+    max_batches: Annotated[int | None, typer.Option(help="--follow ends after that many batches.")] = None,
+    follow_for: Annotated[float | None, typer.Option(help="--follow ends after that many seconds and the batch under way.")] = None,
     dry_run: DryRunOption = False,
     report: ReportOption = None,
     master: MasterOption = "local[*]",
@@ -119,6 +125,26 @@ def maintain(
     """Compact, flush, expire and clean up, as policies say; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
     raise typer.Exit(start_maintain(locals(), partial(_find_facts, arguments, warehouse)))
+
+
+def profile(
+    tables: Annotated[list[str] | None, typer.Argument(help="namespace.table; none: every table.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Compute statistics of snapshots that have some, too.")] = False,
+    partitions: Annotated[bool, typer.Option("--partitions", help="Count the rows and files of partitions too.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Where to write the report as a page with plots.")] = None,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+    conf: ConfOption = None,
+    credential_file: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Measure tables, and give planners their distinct values; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
+    arguments = {"home": home, "config": config, "credential_file": credential_file}
+    raise typer.Exit(start_profile(locals(), partial(_find_facts, arguments, warehouse)))
 
 
 def import_tables(

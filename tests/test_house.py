@@ -91,6 +91,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli_pipeline.py", "maintain"),
     ("duckicelake/cli_pipeline.py", "import_tables"),
     ("duckicelake/cli_pipeline.py", "export_tables"),
+    ("duckicelake/cli_pipeline.py", "profile"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

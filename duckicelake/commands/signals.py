@@ -1,8 +1,10 @@
-"""Stop signals end a command through its `finally`s, once."""
+"""Stop signals end a command through its `finally`s, once, or are heard of when it is time."""
 
+import os
+import select
 import signal
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -24,3 +26,24 @@ def stopping_on_signals() -> Generator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def hearing_stops() -> Generator[Callable[[float], bool]]:
+    """Inside, a stop signal ends nothing: the call waits that many seconds for one, and says whether there has been one."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        # The first one fills the pipe enough.
+        with suppress(BlockingIOError):
+            os.write(writing, b".")
+
+    before = {number: signal.signal(number, hear) for number in STOP_SIGNALS}
+    try:
+        yield lambda seconds: bool(select.select([reading], [], [], seconds)[0])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)

@@ -22,6 +22,9 @@ _LOG = logging.getLogger("spark")
 CALM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Short queries never earn back what Java's second compiler costs."""
 
+CALM_OPTIONS = tuple(part for name, text in CALM.items() for part in ("--conf", f"{name}={text}"))
+"""The same for a job's command."""
+
 
 class SparkRefused(AssertionError):
     """Spark did not answer a query."""

@@ -1,4 +1,4 @@
-"""`duckicelake pipeline …`: one Spark session, one job, its progress on the terminal and its report in a file."""
+"""`duckicelake pipeline ingest`: one run, or a service that follows its source, with its progress and its report."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,9 @@ from rich.console import Console
 
 from duckicelake.commands.jobs.session import CATALOG, Machine, opening_desk, read_machine, to_catalog
 from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, write_report
+from duckicelake.commands.signals import hearing_stops, stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
+from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow, read_follow
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, read_options
 from duckicelake.pipeline.ingest.report import Report, Status
@@ -20,9 +22,10 @@ from duckicelake.pipeline.spark import RestCatalog
 
 @dataclass(frozen=True, slots=True)
 class IngestCall:
-    """The command's arguments: the job's, and where everything is."""
+    """The command's arguments: the job's, and where everything is. `follow` None: once."""
 
     options: IngestOptions
+    follow: FollowOptions | None
     machine: Machine
     dry_run: bool
     report: Path | None
@@ -38,7 +41,7 @@ def read_call(given: Mapping[str, Any]) -> IngestCall:
     """
     options = read_options(given["source"], given["table"], given)
     names = ("dry_run", "report", "uri", "warehouse", "credential")
-    return IngestCall(options, read_machine(given), **{name: given[name] for name in names})
+    return IngestCall(options, read_follow(given), read_machine(given), **{name: given[name] for name in names})
 
 
 def find_catalog(call: IngestCall, find: Find) -> RestCatalog:
@@ -54,28 +57,63 @@ def run_ingest(catalog: RestCatalog, call: IngestCall, console: Console) -> Repo
         return ingest(desk, call.options, dry_run=call.dry_run)
 
 
+def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions) -> FollowReport:
+    """Follow the source; a stop signal ends it after the batch under way, with what was done until then."""
+    console = Console()
+
+    def heard(report: FollowReport) -> None:
+        write_report(call.report, report.format_json())
+        console.print(format_look(report), markup=False, highlight=False, soft_wrap=True)
+
+    # Spark brings handlers of its own, so ours come after it, and others until then.
+    with stopping_on_signals(), opening_desk(call.machine, catalog, Console(stderr=True)) as desk, hearing_stops() as wait:
+        return follow(desk, call.options, how, wait, heard)
+
+
 def report_ingest(call: IngestCall, find: Find) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
-    console, options = Console(), call.options
+    options = call.options
     try:
         catalog = find_catalog(call, find)
-        done = run_ingest(catalog, call, Console(stderr=True))
+        done = run_ingest(catalog, call, Console(stderr=True)) if call.follow is None else run_follow(catalog, call, call.follow)
     except (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES) as error:
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         done = Report("", str(options.table), options.source, options.mode, status, message=str(error))
     write_report(call.report, done.format_json())
+    told = format_report(done) if isinstance(done, Report) else format_sums(done)
+    if told:
+        Console().print(told, markup=False, highlight=False, soft_wrap=True)
     if done.message:
         return complain(done.message, UNKNOWN if done.status is Status.unknown else FAILED)
-    console.print(format_report(done), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
+def format_look(report: FollowReport) -> str:
+    """A batch, or a look that failed, in a line."""
+    if report.message or report.last is None:
+        return f"{report.table}: failed: {report.message}"
+    return f"batch {report.batches}: {format_report(report.last)}"
+
+
+def format_sums(report: FollowReport) -> str:
+    """What all batches did, for people."""
+    bad = f"{report.rows_quarantined} to {report.table}__quarantine" if report.rows_quarantined else "none quarantined"
+    sums = f"{report.batches} batches, {report.files} files, {report.rows_in} rows = {report.rows_out} in, {bad}"
+    return f"{report.table}: {sums}{_format_superseded(report.rows_superseded)} (run {report.follow_id})"
+
+
 def format_report(report: Report) -> str:
-    """Return how a run ended, for people."""
+    """Return how a run ended, for people; nothing when it failed."""
+    if report.message:
+        return ""
     if report.status is Status.planned:
         return "\n".join(report.plan)
     if report.status is Status.nothing_new:
         return f"{report.source}: nothing new for {report.table}"
-    more = f", {report.rows_superseded} superseded" if report.rows_superseded else ""
     bad = f"{report.rows_quarantined} to {report.table}__quarantine" if report.rows_quarantined else "none quarantined"
+    more = _format_superseded(report.rows_superseded)
     return f"{report.table}: {report.files} files, {report.rows_in} rows = {report.rows_out} in, {bad}{more} (run {report.run_id})"
+
+
+def _format_superseded(rows: int) -> str:
+    return f", {rows} superseded" if rows else ""

@@ -48,6 +48,15 @@ def start_maintain(given: Mapping[str, Any], find: Find) -> int:
     return _start(given, partial(read_call, given), partial(_turn, report_maintain, find), MISUSED)
 
 
+def start_profile(given: Mapping[str, Any], find: Find) -> int:
+    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    if find_spec("pyspark") is None:
+        return complain(_NO_SPARK, FAILED)
+    from duckicelake.commands.jobs.profile import read_call, report_profile  # noqa: PLC0415  PySpark is an extra
+
+    return _start(given, partial(read_call, given), partial(_turn, report_profile, find), MISUSED)
+
+
 def start_transfer(job: str, given: Mapping[str, Any], find: Find) -> int:
     """Run `import` or `export`, whose parameters are given by name, and return the status for the shell."""
     if find_spec("pyspark") is None:
@@ -65,6 +74,7 @@ def _start(given: Mapping[str, Any], read: Callable[[], Call], run: Callable[[Ca
         return complain(error.message, MISUSED)
     try:
         check_report(given["report"])
+        check_report(given.get("html"), "--html")
     except BadRequest as error:
         return complain(error.message, no_place)
     return run(call)
@@ -80,21 +90,21 @@ def complain(message: str, status: int) -> int:
     return status
 
 
-def check_report(report: Path | None) -> None:
+def check_report(report: Path | None, option: str = "--report") -> None:
     """Raises: BadRequest: no file can be written there; nothing is written to see it."""
     if report is None:
         return
     place = report if report.exists() else report.parent
     if report.is_dir() or not (report.exists() or place.is_dir()) or not os.access(place, os.W_OK):
-        raise BadRequest(f"--report {report}: no file can be written there")
+        raise BadRequest(f"{option} {report}: no file can be written there")
 
 
-def write_report(report: Path | None, text: str) -> bool:
+def write_report(report: Path | None, text: str, option: str = "--report") -> bool:
     """Write a report, if one is asked for; whether that went well."""
     try:
         if report is not None:
             report.write_text(text, "utf-8")
     except OSError as error:
-        complain(f"--report {report} was not written: {error}", FAILED)
+        complain(f"{option} {report} was not written: {error}", FAILED)
         return False
     return True

@@ -18,7 +18,7 @@ from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_lines, check_rows, survey
-from duckicelake.pipeline.ingest.source import Reading, choose_columns, list_again, list_files, open_reading
+from duckicelake.pipeline.ingest.source import Reading, choose_columns, choose_files, list_again, list_files, open_reading
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import format_columns, format_create, format_order, parse_columns, quote, quote_ident
 from duckicelake.pipeline.ingest.versions import add_validity, drop_validity
@@ -149,7 +149,7 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     check_pair(options.table, head, base)
     name = desk.name(options.table.beside(LEDGER))
     ledger = None if base is None else desk.spark.read.option("versionAsOf", base).table(name)
-    files = list_files(desk.spark, options.source, ledger, options.changed)
+    files = choose_files(list_files(desk.spark, options.source, ledger, options.changed), options.batch)
     if not files:
         return None
     reading = open_reading(desk.spark, options, files)
@@ -198,6 +198,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
     branch = f"{BRANCH_PREFIX}{report.run_id}_{report.attempts}"
     properties = {"duckicelake.job": "ingest", "duckicelake.run-id": report.run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
+    properties |= options.batch.properties if options.batch else {}
     stage = Stage(desk.spark, desk.catalog, desk.connect, branch, properties, desk.tell)
     tables = [options.table, options.table.beside(LEDGER), options.table.beside(QUARANTINE)]
     for table in tables:

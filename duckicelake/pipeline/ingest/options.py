@@ -56,8 +56,23 @@ class Changed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a run that follows its source: which run's, its number, how many files it takes, and when they last changed at most."""
+
+    follow_id: str
+    number: int
+    files: int
+    settled_ms: int
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the snapshots of the batch say of it."""
+        return {"duckicelake.follow-id": self.follow_id, "duckicelake.batch": str(self.number)}
+
+
+@dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """One call of the job."""
+    """One call of the job. `batch` None: every file that is there."""
 
     source: str
     table: Ident
@@ -73,6 +88,7 @@ class IngestOptions:
     max_quarantined: int | None = None
     attempts: int = 5
     reading: Mapping[str, str] = field(default_factory=dict[str, str])
+    batch: Batch | None = None
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import adopt, fits
-from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, IngestOptions, find_format
+from duckicelake.pipeline.ingest.options import Batch, Changed, Evolve, Format, IngestOptions, find_format
 
 RAW = "__duckicelake_raw"
 """The column in which Spark leaves a line that it could not read."""
@@ -28,6 +28,14 @@ _RESERVED = (
 
 _NO_TEXT = "\0duckicelake: no value\0"
 """Stands for NULL in place of the empty text, so that `""` is read as empty and nothing at all as NULL."""
+
+
+class NoSource(BadRequest):
+    """There is no such path, or nothing of the pattern."""
+
+
+class SourceMoved(BadRequest):
+    """A file changed or vanished while it was read: somebody is writing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class SourceFile:
 def list_files(spark: SparkSession, source: str, ledger: DataFrame | None, changed: Changed) -> list[SourceFile]:
     """The files of a path, folder or pattern that the ledger does not know, in the order of their names.
 
-    Raises: BadRequest: there is no such path, or a file that was taken is another one now
+    Raises: NoSource; BadRequest: a file that was taken is another one now
     """
     listed = _list(spark, source)
     if ledger is None:
@@ -68,12 +76,20 @@ def _collect(listed: DataFrame) -> list[SourceFile]:
     return [SourceFile(row.uri, row.size_bytes, row.modified_ms) for row in listed.collect()]
 
 
+def choose_files(files: Sequence[SourceFile], batch: Batch | None) -> list[SourceFile]:
+    """The files of a batch: of those that have rested, the ones that changed first."""
+    if batch is None:
+        return list(files)
+    rested = sorted((file for file in files if file.modified_ms <= batch.settled_ms), key=lambda file: (file.modified_ms, file.uri))
+    return sorted(rested[: batch.files], key=lambda file: file.uri)
+
+
 def list_again(spark: SparkSession, source: str, files: Iterable[SourceFile]) -> None:
-    """Raises: BadRequest: one of the files is gone or has changed since it was listed."""
+    """Raises: SourceMoved: one of the files is gone or has changed since it was listed."""
     now = set(_collect(_list(spark, source)))
     lost = [file.uri for file in files if file not in now]
     if lost:
-        raise BadRequest(f"{lost[0]} changed or vanished while it was read; nothing was taken, run again")
+        raise SourceMoved(f"{lost[0]} changed or vanished while it was read; nothing was taken, run again")
 
 
 def _list(spark: SparkSession, source: str) -> DataFrame:
@@ -83,7 +99,7 @@ def _list(spark: SparkSession, source: str) -> DataFrame:
         found = reader.load(where)
     except AnalysisException as error:
         if error.getCondition() == _PATH_NOT_FOUND:
-            raise BadRequest(f"there is no {source}") from error
+            raise NoSource(f"there is no {source}") from error
         raise
     meta = F.col("_metadata")
     return found.select(

@@ -66,6 +66,11 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def quote_text(text: str) -> str:
+    """A text in Spark's SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def quote_ident(catalog: str, ident: Ident, branch: str | None = None) -> str:
     """A table of a catalog, or a branch of it, as Spark's SQL and writers take it."""
     parts = [catalog, *ident.namespace, ident.name, *([] if branch is None else [f"branch_{branch}"])]

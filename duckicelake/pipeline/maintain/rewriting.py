@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from duckicelake.errors import CommitFailed
-from duckicelake.pipeline.ingest.target import quote, quote_ident
+from duckicelake.pipeline.ingest.target import quote, quote_ident, quote_text
 from duckicelake.pipeline.maintain.planning import Step, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
 from duckicelake.pipeline.rest import Ident
@@ -59,19 +59,15 @@ def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, s
 def format_call(catalog: str, ident: Ident, policy: Policy, options: Mapping[str, str]) -> str:
     """The statement that rewrites; sorted by the order given, else by the table's own."""
     # Without the catalog, a namespace of a catalog's name would be taken for that one.
-    arguments = [f"table => {_quote_text(quote_ident(catalog, ident))}"]
+    arguments = [f"table => {quote_text(quote_ident(catalog, ident))}"]
     if policy.strategy is not Strategy.binpack:
         arguments.append("strategy => 'sort'")
         columns = ", ".join(quote(field.column) for field in policy.order)
         terms = f"zorder({columns})" if policy.strategy is Strategy.zorder else ", ".join(field.sql for field in policy.order)
         if terms:
-            arguments.append(f"sort_order => {_quote_text(terms)}")
-    pairs = ", ".join(f"{_quote_text(name)}, {_quote_text(value)}" for name, value in options.items())
+            arguments.append(f"sort_order => {quote_text(terms)}")
+    pairs = ", ".join(f"{quote_text(name)}, {quote_text(value)}" for name, value in options.items())
     return f"CALL {quote(catalog)}.system.rewrite_data_files({', '.join(arguments)}, options => map({pairs}))"
-
-
-def _quote_text(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @contextmanager

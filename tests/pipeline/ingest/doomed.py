@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from duckicelake.pipeline.follow import FollowOptions, follow
 from duckicelake.pipeline.ingest.job import Desk, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, Mode
 from duckicelake.pipeline.rest import open_rest, parse_ident
@@ -35,6 +36,8 @@ class Doom:
     delay_seconds: float = 0.0
     mode: str = "append"
     key: str = ""
+    batches: int = 0
+    """Not 0: the source is followed, a file at a time."""
 
 
 def run_doomed(doom: Doom) -> list[str]:
@@ -71,7 +74,12 @@ def main(doom: Doom) -> None:
         spark_session(SparkPlan(jar_cache(), Path(scratch), conf=CALM), os.environ, lambda _: None) as spark,
     ):
         add_catalog(spark, "lake", catalog)
-        ingest(Desk(spark, "lake", lambda: open_rest(catalog), tell), options)
+        desk = Desk(spark, "lake", lambda: open_rest(catalog), tell)
+        if doom.batches:
+            how = FollowOptions(batch_files=1, settle_seconds=0, max_batches=doom.batches)
+            follow(desk, options, how, lambda _: False, lambda _: None)
+        else:
+            ingest(desk, options)
 
 
 def telling_until(last: int, delay_seconds: float) -> Callable[[str], None]:

@@ -2,7 +2,7 @@
 
 import gc
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from duckdb import DuckDBPyConnection
 
+from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow
 from duckicelake.pipeline.ingest.job import Desk, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
 from duckicelake.pipeline.ingest.report import Report
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.rest import open_rest, parse_ident
+from duckicelake.pipeline.rest import Rest, open_rest, parse_ident
 from tests.support.readers import Served
 from tests.support.spark import Spark
 
@@ -56,6 +57,21 @@ class Mill:
             warnings.simplefilter("ignore", ResourceWarning)
             try:
                 return ingest(desk, asked, dry_run=dry_run)
+            finally:
+                gc.collect()
+
+    def follow(
+        self, wait: Callable[[float], bool] = lambda _: True, connect: Callable[[], Rest] | None = None, pattern: str = "", **how: Any
+    ) -> tuple[FollowReport, list[FollowReport]]:
+        """Follow the folder, every file as soon as it is there; the report, and those of each look that did something."""
+        looks: list[FollowReport] = []
+        open_it = connect or (lambda: open_rest(self.served.rest_catalog()))
+        desk = Desk(self.spark.session, self.catalog, open_it, self.told.append)
+        asked = FollowOptions(**{"settle_seconds": 0.0} | how)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            try:
+                return follow(desk, IngestOptions(str(self.folder / pattern), TABLE), asked, wait, looks.append), looks
             finally:
                 gc.collect()
 

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.test_commands import settings_for
 from tests.support.commands import run
 from tests.support.readers import Served
+from tests.support.spark import CALM_OPTIONS
 
 
 @pytest.mark.spark
@@ -17,7 +18,7 @@ def test_the_command_takes_files_and_reports(served: Served, tmp_path: Path) -> 
     (tmp_path / "trips.csv").write_text("id,day,fare\n1,2026-01-01,2.50\n2,2026-01-02,oops\n3,2026-02-01,7.25\n")
     settings = settings_for(served.lake, port=str(served.server.port))
     options = ["--schema", "id BIGINT NOT NULL, day DATE, fare DECIMAL(9,2)", "--partition-by", "month(day)", "--sort-by", "id desc"]
-    done = run(tmp_path, "pipeline", "ingest", "trips.csv", "raw.trips", *options, "--report", "r.json", settings=settings)
+    done = run(tmp_path, "pipeline", "ingest", "trips.csv", "raw.trips", *options, *CALM_OPTIONS, "--report", "r.json", settings=settings)
     assert done.status == 0, done.err
     assert "raw.trips: 1 files, 3 rows = 2 in, 1 to raw.trips__quarantine" in done.out
     report = json.loads((tmp_path / "r.json").read_text())

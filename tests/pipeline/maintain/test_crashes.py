@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from duckicelake.pipeline.maintain.report import Verdict
-from tests.pipeline.ingest.doomed import run_module
+from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
-from tests.rest.serving import WAREHOUSE
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 SEED = 20261122
@@ -26,22 +25,6 @@ def fill(keeper: Keeper) -> None:
     keeper.checker.run("DELETE FROM t WHERE id % 3 = 0")
     keeper.checker.ask_spark("ALTER TABLE {c}.main.t CREATE TAG kept")
     keeper.checker.run("INSERT INTO t VALUES (1000, 'inlined')", "DELETE FROM t WHERE id = 1")
-
-
-def kill(keeper: Keeper, home: Path, step: int, delay_seconds: float) -> list[str]:
-    """Kill the job there; the steps that it told."""
-    lake = keeper.checker.served.lake
-    settings = {
-        "name": WAREHOUSE,
-        "postgres_dsn": lake.dsn,
-        "metadata_schema": lake.metadata_schema,
-        "s3_endpoint": lake.store.endpoint,
-        "s3_region": lake.store.region,
-        "s3_access_key_id": lake.store.access_key_id,
-        "s3_secret_access_key": lake.store.secret_access_key,
-    }
-    doom = {"uri": keeper.checker.served.rest_catalog().uri, "lake": settings, "home": str(home), "step": step}
-    return run_module("tests.pipeline.maintain.doomed", doom | {"delay_seconds": delay_seconds})
 
 
 def check_whole(keeper: Keeper) -> None:
@@ -65,7 +48,7 @@ def finish(keeper: Keeper) -> None:
 def test_a_killed_job_is_run_again(keeper: Keeper, tmp_path: Path) -> None:
     """While Spark writes or commits, chosen by lot: as if it had been run once."""
     fill(keeper)
-    told = kill(keeper, tmp_path, STEPS.index("compact main.t"), random.Random(SEED).uniform(0.0, LONGEST_DELAY))
+    told = kill(keeper.checker.served, tmp_path, STEPS.index("compact main.t"), random.Random(SEED).uniform(0.0, LONGEST_DELAY))
     assert told[2] == "compact main.t"
     check_whole(keeper)
     finish(keeper)
@@ -77,6 +60,6 @@ def test_a_job_may_be_killed_anywhere(keeper: Keeper, tmp_path: Path, number: in
     """At each step, and some time after it."""
     fill(keeper)
     delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
-    kill(keeper, tmp_path, number % len(STEPS), delay)
+    kill(keeper.checker.served, tmp_path, number % len(STEPS), delay)
     check_whole(keeper)
     finish(keeper)

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.test_commands import settings_for
 from tests.support.commands import run
 from tests.support.readers import Served
+from tests.support.spark import CALM_OPTIONS
 
 
 @pytest.mark.spark
@@ -18,7 +19,7 @@ def test_the_command_compares_and_reports(served: Served, tmp_path: Path) -> Non
     duck.execute("CREATE TABLE lines AS SELECT i AS id FROM range(40) r(i)")
     duck.execute("CREATE TABLE times AS SELECT TIME '12:00:00' AS at")
     settings = settings_for(served.lake, port=str(served.server.port))
-    done = run(tmp_path, "pipeline", "verify", "--report", "r.json", settings=settings)
+    done = run(tmp_path, "pipeline", "verify", *CALM_OPTIONS, "--report", "r.json", settings=settings)
     assert done.status == 3, done.err
     assert "main.lines now: 40 rows, the same\nmain.times now: could not look: column at is time" in done.out
     assert done.out.endswith("1 same, 1 could-not-look\n")

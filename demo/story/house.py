@@ -1,0 +1,146 @@
+"""The lakehouse: one lake, Spark and DuckDB and PyIceberg on it, and the pipeline's jobs."""
+
+import gc
+import tempfile
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from time import sleep
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from duckdb import DuckDBPyConnection
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from demo.read import open_duckdb, open_pyiceberg
+from demo.story.telling import Teller
+from duckicelake.backends.home import Home
+from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.maintain import find_lake, open_postgres
+from duckicelake.commands.jobs.session import CATALOG, Machine, opening_spark, to_catalog
+from duckicelake.commands.jobs.session import open_duckdb as open_lake
+from duckicelake.pipeline.ingest.job import Desk, ingest
+from duckicelake.pipeline.ingest.options import IngestOptions
+from duckicelake.pipeline.ingest.publishing import commit_once
+from duckicelake.pipeline.ingest.report import Report
+from duckicelake.pipeline.ingest.staging import Stage, make_run_id
+from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.maintain.policy import Policies
+from duckicelake.pipeline.maintain.report import MaintainReport
+from duckicelake.pipeline.profile.job import ProfileDesk, profile
+from duckicelake.pipeline.profile.options import ProfileOptions
+from duckicelake.pipeline.profile.report import ProfileReport
+from duckicelake.pipeline.rest import Rest, open_rest, parse_ident
+from duckicelake.pipeline.verify.job import VerifyDesk, verify
+from duckicelake.pipeline.verify.options import VerifyOptions
+from duckicelake.pipeline.verify.report import VerifyReport
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Everything that works on the lake. `duck` is a user of DuckDB, who knows nothing of Iceberg; `folder` has the raw files."""
+
+    facts: Facts
+    home: Home
+    folder: Path
+    spark: SparkSession
+    duck: DuckDBPyConnection
+    catalog: Catalog
+    teller: Teller
+
+    def connect(self) -> Rest:
+        """The catalog over REST."""
+        return open_rest(to_catalog(self.facts))
+
+    def take(self, source: Path, table: str, **options: Any) -> Report:
+        """Have `ingest` take files into a table."""
+        return _quietly(partial(ingest, self._make_desk(), IngestOptions(str(source), parse_ident(table), **options)))
+
+    def run(self, statement: str) -> None:
+        """Have Spark run a statement; `{c}` is the catalog."""
+        _quietly(lambda: self.spark.sql(statement.replace("{c}", CATALOG)).collect())
+
+    def publish(self, tables: Mapping[str, str], written: Callable[[], None]) -> None:
+        """Write the rows of queries to new tables, and let everybody see all of them at once: one commit, after `written` is called."""
+        run_id = make_run_id(datetime.now(UTC))
+        stage = Stage(self.spark, CATALOG, self.connect, f"gold_{run_id}", {"duckicelake.run-id": run_id}, self._ignore)
+        changes: list[dict[str, Any]] = []
+        for table, query in tables.items():
+            rows = self.spark.sql(query.replace("{c}", CATALOG))
+            rows.limit(0).writeTo(f"{CATALOG}.{table}").using("iceberg").create()
+            opened = stage.open(parse_ident(table))
+            _quietly(partial(stage.append, opened.ident, rows))
+            changes.append(stage.look_after(opened).format_change())
+        written()
+        commit_once(self.connect, changes, lambda: False)
+
+    def maintain(self) -> MaintainReport:
+        """Have `maintain` put every table in order."""
+        desk = MaintainDesk(
+            connect=self.connect,
+            open_postgres=partial(open_postgres, find_lake(self.facts)),
+            lake=DuckLake(partial(open_lake, self.facts, self.home, read_only=False)),
+            open_spark=lambda: nullcontext(self.spark),
+            catalog=CATALOG,
+            sweep=lambda before, spared: [],
+            tell=self._ignore,
+            pause=sleep,
+        )
+        return _quietly(partial(maintain, desk, MaintainOptions(policies=Policies({"min-files": 2}))))
+
+    def profile(self, table: str) -> ProfileReport:
+        """Have `profile` count a table's distinct values for planners."""
+        connect = partial(open_postgres, find_lake(self.facts))
+        desk = ProfileDesk(self.connect, connect, lambda: nullcontext(self.spark), CATALOG, self._ignore)
+        return _quietly(partial(profile, desk, ProfileOptions((parse_ident(table),))))
+
+    def verify(self) -> VerifyReport:
+        """Have `verify` compare every row of every table, as Spark and as DuckDB see it."""
+        desk = VerifyDesk(self._make_desk(), partial(open_lake, self.facts, self.home, read_only=True), self.facts.ducklake_metadata_schema)
+        return _quietly(partial(verify, desk, VerifyOptions()))
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        """What DuckDB answers."""
+        return self.duck.execute(sql).fetchall()
+
+    def scan(self, table: str, columns: Sequence[str], snapshot_id: int | None = None) -> pa.Table:
+        """The rows that PyIceberg finds."""
+        return self.catalog.load_table(table).scan(selected_fields=tuple(columns), snapshot_id=snapshot_id).to_arrow()
+
+    def _make_desk(self) -> Desk:
+        return Desk(self.spark, CATALOG, self.connect, self._ignore)
+
+    def _ignore(self, step: str) -> None:
+        """The story has its own words."""
+
+
+@contextmanager
+def open_house(facts: Facts, home: Home, console: Console) -> Generator[House]:
+    """The house, with an empty folder for raw files; everything but the lake is gone at the end of the block."""
+    with (
+        tempfile.TemporaryDirectory(prefix="duckicelake-demo-") as folder,
+        opening_spark(Machine(), to_catalog(facts), console.print) as spark,
+        open_duckdb(facts, home) as duck,
+    ):
+        duck.execute("USE lake")
+        yield House(facts, home, Path(folder), spark, duck, open_pyiceberg(facts), Teller(console))
+
+
+def _quietly(act: Callable[[], Result]) -> Result:
+    # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            return act()
+        finally:
+            gc.collect()

@@ -1,0 +1,76 @@
+"""`duckicelake pipeline profile`: one run, its report for machines, and its page for people."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.maintain import find_lake, open_postgres
+from duckicelake.commands.jobs.session import CATALOG, Machine, opening_spark, read_machine, telling, to_catalog
+from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
+from duckicelake.errors import CatalogError
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.profile.job import ProfileDesk, profile
+from duckicelake.pipeline.profile.options import ProfileOptions, read_options
+from duckicelake.pipeline.profile.page import format_page
+from duckicelake.pipeline.profile.report import ProfileReport
+from duckicelake.pipeline.rest import open_rest
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCall:
+    """The command's arguments that are not about where things are."""
+
+    options: ProfileOptions
+    machine: Machine
+    dry_run: bool
+    report: Path | None
+    html: Path | None
+
+
+def read_call(given: Mapping[str, Any]) -> ProfileCall:
+    """Return the call; `given` has the command's parameters by name.
+
+    Raises: BadRequest: they contradict each other, or one cannot be read
+    """
+    names = ("dry_run", "report", "html")
+    return ProfileCall(read_options(given["tables"], given), read_machine(given), **{name: given[name] for name in names})
+
+
+def report_profile(call: ProfileCall, find: Find) -> int:
+    """Run the job, say what was measured, write report and page, and return the status for the shell."""
+    try:
+        facts, _ = find()
+        done = run_profile(facts, call, Console(stderr=True))
+    except CatalogError as error:
+        done = ProfileReport(message=error.message)
+    except Exception as error:  # noqa: BLE001  people get a message, no trace
+        done = ProfileReport(message=f"{type(error).__name__}: {error}")
+    is_written = write_report(call.report, done.format_json())
+    if done.message:
+        return complain(done.message, FAILED)
+    is_written = write_report(call.html, format_page(done), "--html") and is_written
+    Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+    return done.status if is_written else FAILED
+
+
+def run_profile(facts: Facts, call: ProfileCall, console: Console) -> ProfileReport:
+    """Run the job; what it is about to do is on the terminal."""
+    with telling(console, "looking") as tell:
+        return profile(make_desk(facts, call, tell), call.options, dry_run=call.dry_run)
+
+
+def make_desk(facts: Facts, call: ProfileCall, tell: Progress) -> ProfileDesk:
+    """Return what the job works with; Spark is started when it is needed."""
+    catalog = to_catalog(facts)
+    return ProfileDesk(
+        connect=lambda: open_rest(catalog),
+        open_postgres=partial(open_postgres, find_lake(facts)),
+        open_spark=partial(opening_spark, call.machine, catalog, tell),
+        catalog=CATALOG,
+        tell=tell,
+    )

@@ -1,0 +1,140 @@
+"""`ingest --follow`: the job again and again for what comes to the source, each batch a run of its own, until it is asked to end."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable
+from duckicelake.pipeline.ingest.job import Desk, SparkFailed, ingest
+from duckicelake.pipeline.ingest.options import Batch, IngestOptions
+from duckicelake.pipeline.ingest.report import Report, Status
+from duckicelake.pipeline.ingest.source import NoSource, SourceMoved
+from duckicelake.pipeline.ingest.staging import make_run_id
+
+PASSING = (ServiceUnavailable, CommitFailed, CommitStateUnknown, NoSource, SourceMoved)
+"""What the next look may find otherwise. Whether a commit landed whose answer was lost, the ledger tells it."""
+
+BREAKDOWNS = 3
+"""Spark does not say whether what broke it passes (a catalog that is started again) or stays (a file that nobody can read)."""
+
+COUNTS = ("files", "bytes", "rows_in", "rows_out", "rows_quarantined", "rows_superseded")
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """How a source is followed. None: without an end.
+
+    `settle_seconds` is how long a file must not have changed: somebody may still write to it.
+    """
+
+    poll_seconds: float = 10.0
+    batch_files: int = 1000
+    settle_seconds: float = 2.0
+    max_batches: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        limits = {"--poll": self.poll_seconds, "--batch-files": self.batch_files, "--max-batches": self.max_batches}
+        wrong = next((name for name, limit in limits.items() if limit is not None and limit <= 0), None)
+        if wrong is not None:
+            raise BadRequest(f"{wrong} must be more than 0")
+        if self.settle_seconds < 0 or (self.seconds is not None and self.seconds < 0):
+            raise BadRequest("--settle and --follow-for are no less than 0 seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class FollowReport:
+    """What all batches did together. `last` is the newest batch, `message` why the newest look failed."""
+
+    follow_id: str
+    table: str
+    source: str
+    mode: str
+    status: Status = Status.nothing_new
+    batches: int = 0
+    files: int = 0
+    bytes: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_quarantined: int = 0
+    rows_superseded: int = 0
+    failures: int = 0
+    last: Report | None = None
+    message: str = ""
+
+    def add(self, done: Report) -> "FollowReport":
+        """The report after a look that did not fail."""
+        told = replace(self, message="", status=Status.done if self.batches else done.status)
+        if done.status is not Status.done:
+            return told
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(done, name) for name in COUNTS}
+        return replace(told, batches=self.batches + 1, last=done, **sums)
+
+    def fail(self, error: CatalogError) -> "FollowReport":
+        """The report after a look that failed."""
+        status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
+        return replace(self, status=status, failures=self.failures + 1, message=error.message)
+
+    def format_json(self) -> str:
+        """The report for machines."""
+        fields: Mapping[str, Any] = {"job": "ingest", **asdict(self)}
+        return json.dumps(fields, indent=2) + "\n"
+
+
+def follow(
+    desk: Desk, options: IngestOptions, how: FollowOptions, wait: Callable[[float], bool], heard: Callable[[FollowReport], None]
+) -> FollowReport:
+    """Take what comes, batch by batch; `heard` is given the report after each look that took something or failed.
+
+    `wait` waits so many seconds and says whether the end is asked for; it is not called during a batch.
+    What does not pass by itself (a file that has changed, columns that do not fit) ends the run with its message, and so does what
+    breaks Spark again and again.
+    """
+    began, breakdowns = monotonic(), 0
+    report = FollowReport(make_run_id(datetime.now(UTC)), str(options.table), options.source, options.mode)
+    while True:
+        before = report
+        try:
+            report = report.add(ingest(desk, replace(options, batch=_make_batch(report, how))))
+            breakdowns = 0
+        except PASSING as error:
+            report = report.fail(error)
+        except SparkFailed as error:
+            report, breakdowns = report.fail(error), breakdowns + 1
+            if breakdowns == BREAKDOWNS:
+                return report
+        except CatalogError as error:
+            return report.fail(error)
+        if report.batches > before.batches or report.message:
+            heard(report)
+        left = None if how.seconds is None else began + how.seconds - monotonic()
+        if report.batches == how.max_batches or (left is not None and left <= 0):
+            return report
+        # After a batch there may be more already.
+        pause = 0.0 if report.batches > before.batches else how.poll_seconds
+        if wait(pause if left is None else min(pause, left)):
+            return report
+
+
+def _make_batch(report: FollowReport, how: FollowOptions) -> Batch:
+    now = datetime.now(UTC).timestamp()
+    return Batch(report.follow_id, report.batches + 1, how.batch_files, int((now - how.settle_seconds) * 1000))
+
+
+def read_follow(given: Mapping[str, Any]) -> FollowOptions | None:
+    """How the command is to follow its source, None when it is not to.
+
+    Raises: BadRequest: an option is given that means nothing without `--follow`, or cannot be meant
+    """
+    limits = {"max_batches": given["max_batches"], "seconds": given["follow_for"]}
+    if not given["follow"]:
+        if any(limit is not None for limit in limits.values()):
+            raise BadRequest("--max-batches and --follow-for belong to --follow")
+        return None
+    if given["dry_run"]:
+        raise BadRequest("--dry-run plans once, --follow goes on: choose one")
+    return FollowOptions(given["poll"], given["batch_files"], given["settle"], **limits)

@@ -1,0 +1,207 @@
+"""The job itself: each table's current snapshot gets statistics if it has none, and the report tells what is known of it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version as read_version
+
+import psycopg
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
+
+from duckicelake.errors import CommitFailed, NoSuchTable, Unsupported
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES
+from duckicelake.pipeline.ingest.report import Stopwatch
+from duckicelake.pipeline.ingest.staging import make_run_id
+from duckicelake.pipeline.ingest.target import quote_ident
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.maintain.job import FAILURES, LazySpark, explain
+from duckicelake.pipeline.maintain.report import Verdict
+from duckicelake.pipeline.maintain.survey import TableName, list_live_tables
+from duckicelake.pipeline.profile.measuring import Extremes, compute_partition_statistics, compute_statistics, read_extremes
+from duckicelake.pipeline.profile.options import ProfileOptions
+from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
+from duckicelake.pipeline.profile.state import TableState, find_state
+from duckicelake.pipeline.profile.survey import FileFacts, read_files
+from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.verify.columns import check_readable
+from duckicelake.pipeline.verify.moments import load_state
+
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileDesk:
+    """What a run works with. Spark is opened when there is something for it to measure."""
+
+    connect: Callable[[], Rest]
+    open_postgres: Callable[[], psycopg.Connection]
+    open_spark: Callable[[], AbstractContextManager[SparkSession]]
+    catalog: str
+    tell: Progress
+
+
+def profile(desk: ProfileDesk, options: ProfileOptions, *, dry_run: bool = False) -> ProfileReport:
+    """Measure the tables that were asked for, or say which ones there are to measure.
+
+    Raises: CatalogError, psycopg.Error: it cannot even be begun
+    """
+    watch, now = Stopwatch(desk.tell), datetime.now(UTC)
+    told = replace(desk, tell=watch.tell)
+    told.tell("look at the catalog")
+    desk.connect()
+    with closing(desk.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
+        profiler = Profiler(told, options, conn, spark, dry_run)
+        found = [one for name in _choose(list_live_tables(conn), options.tables) for one in profiler.profile_table(name)]
+    versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
+    return ProfileReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
+
+
+def _choose(live: Sequence[TableName], asked: Sequence[Ident]) -> list[TableName]:
+    known = {name.ident for name in live}
+    missing = next((ident for ident in asked if ident not in known), None)
+    if missing is not None:
+        raise NoSuchTable(f"There is no table {missing}")
+    return [name for name in live if not asked or name.ident in asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Profiler:
+    """One run."""
+
+    desk: ProfileDesk
+    options: ProfileOptions
+    conn: psycopg.Connection
+    spark: LazySpark
+    dry_run: bool
+
+    def profile_table(self, name: TableName) -> Iterator[TableProfile]:
+        """Measure one table; none when it was dropped meanwhile. What fails is said in its place."""
+        table = str(name.ident)
+        try:
+            yield self._profile(name)
+        except NoSuchTable:
+            return
+        except Unsupported as error:
+            yield TableProfile(table, Verdict.skipped, message=error.message)
+        except FAILURES as error:
+            yield TableProfile(table, Verdict.failed, message=explain(error))
+
+    def _profile(self, name: TableName) -> TableProfile:
+        state = self._load(name.ident)
+        if state is None:
+            return TableProfile(str(name.ident), Verdict.nothing, "nothing was ever written to it")
+        reason, extremes = find_work(state, self.options), dict[int, Extremes]()
+        if not reason:
+            verdict = Verdict.nothing
+            reason = "its current snapshot has statistics" if state.statistics_path else "no column can have a sketch"
+        else:
+            check_readable(state.schema)
+            verdict = Verdict.planned if self.dry_run else Verdict.done
+            if not self.dry_run:
+                state, extremes = self._measure(name.ident, state)
+        files = read_files(self.conn, name.table_id, state.lake_snapshot_id)
+        return replace(describe(state, files, extremes), table=str(name.ident), verdict=verdict, reason=reason)
+
+    def _load(self, ident: Ident, snapshot_id: int | None = None) -> TableState | None:
+        return find_state(load_state(self.desk.connect(), ident).metadata, snapshot_id)
+
+    def _measure(self, ident: Ident, state: TableState) -> tuple[TableState, dict[int, Extremes]]:
+        """Compute what is missing, of the newest snapshot when that one vanished meanwhile; returns the state afterwards."""
+        for _ in range(ATTEMPTS):
+            try:
+                self._compute(ident, state)
+                self.desk.tell(f"scan {ident}")
+                extremes = read_extremes(self.spark.get(), quote_ident(self.desk.catalog, ident), state)
+            except SPARK_FAILURES as error:
+                if isinstance(error, Py4JNetworkError | OSError):
+                    # Its Java is gone.
+                    self.spark.close()
+                newest = self._load(ident)
+                if newest is None or self._load(ident, state.snapshot_id) is not None:
+                    raise
+                state = newest
+            else:
+                return self._load(ident, state.snapshot_id) or state, extremes
+        raise CommitFailed(f"its snapshots vanished during each of {ATTEMPTS} attempts")
+
+    def _compute(self, ident: Ident, state: TableState) -> None:
+        if lacks_sketches(state, self.options):
+            self.desk.tell(f"compute {ident}")
+            compute_statistics(self.spark.get(), self.desk.catalog, ident, state)
+        if lacks_partitions(state, self.options):
+            self.desk.tell(f"compute partitions of {ident}")
+            compute_partition_statistics(self.spark.get(), self.desk.catalog, ident, state)
+
+
+def find_work(state: TableState, options: ProfileOptions) -> str:
+    """Why statistics are to be computed; empty when there is nothing to compute."""
+    missing = {"columns": lacks_sketches(state, options), "partitions": lacks_partitions(state, options)}
+    kinds = " and ".join(kind for kind, lacks in missing.items() if lacks)
+    return f"statistics of {kinds} at snapshot {state.snapshot_id}" if kinds else ""
+
+
+def lacks_sketches(state: TableState, options: ProfileOptions) -> bool:
+    """Whether sketches of the columns are to be computed."""
+    return bool(state.list_sketched()) and (options.again or not state.has_sketches())
+
+
+def lacks_partitions(state: TableState, options: ProfileOptions) -> bool:
+    """Whether statistics of the partitions are to be computed."""
+    return options.partitions and state.is_partitioned and (options.again or not state.has_partition_statistics)
+
+
+def describe(state: TableState, files: FileFacts, extremes: Mapping[int, Extremes]) -> TableProfile:
+    """What is known of a table at a snapshot."""
+    distinct = state.read_distinct()
+    columns = tuple(
+        describe_column(item, sum_column(item, state, files), distinct.get(item.field_id), extremes.get(item.field_id))
+        for item in state.schema.fields
+    )
+    return TableProfile(
+        "",
+        Verdict.nothing,
+        snapshot_id=state.snapshot_id,
+        statistics_path=state.statistics_path,
+        total=state.total,
+        delete_files=state.delete_files,
+        columns=columns,
+        sizes=files.sizes,
+        growth=state.list_growth(),
+    )
+
+
+def describe_column(
+    item: NestedField, told: tuple[int | None, int | None], distinct: int | None, extremes: Extremes | None
+) -> ColumnProfile:
+    """One column; `told` are the bytes and the null values that the files tell."""
+    size, nulls = told
+    named = ColumnProfile(item.field_id, item.name, name_type(item.type), distinct, nulls, bytes=size)
+    if extremes is None:
+        return named
+    return replace(named, nulls=extremes.nulls if nulls is None else nulls, minimum=extremes.minimum, maximum=extremes.maximum)
+
+
+def name_type(form: IcebergType) -> str:
+    """A type in a word."""
+    match form:
+        case StructType():
+            return "struct"
+        case ListType():
+            return "list"
+        case MapType():
+            return "map"
+        case PrimitiveType():
+            return str(form)
+
+
+def sum_column(item: NestedField, state: TableState, files: FileFacts) -> tuple[int | None, int | None]:
+    """The bytes of a column with all that is nested in it, and its null values; None is what the files do not tell exactly."""
+    ids = {item.field_id, *(inner.field_id for _, inner in walk_fields((item,)))}
+    told = [files.columns[one] for one in ids if one in files.columns]
+    own = files.columns.get(item.field_id)
+    is_whole = not state.delete_files and (state.total.files, state.total.rows) == (files.files, files.records)
+    nulls = own.nulls if own is not None and is_whole and own.files == files.files else None
+    return sum(one.bytes for one in told) if told else None, nulls

@@ -1,0 +1,88 @@
+"""What was measured, for people and for machines; the page is made of the same."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from duckicelake.pipeline.maintain.report import Verdict
+from duckicelake.pipeline.profile.state import Point
+from duckicelake.pipeline.profile.survey import SizeClass
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProfile:
+    """One column; None is what nobody told.
+
+    `distinct` is an estimate: exact below some thousand values. `nulls` are those of the files' statistics where these are exact, else
+    counted by Spark, as are `minimum` and `maximum`. `bytes` are those in data files, compressed.
+    """
+
+    field_id: int
+    name: str
+    type: str
+    distinct: int | None = None
+    nulls: int | None = None
+    minimum: str | None = None
+    maximum: str | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableProfile:
+    """One table at one snapshot, and what became of its statistics; `message` says why they were not computed, `reason` why they are."""
+
+    table: str
+    verdict: Verdict
+    reason: str = ""
+    message: str = ""
+    snapshot_id: int | None = None
+    statistics_path: str = ""
+    total: Point | None = None
+    delete_files: int = 0
+    columns: tuple[ColumnProfile, ...] = ()
+    sizes: tuple[SizeClass, ...] = ()
+    growth: tuple[Point, ...] = ()
+
+    def describe(self) -> str:
+        """The table in a line."""
+        if self.verdict in (Verdict.failed, Verdict.skipped):
+            return f"{self.table}: {self.verdict}: {self.message}"
+        if self.total is None:
+            return f"{self.table}: {self.reason}"
+        size = f"{self.total.rows} rows, {self.total.files} data files, {self.total.bytes} bytes"
+        return f"{self.table}: {size}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReport:
+    """One run. `message` is set when it could not even begin."""
+
+    run_id: str = ""
+    at: str = ""
+    tables: tuple[TableProfile, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    message: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all tables."""
+        found = {table.verdict for table in self.tables}
+        if self.message or Verdict.failed in found:
+            return Verdict.failed
+        return next((one for one in (Verdict.planned, Verdict.done) if one in found), Verdict.nothing)
+
+    @property
+    def status(self) -> int:
+        """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
+        return int(self.verdict is Verdict.failed)
+
+    def format_json(self) -> str:
+        """The report for machines."""
+        fields: dict[str, Any] = {"job": "profile", "status": self.verdict, **asdict(self)}
+        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+    def describe(self) -> list[str]:
+        """The report for people."""
+        return [*(table.describe() for table in self.tables), f"{len(self.tables)} tables: {self.verdict} (run {self.run_id})"]

@@ -1,0 +1,78 @@
+"""What DuckLake's rows say of a table's live files at one lake snapshot: sums that Postgres makes, so nothing grows with the files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import LiteralString, TypeVar
+
+import psycopg
+from psycopg.rows import class_row
+
+Row = TypeVar("Row")
+
+# A size of n bits lies between 2^(n-1) and 2^n: exact, where a logarithm is not.
+SELECT_SIZES = """
+SELECT greatest(length(ltrim(file_size_bytes::bit(64)::text, '0')) - 1, 0) AS power, count(*)::bigint AS files,
+       sum(file_size_bytes)::bigint AS bytes, sum(record_count)::bigint AS records
+  FROM ducklake_data_file
+ WHERE table_id = %(table_id)s AND begin_snapshot <= %(at)s AND (end_snapshot IS NULL OR end_snapshot > %(at)s)
+ GROUP BY power ORDER BY power
+"""
+
+SELECT_COLUMNS = """
+SELECT s.column_id, coalesce(sum(s.column_size_bytes), 0)::bigint AS bytes,
+       coalesce(sum(s.null_count), 0)::bigint AS nulls, count(s.null_count)::bigint AS files
+  FROM ducklake_data_file f JOIN ducklake_file_column_stats s ON s.data_file_id = f.data_file_id AND s.table_id = f.table_id
+ WHERE f.table_id = %(table_id)s AND f.begin_snapshot <= %(at)s AND (f.end_snapshot IS NULL OR f.end_snapshot > %(at)s)
+ GROUP BY s.column_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """The data files of 2^power bytes and more, below twice that."""
+
+    power: int
+    files: int
+    bytes: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSums:
+    """What is told of one column in the data files; `files` is how many of them tell its null values."""
+
+    column_id: int
+    bytes: int
+    nulls: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """The data files of a table at one lake snapshot: deletes and inlined rows are beside them."""
+
+    sizes: tuple[SizeClass, ...] = ()
+    columns: Mapping[int, ColumnSums] = field(default_factory=dict[int, ColumnSums])
+
+    @property
+    def files(self) -> int:
+        return sum(one.files for one in self.sizes)
+
+    @property
+    def records(self) -> int:
+        return sum(one.records for one in self.sizes)
+
+
+def read_files(conn: psycopg.Connection, table_id: int, lake_snapshot_id: int) -> FileFacts:
+    """What the files that a lake snapshot has are like."""
+    asked = {"table_id": table_id, "at": lake_snapshot_id}
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        sizes = _ask(conn, SizeClass, SELECT_SIZES, asked)
+        columns = _ask(conn, ColumnSums, SELECT_COLUMNS, asked)
+    return FileFacts(tuple(sizes), {one.column_id: one for one in columns})
+
+
+def _ask(conn: psycopg.Connection, row: type[Row], query: LiteralString, asked: Mapping[str, int]) -> list[Row]:
+    with conn.cursor(row_factory=class_row(row)) as cursor:
+        return cursor.execute(query, asked).fetchall()

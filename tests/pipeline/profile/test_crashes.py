@@ -1,0 +1,56 @@
+"""`profile` killed (-9) anywhere: running again leaves one statistics file for the snapshot, and orphans go."""
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from duckicelake.commands.jobs.maintain import sweep
+from duckicelake.pipeline.maintain.report import Verdict
+from tests.pipeline.maintain.doomed import kill
+from tests.pipeline.profile.measurer import Measurer
+from tests.rest.serving import make_settings
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+SEED = 20261122
+STEPS = ["look at the catalog", "compute main.t", "scan main.t"]
+LONG_KILLS = 20
+LONGEST_DELAY = 6.0
+
+
+def check_whole(measurer: Measurer, told: list[str]) -> None:
+    """The table has its one statistics file, after another run if it needs one; what a dead run left is an orphan."""
+    found = measurer.measure("t")
+    assert found.verdict is (Verdict.nothing if STEPS[-1] in told else found.verdict)
+    assert [column.distinct for column in found.columns] == [300, 7]
+    [named] = measurer.load("t")["statistics"]
+    assert measurer.measure("t", dry_run=True).statistics_path == named["statistics-path"]
+    [lake] = make_settings(measurer.checker.served.lake).lakes()
+    sweep(lake, datetime.now(UTC) + timedelta(hours=1), ())
+    folder = named["statistics-path"].rpartition("/")[0]
+    assert measurer.ask(f"SELECT file FROM glob('{folder}/*.stats')") == [(named["statistics-path"],)]
+    assert measurer.ask("SELECT count(*) FROM t") == [(300,)]
+
+
+def fill(measurer: Measurer) -> None:
+    """One table of one snapshot."""
+    measurer.checker.run("CREATE TABLE t AS SELECT i AS id, 'n' || i % 7 AS name FROM range(300) r(i)")
+
+
+def test_a_killed_job_is_run_again(measurer: Measurer, tmp_path: Path) -> None:
+    """While Spark counts, writes or commits, chosen by lot."""
+    fill(measurer)
+    told = kill(measurer.checker.served, tmp_path, 1, random.Random(SEED).uniform(0.0, LONGEST_DELAY), "tests.pipeline.profile.doomed")
+    assert told[:2] == STEPS[:2]
+    check_whole(measurer, told)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(LONG_KILLS))
+def test_a_job_may_be_killed_anywhere(measurer: Measurer, tmp_path: Path, number: int) -> None:
+    """At each step, and some time after it."""
+    fill(measurer)
+    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
+    told = kill(measurer.checker.served, tmp_path, number % len(STEPS), delay, "tests.pipeline.profile.doomed")
+    check_whole(measurer, told)
