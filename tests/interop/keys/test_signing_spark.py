@@ -3,6 +3,7 @@
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from tests.interop.keys.accounts import add_spark
 from tests.interop.keys.test_signing import signing as signing
 from tests.rest.auth.principals import Guarded, secret_of
 from tests.rest.serving import WAREHOUSE
@@ -33,8 +34,11 @@ def add_signed(spark: Spark, guarded: Guarded, principal: str) -> str:
 
 
 def test_spark_reads_and_writes_by_signatures_alone(signing: Guarded, spark: Spark) -> None:
-    """A writer appends, makes tables, with rows too, and deletes from one; a reader reads, and the store never sees its write."""
-    writer, reader = (add_signed(spark, signing, who) for who in ("writer", "reader"))
+    """A writer appends, makes tables, with rows too, and deletes from one; a reader reads, and the store never sees its write.
+
+    The reader is set up as `connect` prints it: it would take keys, and there are none.
+    """
+    writer, reader = add_signed(spark, signing, "writer"), add_spark(spark, signing, "reader")
     spark.session.sql(f"INSERT INTO {writer}.a.rows VALUES (7), (8)")
     spark.session.sql(f"CREATE TABLE {writer}.a.made (i BIGINT)")
     spark.session.sql(f"INSERT INTO {writer}.a.made VALUES (7), (8)")
