@@ -48,7 +48,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """Everything that works on the lake. `duck` is a user of DuckDB, who knows nothing of Iceberg; `folder` has the raw files."""
+    """Everything that works on the lake, which Spark calls `spark_catalog`.
+
+    `duck` is a user of DuckDB, who knows nothing of Iceberg; `folder` has the raw files.
+    """
 
     facts: Facts
     home: Home
@@ -57,6 +60,7 @@ class House:
     duck: DuckDBPyConnection
     catalog: Catalog
     teller: Teller
+    spark_catalog: str = CATALOG
 
     def connect(self) -> Rest:
         """The catalog over REST."""
@@ -68,16 +72,16 @@ class House:
 
     def run(self, statement: str) -> None:
         """Have Spark run a statement; `{c}` is the catalog."""
-        _quietly(lambda: self.spark.sql(statement.replace("{c}", CATALOG)).collect())
+        _quietly(lambda: self.spark.sql(statement.replace("{c}", self.spark_catalog)).collect())
 
     def publish(self, tables: Mapping[str, str], written: Callable[[], None]) -> None:
         """Write the rows of queries to new tables, and let everybody see all of them at once: one commit, after `written` is called."""
         run_id = make_run_id(datetime.now(UTC))
-        stage = Stage(self.spark, CATALOG, self.connect, f"gold_{run_id}", {"duckicelake.run-id": run_id}, self._ignore)
+        stage = Stage(self.spark, self.spark_catalog, self.connect, f"gold_{run_id}", {"duckicelake.run-id": run_id}, self._ignore)
         changes: list[dict[str, Any]] = []
         for table, query in tables.items():
-            rows = self.spark.sql(query.replace("{c}", CATALOG))
-            rows.limit(0).writeTo(f"{CATALOG}.{table}").using("iceberg").create()
+            rows = self.spark.sql(query.replace("{c}", self.spark_catalog))
+            rows.limit(0).writeTo(f"{self.spark_catalog}.{table}").using("iceberg").create()
             opened = stage.open(parse_ident(table))
             _quietly(partial(stage.append, opened.ident, rows))
             changes.append(stage.look_after(opened).format_change())
@@ -91,7 +95,7 @@ class House:
             open_postgres=partial(open_postgres, find_lake(self.facts)),
             lake=DuckLake(partial(open_lake, self.facts, self.home, read_only=False)),
             open_spark=lambda: nullcontext(self.spark),
-            catalog=CATALOG,
+            catalog=self.spark_catalog,
             sweep=lambda before, spared: [],
             tell=self._ignore,
             pause=sleep,
@@ -101,7 +105,7 @@ class House:
     def profile(self, table: str) -> ProfileReport:
         """Have `profile` count a table's distinct values for planners."""
         connect = partial(open_postgres, find_lake(self.facts))
-        desk = ProfileDesk(self.connect, connect, lambda: nullcontext(self.spark), CATALOG, self._ignore)
+        desk = ProfileDesk(self.connect, connect, lambda: nullcontext(self.spark), self.spark_catalog, self._ignore)
         return _quietly(partial(profile, desk, ProfileOptions((parse_ident(table),))))
 
     def verify(self) -> VerifyReport:
@@ -118,7 +122,7 @@ class House:
         return self.catalog.load_table(table).scan(selected_fields=tuple(columns), snapshot_id=snapshot_id).to_arrow()
 
     def _make_desk(self) -> Desk:
-        return Desk(self.spark, CATALOG, self.connect, self._ignore)
+        return Desk(self.spark, self.spark_catalog, self.connect, self._ignore)
 
     def _ignore(self, step: str) -> None:
         """The story has its own words."""
