@@ -36,9 +36,9 @@ def find_namespace(name: str) -> Fact:
     return find
 
 
-def ask(method: str, path: str, body: Any, name: str, fact: tuple[Fact, Rows, Rows], *, is_known: bool = False) -> Asked:
-    """A request that changes one fact."""
-    find, before, after = fact
+def ask(request: tuple[str, str, Any], name: str, fact: tuple[Fact, Rows, Rows], *, is_known: bool = False) -> Asked:
+    """A request (method, path, body) that changes one fact (how to find it, before, after)."""
+    (method, path, body), (find, before, after) = request, fact
     return Asked(method, path, body, {name: before}, {name: after}, is_known, {name: find})
 
 
@@ -76,7 +76,7 @@ def unregister(stand: Stand, name: str) -> Asked:
 
 def create_view(stand: Stand, name: str) -> Asked:
     body = {"name": name, "schema": COLUMNS, "view-version": version({"spark": FIRST}), "properties": {}}
-    return ask("POST", VIEWS, body, name, (find_view(name), None, [FIRST, (1, "a")]))
+    return ask(("POST", VIEWS, body), name, (find_view(name), None, [FIRST, (1, "a")]))
 
 
 def replace_view(stand: Stand, name: str) -> Asked:
@@ -87,28 +87,28 @@ def replace_view(stand: Stand, name: str) -> Asked:
         {"action": "set-current-view-version", "view-version-id": -1},
     ]
     body = {"requirements": [{"type": "assert-view-uuid", "uuid": made.json["metadata"]["view-uuid"]}], "updates": updates}
-    return ask("POST", f"{VIEWS}/{name}", body, name, (find_view(name), [FIRST, (1, "a")], [SECOND, (2, "b")]), is_known=True)
+    return ask(("POST", f"{VIEWS}/{name}", body), name, (find_view(name), [FIRST, (1, "a")], [SECOND, (2, "b")]), is_known=True)
 
 
 def drop_view(stand: Stand, name: str) -> Asked:
     assert requests.create(stand.client.server, name, {"spark": FIRST}).status == 200
-    return ask("DELETE", f"{VIEWS}/{name}", None, name, (find_view(name), [FIRST, (1, "a")], None))
+    return ask(("DELETE", f"{VIEWS}/{name}", None), name, (find_view(name), [FIRST, (1, "a")], None))
 
 
 def create_namespace(stand: Stand, name: str) -> Asked:
     body = {"namespace": [name], "properties": {"k": "v"}}
-    return ask("POST", "namespaces", body, name, (find_namespace(name), None, ["v"]))
+    return ask(("POST", "namespaces", body), name, (find_namespace(name), None, ["v"]))
 
 
 def change_namespace(stand: Stand, name: str) -> Asked:
     assert stand.client.post("namespaces", {"namespace": [name]}).status == 200
     body = {"removals": [], "updates": {"k": "v"}}
-    return ask("POST", f"namespaces/{name}/properties", body, name, (find_namespace(name), [None], ["v"]), is_known=True)
+    return ask(("POST", f"namespaces/{name}/properties", body), name, (find_namespace(name), [None], ["v"]), is_known=True)
 
 
 def drop_namespace(stand: Stand, name: str) -> Asked:
     assert stand.client.post("namespaces", {"namespace": [name], "properties": {"k": "v"}}).status == 200
-    return ask("DELETE", f"namespaces/{name}", None, name, (find_namespace(name), ["v"], None))
+    return ask(("DELETE", f"namespaces/{name}", None), name, (find_namespace(name), ["v"], None))
 
 
 NAME_KINDS = (
