@@ -46,9 +46,9 @@ def list_first_effects(scene: Scene, kind: str) -> list[str]:
         return list_effects(fresh.server, KINDS[kind](scene.stand, f"{kind}_whole"))
 
 
-def crash(scene: Scene, kind: str, effect: int, *, keyed: bool | None = None) -> str:
+def crash(scene: Scene, kind: str, effect: int, *, keyed: bool | None = None, suffix: str = "") -> str:
     """Kill a server there, and look and ask again through another one; the effect's name. A key is an effect or two more."""
-    asked = KINDS[kind](scene.stand, f"{kind}_{effect}")
+    asked = KINDS[kind](scene.stand, f"{kind}_{effect}{suffix}")
     look = scene.look
     snapshots = look.count_snapshots()
     key = make_key() if (effect % 2 if keyed is None else keyed) else None
@@ -118,6 +118,9 @@ def test_a_server_may_be_killed_at_every_effect(scene: Scene, kind: str) -> None
     met: list[str] = []
     while "answer" not in met:
         met.append(crash(scene, kind, len(met)))
-    assert abs(len(met) - len(list_first_effects(scene, kind))) < FEW
-    assert {"before COMMIT", "after COMMIT"} <= set(met)
+    effects = list_first_effects(scene, kind)
+    assert abs(len(met) - len(effects)) < FEW
+    for name in sorted({"before COMMIT", "after COMMIT"} - set(met)):
+        # requests with a key, every other one, have it at another place
+        assert crash(scene, kind, effects.index(name), keyed=False, suffix="_again") == name
     check_clean_up(scene)
