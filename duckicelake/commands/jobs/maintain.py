@@ -29,7 +29,8 @@ from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions, read_options
-from duckicelake.pipeline.maintain.report import MaintainReport, Verdict
+from duckicelake.pipeline.maintain.report import MaintainReport
+from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import open_rest
 
 

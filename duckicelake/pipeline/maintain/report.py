@@ -1,25 +1,13 @@
 """What was planned and done, for people and for machines."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass, field
 
 from duckicelake.pipeline.maintain.planning import Kind, Step
+from duckicelake.pipeline.reports import Verdict, find_worst, format_report, to_status
 
 LAKE = "(the lake)"
 """What steps are about that concern no single table."""
-
-
-class Verdict(StrEnum):
-    """How a step, a table or a run ended."""
-
-    planned = "planned"
-    done = "done"
-    nothing = "nothing-to-do"
-    skipped = "skipped"
-    failed = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +61,16 @@ class MaintainReport:
     @property
     def verdict(self) -> Verdict:
         """The worst of all steps."""
-        found = {step.verdict for step in self.steps}
-        if self.message or Verdict.failed in found:
-            return Verdict.failed
-        return next((one for one in (Verdict.planned, Verdict.done) if one in found), Verdict.nothing)
+        return find_worst((step.verdict for step in self.steps), self.message)
 
     @property
     def status(self) -> int:
         """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
-        return int(self.verdict is Verdict.failed)
+        return to_status(self.verdict)
 
     def format_json(self) -> str:
         """The report for machines."""
-        fields: dict[str, Any] = {"job": "maintain", "status": self.verdict, **asdict(self)}
-        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        return format_report("maintain", self.verdict, self)
 
     def describe(self) -> list[str]:
         """The report for people."""

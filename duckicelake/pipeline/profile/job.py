@@ -18,13 +18,13 @@ from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.job import FAILURES, LazySpark, explain
-from duckicelake.pipeline.maintain.report import Verdict
 from duckicelake.pipeline.maintain.survey import TableName, list_live_tables
 from duckicelake.pipeline.profile.measuring import Extremes, compute_partition_statistics, compute_statistics, read_extremes
 from duckicelake.pipeline.profile.options import ProfileOptions
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
 from duckicelake.pipeline.profile.state import TableState, find_state
 from duckicelake.pipeline.profile.survey import FileFacts, read_files
+from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.verify.columns import check_readable
 from duckicelake.pipeline.verify.moments import load_state

@@ -1,13 +1,11 @@
 """What was measured, for people and for machines; the page is made of the same."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from duckicelake.pipeline.maintain.report import Verdict
 from duckicelake.pipeline.profile.state import Point
 from duckicelake.pipeline.profile.survey import SizeClass
+from duckicelake.pipeline.reports import Verdict, find_worst, format_report, to_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +66,16 @@ class ProfileReport:
     @property
     def verdict(self) -> Verdict:
         """The worst of all tables."""
-        found = {table.verdict for table in self.tables}
-        if self.message or Verdict.failed in found:
-            return Verdict.failed
-        return next((one for one in (Verdict.planned, Verdict.done) if one in found), Verdict.nothing)
+        return find_worst((table.verdict for table in self.tables), self.message)
 
     @property
     def status(self) -> int:
         """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
-        return int(self.verdict is Verdict.failed)
+        return to_status(self.verdict)
 
     def format_json(self) -> str:
         """The report for machines."""
-        fields: dict[str, Any] = {"job": "profile", "status": self.verdict, **asdict(self)}
-        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        return format_report("profile", self.verdict, self)
 
     def describe(self) -> list[str]:
         """The report for people."""

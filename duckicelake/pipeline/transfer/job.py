@@ -16,11 +16,12 @@ from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.jars import JarUnavailable, Progress
 from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, Held, Kind
 from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables
-from duckicelake.pipeline.transfer.report import Moved, TransferReport, Verdict
+from duckicelake.pipeline.transfer.report import Moved, TransferReport
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
 from duckicelake.pipeline.transfer.rows import compare_rows
 from duckicelake.pipeline.transfer.shape import JOB, count_rows, describe_copy, is_same, is_untouched, name_run

@@ -1,23 +1,10 @@
 """What was planned and done, for people and for machines."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass, field
 
+from duckicelake.pipeline.reports import Verdict, find_worst, format_report, to_status
 from duckicelake.pipeline.transfer.catalogs import Kind
-
-
-class Verdict(StrEnum):
-    """How a table, a view or a run ended."""
-
-    planned = "planned"
-    done = "done"
-    there = "already-there"
-    skipped = "skipped"
-    failed = "failed"
-    nothing = "nothing-to-do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +47,16 @@ class TransferReport:
     @property
     def verdict(self) -> Verdict:
         """The worst of all."""
-        found = {one.verdict for one in self.moved}
-        if self.message or Verdict.failed in found:
-            return Verdict.failed
-        return next((one for one in (Verdict.planned, Verdict.done) if one in found), Verdict.nothing)
+        return find_worst((one.verdict for one in self.moved), self.message)
 
     @property
     def status(self) -> int:
         """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
-        return int(self.verdict is Verdict.failed)
+        return to_status(self.verdict)
 
     def format_json(self) -> str:
         """The report for machines."""
-        fields: dict[str, Any] = {"status": self.verdict, **asdict(self)}
-        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        return format_report(self.job, self.verdict, self)
 
     def describe(self) -> list[str]:
         """The report for people."""

@@ -1,11 +1,10 @@
 """What was compared and what was found, for people and for machines."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
+from duckicelake.pipeline.reports import format_report
 from duckicelake.pipeline.verify.tally import Part
 
 
@@ -79,8 +78,7 @@ class VerifyReport:
 
     def format_json(self) -> str:
         """The report for machines."""
-        fields: dict[str, Any] = {"job": "verify", "status": self.verdict, **asdict(self)}
-        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        return format_report("verify", self.verdict, self)
 
     def describe(self) -> list[str]:
         """The report for people."""

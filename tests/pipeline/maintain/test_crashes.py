@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.pipeline.maintain.report import Verdict
+from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
 

@@ -16,8 +16,9 @@ from duckicelake.pipeline.maintain.job import FLUSH_ATTEMPTS, MaintainDesk, main
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import Kind, LakeSnapshot, TableFacts
 from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import Done, Verdict
+from duckicelake.pipeline.maintain.report import Done
 from duckicelake.pipeline.maintain.survey import TableName
+from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from threading import Thread
 import pytest
 
 from duckicelake.pipeline.maintain.planning import Kind
-from duckicelake.pipeline.maintain.report import Verdict
+from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper, find
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]

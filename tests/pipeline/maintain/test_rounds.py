@@ -16,8 +16,8 @@ from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import FileGroup, Kind, TableFacts
 from duckicelake.pipeline.maintain.policy import Policies, Policy
-from duckicelake.pipeline.maintain.report import Verdict
 from duckicelake.pipeline.maintain.rewriting import Rewritten
+from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import parse_ident
 from tests.pipeline.maintain.keeper import make_desk
 from tests.support.readers import Served

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.commands.jobs.maintain import sweep
-from duckicelake.pipeline.maintain.report import Verdict
+from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.profile.measurer import Measurer
 from tests.rest.serving import make_settings

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 
-from duckicelake.pipeline.maintain.report import Verdict
 from duckicelake.pipeline.profile.page import format_page
 from duckicelake.pipeline.profile.plots import format_bytes, plot_growth, plot_sizes
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
 from duckicelake.pipeline.profile.state import POINTS, Point, thin
 from duckicelake.pipeline.profile.survey import SizeClass
+from duckicelake.pipeline.reports import Verdict
 
 EVIL = """<script>alert('1')</script>"&{run_id}%s"""
 GROWTH = tuple(Point(1_700_000_000_000 + day * 86_400_000, day, 10 * day, day, 1000 * day) for day in (1, 2, 5))

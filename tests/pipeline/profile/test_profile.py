@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from duckicelake.iceberg.puffin import decode_puffin
-from duckicelake.pipeline.maintain.report import Verdict
+from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.profile.measurer import Measurer, by_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
