@@ -159,6 +159,8 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **plan.conf,
+        # Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
+        "spark.sql.variable.substitute": "false",
     }
 
 

@@ -25,3 +25,12 @@ def test_files_are_taken_once(mill: Mill) -> None:
         (2, first.run_id),
     ]
     assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
+
+
+def test_names_are_never_filled_in(mill: Mill) -> None:
+    """Spark would put its settings and our environment in the place of `${…}`, in names of columns too, where everybody reads them."""
+    names = ["${env:HOME}", "${spark.sql.session.timeZone}", "${system:user.home}"]
+    mill.write_parquet("a.parquet", **{name: [number] for number, name in enumerate(names)})
+    assert mill.run().rows_out == 1
+    assert mill.ask("SELECT column_name FROM (DESCRIBE raw.trips)") == [(name,) for name in names]
+    assert mill.rows() == [(0, 1, 2)]
