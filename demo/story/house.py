@@ -88,8 +88,8 @@ class House:
         written()
         commit_once(self.connect, changes, lambda: False)
 
-    def maintain(self) -> MaintainReport:
-        """Have `maintain` put every table in order."""
+    def maintain(self, tables: Sequence[str]) -> MaintainReport:
+        """Have `maintain` put tables in order."""
         desk = MaintainDesk(
             connect=self.connect,
             open_postgres=partial(open_postgres, find_lake(self.facts)),
@@ -100,7 +100,7 @@ class House:
             tell=self._ignore,
             pause=sleep,
         )
-        return _quietly(partial(maintain, desk, MaintainOptions(policies=Policies({"min-files": 2}))))
+        return _quietly(partial(maintain, desk, MaintainOptions(tuple(map(parse_ident, tables)), Policies({"min-files": 2}))))
 
     def profile(self, table: str) -> ProfileReport:
         """Have `profile` count a table's distinct values for planners."""
@@ -108,10 +108,10 @@ class House:
         desk = ProfileDesk(self.connect, connect, lambda: nullcontext(self.spark), self.spark_catalog, self._ignore)
         return _quietly(partial(profile, desk, ProfileOptions((parse_ident(table),))))
 
-    def verify(self) -> VerifyReport:
-        """Have `verify` compare every row of every table, as Spark and as DuckDB see it."""
+    def verify(self, tables: Sequence[str]) -> VerifyReport:
+        """Have `verify` compare every row of tables, as Spark and as DuckDB see it."""
         desk = VerifyDesk(self._make_desk(), partial(open_lake, self.facts, self.home, read_only=True), self.facts.ducklake_metadata_schema)
-        return _quietly(partial(verify, desk, VerifyOptions()))
+        return _quietly(partial(verify, desk, VerifyOptions(tuple(map(parse_ident, tables)))))
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """What DuckDB answers."""

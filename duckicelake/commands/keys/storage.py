@@ -2,13 +2,14 @@
 
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 
 from rich.console import Console
 
 from duckicelake.app import read_store_settings, read_sts_settings
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings, with_slash
-from duckicelake.errors import CatalogError, Unsupported
+from duckicelake.errors import CatalogError, ServiceUnavailable, Unsupported
 from duckicelake.store.keys.proof.field import Field, Keys, open_client, with_own_keys
 from duckicelake.store.keys.proof.proving import Outcome, Verdict, cut_sessions, note_signing, prove
 from duckicelake.store.keys.sessions import Vendor
@@ -86,5 +87,8 @@ def _prove_keys(lake: LakeSettings, field: Field) -> Iterator[Outcome]:
         yield from prove(store, sts.lifetime_s, field, sessions)
     finally:
         with_own_keys("remove what the proof has written", lambda: left.extend(field.clear()))
+        # the catalog needs no right to list them for anything else, and each request has ended its own
+        with suppress(ServiceUnavailable):
+            with_own_keys("list uploads in parts", field.end_uploads)
     yield Outcome("what the proof has written is removed", Verdict.failed if left else Verdict.ok, ", ".join(left))
     yield note_signing(store, field)

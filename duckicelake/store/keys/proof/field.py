@@ -69,13 +69,16 @@ class Field:
         return sorted(key.removeprefix(self.folder) for key in found.keys() | laid.keys() if found.get(key) != laid.get(key))
 
     def clear(self) -> list[str]:
-        """Remove everything below the folder, uploads that were begun too, and return the keys that are still there."""
-        pages = self.root.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=self.folder)
-        for upload in [upload for page in pages for upload in page.get("Uploads", ())]:
-            self.root.abort_multipart_upload(Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+        """Remove everything below the folder, and return the keys that are still there."""
         for key in list(self._list_keys()):
             self.root.delete_object(Bucket=self.bucket, Key=key)
         return list(self._list_keys())
+
+    def end_uploads(self) -> None:
+        """End the uploads below the folder that were begun and not completed."""
+        pages = self.root.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=self.folder)
+        for upload in [upload for page in pages for upload in page.get("Uploads", ())]:
+            self.root.abort_multipart_upload(Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
     def _list_keys(self) -> Iterator[str]:
         pages = self.root.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.folder)

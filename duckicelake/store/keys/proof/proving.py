@@ -14,14 +14,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from duckicelake.errors import NotServed, ServiceUnavailable
 from duckicelake.store.keys.policy import KeyScope, format_policy
-from duckicelake.store.keys.proof.field import BESIDE, DATA, OWN, TABLE, TWINS_OBJECT, Field, Keys, open_client
+from duckicelake.store.keys.proof.field import BESIDE, DATA, OWN, TABLE, TWINS_OBJECT, Field, Keys, open_client, with_own_keys
 from duckicelake.store.keys.proof.requests import Nothing, Requests, list_copies, list_lists, list_reads, list_steps, list_writes
 from duckicelake.store.keys.sessions import SessionKeys, Vendor
 from duckicelake.store.keys.signer import Signer
 from duckicelake.store.s3 import StoreSettings
 
 REFUSALS = (400, 401, 403)
-NO_REFUSALS = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchUpload", "InvalidRequest", "InvalidArgument", "MalformedXML"})
+MALFORMED = ("InvalidRequest", "InvalidArgument", "MalformedXML", "MissingContentMD5", "InvalidDigest", "BadDigest", "RequestTimeTooSkewed")
+NO_REFUSALS = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchUpload", *MALFORMED, "InternalError", "RequestTimeout", "SlowDown"})
 SKEW_S = 300
 
 
@@ -75,7 +76,8 @@ def prove(store: StoreSettings, lifetime_s: int, field: Field, sessions: Session
     yield refused("key for one object: that one is not written", list_writes(one, field, f"{TABLE}/{OWN}"))
     yield from _prove_sessions(store, field, sessions)
     yield _prove_end(sessions.writer, lifetime_s)
-    changed = field.list_changed()
+    changed: list[str] = []
+    with_own_keys("read what the proof has written", lambda: changed.extend(field.list_changed()))
     yield Outcome("nothing of others was changed", Verdict.failed if changed else Verdict.ok, ", ".join(changed))
     yield _note_case(reader, field)
 
