@@ -9,7 +9,7 @@ from tests.support.lakes import FreshLake, make_lake
 from tests.support.minio import run_minio
 from tests.support.shared_stack import SharedStack
 
-STORES = ["seaweedfs", pytest.param("minio", marks=[pytest.mark.whole, pytest.mark.xdist_group("minio")])]
+STORES = ["seaweedfs", pytest.param("minio", marks=[pytest.mark.long, pytest.mark.xdist_group("minio")])]
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,7 @@ def read_cells(kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == kind]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_the_story_holds(served: Served, spark: Spark, tmp_path: Path) -> None:

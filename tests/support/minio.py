@@ -28,7 +28,7 @@ def find_minio() -> Path:
     built = Path.home() / ".cache" / "duckicelake" / f"minio-{pinned[1]}" / "minio"
     found = str(built) if built.exists() else shutil.which("minio")
     if found is None:
-        raise MinioMissing("The tests of MinIO need one: run .ci/install, which builds it with Go, or put `minio` on the PATH.")
+        raise MinioMissing("The tests of MinIO need one: run .ci/install --minio, which builds it with Go, or put `minio` on the PATH.")
     return Path(found)
 
 

@@ -107,6 +107,7 @@ def test_a_killed_run_is_followed_by_another(mill: Mill) -> None:
     assert mill.run().status is Status.nothing_new
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_a_stop_lets_the_batch_under_way_end(served: Served, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tests.support.readers import Served
 from tests.support.spark import CALM_OPTIONS
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_the_command_measures_and_reports(served: Served, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
     check_import(ferry, tmp_path, STEPS.index("copy ns.b"), random.Random(SEED).uniform(0.0, 2.0))
 
 
+@pytest.mark.long
 def test_a_killed_export_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
     """Everything of the first table is written but the file that makes it known."""
     check_export(ferry, tmp_path, STEPS.index("publish ns.a"), 0.0)

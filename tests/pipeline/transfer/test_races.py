@@ -30,6 +30,7 @@ def test_two_imports_at_once_make_one_table(ferry: Ferry) -> None:
     assert len(ferry.load_here("ns", "t")["snapshot-log"]) == 1
 
 
+@pytest.mark.long
 def test_two_exports_at_once_make_one_table(ferry: Ferry) -> None:
     """Version 1 is written by one of them alone."""
     ferry.ask_duckdb("CREATE SCHEMA ns; CREATE TABLE ns.t AS SELECT range AS id FROM range(5)")

@@ -377,7 +377,7 @@ def test_the_older_path_is_refused_by_name(field: Field) -> None:
     assert field.guarded.ask("admin", "POST", "/v1/aws/s3/sign", {}).error == (501, "UnsupportedOperationException")
 
 
-@pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.xdist_group("minio")
 def test_minio_gets_no_signed_requests(minio_stack: SharedStack) -> None:
     """A signed PUT would copy any object there; the answer says so, and loads go on."""

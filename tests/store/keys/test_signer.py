@@ -64,7 +64,7 @@ def test_the_embedded_store_holds_to_what_is_signed(lake: FreshLake) -> None:
     assert store.secret_access_key not in str(headers)
 
 
-@pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.xdist_group("minio")
 def test_minio_gets_no_signature(minio_stack: SharedStack) -> None:
     """It obeys headers outside the signature: asked itself, not believed."""
