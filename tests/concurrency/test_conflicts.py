@@ -25,7 +25,7 @@ MAINTENANCE = (
 )
 
 
-OFTEN = {"append", "delete inlined", "add column", "drop table"}
+OFTEN = {"append", "drop table"}
 """The others show nothing of their own, and take their time in the long mode."""
 
 COLUMNS = {"add column", "drop column", "rename column"}
