@@ -1,5 +1,6 @@
 """The commands of `duckicelake pipeline`: jobs on Spark."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +11,7 @@ from duckicelake.backends.home import Home
 from duckicelake.commands.embedded import read_joined
 from duckicelake.commands.facts import Facts, find_facts
 from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_profile, start_transfer, start_verify
-from duckicelake.commands.keys.credential import read_credential
-from duckicelake.config import read_settings
+from duckicelake.commands.keys.credential import read_named_credential
 
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
 HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]
@@ -81,7 +81,7 @@ def ingest(
 ) -> None:
     """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    given = locals() | {"credential": partial(_find_credential, arguments)}
+    given = locals() | {"credential": partial(read_named_credential, credential_file, os.environ)}
     raise typer.Exit(start_ingest(given, partial(_find_facts, arguments, warehouse)))
 
 
@@ -198,7 +198,3 @@ def export_tables(
 def _find_facts(arguments: dict[str, Any], warehouse: str | None) -> tuple[Facts, Home]:
     settings, opened = read_joined(arguments)
     return find_facts(settings, opened, warehouse), opened
-
-
-def _find_credential(arguments: dict[str, Any]) -> str | None:
-    return read_credential(read_settings(arguments))

@@ -156,7 +156,11 @@ def _send(request: urllib.request.Request) -> Any:
             raise _refuse(error.code, error.read()) from error
     except (OSError, http.client.HTTPException) as error:
         raise ServiceUnavailable(f"no catalog answers at {request.host}: {error}. Is the server running?") from error
-    return json.loads(content) if content else None
+    try:
+        return json.loads(content) if content else None
+    except ValueError as error:
+        # What was asked for may have been done.
+        raise ServiceUnavailable(f"what answers at {request.host} sends no JSON: is it an Iceberg REST catalog?") from error
 
 
 def _refuse(status: int, body: bytes) -> CatalogError:

@@ -29,13 +29,17 @@ LIST_CHUNK = 1000
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How to reach S3. No keys: those of the environment (profile, instance role) are used; no endpoint: AWS."""
+    """How to reach S3. No keys: those of the environment (profile, instance role) are used; no endpoint: AWS.
+
+    `session_token` belongs to keys that are lent for a time; nothing is signed or lent on with them.
+    """
 
     endpoint: str | None
     region: str
     access_key_id: str | None
     secret_access_key: str | None = field(repr=False)
     path_style: bool = True
+    session_token: str | None = field(default=None, repr=False)
 
 
 class S3Bucket:
@@ -165,7 +169,7 @@ def _open_client(settings: StoreSettings, bucket: str, answer_seconds: int) -> S
     credential: S3Credential = {
         "access_key_id": settings.access_key_id,
         "secret_access_key": settings.secret_access_key,
-        "token": None,
+        "token": settings.session_token,
         "expires_at": None,
     }
     return S3Store(bucket, config=config, client_options=options, retry_config=retry, credential_provider=lambda: credential)

@@ -1,5 +1,6 @@
 """`duckicelake pipeline import` and `export`: the lake and another catalog, and which of both is the source."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
 from duckicelake.pipeline.transfer.hive import HiveFolders
 from duckicelake.pipeline.transfer.jdbc import JdbcCatalog, open_database
 from duckicelake.pipeline.transfer.job import TransferDesk, transfer
-from duckicelake.pipeline.transfer.options import Form, TransferOptions, read_options
+from duckicelake.pipeline.transfer.options import Form, TransferOptions, name_place, read_options
 from duckicelake.pipeline.transfer.report import TransferReport
 from duckicelake.pipeline.transfer.rest import RestSide
 from duckicelake.store.objects import StoreSettings, open_objects
@@ -105,7 +106,8 @@ def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Ca
     if options.form is Form.jdbc:
         warehouse = properties.get("warehouse")
         folder = None if warehouse is None else find_folder(warehouse)
-        return JdbcCatalog(open_database(options.place, properties), store, properties.get("catalog-name"), folder)
+        found = JdbcCatalog(open_database(options.place, properties), store, properties.get("catalog-name"), folder)
+        return found.settle() if call.job == "export" else found
     return HiveFolders(place, store, bench) if options.form is Form.hive else HadoopWarehouse(place, store)
 
 
@@ -113,20 +115,21 @@ def find_folder(place: str) -> str:
     """Return a folder's URI, on the local disk its whole path."""
     if place.startswith("file:"):
         place = "/" + place.removeprefix("file:").lstrip("/")
-    return (place if "://" in place else str(Path(place).absolute())).rstrip("/")
+    return (place if "://" in place else os.path.abspath(place)).rstrip("/")
 
 
 def _open_rest_side(options: TransferOptions, store: Store) -> RestSide:
     properties = options.properties
     there = RestCatalog(options.place, properties.get("warehouse", ""), credential=properties.get("credential"))
     settings = {**catalog_settings(there), **RESOLVING, **store.format_settings({}), **properties}
-    return RestSide(options.place, partial(open_rest, there), store, {name: text for name, text in settings.items() if text})
+    return RestSide(name_place(options.place), partial(open_rest, there), store, {name: text for name, text in settings.items() if text})
 
 
 def _find_store(catalog: RestCatalog, given: Mapping[str, str]) -> StoreSettings:
     if any(name.startswith("s3.") for name in given):
         keys = given.get("s3.access-key-id"), given.get("s3.secret-access-key")
-        return StoreSettings(given.get("s3.endpoint"), given.get("client.region", "us-east-1"), *keys)
+        token = given.get("s3.session-token")
+        return StoreSettings(given.get("s3.endpoint"), given.get("client.region", "us-east-1"), *keys, session_token=token)
     keys = catalog.s3_access_key_id, catalog.s3_secret_access_key
     return StoreSettings(catalog.s3_endpoint, catalog.s3_region or "us-east-1", *keys)
 

@@ -1,8 +1,12 @@
 """Whose requests a command sends: the id and the secret that it shows, from the environment or a file, never from its arguments."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from duckicelake.config import Settings, SettingsError, read_secret_file
 
-TOLD_BY = "DUCKICELAKE_CREDENTIAL, or a file that --credential-file names"
+VARIABLE = "DUCKICELAKE_CREDENTIAL"
+TOLD_BY = f"{VARIABLE}, or a file that --credential-file names"
 
 
 def read_credential(settings: Settings) -> str | None:
@@ -13,6 +17,17 @@ def read_credential(settings: Settings) -> str | None:
     if settings.credential_file is not None:
         return _check(read_secret_file(settings.credential_file).strip(), f"the file {settings.credential_file}")
     return None if settings.credential is None else _check(settings.credential.get_secret_value(), "the setting credential")
+
+
+def read_named_credential(file: Path | None, environment: Mapping[str, str]) -> str | None:
+    """Return the `id:secret` that a call itself brings: that of the settings' files is for their own server.
+
+    Raises: SettingsError: as `read_credential`
+    """
+    if file is not None:
+        return _check(read_secret_file(file).strip(), f"the file {file}")
+    told = environment.get(VARIABLE)
+    return None if told is None else _check(told, VARIABLE)
 
 
 def get_credential(settings: Settings) -> str | None:

@@ -123,6 +123,11 @@ def choose_format(form: Format, files: Iterable[SourceFile]) -> Format:
     return kinds[0]
 
 
+def escape_pattern(path: str) -> str:
+    """A path that Spark takes by the letter."""
+    return "".join("\\" + letter if letter in _GLOB else letter for letter in path)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Files of one format, and how to read them."""
@@ -135,7 +140,7 @@ class Reading:
 
     @property
     def paths(self) -> list[str]:
-        return ["".join("\\" + letter if letter in _GLOB else letter for letter in file.path) for file in self.files]
+        return [escape_pattern(file.path) for file in self.files]
 
     def find_columns(self, *, looks_at_values: bool = True) -> StructType:
         """What the files say of their columns, or what their values look like."""

@@ -10,7 +10,7 @@ from itertools import count
 
 from pyspark.sql import SparkSession
 
-from duckicelake.pipeline.ingest.target import quote, quote_ident
+from duckicelake.pipeline.ingest.target import quote, quote_ident, quote_text
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.spark import LazySpark
 
@@ -91,8 +91,3 @@ class LazyBench:
         """Clear it away, and Spark with it."""
         self.bench = None
         self.spark.close()
-
-
-def quote_text(text: str) -> str:
-    """A text in Spark's SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -3,7 +3,7 @@
 import hashlib
 import re
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
@@ -14,6 +14,7 @@ from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.pipeline.ingest.source import escape_pattern
 from duckicelake.pipeline.ingest.target import format_columns, quote
 from duckicelake.pipeline.objects import Child, Objects
 from duckicelake.pipeline.rest import Ident
@@ -24,6 +25,7 @@ from duckicelake.pipeline.transfer.hadoop import NO_KEYS
 
 DATABASE = ".db"
 _PARTITION = re.compile(r"([^=]+)=.*", re.DOTALL)
+_HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
 _STATE_BITS = 62
 
 
@@ -59,11 +61,12 @@ class HiveFolders:
     def load(self, entry: Entry) -> Held:
         """The table that Iceberg makes of the columns that Spark finds; its state is that of the list of files."""
         objects = self.store.open(entry.place, NO_KEYS)
-        files = [file for file in objects.list_below(entry.place) if not _is_hidden(file[0])]
+        root = entry.place.rpartition("://")[2] + "/"
+        files = [file for file in objects.list_below(entry.place) if _is_shown(file[0].removeprefix(root))]
         if not files:
             raise BadRequest(f"{entry.place} has no files")
-        found = self._read(self.bench.get(), entry.place)
-        partitions = ", ".join(map(quote, find_partitions(objects, entry.place)))
+        columns = find_partitions(entry.place, [path.removeprefix(root) for path, _, _ in files])
+        found, partitions = self._read(self.bench.get(), entry.place), ", ".join(map(quote, columns))
         with tempfile.TemporaryDirectory(prefix="duckicelake-") as scratch:
             uri = self.bench.get().describe(format_columns(found.schema), partitions, Path(scratch).as_uri())
             metadata = parse_table_file(Path(uri.removeprefix("file:")).read_bytes(), entry.place)
@@ -99,30 +102,32 @@ class HiveFolders:
 
     def _read(self, bench: Bench, place: str) -> DataFrame:
         # Files of several ages may have several columns.
-        return bench.spark.read.option("basePath", place).option("mergeSchema", "true").parquet(place)
+        return bench.spark.read.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
 
 
-def find_partitions(objects: Objects, place: str) -> list[str]:
-    """The columns that are in the names of folders, outermost first."""
-    names: list[str] = []
-    while found := _find_partition(_list_shown(objects, place)):
-        folder, column = found
-        names.append(column)
-        place = f"{place}/{folder}"
-    return names
+def find_partitions(place: str, paths: Sequence[str]) -> list[str]:
+    """The columns that are in the names of folders, outermost first; `paths` are those of the files below the table's folder.
 
-
-def _find_partition(children: Collection[Child]) -> tuple[str, str] | None:
-    matches = ((child.name, _PARTITION.fullmatch(child.name)) for child in children if child.is_folder)
-    return next(((name, match[1]) for name, match in matches if match), None)
+    Raises: BadRequest: a file lies elsewhere than all others do, where Spark would pass over it
+    """
+    shown = [path for path in paths if _is_shown(path)]
+    levels = {path: tuple(map(_PARTITION.fullmatch, path.split("/")[:-1])) for path in shown}
+    columns = {path: tuple(match[1] for match in found if match) for path, found in levels.items()}
+    wanted = max(columns.values(), key=len, default=())
+    stray = next((path for path in shown if None in levels[path] or columns[path] != wanted), None)
+    if stray is not None:
+        told = "/".join(f"{name}=…" for name in wanted) or "no folders"
+        raise BadRequest(f"{place}/{stray} lies elsewhere than the table's other files ({told}), and Spark would pass over some: move it")
+    return list(wanted)
 
 
 def _list_shown(objects: Objects, place: str) -> list[Child]:
-    return [child for child in objects.list_folder(place) if not child.name.startswith((".", "_"))]
+    return [child for child in objects.list_folder(place) if _is_shown(child.name)]
 
 
-def _is_hidden(path: str) -> bool:
-    return path.rpartition("/")[2].startswith((".", "_"))
+def _is_shown(path: str) -> bool:
+    """Whether Spark looks at what is at a path below a table."""
+    return not any(_HIDDEN.fullmatch(name) for name in path.split("/"))
 
 
 def _refuse() -> Unsupported:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from uuid import uuid4
 
 import psycopg
@@ -23,6 +23,7 @@ from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind, parse_table_file, parse_view_file
 from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, write_rows
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS
+from duckicelake.pipeline.transfer.options import name_place
 
 TYPE = "iceberg_type"
 POSTGRES, SQLITE = ("postgresql", "postgres"), "sqlite"
@@ -80,14 +81,16 @@ class Database:
 
 def open_database(uri: str, properties: Mapping[str, str]) -> Database:
     """The database of a URI. Raises: BadRequest: it is of another kind."""
-    parts = urlsplit(uri)
+    parts, name = urlsplit(uri), name_place(uri)
     if parts.scheme == SQLITE:
-        path = unquote(parts.path.removeprefix("/"))
-        return Database(uri, "?", HAS_TABLES_SQLITE, lambda: sqlite3.connect(f"file:{path}?mode=rw", uri=True))
+        if parts.fragment:
+            raise BadRequest(f"#{parts.fragment} is no part of a file's path: write %23 where its name has a #")
+        path = quote(unquote(parts.path.removeprefix("/")))
+        return Database(name, "?", HAS_TABLES_SQLITE, lambda: sqlite3.connect(f"file:{path}?mode=rw", uri=True))
     if parts.scheme not in POSTGRES:
         raise BadRequest(f"{parts.scheme} is no database that can be read here: write postgresql://… or sqlite:///…")
     given = {name: properties[f"jdbc.{name}"] for name in ("user", "password") if f"jdbc.{name}" in properties}
-    return Database(uri, "%s", HAS_TABLES_POSTGRES, lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS))
+    return Database(name, "%s", HAS_TABLES_POSTGRES, lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,13 @@ class JdbcCatalog:
     @property
     def name(self) -> str:
         return self.database.name
+
+    def settle(self) -> "JdbcCatalog":
+        """The same as a target, its name decided. Raises: BadRequest: it cannot be, or nothing says where new tables go."""
+        if self.warehouse is None:
+            raise BadRequest("say where new tables go: --property warehouse=FOLDER")
+        with self.database.opening() as conn:
+            return replace(self, catalog_name=self._choose_name(conn))
 
     def list_entries(self) -> Iterator[Entry]:
         """Every table and view."""
@@ -126,7 +136,7 @@ class JdbcCatalog:
     def find(self, ident: Ident) -> Held | None:
         """The table of that name."""
         with self.database.opening() as conn:
-            if self.database.ask(conn, self.database.has_tables).fetchone() is None:
+            if not self._has_tables(conn):
                 return None
         found = next((entry for entry in self.list_entries() if entry.ident == ident), None)
         if found is not None and found.kind is Kind.view:
@@ -155,7 +165,7 @@ class JdbcCatalog:
         uri = f"{prepared.metadata.location}/metadata/00000-{uuid4()}.metadata.json"
         self.store.put_new(uri, encode_published(replace(written, metadata_log=())))
         with self.database.opening() as conn:
-            for statement in (CREATE_TABLES, CREATE_PROPERTIES):
+            for statement in () if self._has_tables(conn) else (CREATE_TABLES, CREATE_PROPERTIES):
                 self.database.ask(conn, statement)
             values = [self._choose_name(conn), ".".join(prepared.ident.namespace), prepared.ident.name, uri]
             try:
@@ -163,13 +173,16 @@ class JdbcCatalog:
             except (psycopg.errors.UniqueViolation, sqlite3.IntegrityError) as error:
                 raise CommitFailed(f"somebody else has just made {prepared.ident}") from error
 
+    def _has_tables(self, conn: Any) -> bool:
+        return self.database.ask(conn, self.database.has_tables).fetchone() is not None
+
     def _has_type(self, conn: Any) -> bool:
         return any(column[0] == TYPE for column in self.database.ask(conn, HAS_TYPE).description)
 
     def _choose_name(self, conn: Any) -> str:
         if self.catalog_name is not None:
             return self.catalog_name
-        names = [row[0] for row in self.database.ask(conn, SELECT_NAMES).fetchall()]
+        names = [row[0] for row in self.database.ask(conn, SELECT_NAMES).fetchall()] if self._has_tables(conn) else []
         if len(names) != 1:
             told = f"there are {', '.join(names)}" if names else "it has no tables yet"
             raise BadRequest(f"say which catalog of the database is meant, --property catalog-name=NAME: {told}")

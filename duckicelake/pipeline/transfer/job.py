@@ -28,8 +28,8 @@ from duckicelake.pipeline.transfer.shape import JOB, count_rows, describe_copy, 
 from duckicelake.pipeline.transfer.views import localise, same_view
 from duckicelake.pipeline.verify.columns import check_readable
 
-FAILURES = (CatalogError, NoJava, JarUnavailable, pa.ArrowException, *SPARK_FAILURES)
-"""What may stop a table, and no other one."""
+FAILURES = (NoJava, JarUnavailable, pa.ArrowException, *SPARK_FAILURES)
+"""What stops a table and says itself what it is."""
 UNCERTAIN = (CommitFailed, CommitStateUnknown, ServiceUnavailable)
 """After these the table may be there."""
 
@@ -90,11 +90,10 @@ class Mover:
             if not ident.namespace:
                 raise BadRequest("it is in no namespace: give it one with --into")
             return self._move_view(entry, ident) if entry.kind is Kind.view else self._move_table(entry, ident)
-        except Py4JNetworkError as error:
-            # Its Java is gone.
-            self.desk.bench.close()
-            return Moved(str(ident), entry.kind, Verdict.failed, message=explain(error))
-        except FAILURES as error:
+        except Exception as error:  # noqa: BLE001  one table's failure, whatever it is, must not lose what is told of the others
+            if isinstance(error, Py4JNetworkError):
+                # Its Java is gone.
+                self.desk.bench.close()
             return Moved(str(ident), entry.kind, Verdict.failed, message=explain(error))
 
     def _move_table(self, entry: Entry, ident: Ident) -> Moved:
@@ -188,4 +187,6 @@ def _list_ids(metadata: TableMetadata) -> set[int]:
 
 def explain(error: Exception) -> str:
     """What is wrong, in a few words."""
-    return error.message if isinstance(error, CatalogError) else explain_spark(error)
+    if isinstance(error, CatalogError):
+        return error.message
+    return explain_spark(error) if isinstance(error, FAILURES) else f"{type(error).__name__}: {error}"

@@ -1,12 +1,16 @@
 """What can be asked of `import` and `export`."""
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import read_pairs
@@ -31,6 +35,8 @@ class Mode(StrEnum):
 
 SCHEMES = {"http": Form.rest, "https": Form.rest, "postgresql": Form.jdbc, "postgres": Form.jdbc, "sqlite": Form.jdbc}
 """All others are folders."""
+SECRET = re.compile("password|secret|credential|token|authorization", re.IGNORECASE)
+"""In the names of what nobody else may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +58,8 @@ class TransferOptions:
 def read_options(given: Mapping[str, Any]) -> TransferOptions:
     """The command's arguments as options. Raises: BadRequest: they contradict each other, or one cannot be read."""
     place, mode = given["place"], _read_word(Mode, "mode", given.get("mode") or "copy")
-    parts = urlsplit(str(place))
-    if parts.password is not None:
-        raise BadRequest("a password in PLACE can be seen by others on the machine: put it into the file of --properties")
-    form = SCHEMES.get(parts.scheme, Form.hadoop) if given["form"] == "auto" else _read_word(Form, "format", given["form"])
+    found = _read_form(place)
+    form = found if given["form"] == "auto" else _read_word(Form, "format", given["form"])
     if given.get("history") and mode is Mode.copy:
         raise BadRequest("--history: a copy has the present rows alone; --mode register keeps a table's history")
     if form is Form.hive and mode is Mode.register:
@@ -67,13 +71,39 @@ def read_options(given: Mapping[str, Any]) -> TransferOptions:
     return TransferOptions(place, form, tables, mode, into, _read_properties(given), not given["no_verify"])
 
 
+def name_place(uri: str) -> str:
+    """Where a catalog is, and neither who asks there nor how."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _read_form(place: str) -> Form:
+    """What is at a place, by how it is written. Raises: BadRequest: it is no URL, or has a secret in it."""
+    try:
+        parts = urlsplit(place)
+        form = SCHEMES.get(parts.scheme, Form.hadoop)
+        names = [] if form is Form.hadoop else [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+        if form is Form.jdbc and parts.scheme != "sqlite":
+            names = list(conninfo_to_dict(place))
+    except (ValueError, psycopg.Error) as error:
+        # What these say may quote it.
+        raise BadRequest("PLACE is no URL that can be read: write scheme://host:port/path") from error
+    if parts.password is not None or any(map(SECRET.search, names)):
+        raise BadRequest("a password in PLACE can be seen by others on the machine: put it into the file of --properties")
+    return form
+
+
 def _read_name(text: str) -> Ident:
     """A table's name in the source, where it may have no namespace."""
     return parse_ident(text) if "." in text else Ident((), text)
 
 
 def _read_properties(given: Mapping[str, Any]) -> dict[str, str]:
-    return _read_file(given["properties"]) | read_pairs(given["property"])
+    pairs = read_pairs(given["property"])
+    secret = next(filter(SECRET.search, pairs), None)
+    if secret is not None:
+        raise BadRequest(f"--property {secret}: others on the machine can see it: put it into the file of --properties")
+    return _read_file(given["properties"]) | pairs
 
 
 def _read_file(path: Path | None) -> dict[str, str]:

@@ -2,10 +2,10 @@
 
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from duckicelake.errors import CommitFailed, NoSuchTable, Unsupported
+from duckicelake.iceberg.encoding.json_reader import as_object, find_text, list_objects
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, parse_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import format_schema
@@ -19,6 +19,9 @@ from duckicelake.pipeline.transfer.shape import format_creation, format_staged_c
 from duckicelake.pipeline.verify.moments import list_namespaces, list_pages
 
 _LEVEL = "\x1f"
+_ANSWER = "the catalog's answer"
+_RENEWAL = "client.refresh-credentials-"
+"""How clients of a catalog get newer keys from it; the bench is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,12 @@ class RestSide:
 
     def load(self, entry: Entry) -> Held:
         """The table with all of its snapshots."""
-        answer = self.connect().ask("GET", _locate(entry.ident))
-        return Held(entry.ident, parse_metadata(answer["metadata"]), answer.get("metadata-location") or "", read_keys(answer))
+        return _read_held(entry.ident, self.connect().ask("GET", _locate(entry.ident)))
 
     def load_view(self, entry: Entry) -> ViewMetadata:
         """The view as it is now."""
-        return parse_view(self.connect().ask("GET", _locate(entry.ident, Kind.view))["metadata"])
+        answer = as_object(self.connect().ask("GET", _locate(entry.ident, Kind.view)), _ANSWER)
+        return parse_view(as_object(answer.get("metadata"), f"the metadata of {_ANSWER}"))
 
     def find(self, ident: Ident) -> Held | None:
         """The table of that name."""
@@ -72,16 +75,14 @@ class RestSide:
     def open_rows(self, bench: Bench, held: Held) -> str:
         """The rows of the snapshot that was read; those that come now when its columns are not the present ones."""
         name = quote_ident(bench.add_catalog(self.settings), held.ident)
-        snapshot = find_snapshot(held.metadata, held.metadata.current_snapshot_id)
-        if snapshot is None or snapshot.schema_id != held.metadata.current_schema_id:
-            return name
-        return f"{name} VERSION AS OF {snapshot.snapshot_id}"
+        snapshot_id = _find_pin(held.metadata)
+        return name if snapshot_id is None else f"{name} VERSION AS OF {snapshot_id}"
 
     def prepare(self, ident: Ident, asked: CreateTable) -> Held:
         """A table that the catalog has described and not made."""
         self.make_namespace(ident.namespace)
         answer = self.connect().ask("POST", f"namespaces/{_format(ident.namespace)}/tables", format_staged_create(asked))
-        return Held(ident, parse_metadata(answer["metadata"]), "", read_keys(answer))
+        return replace(_read_held(ident, answer), metadata_location="")
 
     def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
         """Files at the location that the catalog chose."""
@@ -123,16 +124,30 @@ def _make(rest: Rest, levels: tuple[str, ...]) -> None:
         return  # somebody else just did
 
 
-def read_keys(answer: Mapping[str, Any]) -> dict[str, str]:
-    """What a catalog gives for the files of a table."""
-    given = dict(answer.get("config") or {})
-    for keys in answer.get("storage-credentials") or ():
-        given |= keys["config"]
-    return {name: text for name, text in given.items() if name.startswith(("s3.", "client."))}
+def _read_held(ident: Ident, answer: object) -> Held:
+    node = as_object(answer, _ANSWER)
+    metadata = parse_metadata(as_object(node.get("metadata"), f"the metadata of {_ANSWER}"))
+    return Held(ident, metadata, find_text(node, "metadata-location", _ANSWER) or "", read_keys(node))
+
+
+def read_keys(answer: Mapping[str, object]) -> dict[str, str]:
+    """What a catalog gives for the files of a table. Raises: BadRequest: it cannot be read."""
+    given = dict(as_object(answer.get("config") or {}, f"the config of {_ANSWER}"))
+    for keys in list_objects(answer, "storage-credentials", _ANSWER):
+        given |= as_object(keys.get("config"), f"the storage-credentials of {_ANSWER}")
+    return {name: str(text) for name, text in given.items() if name.startswith(("s3.", "client.")) and not name.startswith(_RENEWAL)}
+
+
+def _find_pin(metadata: TableMetadata) -> int | None:
+    """The snapshot whose rows are the table's, under its present columns; None: there is none."""
+    snapshot = find_snapshot(metadata, metadata.current_snapshot_id)
+    return snapshot.snapshot_id if snapshot is not None and snapshot.schema_id == metadata.current_schema_id else None
 
 
 def check_unchanged(catalog: RestSide, held: Held) -> None:
-    """Raises: CommitFailed: the table is not as it was when it was read."""
+    """Raises: CommitFailed: the rows that came are perhaps not of the state that was read."""
+    if _find_pin(held.metadata) is not None:
+        return
     now = catalog.load(Entry(held.ident)).metadata
     states = [(one.table_uuid, one.current_snapshot_id, one.current_schema_id) for one in (held.metadata, now)]
     if states[0] != states[1]:

@@ -40,6 +40,18 @@ def test_the_command_takes_files_and_reports(served: Served, tmp_path: Path) -> 
     assert [field["direction"] for field in metadata["sort-orders"][-1]["fields"]] == ["desc"]
 
 
+def test_another_catalog_is_not_told_the_account_of_the_settings(tmp_path: Path) -> None:
+    """With `--uri` an account is what the call itself brings; here it is no pair, which is said when it is looked at."""
+    (tmp_path / "duckicelake.toml").write_text('credential = "ours"\n')
+    (tmp_path / ".env").write_text("DUCKICELAKE_CREDENTIAL=ours\n")
+    (tmp_path / "theirs").write_text("theirs")
+    ingest = ["pipeline", "ingest", "x.csv", "a.b", "--uri", "http://127.0.0.1:1"]
+    assert "no catalog answers" in run(tmp_path, *ingest).err
+    assert "the file theirs is no id:secret" in run(tmp_path, *ingest, "--credential-file", "theirs").err
+    told = run(tmp_path, *ingest, settings={"DUCKICELAKE_CREDENTIAL": "theirs"})
+    assert "DUCKICELAKE_CREDENTIAL is no id:secret" in told.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

@@ -1,8 +1,9 @@
 """Two ends of a transfer: a served lake, and a folder in which Spark's own Hadoop catalog makes tables; both known to the shared Spark."""
 
 import gc
+import json
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,7 @@ class Ferry:
     ) -> TransferReport:
         """Run a job, as the command would."""
         options = read_options(format_given(place, tables, **given))
-        call = TransferCall(job, options, Machine(), dry_run, None, None)
+        call = TransferCall(job, options, Machine(), dry_run, None)
         spark = LazySpark(lambda: nullcontext(self.spark.session))
         desk = make_desk(self.served.rest_catalog(), call, spark, tell or self.told.append)
         with letting_go():
@@ -95,6 +96,13 @@ def format_given(place: str, tables: tuple[str, ...], **given: Any) -> dict[str,
     """The parameters of the command by name, as far as they are given."""
     none = {"form": "auto", "properties": None, "property": None, "no_verify": False}
     return {"place": place, "tables": list(tables), **none, **given}
+
+
+def write_properties(folder: Path, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Properties in a file, as the parameter of the command."""
+    path = folder / "properties.toml"
+    path.write_text("".join(f"{json.dumps(name)} = {json.dumps(text)}\n" for name, text in properties.items()))
+    return {"properties": path}
 
 
 def describe(report: TransferReport) -> list[tuple[str, str, int | None]]:

@@ -49,8 +49,11 @@ def test_an_export_plan_makes_nothing(served: Served, tmp_path: Path) -> None:
     ]
     assert not (tmp_path / "warehouse").exists()
     sqlite3.connect(tmp_path / "c.db").close()
-    planned = call(served, tmp_path, "export", f"sqlite:///{tmp_path}/c.db", "--dry-run")
-    assert (planned.status, "main.t: would copy" in planned.out) == (0, True)
+    into = ["export", f"sqlite:///{tmp_path}/c.db", "--dry-run", "--property", "warehouse=/w"]
+    unnamed = call(served, tmp_path, *into)
+    assert (unnamed.status, "catalog-name=NAME: it has no tables yet" in unnamed.err, unnamed.out) == (1, True, "")
+    planned = call(served, tmp_path, *into, "--property", "catalog-name=one")
+    assert (planned.status, "main.t: would copy" in planned.out) == (0, True), planned.err
     with sqlite3.connect(tmp_path / "c.db") as conn:
         assert conn.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     conn.close()
@@ -64,6 +67,7 @@ def test_an_export_plan_makes_nothing(served: Served, tmp_path: Path) -> None:
         pytest.param(["export", "/tmp", "--format", "hive"], 2, "--format hive is read and not written", id="export to hive"),
         pytest.param(["import", "sqlite:////none.db"], 1, "unable to open database file", id="no database"),
         pytest.param(["import", "http://127.0.0.1:1"], 1, "no catalog answers", id="no catalog"),
+        pytest.param(["import", "postgresql://[::1/db"], 2, "PLACE is no URL", id="no URL"),
     ],
 )
 def test_a_call_that_leads_nowhere(served: Served, tmp_path: Path, arguments: list[str], status: int, told: str) -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 from tests.support.shared_stack import SharedStack
+from tests.support.sts import assume
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -44,12 +45,14 @@ def test_what_is_exported_comes_in_again(ferry: Ferry, tmp_path: Path) -> None:
     assert ferry.ask_duckdb('SELECT count(*) FROM lake."again␟s".t') == [(91,)]
 
 
-def test_a_warehouse_on_s3(ferry: Ferry, stack: SharedStack) -> None:
-    """Out and in again, with the keys of another store than the lake's."""
+def test_a_warehouse_on_s3(ferry: Ferry, stack: SharedStack, tmp_path: Path) -> None:
+    """Out and in again, with keys of another store than the lake's, lent for a time."""
     fill(ferry)
     store = stack.store
-    keys = {"s3.endpoint": store.endpoint, "client.region": store.region, "s3.access-key-id": store.access_key_id}
-    given = {"property": [f"{name}={text}" for name, text in (keys | {"s3.secret-access-key": store.secret_access_key}).items()]}
+    lent = assume(store, {"RoleArn": store.role_arn, "RoleSessionName": "export", "DurationSeconds": "900"})
+    keys = {"s3.endpoint": store.endpoint, "client.region": store.region, "s3.access-key-id": lent["AccessKeyId"]}
+    keys |= {"s3.secret-access-key": lent["SecretAccessKey"], "s3.session-token": lent["SessionToken"]}
+    given = write_properties(tmp_path, keys)
     place = f"s3://{store.bucket}/{ferry.served.lake.name}/warehouse"
     assert describe(ferry.bring("export", place, "s.t", **given)) == [("s.t", "done", 91)]
     assert describe(ferry.bring("export", place, "s.t", **given)) == [("s.t", "already-there", 91)]

@@ -12,7 +12,7 @@ GIVEN = {"form": "hive", "mode": "copy"}
 
 def test_folders_become_partitioned_tables(ferry: Ferry) -> None:
     """Values in names of folders are columns and partitions; the same files are taken once, and other ones are told."""
-    root = ferry.folder / "hive"
+    root = ferry.folder / "hi{v}e[1]*"
     ferry.spark.session.sql(
         "SELECT id, CAST(id AS string) AS name, DATE'2026-01-01' + CAST(id AS int) AS day, IF(id = 0, NULL, id % 2) AS part FROM range(6)"
     ).write.partitionBy("day", "part").parquet(str(root / "shop.db" / "orders"))
@@ -22,9 +22,17 @@ def test_folders_become_partitioned_tables(ferry: Ferry) -> None:
     pq.write_table(pa.table({"id": pa.array([2], pa.int16()), "later": ["x"]}), root / "plain" / "000001_0")
     (root / "broken").mkdir()
     (root / "broken" / "part-0.parquet").write_bytes(b"no Parquet")
+    (root / "stray" / "sub").mkdir(parents=True)
+    for place in (root / "stray" / "a.parquet", root / "stray" / "sub" / "b.parquet"):
+        pq.write_table(pa.table({"id": [1]}), place)
     report = ferry.bring("import", str(root), into="lake_of", **GIVEN)
-    outcome = [("lake_of.broken", "failed", None), ("lake_of.plain", "done", 2), ("lake_of.shop.orders", "done", 6)]
-    assert describe(report) == outcome, report.describe()
+    assert describe(report) == [
+        ("lake_of.broken", "failed", None),
+        ("lake_of.plain", "done", 2),
+        ("lake_of.stray", "failed", None),
+        ("lake_of.shop.orders", "done", 6),
+    ], report.describe()
+    assert report.moved[2].message.startswith(f"{root}/stray/sub/b.parquet lies elsewhere")
     assert ferry.ask_duckdb('SELECT * FROM lake."lake_of".plain ORDER BY id') == [(1, None), (2, "x")]
     assert ferry.ask_duckdb('SELECT count(*), count(part), max(day)::VARCHAR FROM lake."lake_of␟shop".orders') == [(6, 5, "2026-01-06")]
     spec = ferry.load_here("lake_of%1Fshop", "orders")["partition-specs"][0]

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.transfer.jdbc import open_database
-from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
@@ -80,7 +80,7 @@ def test_postgres_without_views(ferry: Ferry, tmp_path: Path) -> None:
     assert describe(report) == [("two.t", "done", 3)], report.describe()
     assert sorted(ferry.ask_duckdb("FROM lake.two.t")) == [(1, "a"), (2, None), (3, "c")]
     with pytest.raises(ServiceUnavailable) as refused:
-        ferry.bring("import", uri, mode="copy", property=["jdbc.user=nobody", "jdbc.password=hidden"])
+        ferry.bring("import", uri, mode="copy", **write_properties(tmp_path, {"jdbc.user": "nobody", "jdbc.password": "hidden"}))
     assert "hidden" not in refused.value.message
 
 

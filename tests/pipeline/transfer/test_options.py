@@ -20,14 +20,23 @@ from tests.pipeline.transfer.ferry import format_given
         pytest.param({"form": "delta"}, "none of hadoop, jdbc, rest, hive", id="unknown format"),
         pytest.param({"into": "a..b"}, "no namespace", id="into nothing"),
         pytest.param({"property": ["alone"]}, "no NAME=VALUE", id="no property"),
-        pytest.param({"place": "https://me:secret@host"}, "a password in PLACE", id="a password in the call"),
+        pytest.param({"place": "https://me:hidden@host"}, "a password in PLACE", id="a password in the call"),
+        pytest.param({"place": "postgresql://h/db?password=hidden"}, "a password in PLACE", id="a password of Postgres"),
+        pytest.param({"place": "postgres://h/db?ssl%70assword=hidden"}, "a password in PLACE", id="a password of a key"),
+        pytest.param({"place": "https://host/api?token=hidden"}, "a password in PLACE", id="a token"),
+        pytest.param({"place": "postgresql://[::1/db"}, "PLACE is no URL", id="no URL"),
+        pytest.param({"place": "postgresql://h/db?what=hidden"}, "PLACE is no URL", id="no URL of Postgres"),
+        *(
+            pytest.param({"property": ["a=b", f"{name}=hidden"]}, f"--property {name}: others .* --properties", id=name)
+            for name in ("jdbc.password", "credential", "s3.secret-access-key", "s3.session-token", "header.Authorization")
+        ),
     ],
 )
 def test_calls_that_cannot_be_meant(given: dict[str, Any], told: str) -> None:
     """Each is refused before anything is looked at."""
     with pytest.raises(BadRequest, match=told) as refused:
         read_options(format_given(**{"place": "/place", "tables": ()} | given))
-    assert "secret" not in refused.value.message
+    assert "hidden" not in refused.value.message
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../x"])

@@ -1,10 +1,12 @@
 """REST catalogs: another lake behind another server, as source and as target."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 from tests.rest.serving import WAREHOUSE, make_settings, serve
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.readers import Served
@@ -34,17 +36,17 @@ def fill(lake: FreshLake) -> None:
     duck.close()
 
 
-def make_given(served: Served) -> dict[str, list[str]]:
+def make_given(served: Served, folder: Path) -> dict[str, Any]:
     """How the other catalog and its store are reached."""
     store = served.lake.store
     keys = {"s3.endpoint": store.endpoint, "client.region": store.region, "s3.access-key-id": store.access_key_id}
     keys |= {"s3.secret-access-key": store.secret_access_key, "warehouse": WAREHOUSE}
-    return {"property": [f"{name}={text}" for name, text in keys.items()]}
+    return write_properties(folder, keys)
 
 
-def test_a_rest_catalog_is_imported_and_exported(ferry: Ferry, other: Served) -> None:
+def test_a_rest_catalog_is_imported_and_exported(ferry: Ferry, other: Served, tmp_path: Path) -> None:
     """Tables and views come in; what is there goes out again under another namespace; both are told as there already then."""
-    given = make_given(other)
+    given = make_given(other, tmp_path)
     report = ferry.bring("import", other.server.uri, mode="copy", **given)
     assert describe(report) == [("shop.none", "done", 0), ("shop.t", "done", 101), ("shop.v", "done", None)], report.describe()
     assert ferry.ask_duckdb("SELECT count(*), sum(id), max(part) FROM lake.shop.t") == [(101, 10900, 66.0)]
@@ -56,9 +58,9 @@ def test_a_rest_catalog_is_imported_and_exported(ferry: Ferry, other: Served) ->
     assert describe(ferry.bring("export", other.server.uri, "shop.t", into="back", **given)) == [("back.shop.t", "already-there", 101)]
 
 
-def test_a_source_that_went_on_is_no_longer_the_same(ferry: Ferry, other: Served) -> None:
+def test_a_source_that_went_on_is_no_longer_the_same(ferry: Ferry, other: Served, tmp_path: Path) -> None:
     """A copy is of one state; a later one is refused, with what to do."""
-    given = make_given(other)
+    given = make_given(other, tmp_path)
     assert ferry.bring("import", other.server.uri, "shop.none", mode="copy", **given).status == 0
     other.lake.duckdb().execute("INSERT INTO shop.none VALUES ('late')")
     report = ferry.bring("import", other.server.uri, "shop.none", mode="copy", **given)
