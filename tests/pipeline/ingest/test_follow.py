@@ -67,6 +67,7 @@ def test_what_comes_is_taken_batch_by_batch(mill: Mill) -> None:
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
+@pytest.mark.long
 def test_what_passes_is_waited_for_and_what_does_not_is_told(mill: Mill) -> None:
     """A catalog that is away, a pattern without a file: a later look takes it. A file that is another one now: the run ends."""
     away = [True]

@@ -86,6 +86,7 @@ def estimate_distinct(measurer: Measurer, table: str, column: str) -> int:
         session.conf.unset("spark.sql.cbo.enabled")
 
 
+@pytest.mark.long
 def test_a_new_snapshot_is_measured_anew(measurer: Measurer) -> None:
     """Statistics are those of a snapshot: each keeps its own, and what is planned is what is done."""
     measurer.checker.run("CREATE TABLE t (id BIGINT)", "INSERT INTO t FROM range(100)")
@@ -100,6 +101,7 @@ def test_a_new_snapshot_is_measured_anew(measurer: Measurer) -> None:
     assert sum(one.files for one in found.tables[0].sizes) == 2
 
 
+@pytest.mark.long
 def test_the_files_tell_nulls_where_they_are_exact(measurer: Measurer) -> None:
     """Without deletes and inlined rows no scan is needed for them; with either, nothing is said that may be wrong."""
     measurer.checker.run("CREATE TABLE t (id BIGINT, name VARCHAR)", "INSERT INTO t SELECT i, NULL FROM range(50) r(i)")
@@ -146,6 +148,7 @@ def test_what_spark_does_not_read_is_passed_over(measurer: Measurer) -> None:
     assert (a.verdict, "column hour is time" in a.message, b.verdict) == (Verdict.skipped, True, Verdict.done)
 
 
+@pytest.mark.long
 def test_partitions_are_counted_when_asked(measurer: Measurer) -> None:
     """In a file of their own; tables without partitions have none."""
     measurer.checker.run(
@@ -161,6 +164,7 @@ def test_partitions_are_counted_when_asked(measurer: Measurer) -> None:
     assert measurer.run(partitions=True, dry_run=True).verdict is Verdict.nothing
 
 
+@pytest.mark.long
 def test_a_snapshot_that_vanishes_is_followed(measurer: Measurer) -> None:
     """Expired between plan and work: the newest one is measured."""
     measurer.checker.run("CREATE TABLE t (id BIGINT)", "INSERT INTO t FROM range(100)")

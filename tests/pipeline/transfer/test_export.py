@@ -21,6 +21,7 @@ def fill(ferry: Ferry) -> None:
     duck.close()
 
 
+@pytest.mark.long
 def test_sparks_own_catalog_reads_an_export_and_goes_on(ferry: Ferry) -> None:
     """A Hadoop table like any other; one that Spark cannot read is told, and a copy that went on is left alone."""
     fill(ferry)
@@ -45,6 +46,7 @@ def test_what_is_exported_comes_in_again(ferry: Ferry, tmp_path: Path) -> None:
     assert ferry.ask_duckdb('SELECT count(*) FROM lake."again␟s".t') == [(91,)]
 
 
+@pytest.mark.long
 def test_a_warehouse_on_s3(ferry: Ferry, stack: SharedStack, tmp_path: Path) -> None:
     """Out and in again, with keys of another store than the lake's, lent for a time."""
     fill(ferry)

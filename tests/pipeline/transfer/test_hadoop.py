@@ -58,6 +58,7 @@ def test_tables_are_registered_with_their_history(ferry: Ferry) -> None:
     assert len(ferry.ask_duckdb("FROM lake.shop.orders")) == 3
 
 
+@pytest.mark.long
 def test_a_plan_changes_nothing(ferry: Ferry) -> None:
     """It names each table with what would be done, and starts no Spark."""
     ferry.run(*SHOP)
@@ -92,6 +93,7 @@ def test_a_broken_table_stops_no_other(ferry: Ferry) -> None:
     assert describe(ferry.take("ns.TWIN", "ns.none")) == [("ns.TWIN", "done", 2), ("ns.none", "failed", None)]
 
 
+@pytest.mark.long
 def test_tables_go_into_another_namespace(ferry: Ferry) -> None:
     """Namespaces are made; a warehouse that is one table alone needs one."""
     ferry.run("CREATE TABLE {t}.ns.t (id int) USING iceberg", "INSERT INTO {t}.ns.t VALUES (1)")

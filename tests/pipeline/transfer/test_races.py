@@ -15,6 +15,7 @@ from tests.support.spark import Spark
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
+@pytest.mark.long
 def test_two_imports_at_once_make_one_table(ferry: Ferry) -> None:
     """The one that comes second finds what it was about to make, and says that it is done."""
     ferry.run("CREATE TABLE {t}.ns.t USING iceberg AS SELECT id FROM range(5)")
@@ -64,6 +65,7 @@ def test_a_table_that_is_written_to_meanwhile_is_copied_as_it_was(ferry: Ferry) 
     assert describe(ferry.bring("export", ferry.served.server.uri, "ns.u", **given)) == [("back.ns.u", "done", 6)]
 
 
+@pytest.mark.long
 def test_rows_that_differ_are_told(ferry: Ferry) -> None:
     """A file of the source that has other rows than when it was copied."""
     for name, value in (("t", 1), ("u", 2)):

@@ -58,6 +58,7 @@ def test_a_rest_catalog_is_imported_and_exported(ferry: Ferry, other: Served, tm
     assert describe(ferry.bring("export", other.server.uri, "shop.t", into="back", **given)) == [("back.shop.t", "already-there", 101)]
 
 
+@pytest.mark.long
 def test_a_source_that_went_on_is_no_longer_the_same(ferry: Ferry, other: Served, tmp_path: Path) -> None:
     """A copy is of one state; a later one is refused, with what to do."""
     given = make_given(other, tmp_path)
