@@ -31,6 +31,7 @@ from tests.support.lakes import FreshLake, make_lake
 from tests.support.readers import DuckLakeReader
 from tests.support.shared_stack import SharedStack
 
+MOST_TRIES = 5
 _ITEMS = (Column(1, "id", Scalar("int32")), Column(2, "name", Scalar("varchar")))
 _INSERT = Insert(1, (((1, 1), (2, "a")),))
 _UPDATE = Update(1, Everything(), ((2, "b"),))
@@ -144,17 +145,28 @@ def test_histories_leave_out_no_more_than_breaks_duckdb(
 
 
 def test_histories_reach_every_operation() -> None:
-    """Nothing the generator can do is left out by chance of its weights."""
+    """Nothing the generator can do is left out by its weights. What hypothesis draws depends on what else is imported: it may try again."""
+    wanted = {kind.__name__ for kind in get_args(Operation)}
+    seen: set[str] = set()
+    for number in range(1, MOST_TRIES + 1):
+        seen |= draw_kinds(number)
+        if seen == wanted:
+            break
+    assert seen == wanted
+
+
+def draw_kinds(number: int) -> set[str]:
+    """The kinds of operations in a thousand histories that begin with that seed."""
     seen: set[str] = set()
 
-    @seed(1)
+    @seed(number)
     @history_settings(1000)
     @given(histories(wide=True) | histories(wide=True, clients=(PYICEBERG,)))
     def collect(history: History) -> None:
         seen.update(type(operation).__name__ for step in history.steps for operation in step.operations)
 
     collect()
-    assert seen == {kind.__name__ for kind in get_args(Operation)}
+    return seen
 
 
 def test_a_history_replays_from_its_script(lake: FreshLake) -> None:
