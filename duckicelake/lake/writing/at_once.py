@@ -99,10 +99,10 @@ def squeeze(*parts: LiteralString) -> LiteralString:
     return "\n".join([line for line in plain if not line.startswith("--")])
 
 
-BEGIN, END = f"WITH {WRITE_SNAPSHOT}", f"{WRITE_LINE}{TAKE_NEXT_VERSION} RETURNING {OTHERS}"
-WRITE_PROPERTIES = squeeze(BEGIN, WRITE_TAGS, END)
-WRITE_FILES = squeeze(BEGIN, WRITE_NEW_FILES, END)
-WRITE_BOTH = squeeze(BEGIN, WRITE_TAGS, WRITE_NEW_FILES, END)
+END = f"{WRITE_LINE}{TAKE_NEXT_VERSION} RETURNING {OTHERS}"
+WRITE_PROPERTIES = squeeze("WITH", WRITE_SNAPSHOT, WRITE_TAGS, END)
+WRITE_FILES = squeeze("WITH", WRITE_SNAPSHOT, WRITE_NEW_FILES, END)
+WRITE_BOTH = squeeze("WITH", WRITE_SNAPSHOT, WRITE_TAGS, WRITE_NEW_FILES, END)
 TAGS = frozenset({NewTag, EndedTag})
 
 
