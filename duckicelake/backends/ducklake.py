@@ -33,8 +33,13 @@ class LakeAddress:
     read_only: bool = False
 
 
-def connect_duckdb(extension_folder: Path, extensions: tuple[str, ...] = EXTENSIONS) -> duckdb.DuckDBPyConnection:
+def connect_duckdb(
+    extension_folder: Path, extensions: tuple[str, ...] = EXTENSIONS, *, is_folder_checked: bool = False
+) -> duckdb.DuckDBPyConnection:
     """Return an in-memory DuckDB with the extensions loaded from their wheels; it downloads nothing.
+
+    DuckDB checks the signatures of the files in each session, which takes a CPU second; of a folder that is known to be checked
+    it does not.
 
     Raises: BackendError: an extension is missing or of another release
     """
@@ -42,6 +47,7 @@ def connect_duckdb(extension_folder: Path, extensions: tuple[str, ...] = EXTENSI
         "extension_directory": str(extension_folder),
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
+        "allow_unsigned_extensions": is_folder_checked,
     }
     conn = duckdb.connect(config=settings)
     try:

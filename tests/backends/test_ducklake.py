@@ -1,5 +1,6 @@
 """DuckDB with its pinned extensions, and the lake it makes."""
 
+from os import SEEK_END
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ def test_an_extension_that_is_not_installed_is_named(tmp_path: Path) -> None:
     """A missing wheel ends in one message."""
     with pytest.raises(BackendError, match=r"cannot load its extensions: .*nonesuch"):
         connect_duckdb(tmp_path, ("nonesuch",))
+
+
+def test_an_extension_whose_signature_is_not_duckdbs_is_refused(tmp_path: Path) -> None:
+    """Unless the caller says that its folder has been checked."""
+    connect_duckdb(tmp_path, ("httpfs",)).close()
+    [copy] = tmp_path.rglob("httpfs.duckdb_extension")
+    with copy.open("r+b") as file:
+        file.seek(-1, SEEK_END)
+        file.write(b"?")
+    with pytest.raises(BackendError, match="signature"):
+        connect_duckdb(tmp_path, ("httpfs",))
+    connect_duckdb(tmp_path, ("httpfs",), is_folder_checked=True).close()
 
 
 def test_a_lake_is_made_once_and_then_only_attached(lake: FreshLake, tmp_path: Path) -> None:

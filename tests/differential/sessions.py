@@ -7,11 +7,11 @@ from pathlib import Path
 
 from duckdb import DuckDBPyConnection
 
-from duckicelake.backends.ducklake import LakeAddress, connect_duckdb, format_attach, format_secret
+from duckicelake.backends.ducklake import LakeAddress, format_attach, format_secret
 from tests.support.keys import format_s3_keys
-from tests.support.lakes import FreshLake
+from tests.support.lakes import FreshLake, open_duckdb
 from tests.support.readers import DuckDBIcebergReader, DuckLakeReader, Served, format_iceberg_attach
-from tests.support.shared_stack import EXTENSIONS, SharedStack
+from tests.support.shared_stack import SharedStack
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Sessions:
                 conn.close()
 
     def _open(self) -> DuckDBPyConnection:
-        conn = connect_duckdb(Path(self.stack.extension_folder), EXTENSIONS)
+        conn = open_duckdb(Path(self.stack.extension_folder))
         self.opened.callback(conn.close)
         conn.execute(format_secret(format_s3_keys(self.stack.store)))
         # The tables are tiny, and other processes prove other histories.

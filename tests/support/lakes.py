@@ -41,7 +41,7 @@ class FreshLake:
 
     def bare_duckdb(self) -> DuckDBPyConnection:
         """Return a new DuckDB session with the extensions and the S3 keys, nothing attached."""
-        conn = connect_duckdb(self.extension_folder, EXTENSIONS)
+        conn = open_duckdb(self.extension_folder)
         self.opened.callback(conn.close)
         conn.execute(format_secret(format_s3_keys(self.store)))
         return conn
@@ -51,6 +51,11 @@ class FreshLake:
         conn = connect(self.dsn, autocommit=autocommit, options=f"-c search_path={self.metadata_schema}")
         self.opened.callback(conn.close)
         return conn
+
+
+def open_duckdb(extension_folder: Path) -> DuckDBPyConnection:
+    """Return a new DuckDB session with the extensions; the stack's first session has checked the files of its folder."""
+    return connect_duckdb(extension_folder, EXTENSIONS, is_folder_checked=True)
 
 
 @contextmanager

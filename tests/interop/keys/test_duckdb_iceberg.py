@@ -4,15 +4,14 @@ import duckdb
 import pytest
 from duckdb import DuckDBPyConnection
 
-from duckicelake.backends.ducklake import connect_duckdb
 from tests.rest.auth.principals import Guarded, secret_of
 from tests.rest.serving import WAREHOUSE
-from tests.support.shared_stack import EXTENSIONS
+from tests.support.lakes import open_duckdb
 
 
 def attach(guarded: Guarded, principal: str) -> DuckDBPyConnection:
     """A session of DuckDB with the catalog as `ice`, and no S3 keys."""
-    conn = connect_duckdb(guarded.lake.extension_folder, EXTENSIONS)
+    conn = open_duckdb(guarded.lake.extension_folder)
     guarded.lake.opened.callback(conn.close)
     conn.execute(
         f"CREATE SECRET ice_secret (TYPE iceberg, CLIENT_ID '{principal}', CLIENT_SECRET '{secret_of(principal)}', "
@@ -68,7 +67,7 @@ def test_two_tables_have_keys_of_their_own(guarded: Guarded) -> None:
 
 def test_a_wrong_secret_opens_nothing(guarded: Guarded) -> None:
     """The catalog is not attached."""
-    conn = connect_duckdb(guarded.lake.extension_folder, EXTENSIONS)
+    conn = open_duckdb(guarded.lake.extension_folder)
     guarded.lake.opened.callback(conn.close)
     with pytest.raises(duckdb.Error):
         conn.execute(

@@ -10,15 +10,13 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, UnauthorizedError
 
 from duckicelake.backends.buckets import ROLE_ARN
-from duckicelake.backends.ducklake import connect_duckdb
 from tests.interop.keys.accounts import add_trino
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
 from tests.rest.serving import WAREHOUSE
-from tests.support.lakes import FreshLake
+from tests.support.lakes import FreshLake, open_duckdb
 from tests.support.oidc.provider import SECRET
 from tests.support.oidc.running import Issuing, issuing
-from tests.support.shared_stack import EXTENSIONS
 from tests.support.spark import Spark
 from tests.support.trino.server import Trino, TrinoRefused
 
@@ -112,7 +110,7 @@ def test_spark_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, 
 @pytest.mark.parametrize("way", ["token", "credential"])
 def test_duckdb_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, issuer: Issuing, way: str) -> None:
     """It writes as `etl`; with the token of one who reads it is refused."""
-    conn = connect_duckdb(guarded.lake.extension_folder, EXTENSIONS)
+    conn = open_duckdb(guarded.lake.extension_folder)
     guarded.lake.opened.callback(conn.close)
     told = f"TOKEN '{issuer.token('alice', groups=['readers'])}'"
     if way == "credential":

@@ -7,9 +7,8 @@ from typing import Any
 import psycopg
 from duckdb import DuckDBPyConnection
 
-from duckicelake.backends.ducklake import connect_duckdb
 from tests.rest.auth.principals import Guarded
-from tests.support.shared_stack import EXTENSIONS
+from tests.support.lakes import open_duckdb
 
 PATH = "ducklake-credentials"
 OWN = "lake_readers"
@@ -34,7 +33,7 @@ class Told:
 
     def duckdb(self) -> DuckDBPyConnection:
         """A session with the lake attached, that has no other keys."""
-        conn = connect_duckdb(self.guarded.lake.extension_folder, EXTENSIONS)
+        conn = open_duckdb(self.guarded.lake.extension_folder)
         self.guarded.lake.opened.callback(conn.close)
         for statement in self.answer["statements"]:
             conn.execute(statement)
