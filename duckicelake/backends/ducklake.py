@@ -1,11 +1,11 @@
 """DuckDB with the pinned extensions, and the DuckLake it makes: only the `ducklake` extension creates DuckLake's tables."""
 
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import duckdb
-from duckdb_extensions import import_extension
 
 from duckicelake.backends.home import BackendError
 
@@ -34,12 +34,12 @@ class LakeAddress:
 
 
 def connect_duckdb(
-    extension_folder: Path, extensions: tuple[str, ...] = EXTENSIONS, *, is_folder_checked: bool = False
+    extension_folder: Path, extensions: tuple[str, ...] = EXTENSIONS, *, checks_signatures: bool = True
 ) -> duckdb.DuckDBPyConnection:
-    """Return an in-memory DuckDB with the extensions loaded from their wheels; it downloads nothing.
+    """Return an in-memory DuckDB with the extensions of their wheels loaded; it downloads nothing.
 
-    DuckDB checks the signatures of the files in each session, which takes a CPU second; of a folder that is known to be checked
-    it does not.
+    extension_folder: where the session's user may install others
+    checks_signatures: DuckDB hashes what it loads, half a CPU second for the usual ones; a caller that trusts the wheels may pass
 
     Raises: BackendError: an extension is missing or of another release
     """
@@ -47,17 +47,21 @@ def connect_duckdb(
         "extension_directory": str(extension_folder),
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
-        "allow_unsigned_extensions": is_folder_checked,
+        "allow_unsigned_extensions": not checks_signatures,
     }
     conn = duckdb.connect(config=settings)
     try:
         for name in extensions:
-            import_extension(name, con=conn)
-            conn.load_extension(name)
+            conn.load_extension(str(_find_extension(name)))
     except (duckdb.Error, ImportError) as error:
         conn.close()
         raise BackendError(f"DuckDB {duckdb.__version__} cannot load its extensions: {error}. Reinstall duckicelake.") from error
     return conn
+
+
+def _find_extension(name: str) -> Path:
+    """Return where a wheel has its extension. DuckDB loads it from there: copies would be hashed twice more."""
+    return Path(str(files(f"duckdb_extension_{name}")), "extensions", f"v{duckdb.__version__}", f"{name}.duckdb_extension")
 
 
 def quote(text: str) -> str:

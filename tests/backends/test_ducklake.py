@@ -1,6 +1,7 @@
 """DuckDB with its pinned extensions, and the lake it makes."""
 
-from os import SEEK_END
+import shutil
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,13 @@ from tests.support.lakes import FreshLake
 
 
 def test_extensions_come_from_the_wheels(tmp_path: Path) -> None:
-    """They are copied into the folder given; nothing may be fetched."""
+    """Nothing is copied, and nothing may be fetched."""
     with connect_duckdb(tmp_path) as conn:
         loaded = conn.execute("SELECT extension_name FROM duckdb_extensions() WHERE loaded").fetchall()
         assert {("ducklake",), ("postgres_scanner",), ("httpfs",)} <= set(loaded)
         assert conn.execute("SELECT current_setting('autoinstall_known_extensions')").fetchone() == (False,)
-    assert list(tmp_path.rglob("ducklake.duckdb_extension"))
+        assert conn.execute("SELECT current_setting('allow_unsigned_extensions')").fetchone() == (False,)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_extension_that_is_not_installed_is_named(tmp_path: Path) -> None:
@@ -34,16 +36,16 @@ def test_an_extension_that_is_not_installed_is_named(tmp_path: Path) -> None:
         connect_duckdb(tmp_path, ("nonesuch",))
 
 
-def test_an_extension_whose_signature_is_not_duckdbs_is_refused(tmp_path: Path) -> None:
-    """Unless the caller says that its folder has been checked."""
-    connect_duckdb(tmp_path, ("httpfs",)).close()
-    [copy] = tmp_path.rglob("httpfs.duckdb_extension")
-    with copy.open("r+b") as file:
-        file.seek(-1, SEEK_END)
-        file.write(b"?")
+def test_an_extension_whose_signature_is_not_duckdbs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bit of it was changed."""
+    shutil.copytree(str(files("duckdb_extension_avro")), tmp_path / "duckdb_extension_changed")
+    [copy] = (tmp_path / "duckdb_extension_changed").rglob("avro.duckdb_extension")
+    content = bytearray(copy.read_bytes())
+    content[-1] ^= 1
+    copy.with_name("changed.duckdb_extension").write_bytes(content)
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BackendError, match="signature"):
-        connect_duckdb(tmp_path, ("httpfs",))
-    connect_duckdb(tmp_path, ("httpfs",), is_folder_checked=True).close()
+        connect_duckdb(tmp_path, ("changed",))
 
 
 def test_a_lake_is_made_once_and_then_only_attached(lake: FreshLake, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from duckdb import DuckDBPyConnection
 
@@ -52,7 +51,7 @@ class Sessions:
                 conn.close()
 
     def _open(self) -> DuckDBPyConnection:
-        conn = open_duckdb(Path(self.stack.extension_folder))
+        conn = open_duckdb()
         self.opened.callback(conn.close)
         conn.execute(format_secret(format_s3_keys(self.stack.store)))
         # The tables are tiny, and other processes prove other histories.

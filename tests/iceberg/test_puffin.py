@@ -1,10 +1,8 @@
 import json
 from pathlib import Path
 
-import duckdb
 import pyarrow
 import pytest
-from duckdb_extensions import import_extension
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
@@ -13,6 +11,7 @@ from pyiceberg.table.puffin import PuffinFile as OraclePuffin
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, encode_deletion_vector
 from duckicelake.iceberg.puffin import Blob, decode_puffin, encode_deletion_vectors, encode_polyglot, read_blob
+from tests.support.lakes import open_duckdb
 
 VECTORS = st.lists(st.tuples(st.text(), st.sets(st.integers(0, 2**33))), max_size=4)
 ONE = encode_deletion_vectors([("s3://b/a.parquet", [1, 2])])
@@ -61,9 +60,7 @@ def test_pyiceberg_reads_the_polyglot(data_file, positions):
 
 def lake(folder: Path):
     """A DuckLake on local files that holds rows 0–999 in one data file, and its catalog's connection."""
-    con = duckdb.connect()
-    import_extension("ducklake", con=con)
-    con.execute("LOAD ducklake")
+    con = open_duckdb("ducklake")
     con.execute(f"ATTACH 'ducklake:{folder}/lake.ducklake' AS lake (DATA_PATH '{folder}/data', DATA_INLINING_ROW_LIMIT 0)")
     con.execute("CALL lake.set_option('write_deletion_vectors', true)")
     con.execute("CREATE TABLE lake.t AS SELECT range AS a FROM range(1000)")

@@ -4,11 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow
 import pyarrow.parquet
 import pytest
-from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 
 from duckicelake.iceberg.bounds import lower_bound, upper_bound
@@ -20,6 +18,7 @@ from duckicelake.iceberg.puffin import encode_deletion_vectors, encode_polyglot
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot, SnapshotRef
 from duckicelake.iceberg.types import NestedField, PrimitiveType
+from tests.support.lakes import open_duckdb
 
 STRING = PrimitiveType("string")
 SCHEMA = Schema(0, (NestedField(1, "id", PrimitiveType("long"), False), NestedField(2, "name", STRING, False)))
@@ -108,10 +107,7 @@ def pyiceberg_ids(metadata: str, filter: str) -> list[int]:
 
 
 def duckdb_ids(metadata: str, filter: str) -> list[int]:
-    with duckdb.connect() as con:
-        for name in ("avro", "iceberg"):
-            import_extension(name, con=con)
-            con.execute(f"LOAD {name}")
+    with open_duckdb("avro", "iceberg") as con:
         rows = con.execute(f"SELECT id FROM iceberg_scan(?) WHERE {filter} ORDER BY id", [metadata])
         return [row[0] for row in rows.fetchall()]
 

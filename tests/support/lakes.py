@@ -1,5 +1,6 @@
 """A fresh DuckLake for one test: a clone of a prepared database, with folders of its own."""
 
+import os
 import secrets
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,9 @@ from duckicelake.backends.ducklake import LakeAddress, connect_duckdb, format_at
 from duckicelake.backends.postgres import ROLE
 from tests.support.keys import format_s3_keys
 from tests.support.shared_stack import EXTENSIONS, METADATA_SCHEMA, TEMPLATE, SharedStack
+
+NOWHERE = Path(os.devnull)
+"""Nobody installs extensions in tests."""
 
 SET_DATA_PATH = "UPDATE lake.ducklake_metadata SET value = %(value)s WHERE key = 'data_path'"
 SET_ICEBERG_PATH = "UPDATE lake.iceberg_setting SET value = %(value)s WHERE key = 'iceberg_path'"
@@ -41,7 +45,7 @@ class FreshLake:
 
     def bare_duckdb(self) -> DuckDBPyConnection:
         """Return a new DuckDB session with the extensions and the S3 keys, nothing attached."""
-        conn = open_duckdb(self.extension_folder)
+        conn = open_duckdb()
         self.opened.callback(conn.close)
         conn.execute(format_secret(format_s3_keys(self.store)))
         return conn
@@ -53,9 +57,9 @@ class FreshLake:
         return conn
 
 
-def open_duckdb(extension_folder: Path) -> DuckDBPyConnection:
-    """Return a new DuckDB session with the extensions; the stack's first session has checked the files of its folder."""
-    return connect_duckdb(extension_folder, EXTENSIONS, is_folder_checked=True)
+def open_duckdb(*extensions: str) -> DuckDBPyConnection:
+    """Return a new DuckDB session with these or all extensions, whose signatures the stack's own session has checked."""
+    return connect_duckdb(NOWHERE, extensions or EXTENSIONS, checks_signatures=False)
 
 
 @contextmanager

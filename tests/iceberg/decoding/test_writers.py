@@ -6,9 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
-import duckdb
 import pytest
-from duckdb_extensions import import_extension
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile as OracleFile
 from pyiceberg.manifest import DataFileContent, FileFormat, write_manifest, write_manifest_list
@@ -24,6 +22,7 @@ from duckicelake.iceberg.manifest_list import FieldSummary
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec, format_spec, format_spec_fields
 from duckicelake.iceberg.schema import Schema, format_schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
+from tests.support.lakes import open_duckdb
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = Schema(0, (NestedField(1, "id", PrimitiveType("long"), False), NestedField(2, "at", PrimitiveType("date"), False)))
@@ -173,9 +172,7 @@ def test_duckdbs_manifests_are_read(tmp_path):
     field_ids = f"{{status: 0, snapshot_id: 1, sequence_number: 3, data_file: {data_file}}}"
     columns = f"1 AS status, 77::BIGINT AS snapshot_id, NULL::BIGINT AS sequence_number, {{{values}}} AS data_file"
     options = f"FORMAT avro, ROOT_NAME 'manifest_entry', FIELD_IDS {field_ids}, METADATA {{{pairs}}}"
-    with duckdb.connect() as con:
-        import_extension("avro", con=con)
-        con.execute("LOAD avro")
+    with open_duckdb("avro") as con:
         con.execute(f"COPY (SELECT {columns}) TO '{path}' ({options})")
     header, entries = decode_manifest(path.read_bytes())
     assert header == ManifestHeader(SCHEMA, SPEC, 2, 0)

@@ -6,14 +6,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import fastavro
-from duckdb_extensions import import_extension
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile as OracleManifest
 from pyiceberg.manifest import read_manifest_list
 from pyiceberg.schema import Schema as OracleSchema
 from pyiceberg.types import PrimitiveType as OracleType
+
+from tests.support.lakes import open_duckdb
 
 
 def oracle_type(name: str) -> OracleType:
@@ -56,9 +56,7 @@ def pyiceberg_entries(path: Path, sequence_number: int = 5, snapshot_id: int = 7
 
 def duckdb_rows(path: Path) -> list[dict[str, Any]]:
     """The rows that DuckDB's Avro reader finds in a file, as JSON."""
-    with duckdb.connect() as con:
-        import_extension("avro", con=con)
-        con.execute("LOAD avro")
+    with open_duckdb("avro") as con:
         rows = con.execute("SELECT to_json(file)::VARCHAR FROM read_avro(?) file", [str(path)]).fetchall()
         # DuckDB spells a half as .5, which is no JSON.
         return [json.loads(re.sub(r'(":-?)\.', r"\g<1>0.", row[0])) for row in rows]

@@ -11,7 +11,7 @@ from tests.support.lakes import open_duckdb
 
 def attach(guarded: Guarded, principal: str) -> DuckDBPyConnection:
     """A session of DuckDB with the catalog as `ice`, and no S3 keys."""
-    conn = open_duckdb(guarded.lake.extension_folder)
+    conn = open_duckdb()
     guarded.lake.opened.callback(conn.close)
     conn.execute(
         f"CREATE SECRET ice_secret (TYPE iceberg, CLIENT_ID '{principal}', CLIENT_SECRET '{secret_of(principal)}', "
@@ -67,7 +67,7 @@ def test_two_tables_have_keys_of_their_own(guarded: Guarded) -> None:
 
 def test_a_wrong_secret_opens_nothing(guarded: Guarded) -> None:
     """The catalog is not attached."""
-    conn = open_duckdb(guarded.lake.extension_folder)
+    conn = open_duckdb()
     guarded.lake.opened.callback(conn.close)
     with pytest.raises(duckdb.Error):
         conn.execute(

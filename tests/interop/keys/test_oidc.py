@@ -110,7 +110,7 @@ def test_spark_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, 
 @pytest.mark.parametrize("way", ["token", "credential"])
 def test_duckdb_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, issuer: Issuing, way: str) -> None:
     """It writes as `etl`; with the token of one who reads it is refused."""
-    conn = open_duckdb(guarded.lake.extension_folder)
+    conn = open_duckdb()
     guarded.lake.opened.callback(conn.close)
     told = f"TOKEN '{issuer.token('alice', groups=['readers'])}'"
     if way == "credential":

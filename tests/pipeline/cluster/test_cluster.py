@@ -11,7 +11,7 @@ from tests.pipeline.cluster.standalone import CALM_JAVA, WORKERS, Cluster, start
 from tests.support.commands import run
 from tests.support.readers import Served
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 FILES, ROWS = 6, 500
 

@@ -12,7 +12,7 @@ from tests.support.spark import CALM_OPTIONS
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("pipeline")
 def test_the_command_takes_files_and_reports(served: Served, tmp_path: Path) -> None:
     """Configured by nothing but the server's own settings; the report is JSON."""
     (tmp_path / "trips.csv").write_text("id,day,fare\n1,2026-01-01,2.50\n2,2026-01-02,oops\n3,2026-02-01,7.25\n")

@@ -14,7 +14,7 @@ from duckicelake.pipeline.rest import Rest, open_rest
 from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.mill import TABLE, Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
 STEPS = [
     *("list", "branch raw.trips__ingested", "branch raw.trips", "count rows", "write raw.trips", "write raw.trips__ingested"),

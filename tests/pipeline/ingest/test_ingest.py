@@ -5,7 +5,7 @@ import pytest
 from duckicelake.pipeline.ingest.report import Status
 from tests.pipeline.ingest.mill import Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 
 def test_files_are_taken_once(mill: Mill) -> None:

@@ -9,7 +9,7 @@ from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from tests.pipeline.ingest.mill import TABLE, Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SCHEMA = "id BIGINT NOT NULL, name STRING, day DATE"
 
 

@@ -9,7 +9,7 @@ from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
 STEPS = ["look at the catalog", "flush main.t", "compact main.t", "lake snapshots", "clean-up"]
 """What a run tells of the lake below; while Spark works it tells nothing, so some kills come later."""

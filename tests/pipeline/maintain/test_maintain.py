@@ -8,7 +8,7 @@ from duckicelake.pipeline.maintain.planning import Kind
 from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper, find
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 LINES = "SELECT i AS id, 'n' || i AS name, DATE '2026-01-01' + (i % 2)::INTEGER AS day FROM range({}, {}) r(i)"
 MERGE_ON_READ = "'format-version' = 3, 'write.delete.mode' = 'merge-on-read'"

@@ -13,7 +13,7 @@ from tests.support.spark import CALM_OPTIONS
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("pipeline")
 def test_the_command_measures_and_reports(served: Served, tmp_path: Path) -> None:
     """Configured by nothing but the server's own settings; the second time nobody asks for Spark, and the page still has the plots."""
     duck = served.lake.duckdb()

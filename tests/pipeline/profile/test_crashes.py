@@ -12,7 +12,7 @@ from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.profile.measurer import Measurer
 from tests.rest.serving import make_settings
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
 STEPS = ["look at the catalog", "compute main.t", "scan main.t"]
 LONG_KILLS = 20

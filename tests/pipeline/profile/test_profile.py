@@ -8,7 +8,7 @@ from duckicelake.iceberg.puffin import decode_puffin
 from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.profile.measurer import Measurer, by_name
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 ODD = "we'ird `x` <script>alert(1)</script>"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.pipeline.ingest.doomed import run_module
 from tests.pipeline.transfer.ferry import Ferry, describe, format_given
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
 STEPS = ("list", "copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publish ns.b", "compare ns.b")
 """What a run tells of two tables."""

@@ -8,7 +8,7 @@ from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 from tests.support.shared_stack import SharedStack
 from tests.support.sts import assume
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 
 def fill(ferry: Ferry) -> None:

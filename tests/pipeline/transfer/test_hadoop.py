@@ -7,7 +7,7 @@ import pytest
 
 from tests.pipeline.transfer.ferry import Ferry, describe
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 SHOP = [
     "CREATE TABLE {t}.shop.orders (id bigint NOT NULL COMMENT 'key', city string, day date, total decimal(9,2)) USING iceberg"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.pipeline.transfer.ferry import Ferry, describe
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 GIVEN = {"form": "hive", "mode": "copy"}
 
 

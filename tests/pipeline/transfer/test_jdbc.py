@@ -15,7 +15,7 @@ from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.transfer.jdbc import open_database
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
 
 

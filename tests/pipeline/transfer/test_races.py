@@ -12,7 +12,7 @@ from tests.pipeline.transfer.ferry import Ferry, describe, letting_go
 from tests.rest.serving import WAREHOUSE
 from tests.support.spark import Spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 
 @pytest.mark.long

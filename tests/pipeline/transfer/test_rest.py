@@ -12,7 +12,7 @@ from tests.support.lakes import FreshLake, make_lake
 from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.spark import CALM_OPTIONS
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("pipeline")
 def test_the_command_compares_and_reports(served: Served, tmp_path: Path) -> None:
     """Configured by nothing but the server's own settings; the status says how it ended, and the report is JSON."""
     duck = served.lake.duckdb()

@@ -11,7 +11,7 @@ from duckicelake.pipeline.verify.report import Verdict
 from tests.interop.rich_lake import TRIPS, VISITS
 from tests.pipeline.verify.checker import Checker
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 VECTORS = (
     "CREATE TABLE {c}.main.vectors (i bigint, s string) PARTITIONED BY (bucket(4, i), truncate(2, s)) "

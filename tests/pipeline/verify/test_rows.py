@@ -7,7 +7,7 @@ from tests.interop.rich_lake import MEASURES, ODD_NAMES, TRIPS, VISITS
 from tests.interop.types.tables import COLUMNS, EXTREMES
 from tests.pipeline.verify.checker import Checker
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UHUGEINT", "FLOAT", "DOUBLE", "VARCHAR", "BLOB", "UUID"),

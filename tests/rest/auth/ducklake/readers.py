@@ -33,7 +33,7 @@ class Told:
 
     def duckdb(self) -> DuckDBPyConnection:
         """A session with the lake attached, that has no other keys."""
-        conn = open_duckdb(self.guarded.lake.extension_folder)
+        conn = open_duckdb()
         self.guarded.lake.opened.callback(conn.close)
         for statement in self.answer["statements"]:
             conn.execute(statement)
