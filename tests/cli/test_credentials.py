@@ -90,6 +90,7 @@ def test_an_unknown_account_has_its_place_in_the_text(guarded: Guarded, tmp_path
     assert json.loads(call(guarded, tmp_path, "connect", "--format", "json").out)["credential"] is None
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_jobs_write_as_an_account(guarded: Guarded, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_it_runs_on_a_server_of_its_own() -> None:
     assert "✗" not in done.out
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_agrees_on_a_server_that_runs(served: Served, tmp_path: Path) -> None:

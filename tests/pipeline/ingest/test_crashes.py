@@ -81,7 +81,7 @@ def test_a_job_may_be_killed_anywhere(mill: Mill, number: int) -> None:
     check_whole(mill)
 
 
-@pytest.mark.parametrize("version", ["2", "3"])
+@pytest.mark.parametrize("version", [pytest.param("2", marks=pytest.mark.long), "3"])
 def test_others_may_write_meanwhile(mill: Mill, version: str) -> None:
     """DuckDB's rows that come between stay, and the files that were staged follow them: nothing is written twice."""
     fill(mill)
@@ -131,7 +131,7 @@ def test_a_merge_starts_anew(mill: Mill) -> None:
     assert mill.rows() == [(1, "new"), (2, "new"), (3, "c")]
 
 
-@pytest.mark.parametrize("when", ["branch raw.trips__ingested", "publish"])
+@pytest.mark.parametrize("when", [pytest.param("branch raw.trips__ingested", marks=pytest.mark.long), "publish"])
 def test_of_two_runs_at_once_one_takes_the_files(mill: Mill, when: str) -> None:
     """The other one finds nothing left, whenever it comes between."""
     fill(mill)
@@ -148,6 +148,7 @@ def test_of_two_runs_at_once_one_takes_the_files(mill: Mill, when: str) -> None:
     assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
 
 
+@pytest.mark.long
 def test_a_target_that_never_rests_is_left_alone(mill: Mill) -> None:
     """After so many attempts the job says so; nothing was taken."""
     fill(mill)
