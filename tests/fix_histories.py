@@ -23,9 +23,11 @@ class Block:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--histories N --seed S`: a longer run, or the same run again."""
+    """`--histories N --spark-histories M --seed S`: a longer run, or the same run again."""
     group = parser.getgroup("differential")
     group.addoption("--histories", type=int, default=_HISTORIES, help="how many generated histories to prove")
+    many = f"how many of them Spark takes part in; without it, one for each {_HISTORIES_PER_SPARK_HISTORY}"
+    group.addoption("--spark-histories", type=int, default=0, help=many)
     group.addoption("--seed", type=int, default=_SEED, help="where the histories come from")
 
 
@@ -33,11 +35,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes a `block` runs once for each block, so that processes share the work."""
     count, first = read_option(metafunc.config, "histories"), read_option(metafunc.config, "seed")
     if "block" in metafunc.fixturenames:
-        blocks = [Block(first + start, min(_BLOCK, count - start)) for start in range(0, count, _BLOCK)]
-        metafunc.parametrize("block", blocks, ids=name_block)
+        metafunc.parametrize("block", cut(first, count), ids=name_block)
     if "spark_block" in metafunc.fixturenames:
-        blocks = [Block(first + 1_000_000, -(-count // _HISTORIES_PER_SPARK_HISTORY))]
-        metafunc.parametrize("spark_block", blocks, ids=name_block)
+        count = read_option(metafunc.config, "spark_histories") or -(-count // _HISTORIES_PER_SPARK_HISTORY)
+        metafunc.parametrize("spark_block", cut(first + 1_000_000, count), ids=name_block)
+
+
+def cut(seed: int, count: int) -> list[Block]:
+    """So many histories in blocks, each with a seed of its own."""
+    return [Block(seed + start, min(_BLOCK, count - start)) for start in range(0, count, _BLOCK)]
 
 
 def name_block(block: Block) -> str:
@@ -54,7 +60,7 @@ def sessions(stack: SharedStack) -> Iterator[Sessions]:
 
 
 def read_option(config: pytest.Config, name: str) -> int:
-    """One of the two numbers."""
+    """One of the numbers."""
     number = config.getoption(name)
     assert isinstance(number, int)
     return number

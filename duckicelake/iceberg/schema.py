@@ -153,10 +153,15 @@ def _check_unique(schema: Schema) -> None:
         paths.add(path)
 
 
+def can_identify(item: NestedField) -> bool:
+    """Tell whether a column may be one of those that identify a row: a primitive one, NOT NULL, and none of floating-point numbers."""
+    return item.required and isinstance(item.type, PrimitiveType) and item.type.name not in ("float", "double")
+
+
 def _check_identifiers(schema: Schema) -> None:
     for field_id in schema.identifier_field_ids:
         item = find_field(schema, field_id)
         if item is None or not isinstance(item.type, PrimitiveType):
             raise BadRequest(f"Invalid schema: identifier field id {field_id} is no primitive field of it; send one that is")
-        if not item.required or item.type.name in ("float", "double"):
+        if not can_identify(item):
             raise BadRequest(f"Invalid schema: {item.name} cannot be an identifier field; send a required, non-floating one")

@@ -13,9 +13,10 @@ from tests.differential.checks.manifests import check_metadata
 from tests.differential.checks.rows import check_as_duckdb, check_head, check_lake_snapshots, check_snapshots
 from tests.differential.checks.shape import check_shape
 from tests.differential.checks.snapshots import check_increments, check_refs, check_snapshot_ids
-from tests.differential.clients.draw import PYICEBERG
-from tests.differential.clients.draw_duckdb import DUCKDB_ICEBERG
-from tests.differential.clients.draw_spark import SPARK
+from tests.differential.clients.draws.duckdb_iceberg import DUCKDB_ICEBERG
+from tests.differential.clients.draws.pyiceberg import PYICEBERG
+from tests.differential.clients.draws.spark import SPARK
+from tests.differential.clients.draws.whole import NAMESPACE_PROPERTIES
 from tests.differential.clients.duckdb_iceberg import DuckDBIcebergWriter
 from tests.differential.clients.spark import SparkWriter
 from tests.differential.clients.writer import PyIcebergWriter
@@ -94,7 +95,8 @@ def prove_table(past: Past, table: Table, witnesses: Witnesses, *, is_forgetful:
             check_lineage(table, duckdb, reader)
     check_refs(past, table, pyiceberg)
     has_moved = bool(past.list_moved(table.table_id))
-    entries = check_metadata(published, has_expired=past.has_expired, has_refs=table.has_had_refs, has_moved=has_moved).values()
+    is_cut = past.has_expired or table.times_hidden > 0
+    entries = check_metadata(published, has_expired=is_cut, has_refs=table.has_had_refs, has_moved=has_moved).values()
     data_files = {entry.data_file.file_path: entry.data_file for entry in entries if entry.data_file.content == DataFileContent.DATA}
     targets = list_targets(published, data_files)
     for entry in entries:
@@ -102,8 +104,11 @@ def prove_table(past: Past, table: Table, witnesses: Witnesses, *, is_forgetful:
 
 
 def check_names(past: Past, reader: PyIcebergReader) -> None:
-    """The catalog lists exactly the namespaces and tables there are."""
+    """The catalog lists exactly the namespaces and tables there are, and shows what clients said of namespaces."""
     assert sorted(reader.catalog.list_namespaces()) == sorted((name,) for name in past.head.namespaces)
     for namespace in past.head.namespaces:
         listed = sorted(name for _, name in reader.catalog.list_tables((namespace,)))
         assert listed == sorted(table.name for table in past.head.tables.values() if table.namespace == namespace)
+        told = past.head.namespace_properties.get(namespace, {})
+        shown = reader.catalog.load_namespace_properties((namespace,))
+        assert {name: shown.get(name) for name in NAMESPACE_PROPERTIES} == {name: told.get(name) for name in NAMESPACE_PROPERTIES}

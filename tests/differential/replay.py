@@ -174,6 +174,12 @@ class Past:
         """The lake snapshots that give main the rows of another snapshot; Iceberg clients see none of them."""
         return {moment.lake_snapshot_id for moment in self.all_moments if table_id in moment.moved}
 
+    def find_hidden(self, table_id: int) -> int:
+        """The newest lake snapshot when clients last removed the older snapshots of a table; 0: they never did."""
+        times = self.head.tables[table_id].times_hidden
+        then = (moment for moment in self.all_moments if table_id in moment.lake.tables)
+        return next(moment.lake_snapshot_id for moment in then if moment.lake.tables[table_id].times_hidden == times) if times else 0
+
     def list_changes(self, table_id: int) -> list[Change]:
         """What each lake snapshot, expired or not, did to the table; those left out that cannot have touched its rows."""
         changes, before = list[Change](), None

@@ -5,7 +5,16 @@ import pytest
 from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
 from tests.differential.clients.ref_operations import DropRef, MakeRef, MoveMain, WriteToBranch
 from tests.differential.clients.shape_operations import REFUSALS, ChangeProperties, Refused, TellPartitioning, TellSorting
-from tests.differential.generator.definitions import AddColumn, CreateTable, DropColumn
+from tests.differential.clients.table_operations import (
+    ChangeNamespace,
+    HideSnapshots,
+    MoveColumn,
+    MoveTable,
+    PurgeTable,
+    TakeBack,
+    TellStatistics,
+)
+from tests.differential.generator.definitions import AddColumn, CreateNamespace, CreateTable, CreateTableAs, DropColumn, DropNamespace
 from tests.differential.generator.kinds import Column, Scalar
 from tests.differential.generator.layout import SetPartitioning, SetSorting
 from tests.differential.generator.maintenance import Checkpoint, CleanUp, ForgetEverything
@@ -47,6 +56,19 @@ def row(key: int, name: str | None = "a") -> Cells:
         ),
         pytest.param((Upsert(1, (row(3, "new"), row(4, None), row(90))), Upsert(1, (row(90), row(91)))), id="upserted"),
         pytest.param((AddWritten(1, (row(70), row(71))), Delete(1, KeyIn((70,)))), id="a file added"),
+        pytest.param((TakeBack(1, "main", "t"), TakeBack(1, "main", "u"), Delete(1, KeyIn((1,)))), id="registered again"),
+        pytest.param((HideSnapshots(1), Delete(1, KeyIn((1,))), HideSnapshots(1)), id="snapshots removed"),
+        pytest.param((BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), HideSnapshots(1), MoveMain(1, "dev")), id="branch kept"),
+        pytest.param((TellStatistics(1, "a.stats"), TellStatistics(1, "b.stats"), TellStatistics(1, None)), id="statistics"),
+        pytest.param((MoveColumn(1, 2, 3), Insert(1, (row(70),))), id="a column moved"),
+        pytest.param(
+            (CreateTableAs(2, "main", "made", COLUMNS, (row(70), row(71))), Delete(2, KeyIn((70,))), PurgeTable(2)), id="made with rows"
+        ),
+        pytest.param(
+            (CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), MoveTable(1, "ns", "u"), TakeBack(1, "main", "t")),
+            id="to a namespace and back",
+        ),
+        pytest.param((CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), DropNamespace("ns")), id="a namespace gone"),
         pytest.param((ChangeProperties(1, (("test.a", "1"), ("owner", "ü")), None), ChangeProperties(1, (), "test.a")), id="properties"),
     ],
 )

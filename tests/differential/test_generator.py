@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.differential.checks.arrow import Dialect, WrongShape, plain_rows
 from tests.differential.checks.blur import blur_rows
 from tests.differential.checks.rows import check_lake_snapshots
-from tests.differential.clients.draw import PYICEBERG
+from tests.differential.clients.draws.pyiceberg import PYICEBERG
+from tests.differential.clients.writer import PYICEBERG_WORDS
 from tests.differential.generation import history_settings
 from tests.differential.generator.definitions import PromoteColumn, RenameColumn, RenameTable
 from tests.differential.generator.draw.transactions import breaks_duckdb
@@ -32,6 +33,7 @@ from tests.support.readers import DuckLakeReader
 from tests.support.shared_stack import SharedStack
 
 MOST_TRIES = 5
+Kinds = set[tuple[str | None, object]]
 _ITEMS = (Column(1, "id", Scalar("int32")), Column(2, "name", Scalar("varchar")))
 _INSERT = Insert(1, (((1, 1), (2, "a")),))
 _UPDATE = Update(1, Everything(), ((2, "b"),))
@@ -145,9 +147,10 @@ def test_histories_leave_out_no_more_than_breaks_duckdb(
 
 
 def test_histories_reach_every_operation() -> None:
-    """Nothing the generator can do is left out by its weights. What hypothesis draws depends on what else is imported: it may try again."""
-    wanted = {kind.__name__ for kind in get_args(Operation)}
-    seen: set[str] = set()
+    """Nothing is left out by its weights, nor by PyIceberg. What hypothesis draws depends on what else is imported: it may try again."""
+    wanted: Kinds = set()
+    wanted.update(((None, kind) for kind in get_args(Operation)), ((PYICEBERG, kind) for kind in get_args(PYICEBERG_WORDS)))
+    seen: Kinds = set()
     for number in range(1, MOST_TRIES + 1):
         seen |= draw_kinds(number)
         if seen == wanted:
@@ -155,15 +158,16 @@ def test_histories_reach_every_operation() -> None:
     assert seen == wanted
 
 
-def draw_kinds(number: int) -> set[str]:
-    """The kinds of operations in a thousand histories that begin with that seed."""
-    seen: set[str] = set()
+def draw_kinds(number: int) -> Kinds:
+    """The kinds of operations in a thousand histories that begin with that seed, and those of them that PyIceberg committed."""
+    seen: Kinds = set()
 
     @seed(number)
     @history_settings(1000)
     @given(histories(wide=True) | histories(wide=True, clients=(PYICEBERG,)))
     def collect(history: History) -> None:
-        seen.update(type(operation).__name__ for step in history.steps for operation in step.operations)
+        for step in history.steps:
+            seen.update((by, type(operation)) for operation in step.operations for by in {None, step.by})
 
     collect()
     return seen

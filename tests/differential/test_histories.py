@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, seed
 
-from tests.differential.clients.draw import PYICEBERG
-from tests.differential.clients.draw_duckdb import DUCKDB_ICEBERG
-from tests.differential.clients.draw_spark import SPARK
+from tests.differential.clients.draws.duckdb_iceberg import DUCKDB_ICEBERG
+from tests.differential.clients.draws.pyiceberg import PYICEBERG
+from tests.differential.clients.draws.spark import SPARK
 from tests.differential.generation import history_settings
 from tests.differential.generator.histories import histories
 from tests.differential.generator.kinds import SCALARS, SPARK_SCALARS

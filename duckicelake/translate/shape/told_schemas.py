@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from duckicelake.iceberg.encoding.json_reader import as_object
-from duckicelake.iceberg.schema import Schema, find_field, format_schema, parse_schema
+from duckicelake.iceberg.schema import Schema, can_identify, find_field, format_schema, parse_schema
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
 from duckicelake.lake.rows import JsonNote
 
@@ -38,12 +38,9 @@ def carry_over(fields: tuple[NestedField, ...], before: Schema) -> Schema:
     known = {item.field_id: item for _, item in walk_fields(before.fields)}
     merged = tuple(_merge(item, known, is_root=True) for item in fields)
     schema = Schema(0, merged)
-    kept = tuple(i for i in before.identifier_field_ids if _can_identify(find_field(schema, i)))
+    still = ((i, find_field(schema, i)) for i in before.identifier_field_ids)
+    kept = tuple(i for i, item in still if item is not None and can_identify(item))
     return replace(schema, identifier_field_ids=kept)
-
-
-def _can_identify(item: NestedField | None) -> bool:
-    return item is not None and item.required and isinstance(item.type, PrimitiveType)
 
 
 def _merge(item: NestedField, known: Mapping[int, NestedField], *, is_root: bool) -> NestedField:

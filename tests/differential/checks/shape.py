@@ -19,17 +19,29 @@ def check_shape(past: Past, table: Table, published: IcebergTable) -> None:
     check_column_ids(past, table, published)
     check_sort_order(table, published)
     check_spec(table, published)
+    check_statistics(past, table, published)
     shown = {name: published.properties.get(name) for name in table.properties}
     assert shown == table.properties, f"{table.ident} has the properties {shown}, expected {table.properties}"
     assert "test.refused" not in published.properties
 
 
 def check_schema(table: Table, published: IcebergTable) -> None:
-    """Names, types, NOT NULL and comments are the model's."""
+    """Names, types, NOT NULL, comments, and which columns identify a row are the model's."""
     shown = [(field.name, str(field.field_type), field.required, field.doc) for field in published.schema().fields]
     shown = [(name, _without_ids(type_name), required, doc) for name, type_name, required, doc in shown]
     expected = [(column.name, format_iceberg_type(column.kind), column.required, column.comment) for column in table.columns]
     assert shown == expected, f"{table.ident} has columns {shown}, expected {expected}"
+    identifier = {table.column(column_id).name for column_id in table.shown_identifier}
+    assert published.schema().identifier_field_names() == identifier, f"{table.ident} has not the identifier {identifier}"
+
+
+def check_statistics(past: Past, table: Table, published: IcebergTable) -> None:
+    """The statistics that were told last are shown as long as their snapshot is; none where none were told, or all taken away."""
+    shown = {found.statistics_path.rsplit("/", 1)[1] for found in published.metadata.statistics}
+    if table.statistics is None:
+        assert not shown, f"{table.ident} shows the statistics {shown}"
+    may_be_gone = past.has_expired or table.times_hidden > 0
+    assert may_be_gone or table.statistics in {*shown, None}, f"{table.ident} shows the statistics {shown}, not {table.statistics}"
 
 
 def _without_ids(type_name: str) -> str:

@@ -24,9 +24,11 @@ def check_snapshot_ids(past: Past, table: Table, published: IcebergTable, record
     beside, moved = past.list_beside(table.table_id), past.list_moved(table.table_id)
     snapshot_ids = [snapshot.snapshot_id for snapshot in list_snapshots(published) if snapshot.snapshot_id not in beside]
     recorded = recorded - beside - moved
+    hidden = _find_hidden(past, table, recorded, snapshot_ids)
+    recorded -= hidden
     changes = past.list_changes(table.table_id)
     kept = {change.lake_snapshot_id for change in changes} & past.lake_snapshot_ids
-    certain = {change.lake_snapshot_id for change in changes if change.is_certain} & kept
+    certain = {change.lake_snapshot_id for change in changes if change.is_certain} & kept - hidden
     expired = set(snapshot_ids) - past.lake_snapshot_ids
     assert certain <= set(snapshot_ids) <= kept | expired, f"{table.ident} has snapshots {snapshot_ids}, expected {sorted(certain)}"
     assert set(snapshot_ids) - expired == recorded, f"{table.ident} has snapshots {snapshot_ids}, DuckLake says {sorted(recorded)}"
@@ -39,17 +41,24 @@ def check_snapshot_ids(past: Past, table: Table, published: IcebergTable, record
     return snapshot_ids
 
 
+def _find_hidden(past: Past, table: Table, recorded: set[int], shown: list[int]) -> set[int]:
+    """The snapshots that clients removed: all but the one that was current then, and those that refs name."""
+    older = {snapshot_id for snapshot_id in recorded if snapshot_id <= past.find_hidden(table.table_id)}
+    return older - (set(shown) if table.has_had_refs else {max(older, default=0)})
+
+
 def check_increments(past: Past, table: Table, reader: PyIcebergReader) -> None:
     """Between two snapshots, an incremental scan gives the rows that appends in between have added, as far as the model knows."""
     published = reader.catalog.load_table(table.ident)
-    if table.has_had_refs and past.has_expired:
+    is_cut = past.has_expired or table.times_hidden > 0
+    if table.has_had_refs and is_cut:
         return
     appends = list_appends(past, table, published)
     if past.list_moved(table.table_id):
         return
     beside = past.list_beside(table.table_id)
     snapshot_ids = [snapshot.snapshot_id for snapshot in list_snapshots(published) if snapshot.snapshot_id not in beside]
-    starts: list[int | None] = [None] if snapshot_ids and not past.has_expired else []
+    starts: list[int | None] = [None] if snapshot_ids and not is_cut else []
     starts += dict.fromkeys(snapshot_ids[index] for index in (0, (len(snapshot_ids) - 1) // 2) if snapshot_ids[1:])
     blind = past.find_blind(table.table_id)
     for start in [start for start in starts if (start or 0) >= blind]:
@@ -69,12 +78,13 @@ def list_appends(past: Past, table: Table, published: IcebergTable) -> dict[int,
     """
     appends: dict[int, Table] = {}
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in list_snapshots(published)}
+    is_cut = past.has_expired or table.times_hidden > 0
     for change in past.list_changes(table.table_id):
         snapshot = snapshots.get(change.lake_snapshot_id)
         if change.lake_snapshot_id <= past.find_blind(table.table_id):
             continue
-        # The first snapshot that is left may hold what expired ones did.
-        if snapshot is None or (past.has_expired and snapshot.snapshot_id == min(snapshots)):
+        # The first snapshot that is left may hold what expired and removed ones did.
+        if snapshot is None or (is_cut and snapshot.snapshot_id == min(snapshots)):
             continue
         operation = _operation_of(snapshot)
         where = f"{table.ident} at snapshot {snapshot.snapshot_id}: {operation.value}"

@@ -3,10 +3,13 @@
 from typing import assert_never
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table.snapshots import ancestors_of, latest_ancestor_before_timestamp
 
 from tests.differential.clients.ref_operations import DropRef, MakeRef, MoveMain
 
 OfRefs = MakeRef | DropRef | MoveMain
+BY_TIME = ("r1", "v1")
+"""Main goes back to these by their time, where no other snapshot has the same; to others by their id."""
 
 
 def change_refs(catalog: Catalog, operation: OfRefs, ident: tuple[str, str]) -> None:
@@ -23,13 +26,13 @@ def change_refs(catalog: Catalog, operation: OfRefs, ident: tuple[str, str]) -> 
             is_branch = table.refs()[name].snapshot_ref_type.value == "branch"
             (manage.remove_branch if is_branch else manage.remove_tag)(name).commit()
         case MoveMain(_, name):
-            target, ancestors = table.refs()[name].snapshot_id, set[int]()
-            snapshot = table.current_snapshot()
-            while snapshot is not None:
-                ancestors.add(snapshot.snapshot_id)
-                parent = snapshot.parent_snapshot_id
-                snapshot = None if parent is None else table.snapshot_by_id(parent)
-            if target in ancestors:
+            target = table.refs()[name].snapshot_id
+            ancestors = {found.snapshot_id: found.timestamp_ms for found in ancestors_of(table.current_snapshot(), table.metadata)}
+            after = ancestors.get(target, 0) + 1
+            newest = latest_ancestor_before_timestamp(table.metadata, after)
+            if newest is not None and newest.snapshot_id == target and name in BY_TIME:
+                manage.rollback_to_timestamp(after).commit()
+            elif target in ancestors:
                 manage.rollback_to_snapshot(target).commit()
             else:
                 manage.set_current_snapshot(ref_name=name).commit()

@@ -4,7 +4,10 @@ from dataclasses import dataclass, replace
 
 from tests.differential.generator.model import Lake, PartitionKey, SortKey
 
-REFUSALS = ("stale", "reserved name", "unknown spec", "no manifest list", "elsewhere")
+REFUSALS = (
+    *("stale", "reserved name", "unknown spec", "no manifest list", "elsewhere", "current removed"),
+    *("namespace in use", "namespace there", "made again", "registered twice"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,21 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In, IsNull, NotNull
 from pyiceberg.table import Transaction
 
-from tests.differential.clients.layouts import change_properties, check_refused, tell_partitioning, tell_sorting
+from tests.differential.clients.layouts import change_properties, tell_partitioning, tell_sorting
 from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
 from tests.differential.clients.ref_operations import WriteToBranch
 from tests.differential.clients.refs import OfRefs, change_refs
+from tests.differential.clients.refusals import check_refused
 from tests.differential.clients.shape_operations import ChangeProperties, Refused, TellPartitioning, TellSorting
-from tests.differential.clients.values import to_arrow, to_iceberg_type, to_schema
+from tests.differential.clients.table_operations import MoveColumn, TellIdentifier
+from tests.differential.clients.tables import OfNames, OfPast, change_past, define
+from tests.differential.clients.values import to_arrow, to_iceberg_type
 from tests.differential.generator import predicates
 from tests.differential.generator.definitions import (
     AddColumn,
-    CreateNamespace,
-    CreateTable,
     DropColumn,
-    DropTable,
     PromoteColumn,
     RenameColumn,
-    RenameTable,
     SetComment,
     SetRequired,
 )
@@ -36,11 +35,12 @@ from tests.differential.generator.nested import AddField, DropField, Path, Promo
 from tests.differential.generator.operations import Cells, Delete, Insert
 from tests.differential.generator.steps import Operation, Step
 
-OfNames = CreateNamespace | CreateTable | DropTable | RenameTable
 OfRows = Insert | Delete | Overwrite | DynamicOverwrite | Upsert | AddWritten
 OfLayout = TellPartitioning | TellSorting | ChangeProperties
-OfColumns = AddColumn | DropColumn | RenameColumn | PromoteColumn | SetRequired | SetComment
+OfColumns = AddColumn | DropColumn | RenameColumn | PromoteColumn | SetRequired | SetComment | MoveColumn | TellIdentifier
 OfFields = AddField | DropField | RenameField | PromoteField
+PYICEBERG_WORDS = OfNames | OfPast | OfRefs | OfRows | WriteToBranch | OfLayout | OfColumns | OfFields | Refused
+"""Everything that a step by PyIceberg may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,10 @@ class PyIcebergWriter:
         """Commit a step to the lake it starts from; several operations are one transaction on one table."""
         first = step.operations[0]
         if isinstance(first, OfNames):
-            self._define(first, lake)
+            define(self.catalog, first, lake)
+            return
+        if isinstance(first, OfPast):
+            change_past(self.catalog, first, lake)
             return
         if isinstance(first, OfRefs):
             change_refs(self.catalog, first, lake.tables[first.table_id].ident)
@@ -68,20 +71,6 @@ class PyIcebergWriter:
                 for operation in step.operations:
                     _add(transaction, operation, lake)
                     lake = operation.apply(lake)
-
-    def _define(self, operation: OfNames, lake: Lake) -> None:
-        match operation:
-            case CreateNamespace(name):
-                self.catalog.create_namespace((name,))
-            case CreateTable(namespace, name, columns):
-                self.catalog.create_table((namespace, name), to_schema(columns))
-            case DropTable(table_id):
-                self.catalog.drop_table(lake.tables[table_id].ident)
-            case RenameTable(table_id, name):
-                table = lake.tables[table_id]
-                self.catalog.rename_table(table.ident, (table.namespace, name))
-            case _:
-                assert_never(operation)
 
 
 def _add(transaction: Transaction, operation: Operation, lake: Lake) -> None:
@@ -173,6 +162,10 @@ def _change_columns(transaction: Transaction, operation: OfColumns, table: Table
             case SetComment(_, column_id, comment):
                 assert column_id is not None
                 update.update_column((table.column(column_id).name,), doc=comment)
+            case MoveColumn(_, column_id, after_id):
+                update.move_after((table.column(column_id).name,), (table.column(after_id).name,))
+            case TellIdentifier(_, column_ids):
+                update.set_identifier_fields(*(table.column(column_id).name for column_id in column_ids))
             case _:
                 assert_never(operation)
 

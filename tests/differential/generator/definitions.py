@@ -32,7 +32,9 @@ class DropNamespace:
 
     def apply(self, lake: Lake) -> Lake:
         kept = {key: table for key, table in lake.tables.items() if table.namespace != self.name}
-        return replace(lake, namespaces=tuple(name for name in lake.namespaces if name != self.name), tables=kept)
+        names = tuple(name for name in lake.namespaces if name != self.name)
+        properties = {name: told for name, told in lake.namespace_properties.items() if name != self.name}
+        return replace(lake, namespaces=names, namespace_properties=properties, tables=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,10 @@ class SetRequired:
 
     def apply(self, lake: Lake) -> Lake:
         table = lake.tables[self.table_id]
-        return lake.with_table(table.with_column(replace(table.column(self.column_id), required=self.required)))
+        changed = table.with_column(replace(table.column(self.column_id), required=self.required))
+        # A column that may be NULL identifies no row any more.
+        identifier = table.identifier if self.required else table.identifier - {self.column_id}
+        return lake.with_table(replace(changed, identifier=identifier))
 
 
 @dataclass(frozen=True, slots=True)

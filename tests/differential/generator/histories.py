@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from tests.differential.clients.draw import CLIENT_SCALARS, PYICEBERG, draw_client_steps
-from tests.differential.clients.draw_duckdb import DUCKDB_ICEBERG, draw_duckdb_steps
-from tests.differential.clients.draw_spark import SPARK, draw_spark_steps
+from tests.differential.clients.draws.duckdb_iceberg import DUCKDB_ICEBERG, draw_duckdb_steps
+from tests.differential.clients.draws.pyiceberg import CLIENT_SCALARS, PYICEBERG, draw_client_steps
+from tests.differential.clients.draws.spark import SPARK, draw_spark_steps
 from tests.differential.generator.definitions import CreateNamespace
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.names import NAMESPACES

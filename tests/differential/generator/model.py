@@ -80,6 +80,10 @@ class Table:
     properties: Mapping[str, str] = field(default_factory=dict)
     refs: Mapping[str, Ref] = field(default_factory=dict)
     has_had_refs: bool = False
+    identifier: frozenset[int] = frozenset()
+    # The statistics file that was told last, and how often clients removed older snapshots.
+    statistics: str | None = None
+    times_hidden: int = 0
 
     @property
     def ident(self) -> tuple[str, str]:
@@ -106,6 +110,11 @@ class Table:
     def shown_sorting(self) -> tuple[SortKey, ...]:
         """The sort order that Iceberg clients see."""
         return self.sorting or self._whole(self.told_sorting)
+
+    @property
+    def shown_identifier(self) -> frozenset[int]:
+        """The columns that identify a row to Iceberg clients, as long as they are there."""
+        return self.identifier & {column.column_id for column in self.columns}
 
     def _whole(self, keys: tuple[Key, ...]) -> tuple[Key, ...]:
         columns = {column.column_id for column in self.columns}
@@ -135,6 +144,7 @@ class Lake:
     column_types: tuple[str, ...] = SCALARS
     has_clients: bool = False
     namespaces: tuple[str, ...] = ("main",)
+    namespace_properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     next_table_id: int = 1
     next_version: int = 1
 

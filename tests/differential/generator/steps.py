@@ -7,6 +7,16 @@ from typing import Protocol
 from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
 from tests.differential.clients.ref_operations import DropRef, MakeRef, MoveMain, WriteToBranch
 from tests.differential.clients.shape_operations import ChangeProperties, Refused, TellPartitioning, TellSorting
+from tests.differential.clients.table_operations import (
+    ChangeNamespace,
+    HideSnapshots,
+    MoveColumn,
+    MoveTable,
+    PurgeTable,
+    TakeBack,
+    TellIdentifier,
+    TellStatistics,
+)
 from tests.differential.generator.added_files import AddFile
 from tests.differential.generator.definitions import (
     AddColumn,
@@ -52,8 +62,9 @@ Maintenance = FlushInlined | MergeAdjacent | RewriteFiles | ExpireSnapshots | Ch
 OnlyAdding = Insert | AddFile | CreateTableAs | AddWritten
 RowOperation = OnlyAdding | Delete | Truncate | Update | Merge | Overwrite | DynamicOverwrite | Upsert
 OfRefs = MakeRef | DropRef | WriteToBranch | MoveMain
-Told = TellPartitioning | TellSorting | ChangeProperties | Refused
-Operation = RowOperation | OfRefs | Told | OfTables | OfColumns | OfFields | OfLayout | Maintenance
+Told = TellPartitioning | TellSorting | TellIdentifier | TellStatistics | ChangeProperties | ChangeNamespace | Refused
+OfWholes = MoveTable | PurgeTable | TakeBack | HideSnapshots | MoveColumn
+Operation = RowOperation | OfRefs | Told | OfWholes | OfTables | OfColumns | OfFields | OfLayout | Maintenance
 
 
 @dataclass(frozen=True, slots=True)

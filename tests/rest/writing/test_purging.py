@@ -164,6 +164,35 @@ def test_a_table_that_came_back_after_its_purge_has_nothing_of_it(client: Client
     assert client.post("namespaces/main/register", again | {"metadata-location": back.json["metadata-location"]}).status == 200
 
 
+@pytest.mark.parametrize(("file", "step"), [pytest.param("newest", "exists", id="newest"), pytest.param("older", "list_under", id="older")])
+def test_a_purge_that_ends_while_a_table_comes_back_is_seen(
+    client: Client, break_off: Any, monkeypatch: pytest.MonkeyPatch, file: str, step: str
+) -> None:
+    """While its file is read for one registration, another brings it back, and it is dropped with its files: the first is refused."""
+    older = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    assert client.commit([{"action": "set-properties", "updates": {"k": "v"}}]).status == 200
+    newest = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    assert client.server.ask("DELETE", "namespaces/main/tables/t").status == 204
+    key, real = str(uuid4()), getattr(Objects, step)
+    between: list[int] = []
+
+    def look(objects: Objects, uri: str) -> Any:
+        if not between:
+            between.append(0)
+            between.append(client.post("namespaces/main/register", {"name": "t", "metadata-location": newest}).status)
+            between.append(break_off("t", key, is_away=True).status)
+        return real(objects, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, step, look)
+        refused = client.post("namespaces/main/register", {"name": "u", "metadata-location": newest if file == "newest" else older})
+    assert between == [0, 200, 204]
+    assert refused.error == (400, "BadRequestException")
+    assert "dropped with its files" in refused.json["error"]["message"]
+    assert break_off("t", key, is_away=False).status == 204
+    assert list_objects(client, newest.partition("/metadata/")[0]) == set()
+
+
 def let_pass(lake: FreshLake, time: timedelta) -> None:
     """Let the purges that are noted be that much older."""
     lake.psycopg().execute("UPDATE iceberg_purge SET begun_at = begun_at - %(time)s", {"time": time})

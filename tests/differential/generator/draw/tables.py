@@ -56,7 +56,7 @@ def draw_drop_namespace(draw: Draw, lake: Lake) -> Operation | None:
 def draw_new_table(draw: Draw, lake: Lake) -> list[Step]:
     """CREATE TABLE, empty or from a query; now and then one that keeps no rows inlined."""
     namespace = draw(st.sampled_from(lake.namespaces))
-    free = _free_names(lake, namespace)
+    free = free_names(lake, namespace)
     inlined = draw(st.integers(0, 3)) > 0
     columns = _draw_columns(draw, lake, inlined=inlined)
     name = draw(st.sampled_from(free))
@@ -75,7 +75,7 @@ def draw_replacement(draw: Draw, lake: Lake) -> list[Step]:
         return [Step((replace(create, replaces=True),))]
     leaving = DropTable(old.table_id)
     if shape == "rename":
-        leaving = RenameTable(old.table_id, draw(st.sampled_from(_free_names(lake, old.namespace))))
+        leaving = RenameTable(old.table_id, draw(st.sampled_from(free_names(lake, old.namespace))))
     operations: list[Operation] = [leaving, create]
     made = create.apply(leaving.apply(lake)).tables[lake.next_table_id]
     if draw(st.booleans()):
@@ -101,12 +101,24 @@ def without_default(column: Column) -> Column:
 def _draw_create(draw: Draw, lake: Lake, ident: tuple[str, str], columns: tuple[Column, ...]) -> CreateTable | CreateTableAs:
     if draw(st.integers(0, 2)) > 0:
         return CreateTable(*ident, columns)
+    return _with_rows(draw, lake, ident, columns)
+
+
+def draw_create_as(draw: Draw, lake: Lake) -> CreateTableAs:
+    """A new table with rows from the start."""
+    namespace = draw(st.sampled_from(lake.namespaces))
+    name = draw(st.sampled_from(free_names(lake, namespace)))
+    return _with_rows(draw, lake, (namespace, name), _draw_columns(draw, lake, inlined=True))
+
+
+def _with_rows(draw: Draw, lake: Lake, ident: tuple[str, str], columns: tuple[Column, ...]) -> CreateTableAs:
     columns = tuple(replace(without_default(column), required=False) for column in columns)
     rows = schemas.draw_rows(Table(lake.next_table_id, *ident, columns), draw(st.integers(1, 25)), draw_rng(draw, lake))
     return CreateTableAs(lake.next_table_id, *ident, columns, rows)
 
 
-def _free_names(lake: Lake, namespace: str) -> list[str]:
+def free_names(lake: Lake, namespace: str) -> list[str]:
+    """Names that no table of the namespace has; DuckDB's names are equal without regard to case."""
     taken = {table.name.lower() for table in lake.tables.values() if table.namespace == namespace}
     return [name for name in names.TABLES if name.lower() not in taken]
 
@@ -114,7 +126,7 @@ def _free_names(lake: Lake, namespace: str) -> list[str]:
 def draw_rename_table(draw: Draw, lake: Lake) -> Operation | None:
     """ALTER TABLE … RENAME TO."""
     table = draw_table(draw, lake)
-    free = _free_names(lake, table.namespace)
+    free = free_names(lake, table.namespace)
     return RenameTable(table.table_id, draw(st.sampled_from(free)))
 
 

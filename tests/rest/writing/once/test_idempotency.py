@@ -132,6 +132,31 @@ def test_a_copy_never_shows_another_table(client: Client, kind: str, name: str, 
     assert "dropped or replaced" in gone.json["error"]["message"]
 
 
+@pytest.mark.parametrize(("kind", "name", "path", "body"), MADE)
+def test_a_key_of_an_older_server_is_answered_by_name(client: Client, lake: FreshLake, kind: str, name: str, path: str, body: Any) -> None:
+    """It noted no uuid: what has the name by now is shown, and when nothing has, that it was done; so is what was unregistered."""
+    key, server, here = str(uuid4()), client.server, f"namespaces/main/{kind}"
+    if "register" in path and body is not None:
+        body = {**body, "metadata-location": server.get(f"{here}/{name}").json["metadata-location"]}
+        server.ask("DELETE", f"{here}/{name}")
+    first = ask(server, "POST", path, body, key)
+    assert first.status == 200
+    lake.psycopg().execute("UPDATE iceberg_idempotency SET object_uuid = NULL")
+    uuid = f"{kind[:-1]}-uuid"
+    if not path.endswith("unregister"):
+        again = ask(server, "POST", path, body, key)
+        assert (again.status, again.json["metadata"][uuid]) == (200, first.json["metadata"][uuid]), again.body
+        assert server.ask("DELETE", f"{here}/{name}").status == 204
+    gone = ask(server, "POST", path, body, key)
+    assert gone.error == (500, "CommitStateUnknownException")
+    assert f"The commit to main.{name} is done" in gone.json["error"]["message"]
+    if path.endswith("unregister"):
+        return
+    anew = client.post(here, {"name": name, "schema": COLUMNS, **({"view-version": VERSION} if kind == "views" else {})})
+    again = ask(server, "POST", path, body, key)
+    assert (again.status, again.json["metadata"][uuid]) == (200, anew.json["metadata"][uuid]), again.body
+
+
 def test_a_refusal_is_final(client: Client, lake: FreshLake) -> None:
     """The copy is refused alike, though it could be done by now; a new key may do it."""
     key, create = str(uuid4()), {"name": "t", "schema": COLUMNS}

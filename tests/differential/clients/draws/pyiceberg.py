@@ -5,10 +5,21 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from tests.differential.clients.draw_alone import ALONE, OF_REFS
-from tests.differential.clients.draw_rows import draw_append, draw_client_delete, draw_overwrite
+from tests.differential.clients.draws.alone import ALONE, OF_REFS
+from tests.differential.clients.draws.rows import draw_append, draw_client_delete, draw_overwrite
+from tests.differential.clients.draws.whole import (
+    draw_client_table,
+    draw_emptied_namespace,
+    draw_identifier,
+    draw_move_column,
+    draw_move_table,
+    draw_namespace_properties,
+    draw_purge,
+    draw_table_with_rows,
+    draw_take_back,
+)
 from tests.differential.generator import schemas
-from tests.differential.generator.definitions import AddColumn, CreateTable, DropColumn, PromoteColumn, SetComment, SetRequired
+from tests.differential.generator.definitions import AddColumn, DropColumn, PromoteColumn, SetComment, SetRequired
 from tests.differential.generator.draw import columns, tables
 from tests.differential.generator.draw.tables import Draw, can_be_written, draw_rng, draw_table, without_default
 from tests.differential.generator.kinds import SCALARS, Scalar, format_iceberg_type
@@ -31,9 +42,9 @@ Maker = Callable[[Draw, Lake], Operation | None]
 def draw_client_steps(draw: Draw, lake: Lake, _: Sequence[Step]) -> list[Step]:
     """One commit by PyIceberg: of one operation, or a transaction of several on one table: columns first, then rows."""
     shape = draw(st.integers(0, 15))
-    if shape < 8:
+    if shape < 9:
         has_refs = any(table.refs for table in lake.tables.values())
-        makers = _NAMES if shape < 2 else OF_REFS if has_refs and shape < 6 else ALONE
+        makers = _NAMES if shape < 3 else OF_REFS if has_refs and shape < 7 else ALONE
         operation = draw(st.sampled_from(makers))(draw, lake)
         return [] if operation is None else [Step((operation,), by=PYICEBERG)]
     table = draw_table(draw, lake)
@@ -78,9 +89,11 @@ def draw_client_promotion(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_optional(draw: Draw, lake: Lake) -> Operation | None:
-    """NOT NULL dropped."""
+    """NOT NULL dropped, but not of what identifies a row."""
     operation = columns.draw_required(draw, lake)
-    return operation if isinstance(operation, SetRequired) and not operation.required else None
+    if not isinstance(operation, SetRequired) or operation.required:
+        return None
+    return None if operation.column_id in lake.tables[operation.table_id].identifier else operation
 
 
 def draw_doc(draw: Draw, lake: Lake) -> Operation | None:
@@ -91,27 +104,22 @@ def draw_doc(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_client_drop(draw: Draw, lake: Lake) -> Operation | None:
-    """A column dropped that no client partitions or sorts by: such a one stays, for the catalog holds a default to its columns."""
+    """A column dropped by which no client partitions, sorts or identifies: the catalog holds a default to its columns."""
     operation = columns.draw_drop_column(draw, lake)
     if not isinstance(operation, DropColumn):
         return None
     table = lake.tables[operation.table_id]
-    told = {key.column_id for key in (*table.told_partitioning, *table.told_sorting)}
+    told = table.identifier | {key.column_id for key in (*table.told_partitioning, *table.told_sorting)}
     return None if operation.column_id in told else operation
-
-
-def draw_client_table(draw: Draw, lake: Lake) -> Operation | None:
-    """A table made, empty."""
-    if len(lake.tables) >= tables.MOST_TABLES:
-        return None
-    (step, *_) = tables.draw_new_table(draw, lake)
-    (operation,) = step.operations
-    return CreateTable(operation.namespace, operation.name, operation.columns)
 
 
 _ROWS: tuple[Maker, ...] = (draw_append, draw_append, draw_client_delete, draw_client_delete, draw_overwrite)
 _COLUMNS: tuple[Maker, ...] = (
     *(draw_client_column, draw_client_field, draw_client_promotion, draw_optional, draw_doc),
     *(draw_client_drop, columns.draw_rename_column, columns.draw_drop_field, columns.draw_rename_field),
+    *(draw_identifier, draw_move_column),
 )
-_NAMES: tuple[Maker, ...] = (tables.draw_namespace, draw_client_table, tables.draw_rename_table, tables.draw_drop_table)
+_NAMES: tuple[Maker, ...] = (
+    *(tables.draw_namespace, draw_client_table, draw_table_with_rows, tables.draw_rename_table, tables.draw_drop_table),
+    *(draw_emptied_namespace, draw_namespace_properties, draw_move_table, draw_purge, draw_take_back, draw_take_back),
+)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from tests.differential.clients.draw import (
+from tests.differential.clients.draws.pyiceberg import (
     draw_client_column,
     draw_client_drop,
     draw_client_field,
@@ -12,7 +12,7 @@ from tests.differential.clients.draw import (
     draw_doc,
     draw_optional,
 )
-from tests.differential.clients.draw_rows import draw_insert
+from tests.differential.clients.draws.rows import draw_insert
 from tests.differential.clients.shape_operations import ChangeProperties
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.tables import Draw, draw_table

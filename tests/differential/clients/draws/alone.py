@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from tests.differential.clients.draw_rows import can_write, draw_filter, draw_insert
+from tests.differential.clients.draws.rows import can_write, draw_filter, draw_insert
+from tests.differential.clients.draws.whole import draw_hide, draw_statistics
 from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
 from tests.differential.clients.ref_operations import DropRef, MakeRef, MoveMain, WriteToBranch
 from tests.differential.clients.shape_operations import REFUSALS, ChangeProperties, Refused, TellPartitioning, TellSorting
@@ -143,6 +144,7 @@ def draw_refused(draw: Draw, lake: Lake) -> Operation | None:
 
 ALONE: tuple[Callable[[Draw, Lake], Operation | None], ...] = (
     *(draw_dynamic_overwrite, draw_dynamic_overwrite, draw_upsert, draw_written, draw_partitioning, draw_partitioning),
-    *(draw_sorting, draw_properties, draw_ref, draw_ref, draw_branch, draw_branch, draw_move, draw_refused),
+    *(draw_sorting, draw_properties, draw_ref, draw_ref, draw_branch, draw_branch, draw_move, draw_refused, draw_refused),
+    *(draw_hide, draw_hide, draw_statistics, draw_statistics),
 )
 OF_REFS = (draw_branch, draw_branch, draw_move)

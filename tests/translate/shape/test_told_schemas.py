@@ -1,0 +1,28 @@
+"""What clients said of columns and DuckLake cannot, after DuckDB has changed them."""
+
+import pytest
+
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import IcebergType, NestedField, PrimitiveType, StructType
+from duckicelake.translate.shape.told_schemas import carry_over
+
+LONG, DOUBLE, FLOAT = PrimitiveType("long"), PrimitiveType("double"), PrimitiveType("float")
+TOLD = Schema(0, (NestedField(1, "id", LONG, True), NestedField(2, "other", LONG, True)), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("type_", "required", "kept"),
+    [
+        pytest.param(LONG, True, (1, 2), id="as it was"),
+        pytest.param(PrimitiveType("string"), True, (1, 2), id="of another type"),
+        pytest.param(LONG, False, (2,), id="may be NULL"),
+        pytest.param(DOUBLE, True, (2,), id="double"),
+        pytest.param(FLOAT, True, (2,), id="float"),
+        pytest.param(StructType((NestedField(3, "x", LONG, True),)), True, (2,), id="nested"),
+    ],
+)
+def test_what_identifies_a_row_stays_as_long_as_it_may(type_: IcebergType, required: bool, kept: tuple[int, ...]) -> None:
+    """DuckDB knows nothing of it, and may drop NOT NULL, or make a floating-point column of a table that has no rows."""
+    changed = (NestedField(1, "key", type_, required), NestedField(2, "other", LONG, True))
+    assert carry_over(changed, TOLD).identifier_field_ids == kept
+    assert carry_over(changed[1:], TOLD).identifier_field_ids == (2,)
