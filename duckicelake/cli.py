@@ -16,6 +16,7 @@ from duckicelake.commands import backends as background
 from duckicelake.commands.embedded import read_joined, using_stack
 from duckicelake.commands.facts import choose_lake, find_facts, name_somebody
 from duckicelake.commands.keys.credential import get_credential
+from duckicelake.commands.keys.reader import format_reader
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
@@ -36,6 +37,7 @@ class ClientName(StrEnum):
     trino = "trino"
     duckdb = "duckdb"
     ducklake = "ducklake"
+    ducklake_reader = "ducklake-reader"
 
 
 class OutputFormat(StrEnum):
@@ -137,6 +139,8 @@ def connect(
         typer.echo(format_json(facts), nl=False)
     elif form is OutputFormat.env:
         typer.echo(format_environment(facts), nl=False)
+    elif client is ClientName.ducklake_reader:
+        typer.echo(format_reader(facts, show_secrets=show_secrets), nl=False)
     else:
         shown = name_somebody(facts, settings, show_secrets=show_secrets)
         typer.echo(format_all(shown) if client is None else format_snippet(shown, client.value), nl=False)

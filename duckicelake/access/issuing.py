@@ -5,14 +5,13 @@ Source: RFC 6749 (client credentials, errors), RFC 8693 (token exchange)
 
 import math
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from threading import Lock
 
 from duckicelake.access.bearers import Bearers
 from duckicelake.access.clients import Client, SecretChecker
 from duckicelake.access.grants import ALL_GRANTS, NO_GRANTS, BadGrant, Grants, format_grants, parse_grants
+from duckicelake.access.guesses import Guesses
 from duckicelake.access.policy import Policy
 from duckicelake.access.sessions import WHOLE_SCOPES, Bearer, Session, join_grants, narrow, read_scope_grants
 from duckicelake.access.token_keys import Signer
@@ -26,7 +25,6 @@ SECRET_REMEMBERED_S = 300
 LONGEST_SESSION_S = 12 * 3600
 """How long a client without its secret may go on exchanging its token for the next."""
 
-MOST_FAILURES, FAILURES_WITHIN_S = 10, 60
 MOST_KEPT = 10_000
 
 Pair = tuple[str, str]
@@ -94,9 +92,8 @@ class Accounts:
         self._lifetime_s = lifetime_s
         self._checker = SecretChecker(clients, secrets.token_bytes(32))
         self._proven: dict[str, tuple[bytes, float, Client]] = {}
-        self._failures: OrderedDict[Pair, list[float]] = OrderedDict()
+        self._guesses = Guesses()
         self.bearers = Bearers()
-        self._lock = Lock()
 
     def list_public_keys(self) -> list[Mapping[str, str]]:
         """Return the public halves of the keys that sign tokens, as JWKs."""
@@ -200,11 +197,14 @@ class Accounts:
         proven = self._find_proven(pair, now_s, policies)
         if proven is not None:
             return proven
-        self._check_pace((peer, client_id), now_s)
+        wait_s = self._guesses.find_wait(peer, client_id, now_s)
+        if wait_s:
+            raise OAuthRefusal("invalid_client", "Too many wrong secrets came from there, or for that client; wait.", wait_s)
         client = self._checker.find(client_id, secret, [policy.accounts for policy in policies.values()])
         if client is None:
-            self._note_failure((peer, client_id), now_s)
+            self._guesses.note(peer, client_id, now_s)
             raise OAuthRefusal("invalid_client", "The client is not known, or its secret is another.")
+        self._guesses.note_right(peer, client_id)
         if len(self._proven) >= MOST_KEPT:
             self._proven.clear()
         self._proven[client_id] = (self._checker.digest(client_id, secret), now_s + SECRET_REMEMBERED_S, client)
@@ -217,21 +217,6 @@ class Accounts:
             return None
         known = self._clients.get(pair[0])
         return client if client in ([known] if known is not None else _list_accounts(client, policies)) else None
-
-    def _check_pace(self, who: Pair, now_s: float) -> None:
-        with self._lock:
-            late = [at for at in self._failures.get(who, ()) if at > now_s - FAILURES_WITHIN_S]
-        if len(late) >= MOST_FAILURES:
-            wait_s = max(1, math.ceil(late[0] + FAILURES_WITHIN_S - now_s))
-            raise OAuthRefusal("invalid_client", "Too many wrong secrets came from there; wait.", wait_s)
-
-    def _note_failure(self, who: Pair, now_s: float) -> None:
-        with self._lock:
-            failures = self._failures.setdefault(who, [])
-            failures[:] = [*failures[-MOST_FAILURES + 1 :], now_s]
-            self._failures.move_to_end(who)
-            while len(self._failures) > MOST_KEPT:
-                self._failures.popitem(last=False)
 
 
 def _list_accounts(client: Client, policies: Policies) -> list[Client]:

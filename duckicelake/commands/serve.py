@@ -14,7 +14,7 @@ from duckicelake.backends.stack import Report, start_stack
 from duckicelake.commands.backends import PURPOSE as BACKENDS_PURPOSE
 from duckicelake.commands.embedded import is_embedded, join_home, plan_stack
 from duckicelake.commands.facts import forget_server, format_catalog_uri, format_facts, name_somebody, remember_server
-from duckicelake.commands.http import serve_http
+from duckicelake.commands.http.serving import serve_http
 from duckicelake.commands.logs import configure_logging
 from duckicelake.commands.prepare import prepare_lake
 from duckicelake.commands.signals import stopping_on_signals

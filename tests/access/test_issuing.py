@@ -7,11 +7,10 @@ import pytest
 
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.grants import CHANGE, Rights
+from duckicelake.access.guesses import MOST_FROM_ALL, MOST_FROM_ONE, WITHIN_S, Guesses
 from duckicelake.access.issuing import (
     ACCESS_TOKEN,
-    FAILURES_WITHIN_S,
     LONGEST_SESSION_S,
-    MOST_FAILURES,
     SECRET_REMEMBERED_S,
     TOKEN_EXCHANGE,
     Accounts,
@@ -180,20 +179,45 @@ def test_a_client_that_is_gone_has_no_session() -> None:
 def test_guessing_is_slowed() -> None:
     """After some wrong secrets even the right one has to wait; from elsewhere, and for others, it goes on."""
     accounts = open_accounts()
-    for guess in range(MOST_FAILURES):
+    for guess in range(MOST_FROM_ONE):
         assert refuse(accounts, ask(CREDENTIALS, ("writer", f"guess{guess}"))) == "invalid_client"
     with pytest.raises(OAuthRefusal) as caught:
         accounts.issue(ask(CREDENTIALS, WRITER), NOW + 1)
-    assert caught.value.retry_after_s == FAILURES_WITHIN_S - 1
+    assert caught.value.retry_after_s == WITHIN_S - 1
     assert accounts.issue(ask(CREDENTIALS, ("admin", "a-secret")), NOW + 1)
     assert accounts.issue(ask(CREDENTIALS, WRITER, "10.0.0.2"), NOW + 1)
+
+
+def test_many_addresses_guess_no_faster_for_long() -> None:
+    """An address may be anything behind some proxies: so many wrong secrets of one client a minute, and then it waits everywhere."""
+    accounts = open_accounts()
+    assert accounts.issue(ask(CREDENTIALS, WRITER, "10.0.0.3"), NOW - SECRET_REMEMBERED_S)
+    for guess in range(MOST_FROM_ALL):
+        assert refuse(accounts, ask(CREDENTIALS, ("writer", f"guess{guess}"), f"10.1.0.{guess}")) == "invalid_client"
+    with pytest.raises(OAuthRefusal) as caught:
+        accounts.issue(ask(CREDENTIALS, WRITER, "10.0.0.2"), NOW + 1)
+    assert caught.value.retry_after_s == WITHIN_S - 1
+    assert accounts.issue(ask(CREDENTIALS, ("admin", "a-secret"), "10.1.0.1"), NOW + 1)
+    assert accounts.issue(ask(CREDENTIALS, WRITER, "10.0.0.3"), NOW + 1), "who was right there before is kept out by nobody's guesses"
+    assert accounts.issue(ask(CREDENTIALS, WRITER, "10.0.0.2"), NOW + WITHIN_S)
+
+
+def test_guesses_at_others_make_no_room() -> None:
+    """What was wrong is remembered for its minute, whatever else is tried meanwhile."""
+    guesses = Guesses()
+    for _ in range(MOST_FROM_ONE):
+        guesses.note("10.0.0.1", "writer", NOW)
+    for number in range(20_000):
+        guesses.note("10.0.0.1", f"nobody{number}", NOW)
+    assert guesses.find_wait("10.0.0.1", "writer", NOW) == WITHIN_S
+    assert guesses.find_wait("10.0.0.1", "writer", NOW + WITHIN_S) == 0
 
 
 def test_who_was_proven_lately_is_not_slowed_by_a_guesser() -> None:
     """A secret is remembered, as an HMAC, for five minutes: somebody else's guesses keep nobody out."""
     accounts = open_accounts()
     accounts.issue(ask(CREDENTIALS, WRITER), NOW)
-    for guess in range(MOST_FAILURES + 1):
+    for guess in range(MOST_FROM_ONE + 1):
         refuse(accounts, ask(CREDENTIALS, ("writer", f"guess{guess}")))
     assert accounts.is_quick(ask(CREDENTIALS, WRITER), NOW + SECRET_REMEMBERED_S - 1)
     assert accounts.issue(ask(CREDENTIALS, WRITER), NOW + 1)

@@ -1,16 +1,19 @@
 """Commands as an account: its secret comes from the environment or a file, and is on no screen by accident."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from duckicelake.backends.buckets import ROLE_ARN
 from tests.cli.test_commands import settings_for
+from tests.cli.test_snippets import run_sql
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.support.commands import Done, run
-from tests.support.lakes import FreshLake
+from tests.support.lakes import FreshLake, open_duckdb
 
 SECRET = secret_of("admin")
 
@@ -88,6 +91,39 @@ def test_an_unknown_account_has_its_place_in_the_text(guarded: Guarded, tmp_path
     assert text.count("ID:SECRET") == 3
     assert "CLIENT_ID 'ID', CLIENT_SECRET 'SECRET'" in text
     assert json.loads(call(guarded, tmp_path, "connect", "--format", "json").out)["credential"] is None
+
+
+def test_duckdb_attaches_the_lake_with_what_a_reader_gets(guarded: Guarded, tmp_path: Path) -> None:
+    """No more than it may read, and nothing with the server's own role or keys; its secrets are hidden until they are asked for."""
+    arguments = ("connect", "--client", "ducklake-reader", "--credential-file", write_credential(tmp_path, "reader"))
+    hidden, shown = call(guarded, tmp_path, *arguments), call(guarded, tmp_path, *arguments, "--show-secrets")
+    assert (hidden.status, shown.status) == (0, 0), hidden.err + shown.err
+    conn = open_duckdb()
+    guarded.lake.opened.callback(conn.close)
+    run_sql(conn, shown.out)
+    assert conn.execute("SELECT sum(i) FROM lake.a.t").fetchone() == (45,)
+    with pytest.raises(duckdb.Error):
+        conn.execute("SELECT * FROM lake.b.t")
+    with pytest.raises(duckdb.Error):
+        conn.execute("DELETE FROM lake.a.t")
+    secrets = [next(filter(None, found)) for found in re.findall(r"password=([^\s']+)|SECRET '([^']+)'|SESSION_TOKEN '([^']+)'", shown.out)]
+    assert len(secrets) == 3
+    assert not [secret for secret in secrets if secret in hidden.out]
+    assert guarded.lake.store.access_key_id not in shown.out
+
+
+def test_who_reads_nothing_is_told_why_there_is_nothing_to_attach(guarded: Guarded, tmp_path: Path) -> None:
+    """By the server's own words, or by what is missing; no secret is shown."""
+    blind = write_credential(tmp_path, "blind")
+    for arguments, word in (
+        (("--credential-file", blind), "no right to read anything"),
+        ((), "DUCKICELAKE_CREDENTIAL"),
+    ):
+        done = call(guarded, tmp_path, "connect", "--client", "ducklake-reader", *arguments)
+        assert (done.status, word in done.err) == (1, True), done.err
+    (tmp_path / "me").write_text("reader:hunter2")
+    done = call(guarded, tmp_path, "connect", "--client", "ducklake-reader", "--credential-file", str(tmp_path / "me"))
+    assert (done.status, "hunter2" in done.out + done.err) == (1, False)
 
 
 @pytest.mark.long

@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-from duckicelake.commands.http import COLLECT_AFTER
+from duckicelake.commands.http.serving import COLLECT_AFTER
 from tests.support.shared_stack import ROOT
 
 PROGRAM = """
 import gc
-from duckicelake.commands.http import calm_collector
+from duckicelake.commands.http.serving import calm_collector
 calm_collector()
 print(*gc.get_threshold(), gc.get_freeze_count() > 10_000)
 """

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from duckicelake.app import build_app
+from duckicelake.commands.http.connections import Connection
 from duckicelake.config import Settings
 from tests.support.lakes import FreshLake
 
@@ -105,7 +106,7 @@ def serve(settings: Settings) -> AbstractContextManager[Server]:
 @contextmanager
 def serve_app(app: ASGIApp) -> Generator[Server]:
     """An application, served by the real uvicorn until the end of the block."""
-    running = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False))
+    running = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False, http=Connection, ws="none"))
     thread = Thread(target=running.run, name="server")
     thread.start()
     try:

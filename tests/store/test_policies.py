@@ -5,7 +5,7 @@ import json
 import pytest
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.keys.policy import LONGEST_POLICY, KeyScope, format_policy, is_on_s3
+from duckicelake.store.keys.policy import LONGEST_POLICY, KeyScope, find_partition, format_policy, is_on_s3, split_reads
 
 T1 = "s3://lake/data/main/t1/"
 LOCATION = "s3://lake/iceberg/main/t1-0190/"
@@ -62,6 +62,28 @@ def test_what_does_not_fit_is_refused() -> None:
         else:
             with pytest.raises(Unsupported, match="too many places"):
                 format_policy(scope)
+
+
+@pytest.mark.parametrize(
+    ("role_arn", "partition"),
+    [
+        ("arn:aws:iam::123456789012:role/lake", "aws"),
+        ("arn:aws-cn:iam::123456789012:role/lake", "aws-cn"),
+        ("arn:aws-us-gov:iam::123456789012:role/a/lake", "aws-us-gov"),
+        ("arn:minio:iam:::role/lake", "aws"),
+        ("arn:xxx:xxx:xxx:xxxx", "aws"),
+        ("arn:aws*:iam::1:role/lake", "aws"),
+        ("lake", "aws"),
+    ],
+)
+def test_resources_are_named_as_the_role_is(role_arn: str, partition: str) -> None:
+    """In each partition of AWS by its own name, in every statement; other stores know one name alone."""
+    found = find_partition(role_arn)
+    assert found == partition
+    policies = [format_policy(KeyScope((T1,), ("s3://other/f",), (LOCATION,)), found), *(each for each, _ in split_reads([T1], found))]
+    told = [resource for policy in policies for each in json.loads(policy)["Statement"] for resource in each["Resource"]]
+    assert len(told) == 5
+    assert {resource.partition(":s3:::")[0] for resource in told} == {f"arn:{partition}"}
 
 
 def test_local_folders_have_no_keys() -> None:

@@ -195,7 +195,7 @@ class Closed:
 
 
 def _cut(vendor: Vendor, uris: Sequence[str], now_s: float) -> list[ScopedKeys]:
-    policies = split_reads(uris)
+    policies = split_reads(uris, vendor.partition)
     if len(policies) > MOST_KEYS:
         raise _too_many()
     return [ScopedKeys(vendor.get_keys(policy, now_s), opened) for policy, opened in policies]

@@ -70,7 +70,7 @@ def _narrow(scope: KeyScope, wanted: Wanted) -> KeyScope:
 
 
 def _cut(vendor: Vendor, narrow: KeyScope, whole: KeyScope, wanted: Wanted, now_s: float) -> VendedKeys:
-    keys = vendor.get_keys(format_policy(narrow), now_s)
+    keys = vendor.get_keys(format_policy(narrow, vendor.partition), now_s)
     folders = [*whole.folders, *(uri.rpartition("/")[0] + "/" for uri in whole.files)]
     return VendedKeys(_format_config(vendor, keys, wanted), tuple(dict.fromkeys(folders)), keys.fresh_until_s)
 

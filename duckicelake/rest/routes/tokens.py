@@ -6,16 +6,17 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
 from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
 from duckicelake.access.issuing import ACCESS_TOKEN, NO_POLICIES, Accounts, Issued, OAuthRefusal, Policies, TokenRequest
 from duckicelake.catalog.record.trail import DENIED, UNPROVEN, AuditLine
 from duckicelake.errors import NotServed, ServiceUnavailable
+from duckicelake.rest.auth.proving import Proving
 from duckicelake.rest.auth.record import find_asker, note_denial
 from duckicelake.rest.auth.rules import find_policies
 from duckicelake.rest.bodies import JsonWebKeys, OAuthError, OAuthToken
@@ -52,6 +53,7 @@ class TokenRoutes:
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._proving = Proving()
 
     def operations(self) -> dict[str, Served]:
         """Return what this module serves."""
@@ -74,8 +76,8 @@ class TokenRoutes:
             asked = await read_request(request)
             now_s = time.time()
             policies = await self._find_policies(accounts, asked)
-            quick = accounts.is_quick(asked, now_s, policies)
-            issued = accounts.issue(asked, now_s, policies) if quick else await run_in_threadpool(accounts.issue, asked, now_s, policies)
+            issue = partial(accounts.issue, asked, now_s, policies)
+            issued = issue() if accounts.is_quick(asked, now_s, policies) else await self._proving.run(asked.peer, issue)
         except OAuthRefusal as refusal:
             self._note(request.scope, refusal)
             return build_refusal(refusal)

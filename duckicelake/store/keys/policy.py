@@ -14,6 +14,8 @@ from duckicelake.errors import Unsupported
 from duckicelake.store.place import parse_uri
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_.=@:+/-]+")
+ROLE_OF_AWS = re.compile(r"arn:(aws[a-z-]*):iam:")
+PLAIN_PARTITION = "aws"
 LONGEST_POLICY = 2048
 """Characters that STS takes, AWS's and SeaweedFS's."""
 
@@ -36,7 +38,13 @@ def is_on_s3(scope: KeyScope) -> bool:
     return all(parse_uri(uri).bucket for uri in (*scope.folders, *scope.files, *scope.writable))
 
 
-def split_reads(uris: Iterable[str]) -> list[tuple[str, list[str]]]:
+def find_partition(role_arn: str) -> str:
+    """Return the partition of AWS that a role is of, as policies name resources in it. Other stores know the plain one alone."""
+    found = ROLE_OF_AWS.match(role_arn)
+    return found[1] if found else PLAIN_PARTITION
+
+
+def split_reads(uris: Iterable[str], partition: str = PLAIN_PARTITION) -> list[tuple[str, list[str]]]:
     """Return as few policies as it takes to GET what lies in folders (URIs that end with `/`) and single objects, each with those it has.
 
     Raises: Unsupported: a name has no safe spelling
@@ -44,15 +52,15 @@ def split_reads(uris: Iterable[str]) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     policy, chunk = "", list[str]()
     for uri in uris:
-        wider = _format([_allow(READ, [_resource(each) for each in (*chunk, uri)])])
+        wider = _format([_allow(READ, [_resource(each) for each in (*chunk, uri)], partition)])
         if chunk and len(wider) > LONGEST_POLICY:
             found.append((policy, chunk))
-            chunk, wider = [], _format([_allow(READ, [_resource(uri)])])
+            chunk, wider = [], _format([_allow(READ, [_resource(uri)], partition)])
         policy, chunk = wider, [*chunk, uri]
     return [*found, (policy, chunk)] if chunk else found
 
 
-def format_policy(scope: KeyScope) -> str:
+def format_policy(scope: KeyScope, partition: str = PLAIN_PARTITION) -> str:
     """Return the session policy of a scope, always the same text for the same one.
 
     Raises: Unsupported: a name in it has no safe spelling, or there is more than a policy holds
@@ -60,10 +68,10 @@ def format_policy(scope: KeyScope) -> str:
     statements: list[dict[str, Any]] = []
     readable = [*(_name(folder) + "/*" for folder in scope.folders), *(_name(uri) for uri in scope.files)]
     if readable:
-        statements.append(_allow(READ, readable))
-    statements += [_allow_list(bucket, keys) for bucket, keys in _group(scope.folders)]
+        statements.append(_allow(READ, readable, partition))
+    statements += [_allow_list(bucket, keys, partition) for bucket, keys in _group(scope.folders)]
     if scope.writable:
-        statements.append(_allow(WRITE, [_name(folder) + "/*" for folder in scope.writable]))
+        statements.append(_allow(WRITE, [_name(folder) + "/*" for folder in scope.writable], partition))
     policy = _format(statements)
     if len(policy) > LONGEST_POLICY:
         raise Unsupported(
@@ -81,13 +89,13 @@ def _resource(uri: str) -> str:
     return _name(uri) + "/*" * uri.endswith("/")
 
 
-def _allow(actions: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:
-    return {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{resource}" for resource in resources]}
+def _allow(actions: Sequence[str], resources: Sequence[str], partition: str) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:{partition}:s3:::{resource}" for resource in resources]}
 
 
-def _allow_list(bucket: str, keys: Sequence[str]) -> dict[str, Any]:
+def _allow_list(bucket: str, keys: Sequence[str], partition: str) -> dict[str, Any]:
     prefixes = [spelled for key in keys for spelled in (f"{key}/", f"{key}/*")]
-    return _allow(LIST, [bucket]) | {"Condition": {"StringLike": {"s3:prefix": prefixes}}}
+    return _allow(LIST, [bucket], partition) | {"Condition": {"StringLike": {"s3:prefix": prefixes}}}
 
 
 def _group(folders: Iterable[str]) -> list[tuple[str, list[str]]]:

@@ -11,6 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from duckicelake.errors import ServiceUnavailable
+from duckicelake.store.keys.policy import find_partition
 from duckicelake.store.s3 import StoreSettings
 
 SESSION_NAME = "duckicelake"
@@ -43,6 +44,7 @@ class Vendor:
 
     def __init__(self, store: StoreSettings, sts: StsSettings) -> None:
         self.store = store
+        self.partition = find_partition(sts.role_arn)
         self._sts = sts
         self._endpoint = sts.endpoint or store.endpoint
         self._kept: OrderedDict[str, SessionKeys] = OrderedDict()

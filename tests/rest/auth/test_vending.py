@@ -12,7 +12,7 @@ from tests.rest.auth.test_permissions import TABLE
 from tests.rest.auth.vended import DELEGATION, is_refused, load_with_keys, open_root, open_vended, split
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.shared_stack import SharedStack
-from tests.support.sts import assume_until, run_sts
+from tests.support.sts import Asked, Given, assume_until, run_sts
 from tests.support.waiting import wait_for
 
 PATH = "namespaces/a/tables/t"
@@ -184,6 +184,22 @@ def test_without_a_token_service_loads_without_keys_go_on(lake: FreshLake) -> No
         assert guarded.get("reader", f"{PATH}/credentials").status == 503
         assert "storage-credentials" not in make(guarded, "writer", name="kept")
         assert guarded.get("writer", "namespaces/a/tables/kept").status == 200
+
+
+def test_policies_name_the_partition_of_the_role(lake: FreshLake) -> None:
+    """In China as AWS names it there, for loads and for DuckDB users; the token service gets nothing else."""
+    asked: list[str] = []
+
+    def give(told: Asked) -> Given:
+        asked.append(told["Policy"])
+        return "ASIAEXAMPLE", "its-secret", "its-token", "2999-01-01T00:00:00Z"
+
+    with run_sts(give) as sts, guard(lake, sts_role_arn="arn:aws-cn:iam::123456789012:role/lake", sts_endpoint=sts) as guarded:
+        assert guarded.get("reader", PATH, X_Iceberg_Access_Delegation="vended-credentials").status == 200
+        assert guarded.get("reader", "ducklake-credentials").status == 200
+    assert len(asked) == 2
+    for policy in asked:
+        assert policy.count("arn:aws-cn:s3:::lake") == policy.count("arn:") > 0
 
 
 def test_keys_end(stack: SharedStack, lake: FreshLake) -> None:

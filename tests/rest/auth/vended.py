@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
@@ -14,7 +16,7 @@ DELEGATION = {"X-Iceberg-Access-Delegation": "vended-credentials"}
 REFUSED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId"})
 
 
-def open_s3(endpoint: str, keys: tuple[str, str, str | None]) -> Any:
+def open_s3(endpoint: str, keys: tuple[str, str, str | None], signature: str = "s3v4") -> Any:
     """An S3 client of these keys."""
     return boto3.client(
         "s3",
@@ -23,7 +25,7 @@ def open_s3(endpoint: str, keys: tuple[str, str, str | None]) -> Any:
         aws_access_key_id=keys[0],
         aws_secret_access_key=keys[1],
         aws_session_token=keys[2],
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+        config=Config(signature_version=signature, s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
     )
 
 
@@ -73,3 +75,28 @@ def is_refused(call: Any, **arguments: Any) -> bool:
     except ClientError as error:
         return error.response["Error"]["Code"] in REFUSED
     return False
+
+
+def resign(s3: Any, signature: str) -> Any:
+    """A client with the same keys that signs otherwise."""
+    keys = s3._request_signer._credentials
+    return open_s3(s3.meta.endpoint_url, (keys.access_key, keys.secret_key, keys.token), signature)
+
+
+def send(url: str, method: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+    """Send a request as it is; returns status and body."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.netloc, timeout=30)
+    try:
+        connection.request(method, f"{parts.path}{'?' * bool(parts.query)}{parts.query}", body, dict(headers or {}))
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def post_form(url: str, fields: Mapping[str, str]) -> tuple[int, bytes]:
+    """Send a form with a file, as browsers do."""
+    lines = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{told}\r\n' for name, told in fields.items()]
+    lines.append('--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nsent by a form\r\n--x--\r\n')
+    return send(url, "POST", "".join(lines).encode(), {"Content-Type": "multipart/form-data; boundary=x"})

@@ -59,7 +59,7 @@ def cut_sessions(vendor: Vendor, field: Field) -> Sessions:
     """
     folders, now_s = (field.uri(f"{TABLE}/"), field.uri(f"{DATA}/")), time.time()
     scopes = (KeyScope(folders), KeyScope(folders, (), folders[:1]), KeyScope((), (field.uri(f"{TABLE}/{OWN}"),)))
-    return Sessions(*(vendor.get_keys(format_policy(scope), now_s) for scope in scopes))
+    return Sessions(*(vendor.get_keys(format_policy(scope, vendor.partition), now_s) for scope in scopes))
 
 
 def prove(store: StoreSettings, lifetime_s: int, field: Field, sessions: Sessions) -> Iterator[Outcome]:

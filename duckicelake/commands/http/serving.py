@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from duckicelake.app import build_app
+from duckicelake.commands.http.connections import Connection, end_stalled
 from duckicelake.commands.logs import configure_logging
 from duckicelake.config import Settings
 
@@ -54,7 +55,8 @@ def serve_http(settings: Settings, announce: Callable[[], None]) -> None:
         port=settings.port,
         workers=settings.workers,
         loop="uvloop",
-        http="httptools",
+        http=Connection,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -62,6 +64,7 @@ def serve_http(settings: Settings, announce: Callable[[], None]) -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
     listening = config.bind_socket()
+    end_stalled(listening)
     host, port = listening.getsockname()[:2]
     url_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     threading.Thread(target=_announce_when_alive, args=(url_host, port, announce), daemon=True).start()
