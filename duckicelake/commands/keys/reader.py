@@ -59,6 +59,11 @@ def _read_refusal(error: HTTPError) -> str:
     try:
         told = json.loads(error.read())
     except ValueError:
-        return f"status {error.code}"
-    refused = told.get("error")
-    return str(refused["message"] if isinstance(refused, dict) else told.get("error_description", error.code))
+        told = None
+    match told:
+        case {"error": {"message": str(message)}}:
+            return message
+        case {"error_description": str(description)}:
+            return description
+        case _:
+            return f"status {error.code}"
