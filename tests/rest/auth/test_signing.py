@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.rest.auth.escapes.signed import REFUSED, SigningClient, sign_as, to_path
+from tests.rest.auth.escapes.test_escapes import BUCKET, PLACES, list_keys, put
 from tests.rest.auth.principals import Guarded, guard
-from tests.rest.auth.signed import REFUSED, SigningClient, sign_as, to_path
-from tests.rest.auth.test_escapes import BUCKET, PLACES, list_keys, put
 from tests.rest.auth.test_permissions import TABLE as NEW_TABLE
 from tests.rest.auth.vended import open_root, split
 from tests.support.lakes import FreshLake, make_lake

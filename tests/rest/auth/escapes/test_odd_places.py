@@ -10,9 +10,9 @@ import pytest
 
 from duckicelake.access.grants import format_name
 from duckicelake.backends.buckets import ROLE_ARN
+from tests.rest.auth.escapes.signed import sign_as, to_path
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
-from tests.rest.auth.signed import sign_as, to_path
 from tests.rest.auth.vended import DELEGATION, is_refused, open_root, open_vended, split
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
