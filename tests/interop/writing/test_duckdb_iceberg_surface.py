@@ -53,7 +53,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("format_version", [2, 3])
+@pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_every_statement_on_rows_and_columns(pair: Pair, format_version: int) -> None:
     """Rows of every type come, change and go, columns and partitions change: DuckDB agrees after each, and goes on."""
     pair.ice.execute(f"CREATE TABLE ice.ns.t ({TYPES}) WITH ('format-version' = {format_version})")

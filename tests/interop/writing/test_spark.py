@@ -40,7 +40,7 @@ def run(served: Served, spark: Spark) -> Run:
     [
         pytest.param(2, f", {MERGE_ON_READ}", id="position deletes"),
         pytest.param(3, f", {MERGE_ON_READ}", id="deletion vectors"),
-        pytest.param(3, "", id="copy-on-write"),
+        pytest.param(3, "", id="copy-on-write", marks=pytest.mark.long),
     ],
 )
 def test_rows_are_written(run: Run, format_version: int, mode: str) -> None:

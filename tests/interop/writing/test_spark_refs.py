@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 Ids = list[int]
 
 
-@pytest.mark.parametrize("format_version", [2, 3])
+@pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_refs_from_first_to_last(served: Served, spark: Spark, format_version: int) -> None:
     """Tag, branch, write to it, fast-forward; stage, pick, publish; roll back; expire: rows are as expected on both sides."""
     story = Story(served, spark)

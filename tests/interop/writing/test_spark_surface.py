@@ -1,17 +1,27 @@
 """What else Spark does over REST: procedures, streams, changelogs, statistics; plain DuckDB goes on with each table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from duckdb import DuckDBPyConnection
 
+from tests.rest.serving import make_settings, serve
 from tests.support.going_on import check_going_on
+from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 from tests.support.spark import Spark, SparkRefused
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture
+def served(lake: FreshLake) -> Iterator[Served]:
+    """A server that does not look after its objects: what Spark's expiry removes would be missed sooner or later (MISSING.md)."""
+    with serve(make_settings(lake, object_check_s=0)) as server:
+        yield Served(lake, server)
+
 
 MERGE_ON_READ = "'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read', 'write.merge.mode' = 'merge-on-read'"
 OWN = "summary['ducklake.alias-of'] IS NULL"
