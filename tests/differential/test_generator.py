@@ -146,6 +146,7 @@ def test_histories_leave_out_no_more_than_breaks_duckdb(
     assert breaks_duckdb([Step(tuple(earlier))], before, operation) is breaks
 
 
+@pytest.mark.long
 def test_histories_reach_every_operation() -> None:
     """Nothing is left out by its weights, nor by PyIceberg. What hypothesis draws depends on what else is imported: it may try again."""
     wanted: Kinds = set()
