@@ -39,7 +39,7 @@ def connect_duckdb(
     """Return an in-memory DuckDB with the extensions of their wheels loaded; it downloads nothing.
 
     extension_folder: where the session's user may install others
-    checks_signatures: DuckDB hashes what it loads, half a CPU second for the usual ones; a caller that trusts the wheels may pass
+    checks_signatures: DuckDB hashes what it loads (over half a CPU second for the usual three); who trusts the wheels may go without
 
     Raises: BackendError: an extension is missing or of another release
     """
@@ -60,7 +60,7 @@ def connect_duckdb(
 
 
 def _find_extension(name: str) -> Path:
-    """Return where a wheel has its extension. DuckDB loads it from there: copies would be hashed twice more."""
+    """Return where a wheel has its extension. DuckDB loads it from there: a copy would be hashed and written first."""
     return Path(str(files(f"duckdb_extension_{name}")), "extensions", f"v{duckdb.__version__}", f"{name}.duckdb_extension")
 
 
