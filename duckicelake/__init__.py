@@ -3,6 +3,7 @@
 The rooms, in reading order; a request walks through them once, from the door and back to it:
 
 errors      what can go wrong, in Iceberg's words
+values      frozen values, changed the cheap way
 iceberg     the format: JSON and bytes, no IO
 lake        the state: DuckLake's tables and our notes in Postgres
 translate   the bridge, pure: rows become snapshots, manifests and metadata

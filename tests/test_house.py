@@ -16,7 +16,7 @@ EVERYTHING = sorted(path for folder in ("duckicelake", "tests", "demo", "bench")
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_FILES = 400, 50, 5, 14
 
-EVERYWHERE = {"errors"}
+EVERYWHERE = {"errors", "values"}
 PURE_ROWS = {
     "lake.rows",
     "lake.refs.rows",
@@ -29,6 +29,7 @@ PURE_ROWS = {
 
 WALLS: dict[str, set[str]] = {
     "errors": set(),
+    "values": set(),
     "config": EVERYWHERE,
     "iceberg": EVERYWHERE,
     "lake": EVERYWHERE,
@@ -50,6 +51,7 @@ WALLS: dict[str, set[str]] = {
 
 LIBRARIES: dict[str, set[str]] = {
     "errors": set(),
+    "values": set(),
     "config": {"pydantic", "pydantic_settings"},
     "iceberg": {"pydantic", "pyroaring", "numpy", "pyarrow"},
     "lake": {"psycopg", "psycopg_pool"},

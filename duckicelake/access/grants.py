@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Flag
+from string import ascii_lowercase, ascii_uppercase
 from urllib.parse import quote, unquote
 
 from duckicelake.errors import CatalogError
@@ -39,6 +40,7 @@ WORDS = {
 GRANT = re.compile(r"ns:(?P<name>[!-9;-~]+):(?P<word>r|w|rw|\*)")
 BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 WHOLE = "*"
+FOLDED = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 class BadGrant(CatalogError):
@@ -69,7 +71,7 @@ class Grants:
         found = Rights.NONE
         for grant in self.each:
             if grant.reaches(folded):
-                found |= grant.rights
+                found = grant.rights if found is Rights.NONE else found | grant.rights
         return found
 
     def shows(self, levels: Levels) -> bool:
@@ -132,12 +134,16 @@ def _format_grant(grant: Grant) -> str:
 
 def format_name(levels: Levels) -> str:
     """Return a name of several levels as grants write it: no two have the same text."""
-    return ".".join(quote(level, safe="", errors="surrogatepass").replace(".", "%2E").replace("*", "%2A") for level in levels)
+    return ".".join([level if level.isascii() and level.isidentifier() else _escape(level) for level in levels])
+
+
+def _escape(level: str) -> str:
+    return quote(level, safe="", errors="surrogatepass").replace(".", "%2E").replace("*", "%2A")
 
 
 def fold_levels(levels: Levels) -> Levels:
     """Return a namespace in the one spelling that rights are compared by: DuckDB folds ASCII letters only."""
-    return tuple("".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in level) for level in levels)
+    return tuple(level.translate(FOLDED) for level in levels)
 
 
 def format_object(levels: Levels) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import psycopg
 
@@ -28,6 +28,7 @@ from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.shape.name_mapping import NameMapping, to_name_mapping
 from duckicelake.translate.shape.told_specs import with_told_specs
 from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
+from duckicelake.values import replace
 
 EVERYTHING = Since()
 NOTHING_HIDDEN = (b"", b"", b"")

@@ -1,7 +1,7 @@
 """Manifests and manifest lists as objects: plans become bytes, bytes become names."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from duckicelake.catalog.data_files import DataFiles
@@ -34,6 +34,7 @@ from duckicelake.translate.schemas import V3
 from duckicelake.translate.shape.told_snapshots import to_alias, with_told_summary
 from duckicelake.translate.summaries import Tally, Totals, summarise
 from duckicelake.translate.visibility import FileKey, Visibility
+from duckicelake.values import replace
 
 Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes]]
 """A header, and what encodes the manifests that have it."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 import psycopg
@@ -30,6 +30,7 @@ from duckicelake.translate.shape.told_snapshots import with_aliases
 from duckicelake.translate.shape.told_specs import without_unused
 from duckicelake.translate.shape.told_statistics import with_statistics
 from duckicelake.translate.to_iceberg import Shape, to_metadata, with_version
+from duckicelake.values import replace
 
 HINT_TRIES = 5
 

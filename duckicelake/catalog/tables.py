@@ -1,6 +1,6 @@
 """Tables: list, exists, load."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from duckicelake.lake.read import Seen, find_table, is_touched, read_seen, read_
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
 from duckicelake.translate.to_iceberg import only_refs
+from duckicelake.values import replace
 
 LOAD_TRIES = 5
 

@@ -63,7 +63,9 @@ class Memories:
     def of(self, table_id: int) -> TableMemory:
         """Return the memory of a table, empty at first; the table used longest ago is forgotten."""
         with self._lock:
-            memory = self._by_table.setdefault(table_id, TableMemory())
+            memory = self._by_table.get(table_id)
+            if memory is None:
+                memory = self._by_table[table_id] = TableMemory()
             self._by_table.move_to_end(table_id)
             self._forget_oldest()
             return memory

@@ -1,7 +1,7 @@
 """Manifest lists: the Avro files that list a snapshot's manifests, and what a list says about each."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from duckicelake.errors import BadRequest
@@ -12,6 +12,7 @@ from duckicelake.iceberg.encoding.manifest_schema import manifest_list_schema
 from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, AnyEntry, DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.partition import PartitionSpec, partition_types
 from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.values import replace
 
 UNKNOWN_COUNT = -1
 MEMO_MAX = 4096

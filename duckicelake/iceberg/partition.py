@@ -1,13 +1,14 @@
 """Partition specs: which transforms of which columns split a table's files."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_int, get_list, get_text, list_ints, refuse
 from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.iceberg.transforms import parse_transform, result_type
 from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.values import replace
 
 FIRST_FIELD_ID = 1000
 UNASSIGNED = -1

@@ -1,7 +1,7 @@
 """Schemas: the columns of a table under one id."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from duckicelake.errors import BadRequest
@@ -19,6 +19,7 @@ from duckicelake.iceberg.types import (
     parse_fields,
     walk_fields,
 )
+from duckicelake.values import replace
 
 NEWER_TYPES = {"unknown": 3, "variant": 3, "timestamp_ns": 3, "timestamptz_ns": 3, "geometry": 3, "geography": 3}
 

@@ -1,7 +1,7 @@
 """Numbers once given out: metadata versions and their log, schema and spec ids, locations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import psycopg
 
@@ -9,6 +9,7 @@ from duckicelake.errors import LakeMoved
 from duckicelake.lake.read import Together, fetch_rows, fetch_together
 from duckicelake.lake.refs.read import REF_QUERIES, to_ref_notes
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, ShapeNote, TableNote, TableNotes
+from duckicelake.values import replace
 
 METADATA_LOG_MAX = 100
 """Iceberg's default of `write.metadata.previous-versions-max`."""

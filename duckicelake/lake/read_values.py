@@ -1,10 +1,9 @@
 """What DuckLake's statistics tell about values that not every reader shows rightly."""
 
-from dataclasses import replace
-
 import psycopg
 
 from duckicelake.lake.rows import RepeatedFileRow, TableState
+from duckicelake.values import replace
 
 SELECT_TOO_LARGE = """
 SELECT DISTINCT c.column_id

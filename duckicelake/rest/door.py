@@ -1,6 +1,6 @@
 """What every route needs: the lakes that are open, the answers that are ready, and the counters."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from duckicelake.access.issuing import Accounts
@@ -16,6 +16,7 @@ from duckicelake.rest.auth.oidc.issuers import Issuers
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.params import decode_segment
+from duckicelake.values import replace
 
 
 class Watching(Protocol):

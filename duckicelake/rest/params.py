@@ -28,6 +28,8 @@ def decode_segment(segment: str, what: str) -> str:
 
     Raises: BadRequest: broken escapes, or bytes that are not UTF-8
     """
+    if segment.isascii() and "%" not in segment and "+" not in segment:
+        return segment
     if BROKEN_ESCAPE.search(segment):
         raise BadRequest(f"The {what} in the path has a broken percent escape.")
     try:

@@ -18,6 +18,8 @@ from duckicelake.rest.auth.record import find_asker
 from duckicelake.rest.page.shapes import Shape
 from duckicelake.rest.params import check_name
 
+KEY_HEADER = b"idempotency-key"
+
 
 async def read_body(request: Request) -> bytes:
     """Return the request's body; the threads that answer requests decode it."""

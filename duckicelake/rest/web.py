@@ -14,6 +14,7 @@ from duckicelake.rest.auth.ready import find_allowed_key
 from duckicelake.rest.auth.record import note_error
 from duckicelake.rest.door import Door
 from duckicelake.rest.errors import build_error_handlers
+from duckicelake.rest.layers.commits import CommitLane
 from duckicelake.rest.layers.front import Front
 from duckicelake.rest.layers.hot import HotLane
 from duckicelake.rest.layers.limit import BodyLimit
@@ -31,7 +32,7 @@ def build_web(door: Door, lifespan: Lifespan) -> ASGIApp:
     """Return the layers a request passes, outermost first."""
     routes = build_routes(door, lifespan)
     door.metrics.add_state(lambda: read_state(door))
-    inner = BodyLimit(RawPaths(routes), door.body_timeout_s)
+    inner = BodyLimit(RawPaths(CommitLane(routes, routes, door)), door.body_timeout_s)
     if door.accounts is None:
         return Front(HotLane(inner, door), door.metrics)
     return Front(Guard(HotLane(inner, door, find_allowed_key), door.accounts, door), door.metrics)

@@ -1,10 +1,11 @@
 """Snapshot summaries: the operation, what changed, and the totals after it, as strings like every Iceberg writer's."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from duckicelake.iceberg.manifest import AnyFile
 from duckicelake.translate.history import Step
 from duckicelake.translate.manifests import ADDED, DELETED
+from duckicelake.values import replace
 
 SNAPSHOT_ID_PROPERTY = "ducklake.snapshot-id"
 

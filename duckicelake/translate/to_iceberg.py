@@ -1,7 +1,7 @@
 """A table's state as Iceberg table metadata."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from duckicelake.iceberg.metadata import TableMetadata
@@ -17,6 +17,7 @@ from duckicelake.translate.shape.sort_orders import SortOrders
 from duckicelake.translate.shape.told_refs import to_line
 from duckicelake.translate.shape.told_specs import parse_any
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
+from duckicelake.values import replace
 
 FIRST_PARTITION_FIELD_ID = 1000
 VECTORIZED = "read.parquet.vectorization.enabled"

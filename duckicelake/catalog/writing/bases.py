@@ -1,7 +1,7 @@
 """What a commit starts from: a table as it was published, and the client's manifests, all read before the lock."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import psycopg
@@ -37,6 +37,7 @@ from duckicelake.translate.to_ducklake.commits import (
     map_requirements,
     takes_main_away,
 )
+from duckicelake.values import replace
 
 NO_GROUNDS = Grounds()
 

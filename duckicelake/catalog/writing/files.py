@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from duckicelake.catalog.writing.bases import Base
 from duckicelake.catalog.writing.ids import Ids
@@ -30,6 +30,7 @@ from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
 from duckicelake.translate.to_ducklake.tables import TableStep
+from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Requests with a key: done once, however often they are sent; each copy is answered alike."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from duckicelake.errors import (
 from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.connect import RequestKey, reading, writing
 from duckicelake.lake.writing.idempotency import Outcome, Repeated, find_outcome, note_refusal
+from duckicelake.values import replace
 
 Answer = TypeVar("Answer")
 Repeat = Callable[[Warehouse, UUID | None], Answer]

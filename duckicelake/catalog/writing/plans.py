@@ -1,7 +1,7 @@
 """A request in rows, made under the lock: requirements, updates, files, and the notes that remember them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from duckicelake.catalog.writing.bases import Ask, Base, list_ours, require
@@ -37,6 +37,7 @@ from duckicelake.translate.to_ducklake.commits import (
 )
 from duckicelake.translate.to_ducklake.refs import change_refs, keep_main
 from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
+from duckicelake.values import replace
 
 FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
 

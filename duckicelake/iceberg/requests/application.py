@@ -6,7 +6,6 @@ was written with cannot be removed; last-sequence-number never goes down.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -49,6 +48,7 @@ from duckicelake.iceberg.requests.updates import (
     UpgradeFormatVersion,
 )
 from duckicelake.iceberg.sorting import UNSORTED
+from duckicelake.values import replace
 
 
 def apply_updates(base: TableMetadata | None, updates: Sequence[TableUpdate], now_ms: int) -> TableMetadata:

@@ -1,11 +1,12 @@
 """A table's metadata while the updates of one request are applied to it, and what must be remembered between them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.updates import LAST_ADDED
+from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)

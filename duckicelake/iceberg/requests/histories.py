@@ -1,7 +1,6 @@
 """How updates change a table's snapshots, refs and statistics. Each function gives the next draft."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.encoding.json_reader import LONG_MAX
@@ -18,6 +17,7 @@ from duckicelake.iceberg.requests.updates import (
     SetStatistics,
 )
 from duckicelake.iceberg.snapshots import MAIN, Snapshot
+from duckicelake.values import replace
 
 OPERATIONS = ("append", "replace", "overwrite", "delete")
 

@@ -26,10 +26,8 @@ SELECT pid, virtualtransaction, bool_or(mode = 'RowExclusiveLock' AND NOT grante
  GROUP BY pid, virtualtransaction
 """
 
-OTHERS = "".join(
-    ("(SELECT coalesce(json_agg(json_build_array(o.pid, o.virtualtransaction, o.is_waiting)), '[]') FROM (", SELECT_OTHERS, ") o)")
-)
-"""The same as one value of another statement."""
+OTHERS = "".join(("(SELECT json_agg(json_build_array(o.pid, o.virtualtransaction, o.is_waiting)) FROM (", SELECT_OTHERS, ") o)"))
+"""The same as one value of another statement, NULL when there is nobody."""
 
 
 @dataclass(slots=True)
@@ -48,8 +46,10 @@ class Others:
         """Return the transactions that wait for the lake's lock, or are of sessions that have waited in vain."""
         return self.take_note(conn.execute(SELECT_OTHERS, {"known": self.list_known()}).fetchall())
 
-    def take_note(self, rows: Sequence[tuple[int, str, bool]]) -> set[str]:
-        """Remember those who wait, as `SELECT_OTHERS` finds them, and return all transactions that it found."""
+    def take_note(self, rows: Sequence[tuple[int, str, bool]] | None) -> set[str]:
+        """Remember those who wait, as `SELECT_OTHERS` finds them (None: nobody), and return all transactions that it found."""
+        if not rows:
+            return set()
         now = time.monotonic()
         with self._lock:
             self._seen |= {pid: now for pid, _, is_waiting in rows if is_waiting}
@@ -64,6 +64,8 @@ class Others:
 
     def list_known(self) -> list[int]:
         """Return the sessions seen of late."""
+        if not self._seen:
+            return []
         oldest = time.monotonic() - REMEMBERED_S
         with self._lock:
             self._seen = {pid: at for pid, at in self._seen.items() if at > oldest}

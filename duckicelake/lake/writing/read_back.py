@@ -5,7 +5,7 @@ whole table would return.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
@@ -52,6 +52,7 @@ from duckicelake.lake.writing.rows import (
     NewTag,
 )
 from duckicelake.lake.writing.transaction import Commit
+from duckicelake.values import replace
 
 PLAIN_ROWS = frozenset({NewTag, EndedTag, NewDataFile, NewColumnStats, AddedRows, ForgottenBounds, NewSnapshotNote, NewFileNote})
 """Rows that change nothing of a table but its properties, its newest files, and what was said of them."""

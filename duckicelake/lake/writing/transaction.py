@@ -39,7 +39,7 @@ SELECT h.snapshot_id, h.schema_version, h.next_catalog_id, h.next_file_id,
        -- no time when the lake's own are none that a calendar has
        (SELECT t.next FROM greatest(clock_timestamp(), h.snapshot_time + interval '1 microsecond') AS t(next)
          WHERE t.next BETWEEN '1970-01-01Z' AND '9999-01-01Z') AS next_time,
-       (SELECT coalesce(json_agg(ARRAY[k.client_snapshot_id, k.lake_snapshot_id]), '[]') FROM (""",
+       (SELECT json_agg(ARRAY[k.client_snapshot_id, k.lake_snapshot_id]) FROM (""",
         SELECT_KNOWN_SNAPSHOTS,
         """) k) AS known,
        """,
@@ -151,7 +151,7 @@ def _open(conn: psycopg.Connection, lake: Lake, watched: Watched | None) -> Comm
     row = conn.execute(SELECT_OPENING, known).fetchone()
     assert row is not None
     *head, change_id, next_time, ids, waiting, is_touched = row
-    opening = Opening(change_id, next_time, dict(ids), bool(is_touched), bool(others.take_note(waiting)))
+    opening = Opening(change_id, next_time, dict(ids or ()), bool(is_touched), bool(others.take_note(waiting)))
     return Commit(conn, LakeHead(*head), others, opening, lake.asker, request=lake.request)
 
 

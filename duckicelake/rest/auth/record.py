@@ -15,12 +15,16 @@ from duckicelake.rest.params import decode_segment, split_levels
 
 NAMING = ("{namespace}", "{table}", "{view}")
 TEMPLATES = tuple((operation, operation.path.split("/")) for operation in ALL_OPERATIONS)
+BY_NAME = {operation.name: operation for operation in ALL_OPERATIONS}
 LONGEST_OBJECT, LONGEST_DENIED = 4096, 256
 MANAGING, PREFIX_PART, MANAGED_PART = b"management", 2, 3
 
 
 def find_operation(scope: Scope) -> Operation | None:
-    """Return the operation of a request that has not come as far as the router, or None when there is none."""
+    """Return the operation of a request, which need not have come as far as the router, or None when there is none."""
+    routed = BY_NAME.get(getattr(scope.get("route"), "operation_id", None) or "")
+    if routed is not None and routed.method == scope["method"]:
+        return routed
     parts = split_path(scope)
     for operation, wanted in TEMPLATES:
         if operation.method == scope["method"] and len(wanted) == len(parts):

@@ -4,7 +4,6 @@ DuckLake's rows of the past still have them, so they come back into view when so
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
@@ -16,6 +15,7 @@ from duckicelake.lake.writing.note_rows import MarkedSchema, MarkedSpec
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.translate.partitions import to_spec
 from duckicelake.translate.shape import told_schemas, told_specs
+from duckicelake.values import replace
 
 
 def with_removed(metadata: TableMetadata, notes: TableNotes) -> TableMetadata:

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from duckicelake.iceberg.snapshots import MAIN, Snapshot, SnapshotRef, parse_snapshot
 from duckicelake.lake.refs.rows import UNTOLD, RefNote, RefNotes
 from duckicelake.translate.shape.told_registered import to_whole_log, with_past
+from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)

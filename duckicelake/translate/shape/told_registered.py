@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.registered.rows import RegisteredNote
+from duckicelake.values import replace
 
 OPERATION, REPLACE = "operation", "replace"
 

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from duckicelake.iceberg.encoding.json_reader import as_object
 from duckicelake.iceberg.schema import Schema, can_identify, find_field, format_schema, parse_schema
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
 from duckicelake.lake.rows import JsonNote
+from duckicelake.values import replace
 
 
 def format_note(schema: Schema) -> str:

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import SnapshotNote
+from duckicelake.values import replace
 
 ALIAS_PROPERTY = "ducklake.alias-of"
 WAP_ID = "wap.id"

@@ -6,13 +6,13 @@ without fields. Only a client's own files have values for it, noted with each fi
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 from duckicelake.iceberg.encoding.json_values import format_value, parse_value
 from duckicelake.iceberg.partition import PartitionSpec, partition_types
 from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.lake.rows import FileNote, JsonNote, PartitionRow, TableNotes
 from duckicelake.translate.partitions import Partitioning, PartitionKey, PublishedSpec, to_spec
+from duckicelake.values import replace
 
 
 def format_note(spec: PartitionSpec) -> str:

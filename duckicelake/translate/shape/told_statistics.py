@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
@@ -17,6 +16,7 @@ from duckicelake.iceberg.snapshots import (
 from duckicelake.lake.rows import TableNotes
 from duckicelake.lake.writing.note_rows import NewStatistics, RemovedStatistics
 from duckicelake.lake.writing.rows import NewRow
+from duckicelake.values import replace
 
 TABLE, PARTITION = "table", "partition"
 

@@ -1,7 +1,6 @@
 """A client's commit in the lake's terms: its snapshot ids are ours, and what cannot be taken yet is refused."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
@@ -18,6 +17,7 @@ from duckicelake.iceberg.requests.updates import (
 )
 from duckicelake.iceberg.snapshots import MAIN, Snapshot
 from duckicelake.translate.shape.told_statistics import map_statistics
+from duckicelake.values import replace
 
 
 def list_client_ids(requirements: Sequence[Requirement], updates: Sequence[TableUpdate]) -> set[int]:

@@ -1,7 +1,7 @@
 """What the snapshots of a commit do to a table's files: their manifest lists, compared one after the other."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from duckicelake.catalog.writing.ready.equality import EqualityResolver
 from duckicelake.catalog.writing.ready.manifests import DeleteKey, LiveFile, ManifestReader, Manifests, live_files
@@ -16,6 +16,7 @@ from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mappin
 from duckicelake.translate.to_ducklake.deletes import has_returned, unite
 from duckicelake.translate.to_ducklake.files import TakenFile, check_file
 from duckicelake.translate.visibility import Longs
+from duckicelake.values import replace
 
 FIRST_LINEAGE_FORMAT = 3
 DELETE_FORMATS, EQUALITY_FORMATS = frozenset({"PARQUET", "PUFFIN"}), frozenset({"PARQUET"})

@@ -1,0 +1,67 @@
+"""Frozen values, changed."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from duckicelake.values import replace
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A value of several fields, one of them made by its class."""
+
+    name: str
+    number: int = 0
+    items: list[int] = field(default_factory=list[int], compare=False)
+    folded: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folded", self.name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A value of one field."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByName:
+    """A value whose fields have no places."""
+
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("value", "changes"),
+    [
+        pytest.param(Named("A", 1, [2]), {"name": "B"}, id="one"),
+        pytest.param(Named("A", 1, [2]), {"number": 2, "name": "B", "items": [3]}, id="several"),
+        pytest.param(Named("A", 1, [2]), {}, id="none"),
+        pytest.param(Single("a"), {"name": "b"}, id="the only one"),
+        pytest.param(Single("a"), {}, id="none of one"),
+    ],
+)
+def test_it_is_what_dataclasses_make(value: Any, changes: dict[str, Any]) -> None:
+    """Equal in every field, and of the same class; the old value is as it was."""
+    before = dataclasses.astuple(value)
+    made = replace(value, **changes)
+    assert type(made) is type(value)
+    assert dataclasses.astuple(made) == dataclasses.astuple(dataclasses.replace(value, **changes))
+    assert dataclasses.astuple(value) == before
+
+
+def test_a_field_that_is_not_there_is_refused() -> None:
+    """As by `dataclasses.replace`."""
+    with pytest.raises(TypeError, match="nmae"):
+        replace(Named("A"), nmae="B")
+
+
+def test_fields_without_places_are_refused() -> None:
+    """They cannot be given in their order."""
+    with pytest.raises(TypeError, match="ByName"):
+        replace(ByName(name="a"), name="b")
