@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from json import dumps
+from json import JSONEncoder
+from operator import is_
 from typing import TypeVar
 
 from duckicelake.errors import BadRequest
@@ -51,6 +52,8 @@ from duckicelake.iceberg.sorting import UNSORTED, SortOrder, format_sort_order, 
 
 FORMAT_VERSIONS = (1, 2, 3)
 WHAT = "table metadata"
+JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+FILE_ENTRIES_MAX = 1000
 Item = TypeVar("Item")
 
 
@@ -112,7 +115,7 @@ def format_metadata(metadata: TableMetadata) -> dict[str, object]:
 
 
 class EncodedHistory:
-    """What is kept of a table's history between two encodings of its metadata.
+    """What is kept of a table's JSON between two encodings of its metadata: the history, and parts that seldom change.
 
     `ahead` is how many of the snapshots stand before those that only grow.
     """
@@ -121,27 +124,57 @@ class EncodedHistory:
         self.ahead = 0
         self.snapshots = GrowingList(encode_snapshot)
         self.log = GrowingList(_encode_log_entry)
+        self.files = _FileEntries()
+        self._schemas: tuple[Schema, ...] = ()
+        self._schemas_json = b"[]"
+        self._shapes: tuple[object, object] = ((), ())
+        self._shapes_json = (b"[]", b"[]")
 
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
-        return self.snapshots.nbytes + self.log.nbytes
+        return self.snapshots.nbytes + self.log.nbytes + len(self._schemas_json)
+
+    def encode_schemas(self, schemas: tuple[Schema, ...]) -> bytes:
+        """The schemas, encoded again when one is not the very same: defaults that are equal may be written differently."""
+        if len(schemas) != len(self._schemas) or not all(map(is_, schemas, self._schemas)):
+            self._schemas, self._schemas_json = schemas, _compact([format_schema(item) for item in schemas])
+        return self._schemas_json
+
+    def encode_shapes(self, specs: tuple[PartitionSpec, ...], orders: tuple[SortOrder, ...]) -> tuple[bytes, bytes]:
+        """The partition specs and the sort orders."""
+        if (specs, orders) != self._shapes:
+            told = [format_spec(item) for item in specs], [format_sort_order(item) for item in orders]
+            self._shapes, self._shapes_json = (specs, orders), (_compact(told[0]), _compact(told[1]))
+        return self._shapes_json
+
+
+class _FileEntries(dict[tuple[int, str], bytes]):
+    """Entries of metadata logs, encoded once; those of a log are many, and one of them is new."""
+
+    def __missing__(self, entry: tuple[int, str]) -> bytes:
+        if len(self) >= FILE_ENTRIES_MAX:
+            self.clear()
+        encoded = self[entry] = b'{"timestamp-ms":%d,"metadata-file":%b}' % (entry[0], _compact(entry[1]))
+        return encoded
 
 
 def encode_metadata(metadata: TableMetadata, history: EncodedHistory | None = None) -> bytes:
     """Table metadata as compact UTF-8 JSON: what `format_metadata` says, with the same bytes every time.
 
-    `history` saves work where histories are long; one belongs to one table.
+    `history` saves work where histories are long, or little changes; one belongs to one table.
     """
     history = history or EncodedHistory()
     parts = [
-        _compact(_format_head(metadata))[:-1],
+        b"{",
+        _encode_head(metadata, history),
         b',"snapshots":[',
         *history.snapshots.follow(metadata.snapshots, history.ahead),
         b'],"snapshot-log":[',
         *history.log.follow(metadata.snapshot_log),
         b"],",
-        _compact(_format_tail(metadata))[1:],
+        _encode_tail(metadata, history),
+        b"}",
     ]
     return b"".join(parts)
 
@@ -150,7 +183,7 @@ def digest_metadata(metadata: TableMetadata, history: EncodedHistory | None = No
     """What tells table metadata from any other, without encoding all of it again."""
     history = history or EncodedHistory()
     lists = history.snapshots.digest(metadata.snapshots, history.ahead) + history.log.digest(metadata.snapshot_log)
-    return sha256(_compact(_format_head(metadata)) + _compact(_format_tail(metadata)) + lists).hexdigest()
+    return sha256(b"{%b}{%b}%b" % (_encode_head(metadata, history), _encode_tail(metadata, history), lists)).hexdigest()
 
 
 def _encode_log_entry(entry: tuple[int, int]) -> bytes:
@@ -225,7 +258,46 @@ def check_metadata(metadata: TableMetadata) -> None:
 
 
 def _compact(value: object) -> bytes:
-    return dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return JSON.encode(value).encode()
+
+
+def _encode_head(metadata: TableMetadata, history: EncodedHistory) -> bytes:
+    """The members of `_format_head`."""
+    if metadata.format_version == 1:
+        return _compact(_format_head(metadata))[1:-1]
+    specs, _ = history.encode_shapes(metadata.partition_specs, metadata.sort_orders)
+    parts = (
+        b'"format-version":%d' % metadata.format_version,
+        *([b'"table-uuid":%b' % _compact(metadata.table_uuid)] if metadata.table_uuid else []),
+        b'"location":%b' % _compact(metadata.location),
+        b'"last-sequence-number":%d' % metadata.last_sequence_number,
+        b'"last-updated-ms":%d' % metadata.last_updated_ms,
+        b'"last-column-id":%d' % metadata.last_column_id,
+        b'"schemas":%b' % history.encode_schemas(metadata.schemas),
+        b'"current-schema-id":%d' % metadata.current_schema_id,
+        b'"partition-specs":%b' % specs,
+        b'"default-spec-id":%d' % metadata.default_spec_id,
+        b'"last-partition-id":%d' % metadata.last_partition_id,
+        b'"properties":%b' % _compact(dict(metadata.properties)),
+        *([] if metadata.current_snapshot_id is None else [b'"current-snapshot-id":%d' % metadata.current_snapshot_id]),
+    )
+    return b",".join(parts)
+
+
+def _encode_tail(metadata: TableMetadata, history: EncodedHistory) -> bytes:
+    """The members of `_format_tail`."""
+    if metadata.statistics or metadata.partition_statistics or metadata.encryption_keys:
+        return _compact(_format_tail(metadata))[1:-1]
+    _, orders = history.encode_shapes(metadata.partition_specs, metadata.sort_orders)
+    parts = (
+        b'"metadata-log":[%b]' % b",".join(map(history.files.__getitem__, metadata.metadata_log)),
+        b'"sort-orders":%b' % orders,
+        b'"default-sort-order-id":%d' % metadata.default_sort_order_id,
+        b'"refs":%b' % _compact({name: format_ref(ref) for name, ref in metadata.refs.items()}),
+        b'"statistics":[],"partition-statistics":[]',
+        *([b'"next-row-id":%d' % metadata.next_row_id] if metadata.format_version >= 3 else []),
+    )
+    return b",".join(parts)
 
 
 def _format_head(metadata: TableMetadata) -> dict[str, object]:

@@ -6,6 +6,7 @@ Source: DuckLake resolves by plain concatenation, [data_path][schema.path][table
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from uuid import UUID
 
 from duckicelake.lake.rows import TableRow
@@ -92,6 +93,7 @@ def table_location(iceberg_path: str, table_uuid: UUID, schema_name: str, table_
     return to_uri(iceberg_path) + "/".join([*namespace, name])
 
 
+@lru_cache(maxsize=4096)
 def metadata_uri(location: str, metadata_version: int) -> str:
     """Return the URI of one metadata version, named as Hadoop tables name it."""
     return f"{location}/metadata/v{metadata_version}.metadata.json"

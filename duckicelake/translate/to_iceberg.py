@@ -101,11 +101,9 @@ def next_row_id(current: Snapshot | None) -> int:
 
 def with_version(metadata: TableMetadata, log: Sequence[MetadataLogRow]) -> TableMetadata:
     """Return the metadata under the newest version of its log, the older ones listed."""
-    current = log[-1]
-    kept = log[:-1][-find_previous_versions_max(metadata.properties) :]
-    older = tuple((row.updated_ms, metadata_uri(row.earlier_location or metadata.location, row.metadata_version)) for row in kept)
-    whole = (*metadata.metadata_log, *older)[-find_previous_versions_max(metadata.properties) :]
-    return replace(metadata, last_updated_ms=current.updated_ms, metadata_log=whole)
+    most, own = find_previous_versions_max(metadata.properties), metadata.location
+    older = [(row.updated_ms, metadata_uri(row.earlier_location or own, row.metadata_version)) for row in log[:-1][-most:]]
+    return replace(metadata, last_updated_ms=log[-1].updated_ms, metadata_log=(*metadata.metadata_log, *older)[-most:])
 
 
 def only_refs(metadata: TableMetadata) -> TableMetadata:

@@ -7,6 +7,7 @@ Whether it fits its table is for `requests/manifests` to say.
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from json import loads
 from typing import Any, cast
 
@@ -19,9 +20,11 @@ from duckicelake.iceberg.manifest import CONTENT_NAMES, DATA, DELETED, DataFile,
 from duckicelake.iceberg.manifest_list import UNKNOWN_COUNT, FieldSummary, ManifestFile
 from duckicelake.iceberg.metadata import FORMAT_VERSIONS
 from duckicelake.iceberg.partition import PartitionSpec, assign_field_ids, parse_spec_fields
-from duckicelake.iceberg.schema import parse_schema
+from duckicelake.iceberg.schema import Schema, parse_schema
 
 USUAL_LIMITS = Limits()
+REMEMBERED_LENGTH = 16 * 1024
+"""Characters of a schema that is remembered."""
 
 _NUMBER, _TEXT, _BYTES, _FLAG = ("int", "long"), ("string",), ("bytes", "fixed"), ("boolean",)
 _Kinds = tuple[str, ...]
@@ -115,8 +118,9 @@ def _parse_header(metadata: Mapping[str, str]) -> ManifestHeader:
     try:
         fields = parse_spec_fields(loads(metadata["partition-spec"]))
         spec = PartitionSpec(int(metadata.get("partition-spec-id", "0")), fields)
+        text = metadata["schema"]
         header = ManifestHeader(
-            schema=parse_schema(loads(metadata["schema"])),
+            schema=_parse_known(text) if len(text) <= REMEMBERED_LENGTH else parse_schema(loads(text)),
             spec=assign_field_ids(spec, 0),
             format_version=int(metadata.get("format-version", "1")),
             content=CONTENT_NAMES.index(metadata.get("content", "data")),
@@ -126,6 +130,12 @@ def _parse_header(metadata: Mapping[str, str]) -> ManifestHeader:
     if header.format_version not in FORMAT_VERSIONS or not 0 <= header.spec.spec_id <= INT_MAX:
         raise BadRequest(f"format version {header.format_version} or spec id {header.spec.spec_id} is out of range; write it again")
     return header
+
+
+@lru_cache(maxsize=256)
+def _parse_known(text: str) -> Schema:
+    """The schema of a header; writers send the same one with every manifest of a table."""
+    return parse_schema(loads(text))
 
 
 def _check_fields(record: Reader, known: Mapping[int, tuple[str, _Kinds]], required: tuple[int, ...]) -> None:

@@ -23,13 +23,17 @@ class GrowingList(Generic[Item]):
         """
         first = b"".join([self._encode(item) + b"," for item in items[:ahead]])
         growing = items[ahead:] if ahead else items
+        if growing is not self._items:
+            self._take(growing)
+        return first if growing else first[:-1], self._json
+
+    def _take(self, growing: tuple[Item, ...]) -> None:
         if growing[: len(self._items)] != self._items:
             self._items, self._json, self._digest = (), bytearray(), sha256()
         fresh = b"".join([b"," + self._encode(item) for item in growing[len(self._items) :]])
         self._digest.update(fresh)
         self._json += fresh if self._json else fresh[1:]
         self._items = growing
-        return first if growing else first[:-1], self._json
 
     def digest(self, items: tuple[Item, ...], ahead: int = 0) -> bytes:
         """What tells one list from another."""

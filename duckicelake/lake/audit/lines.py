@@ -9,6 +9,8 @@ import psycopg
 
 from duckicelake.lake.audit.rows import DONE, Asker, AuditLine
 
+JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 INSERT_DONE = """
 INSERT INTO iceberg_audit (lake_snapshot_id, request_id, principal, operation, objects)
 SELECT %(made_snapshot_id)s, n.* FROM json_to_recordset(%(Asker)s::json)
@@ -32,7 +34,10 @@ DELETE FROM iceberg_audit
 
 def encode_asker(asker: Asker | None) -> str | None:
     """Return who asks as the document that a statement takes; None when nobody is to be named, and then no line is written."""
-    return None if asker is None else json.dumps([asdict(asker)], ensure_ascii=False, separators=(",", ":"))
+    if asker is None:
+        return None
+    told = {"request_id": asker.request_id, "principal": asker.principal, "operation": asker.operation, "objects": asker.objects}
+    return JSON.encode([told])
 
 
 def write_done(conn: psycopg.Connection, asker: Asker, lake_snapshot_id: int | None) -> None:

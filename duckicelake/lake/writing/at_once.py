@@ -5,10 +5,11 @@ on what another one has done.
 What psycopg finds in a statement it remembers of those below 4,096 characters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from json import dumps
+from json import JSONEncoder
+from operator import attrgetter
 from typing import LiteralString
 
 from duckicelake.lake.audit.lines import INSERT_DONE, encode_asker
@@ -16,7 +17,7 @@ from duckicelake.lake.changes import format_changes
 from duckicelake.lake.notes import TAKE_NEXT_VERSION
 from duckicelake.lake.writing.pacing import OTHERS
 from duckicelake.lake.writing.read_back import PLAIN_ROWS
-from duckicelake.lake.writing.rows import EndedTag, LakeStep, NewTag
+from duckicelake.lake.writing.rows import EndedTag, LakeStep, NewRow, NewTag
 from duckicelake.lake.writing.transaction import Commit
 
 MOST_ROWS = 500
@@ -104,6 +105,8 @@ WRITE_PROPERTIES = squeeze("WITH", WRITE_SNAPSHOT, WRITE_TAGS, END)
 WRITE_FILES = squeeze("WITH", WRITE_SNAPSHOT, WRITE_NEW_FILES, END)
 WRITE_BOTH = squeeze("WITH", WRITE_SNAPSHOT, WRITE_TAGS, WRITE_NEW_FILES, END)
 TAGS = frozenset({NewTag, EndedTag})
+JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+NO_DOCUMENTS: Mapping[str, str | None] = {kind.__name__: None for kind in PLAIN_ROWS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +141,20 @@ def write_at_once(commit: Commit, step: LakeStep, time: datetime, version: Mappi
 
 def _to_documents(step: LakeStep) -> dict[str, str | None]:
     """Return the rows of each kind as JSON, None of a kind that has none."""
-    rows: dict[str, list[dict[str, object]]] = {}
+    rows: dict[type[NewRow], list[NewRow]] = {}
     for row in step.rows:
-        rows.setdefault(type(row).__name__, []).append({field.name: getattr(row, field.name) for field in fields(row)})
-    documents: dict[str, str | None] = dict.fromkeys(kind.__name__ for kind in PLAIN_ROWS)
-    return documents | {kind: dumps(found, ensure_ascii=False, separators=(",", ":")) for kind, found in rows.items()}
+        rows.setdefault(type(row), []).append(row)
+    return {**NO_DOCUMENTS, **{kind.__name__: _to_document(kind, found) for kind, found in rows.items()}}
+
+
+def _to_document(kind: type[NewRow], rows: Sequence[NewRow]) -> str:
+    names = [field.name for field in fields(kind)]
+    read = attrgetter(*names, names[0])
+    return JSON.encode([dict(zip(names, read(row), strict=False)) for row in rows])
 
 
 def _choose(step: LakeStep) -> LiteralString:
-    has_tags = any(type(row) in TAGS for row in step.rows)
-    if all(type(row) in TAGS for row in step.rows):
+    kinds = {type(row) for row in step.rows}
+    if kinds <= TAGS:
         return WRITE_PROPERTIES
-    return WRITE_BOTH if has_tags else WRITE_FILES
+    return WRITE_FILES if kinds.isdisjoint(TAGS) else WRITE_BOTH

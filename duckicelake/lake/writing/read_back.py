@@ -62,7 +62,7 @@ BACK_QUERIES = (SELECT_HEAD, SELECT_NEXT_ROW_ID, SELECT_TAGS, SELECT_TABLE_NOTE,
 
 def is_plain(steps: Sequence[LakeStep]) -> bool:
     """Tell whether steps write plain rows only."""
-    return all(type(row) in PLAIN_ROWS for step in steps for row in step.rows)
+    return all([PLAIN_ROWS.issuperset(map(type, step.rows)) for step in steps])
 
 
 def read_back(conn: psycopg.Connection, known: TableState, since: Since) -> TableState | None:
