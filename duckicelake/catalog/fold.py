@@ -10,7 +10,7 @@ from duckicelake.catalog.data_files import DataFiles
 from duckicelake.catalog.derive import Deriver
 from duckicelake.catalog.gather import Sources, gather
 from duckicelake.catalog.manifests import ManifestWriter
-from duckicelake.catalog.memory import Folded, TableMemory
+from duckicelake.catalog.memory import BySchemas, Folded, TableMemory
 from duckicelake.catalog.outbox import Outbox
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.snapshots import Snapshot
@@ -85,7 +85,7 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     schemas = _find_schemas(state, oldest_row, bool(sources.visibility), memory)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
     partitioning = with_told_specs(partitioning, state.partitions, schemas.current, state.notes)
-    mapping = to_name_mapping(state.name_mappings, state.columns)
+    mapping = _remember_by(schemas, state, memory).mapping
     shape = (schemas.format_version, schemas.hidden, mapping.format())
     if earlier is not None and shape != (earlier.format_version, earlier.hidden, earlier.name_mapping):
         return None
@@ -105,6 +105,13 @@ def _find_schemas(state: TableState, oldest_row: int, has_deletes: bool, memory:
     if memory.schemas is None or memory.schemas[0] != source:
         memory.schemas = (source, to_schemas(state, oldest_row, has_deletes=has_deletes))
     return memory.schemas[1]
+
+
+def _remember_by(schemas: Schemas, state: TableState, memory: TableMemory) -> BySchemas:
+    """Return what is remembered under these schemas, made anew under others: they are the same as long as all that they are made of."""
+    if memory.by_schemas is None or memory.by_schemas.schemas is not schemas:
+        memory.by_schemas = BySchemas(schemas, to_name_mapping(state.name_mappings, state.columns))
+    return memory.by_schemas
 
 
 def _goes_on(state: TableState, earlier: Folded) -> bool:
@@ -198,6 +205,7 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory, objects, reading.mapping)
     files.foreseen = reading.foreseen
+    files.leaf_types = _remember_by(reading.schemas, state, memory).leaf_types
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
     aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
     writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased)

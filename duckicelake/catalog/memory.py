@@ -17,9 +17,11 @@ from duckicelake.lake.rows import Position, TableState
 from duckicelake.lake.writing.lookups import Past
 from duckicelake.store.keys.policy import KeyScope
 from duckicelake.store.rewritten import Embedded
+from duckicelake.translate.files import LeafTypes
 from duckicelake.translate.manifests import Shelves
 from duckicelake.translate.partitions import PublishedSpec
 from duckicelake.translate.schemas import Schemas
+from duckicelake.translate.shape.name_mapping import NameMapping
 from duckicelake.translate.summaries import Totals
 from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
 
@@ -75,6 +77,15 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
+class BySchemas:
+    """What follows from a table's columns and the names in its files, and holds as long as its `schemas` do."""
+
+    schemas: Schemas
+    mapping: NameMapping
+    leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """Why the state of a table at a position is not published."""
 
@@ -104,6 +115,7 @@ class TableMemory:
     told_numbers: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     checked_files: set[FileKey] = field(default_factory=set[FileKey])
     schemas: tuple[tuple[object, ...], Schemas] | None = None
+    by_schemas: BySchemas | None = None
     history: EncodedHistory = field(default_factory=EncodedHistory)
     known_uris: set[str] | None = None
     newest_list: NewestList = NO_LIST

@@ -32,6 +32,8 @@ __all__ = [
 NOWHERE = Roots()
 GROWS = 1.25
 """How much a table's memory grows until it is weighed again."""
+FEW_PARTS = 256
+"""A young table's grows by that much with every commit, and is next to nothing."""
 NEVER = (-1, 0)
 RECENT = 100
 """By how many lake snapshots what is remembered may be behind: whether they concern a table is looked up under the lake's lock."""
@@ -100,7 +102,7 @@ class Memories:
         """
         parts = count_parts(memory)
         large, small = self._parts.get(table_id, NEVER)
-        if parts[0] == large and small <= parts[1] <= small * GROWS:
+        if parts[0] == large and small <= parts[1] <= small * GROWS + FEW_PARTS:
             return
         size_bytes = estimate_bytes(memory)
         with self._lock:

@@ -100,12 +100,16 @@ def test_commits_are_measured(figures: Figures) -> None:
 
 
 def test_what_the_libraries_take_of_a_commit_is_measured(figures: Figures) -> None:
-    """Three parts, each of which takes some, and their sum."""
-    rows = figures["floor"]["rows"]
-    assert [row["part"] for row in rows] == ["answer", "transaction", "two objects"]
-    assert all(row["server_cpu_ms"] > 0.01 for row in rows)
-    whole = sum(row["server_cpu_ms"] + row["postgres_cpu_ms"] for row in rows)
-    assert figures["floor"]["facts"]["server_and_postgres_cpu_ms"] == pytest.approx(whole)
+    """Of each kind of commit three parts, each of which takes some, their sum, and what the server takes for the whole."""
+    rows, facts = figures["floor"]["rows"], figures["floor"]["facts"]
+    for kind, name in (("set-properties", "set_properties"), ("fast append", "fast_append")):
+        *parts, real = [row for row in rows if row["commit"] == kind]
+        assert [row["part"] for row in parts] == ["answer", "transaction", "objects"]
+        assert all(row["server_cpu_ms"] > 0.01 for row in parts)
+        whole = sum(row["server_cpu_ms"] + row["postgres_cpu_ms"] for row in parts)
+        assert facts[f"{name}_by_the_libraries_alone_cpu_ms"] == pytest.approx(whole)
+        assert facts[f"{name}_over_the_floor"] == pytest.approx((real["server_cpu_ms"] + real["postgres_cpu_ms"]) / whole)
+        assert facts[f"{name}_over_the_floor"] > 1
 
 
 def test_writers_and_big_commits_are_measured(figures: Figures) -> None:

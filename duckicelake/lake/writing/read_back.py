@@ -110,7 +110,7 @@ def foresee(commit: Commit, known: TableState, step: LakeStep, since: Since) -> 
     if opening is None or opening.next_time is None or known.name_mappings or known.notes.refs.kept:
         return None
     tags = _foresee_tags(known, step)
-    if tags is None or any(row.column_type.lower() == "uint32" for row in known.columns):
+    if tags is None or "uint32" in {row.column_type.lower() for row in known.columns}:
         return None
     files = [row for row in step.rows if isinstance(row, NewDataFile)]
     notes = [_to_snapshot_note(row, snapshot_id) for row in step.rows if isinstance(row, NewSnapshotNote)]

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlglot import ErrorLevel, exp, parse_one
 from sqlglot.errors import SqlglotError
@@ -59,6 +60,7 @@ def format_note(order: SortOrder) -> str:
     return json.dumps(format_sort_order(order)["fields"], separators=(",", ":"))
 
 
+@lru_cache(maxsize=512)
 def parse_note(note: JsonNote) -> SortOrder:
     """Return the order that a note stands for, under its id."""
     return parse_sort_order({"order-id": note.id, "fields": json.loads(note.json)})

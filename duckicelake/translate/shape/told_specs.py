@@ -6,6 +6,7 @@ without fields. Only a client's own files have values for it, noted with each fi
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 
 from duckicelake.iceberg.encoding.json_values import format_value, parse_value
 from duckicelake.iceberg.partition import PartitionSpec, partition_types
@@ -21,6 +22,7 @@ def format_note(spec: PartitionSpec) -> str:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
+@lru_cache(maxsize=512)
 def parse_note(note: JsonNote) -> PublishedSpec | None:
     """Return the spec of a note, or None when it is one of DuckLake's own."""
     fields = json.loads(note.json)
@@ -30,6 +32,7 @@ def parse_note(note: JsonNote) -> PublishedSpec | None:
     return PublishedSpec(note.id, tuple(field["field-id"] for field in fields), keys, tuple(field["name"] for field in fields))
 
 
+@lru_cache(maxsize=512)
 def parse_any(note: JsonNote) -> PublishedSpec:
     """Return the spec of a note, with no true names when it is one of DuckLake's own."""
     fields = json.loads(note.json)

@@ -1,0 +1,76 @@
+"""How much Python a small commit is: its calls are counted, which are the same on every machine, however busy."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from bench.commits.client import COLUMNS, Client
+from duckicelake.store.objects import open_objects
+from duckicelake.store.s3 import StoreSettings
+from tests.rest.serving import BASE, make_settings, serve
+from tests.support.lakes import FreshLake
+
+WARM_UP, COMMITS = 7, 5
+"""psycopg prepares what it has sent five times."""
+
+MOST_CALLS = {"set-properties": 2650, "fast append": 6900}
+"""Of functions of Python and C in all the server's threads, uvicorn's and psycopg's included; about a twelfth more than there are."""
+
+
+class Calls:
+    """Counts the calls of the threads that begin while it is in place, as long as it is on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_on = False
+
+    def notice(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Count a call."""
+        if self.is_on and event in ("call", "c_call"):
+            self.count += 1
+
+    def of(self, act: Callable[[], None]) -> int:
+        """Return how many there are while something is done."""
+        self.count, self.is_on = 0, True
+        act()
+        self.is_on = False
+        return self.count
+
+
+@pytest.fixture
+def counted(lake: FreshLake) -> Iterator[tuple[Client, Calls]]:
+    """A client of a new table on a server whose calls are counted."""
+    calls, keys = Calls(), lake.store
+    threading.setprofile(calls.notice)
+    try:
+        with serve(make_settings(lake)) as server:
+            objects = open_objects(StoreSettings(keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key))
+            client = Client(server.port, f"{BASE}/namespaces/main/tables/t", objects)
+            fields = [
+                {"id": number, "name": name, "type": kind, "required": False} for number, (name, kind) in enumerate(COLUMNS.items(), 1)
+            ]
+            client.send("POST", f"{BASE}/namespaces/main/tables", {"name": "t", "schema": {"type": "struct", "fields": fields}})
+            client.keep()
+            yield client, calls
+            assert client.connection is not None
+            client.connection.close()
+    finally:
+        threading.setprofile(None)  # pyright: ignore[reportArgumentType]  what takes it away
+
+
+@pytest.mark.parametrize("kind", MOST_CALLS)
+def test_a_small_commit_is_few_calls(counted: tuple[Client, Calls], kind: str) -> None:
+    """The least of several: now and then a thread of the pool, or of the memory's scales, does something beside it."""
+    client, calls = counted
+    make: Callable[[], Sequence[Mapping[str, Any]]] = client.set_property if kind == "set-properties" else client.append
+    found: list[int] = []
+    for number in range(WARM_UP + COMMITS):
+        updates = make()
+        count = calls.of(lambda updates=updates: client.commit(updates))
+        client.keep()
+        if number >= WARM_UP:
+            found.append(count)
+    assert MOST_CALLS[kind] / 2 < min(found) <= MOST_CALLS[kind], found
