@@ -14,7 +14,7 @@ MAX_KEY_BYTES = 1024
 """What S3 allows; clients fail on longer ones, each in its own manner."""
 
 # An empty, `.` or `..` part, or a control character: clients and servers fold these away, each in its own manner.
-UNSAFE_KEY = r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]"
+UNSAFE_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 
 
 class Place(Protocol):
@@ -82,6 +82,6 @@ def _plain_key(uri: str, key: str) -> str:
     if len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
         raise Unsupported(f"The location {uri[:200]!r}… has a key of more than {MAX_KEY_BYTES} bytes, which no object has.")
     folder = key.removesuffix("/")
-    if folder and re.search(UNSAFE_KEY, folder):
+    if folder and UNSAFE_KEY.search(folder):
         raise Unsupported(f"The location {uri!r} has an empty, '.' or '..' part or a control character; use a key without them.")
     return folder

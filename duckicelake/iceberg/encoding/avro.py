@@ -7,6 +7,7 @@ Source: Apache Avro 1.12 specification, «Object Container Files»
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 
 MAGIC = b"Obj\x01"
@@ -55,11 +56,21 @@ def encode_container(metadata: Mapping[str, str], schema: str, rows: Iterable[by
 
 def container_encoder(metadata: Mapping[str, str], schema: str) -> Callable[[Iterable[bytes]], bytes]:
     """What makes Avro files with that header, each of its rows."""
-    pairs = {**metadata, "avro.schema": schema, "avro.codec": "deflate"}
-    encoded = [encode_bytes(key.encode()) + encode_bytes(value.encode()) for key, value in pairs.items()]
-    header = b"".join([MAGIC, encode_long(len(pairs)), *encoded, NULL])
+    encoded = [_encode_text(text) for pair in metadata.items() for text in pair]
+    header = b"".join([MAGIC, encode_long(len(metadata) + 2), *encoded, _encode_schema(schema), NULL])
     sync = blake2b(header, digest_size=16).digest()
     return lambda rows: b"".join([header, sync, *_encode_blocks(rows, sync)])
+
+
+@lru_cache(maxsize=256)
+def _encode_schema(schema: str) -> bytes:
+    """The last two entries of a header's map: there are few schemas, and they are long."""
+    return b"".join(map(_encode_text, ("avro.schema", schema, "avro.codec", "deflate")))
+
+
+def _encode_text(text: str) -> bytes:
+    encoded = text.encode()
+    return encode_long(len(encoded)) + encoded
 
 
 def _encode_blocks(rows: Iterable[bytes], sync: bytes) -> Iterator[bytes]:
