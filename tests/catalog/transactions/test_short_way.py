@@ -1,6 +1,7 @@
 """Commits take a short way past FastAPI; asked the same, FastAPI's own route answers the same."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -20,6 +21,7 @@ OTHER = json.dumps({"identifier": {"namespace": ["main"], "name": "other"}, "req
 CLIENTS = "writer:secret-of-writer|*,reader:secret-of-reader|ns:main:r,stranger:secret-of-stranger|ns:elsewhere:rw"
 PASSING = {"x-request-id", "date"}
 KEY = "Idempotency-Key"
+AUDITED = ("principal", "operation", "objects", "outcome", "reason")
 Both = tuple[str, list[Server], dict[str, str]]
 
 REQUESTS = {
@@ -86,9 +88,11 @@ def without_passing(answer: Answer) -> tuple[int, Mapping[str, str], object]:
     return answer.status, dict.fromkeys(headers, ""), sorted(answer.json["metadata"])
 
 
-def test_all_answers_are_those_of_fastapi(both: Both, lake: FreshLake) -> None:
+def test_all_answers_are_those_of_fastapi(both: Both, lake: FreshLake, caplog: pytest.LogCaptureFixture) -> None:
     """Statuses, headers, texts, counters and the record."""
     principal, servers, mine = both
+    caplog.set_level(logging.INFO, "duckicelake.audit")
+    told: list[list[object]] = []
     answers: list[list[tuple[str, tuple[int, Mapping[str, str], object]]]] = []
     counted: list[list[str]] = []
     for number, server in enumerate(servers):
@@ -96,13 +100,16 @@ def test_all_answers_are_those_of_fastapi(both: Both, lake: FreshLake) -> None:
         for name, (path, headers, body) in REQUESTS.items():
             # each server has a key of its own, used as often
             key = {KEY: f"{headers[KEY]}{number}" if headers[KEY] else ""} if KEY in headers else headers
-            status, told, said = without_passing(server.ask("POST", path, mine | key, body.replace(b'"v"', b'"v%d"' % number)))
-            found.append((name, (status, told, said.replace(key.get(KEY, "").encode(), b"") if isinstance(said, bytes) else said)))
+            status, kept, said = without_passing(server.ask("POST", path, mine | key, body.replace(b'"v"', b'"v%d"' % number)))
+            found.append((name, (status, kept, said.replace(key.get(KEY, "").encode(), b"") if isinstance(said, bytes) else said)))
         answers.append(found)
+        told.append([[record.__dict__["audit"][name] for name in AUDITED] for record in caplog.records if "audit" in record.__dict__])
+        caplog.clear()
         lines = server.get("/metrics").body.decode().splitlines()
         counted.append([line for line in lines if line.startswith("duckicelake_requests_total") and "updateTable" in line])
     assert answers[0] == answers[1]
     assert counted[0] == counted[1] != []
+    assert told[0] == told[1] != []
     rows = lake.psycopg().execute("SELECT principal, operation, objects, outcome, reason FROM iceberg_audit ORDER BY id").fetchall()
     done = [row for row in rows if row[3] == "done"]
     assert done[: len(done) // 2] == done[len(done) // 2 :]
