@@ -53,7 +53,8 @@ from duckicelake.iceberg.sorting import UNSORTED, SortOrder, format_sort_order, 
 FORMAT_VERSIONS = (1, 2, 3)
 WHAT = "table metadata"
 JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-FILE_ENTRIES_MAX = 1000
+FILE_ENTRIES_MAX, FILE_ENTRY_BYTES = 250, 512
+"""How many entries of metadata logs are kept encoded for each table, and about what one takes."""
 Item = TypeVar("Item")
 
 
@@ -133,7 +134,7 @@ class EncodedHistory:
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
-        return self.snapshots.nbytes + self.log.nbytes + len(self._schemas_json)
+        return self.snapshots.nbytes + self.log.nbytes + len(self._schemas_json) + FILE_ENTRY_BYTES * len(self.files)
 
     def encode_schemas(self, schemas: tuple[Schema, ...]) -> bytes:
         """The schemas, encoded again when one is not the very same: defaults that are equal may be written differently."""

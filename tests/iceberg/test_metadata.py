@@ -265,3 +265,33 @@ def test_a_snapshot_id_occurs_once():
     """Two snapshots of one id are no table."""
     with pytest.raises(BadRequest, match="occurs twice"):
         parse_metadata(format_metadata(replace(full(2), snapshots=full(2).snapshots + full(2).snapshots[:1])))
+
+
+@VERSIONS
+def test_the_parts_kept_between_encodings_are_those_of_the_metadata(version):
+    """Whatever changes from one to the next, the bytes are the JSON of what `format_metadata` says."""
+    whole, history = full(version), EncodedHistory()
+    plain = replace(whole, statistics=(), partition_statistics=(), encryption_keys=())
+    same_but_written_otherwise = (
+        (NestedField(1, "n", PrimitiveType("double"), False, None, 1, 1),),
+        (NestedField(1, "n", PrimitiveType("double"), False, None, 1.0, 1.0),),
+    )
+    ours = [Schema(plain.current_schema_id, fields) for fields in same_but_written_otherwise]
+    variants = [
+        whole,
+        plain,
+        replace(plain, properties={"a": 'ü"\\'}, last_updated_ms=9, last_sequence_number=7 if version > 1 else 0),
+        replace(plain, schemas=(ours[0],)),
+        replace(plain, schemas=(ours[1],)),
+        replace(plain, schemas=(*SCHEMAS, replace(SCHEMAS[1], schema_id=2))),
+        replace(plain, partition_specs=(UNPARTITIONED,), default_spec_id=0),
+        replace(plain, sort_orders=(UNSORTED,), default_sort_order_id=0),
+        replace(plain, metadata_log=tuple((at, f"s3://b/t/metadata/v{at}.ü.json") for at in range(400))),
+        replace(plain, metadata_log=(), refs={}, current_snapshot_id=None),
+        plain,
+        whole,
+    ]
+    for variant in variants:
+        told = json.dumps(format_metadata(variant), ensure_ascii=False, separators=(",", ":")).encode()
+        assert encode_metadata(variant, history) == encode_metadata(variant) == told
+        assert digest_metadata(variant, history) == digest_metadata(variant)
