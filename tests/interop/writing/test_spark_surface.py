@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 @pytest.fixture
 def served(lake: FreshLake) -> Iterator[Served]:
-    """A server that does not look after its objects: what Spark's expiry removes would be missed sooner or later (MISSING.md)."""
+    """A server that does not look after its objects meanwhile."""
     with serve(make_settings(lake, object_check_s=0)) as server:
         yield Served(lake, server)
 
