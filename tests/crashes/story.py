@@ -37,9 +37,9 @@ def send(server: Server, asked: Asked, headers: Mapping[str, str]) -> Answer:
     return server.ask(asked.method, asked.path, {"content-type": "application/json", **headers}, body)
 
 
-def list_effects(server: Server, asked: Asked) -> list[str]:
+def list_effects(server: Server, asked: Asked, key: str | None = None) -> list[str]:
     """Let the request be done, and return its effects in order."""
-    answer = send(server, asked, {"x-stop-at": f"{NOWHERE} 0"})
+    answer = send(server, asked, {"x-stop-at": f"{NOWHERE} 0"} | ({} if key is None else {"idempotency-key": key}))
     assert answer.status in DONE, answer.body
     return json.loads(answer.headers["x-effects"])
 

@@ -124,7 +124,9 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     if new.location != old.location:
         new = replace(new, location=check_table_location(conn, new.location, base.grounds.roots, table_id))
         planned = replace(planned, new=new)
-    live = LiveTable(table_id, found.columns, found.comments, found.tags, notes.shapes[-1].order_id if notes.shapes else 0)
+    told_order_id = notes.shapes[-1].order_id if notes.shapes else 0
+    sort_id = ids.take_catalog_id() if found.sort_keys and new.current_schema_id != old.current_schema_id else 0
+    live = LiveTable(table_id, found.columns, found.comments, found.tags, told_order_id, found.sort_keys, sort_id)
     note = notes.table
     sequence_base = note.sequence_base if note else 0
     first = TableStep()

@@ -191,12 +191,13 @@ def list_inlined_versions(conn: psycopg.Connection, table_id: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class LiveRows:
-    """A table's notes, its live tags, its columns in all their versions, and the live comments on them."""
+    """A table's notes, its live tags, its columns in all their versions, the live comments on them, and what DuckDB sorts by."""
 
     notes: TableNotes
     tags: Mapping[str, str]
     columns: Sequence[ColumnRow]
     comments: Mapping[int, str]
+    sort_keys: Sequence[str]
 
 
 def to_live(state: TableState) -> LiveRows:
@@ -206,4 +207,5 @@ def to_live(state: TableState) -> LiveRows:
         tags={tag.key: tag.value for tag in state.tags if tag.value is not None},
         columns=state.columns,
         comments={tag.column_id: tag.value for tag in state.column_tags if tag.end_snapshot is None and tag.value is not None},
+        sort_keys=[row.expression for row in state.sort_keys],
     )

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from duckicelake.lake.changes import Change
 from duckicelake.lake.refs.rows import NewRefRow
+from duckicelake.lake.sorting.rows import SortingRow
 from duckicelake.lake.views.rows import ViewRow
 from duckicelake.lake.writing.note_rows import NoteRow
 
@@ -143,13 +144,6 @@ class NewSchemaVersion:
 @dataclass(frozen=True, slots=True)
 class EndedPartitioning:
     """The live `ducklake_partition_info` of a table that ends."""
-
-    table_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndedSorting:
-    """The live `ducklake_sort_info` of a table that ends."""
 
     table_id: int
 
@@ -361,7 +355,7 @@ NewRow = (
     | EndedComment
     | NewSchemaVersion
     | EndedPartitioning
-    | EndedSorting
+    | SortingRow
     | NewDataFile
     | EndedDataFile
     | NewColumnStats

@@ -10,6 +10,7 @@ from duckicelake.lake.refs import rows as ref_rows
 from duckicelake.lake.refs.returned import RETURN_FILES
 from duckicelake.lake.refs.statements import REF_STATEMENTS
 from duckicelake.lake.registered.statements import REGISTERED_STATEMENTS
+from duckicelake.lake.sorting.statements import SORTING_STATEMENTS, UPDATE_SORTINGS
 from duckicelake.lake.views.statements import VIEW_STATEMENTS
 from duckicelake.lake.writing import note_rows, rows
 
@@ -82,11 +83,6 @@ UPDATE ducklake_delete_file SET end_snapshot = %(snapshot_id)s
 
 UPDATE_PARTITIONINGS = """
 UPDATE ducklake_partition_info SET end_snapshot = %(snapshot_id)s
- WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
-"""
-
-UPDATE_SORTINGS = """
-UPDATE ducklake_sort_info SET end_snapshot = %(snapshot_id)s
  WHERE table_id = ANY(%(table_id)s::bigint[]) AND end_snapshot IS NULL
 """
 
@@ -356,7 +352,6 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.EndedComment: (UPDATE_COMMENTS,),
     rows.NewSchemaVersion: (INSERT_SCHEMA_VERSIONS,),
     rows.EndedPartitioning: (UPDATE_PARTITIONINGS,),
-    rows.EndedSorting: (UPDATE_SORTINGS,),
     rows.NewDataFile: (INSERT_DATA_FILES,),
     ref_rows.ReturnedFile: (*RETURN_FILES, DELETE_TABLE_COLUMN_STATS),
     rows.EndedDataFile: (UPDATE_DATA_FILES,),
@@ -381,6 +376,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewFileNote: (INSERT_FILE_NOTES,),
     **REF_STATEMENTS,
     **REGISTERED_STATEMENTS,
+    **SORTING_STATEMENTS,
     **VIEW_STATEMENTS,
 }
 """What each kind of row runs, in order; ended inlined rows lie in tables of their own, see `apply`."""

@@ -1,14 +1,20 @@
 """DuckLake's sort order as Iceberg's, when every key is a bare column of values; anything else means unsorted."""
 
 import json
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sqlglot import ErrorLevel, exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.sorting import UNSORTED, SortField, SortOrder, format_sort_order, parse_sort_order
 from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
 from duckicelake.lake.rows import JsonNote, SortRow, TableNotes
+from duckicelake.translate.to_ducklake.names import fold_name
 
 QUOTED = re.compile(r'"((?:[^"]|"")+)"')
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
@@ -74,3 +80,43 @@ def find_column(expression: str, schema: Schema) -> NestedField | None:
         return None
     name = quoted[1].replace('""', '"') if quoted else expression
     return next((field for field in schema.fields if field.name.lower() == name.lower()), None)
+
+
+def list_names(expression: str) -> set[str]:
+    """Return the columns that a key of DuckLake's names, as DuckDB compares names.
+
+    Raises: BadRequest: the key is not understood
+    """
+    return {fold_name(column.name) for column in _find_columns(expression)}
+
+
+def rename_columns(expression: str, renamed: Mapping[str, str]) -> str:
+    """Return a key of DuckLake's with other names for columns, by their old ones as DuckDB compares them; the rest of it stays as it is.
+
+    Raises: BadRequest: the key is not understood
+    """
+    for column in sorted(_find_columns(expression), key=lambda found: -found.this.meta["start"]):
+        name = renamed.get(fold_name(column.name))
+        if name is not None:
+            quoted = '"' + name.replace('"', '""') + '"'
+            expression = expression[: column.this.meta["start"]] + quoted + expression[column.this.meta["end"] + 1 :]
+    return expression
+
+
+def _find_columns(expression: str) -> list[exp.Column]:
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)
+    try:
+        tree = parse_one(expression, read="duckdb", error_level=ErrorLevel.RAISE)
+    except (SqlglotError, RecursionError, ValueError):
+        tree = None
+    columns = [] if tree is None else list(tree.find_all(exp.Column))
+    if (
+        tree is None
+        or tree.find(exp.Lambda, exp.Star, exp.Query)
+        or any("start" not in column.this.meta or column.table for column in columns)
+    ):
+        raise BadRequest(
+            f"DuckDB sorts the table by {expression!r}, in which columns cannot be renamed or looked for with certainty; "
+            "let DuckDB change the columns, or give the table another order first (ALTER TABLE ... RESET SORTED BY)."
+        )
+    return columns

@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.schema import Schema
 from duckicelake.lake.changes import Change, quote_names
 from duckicelake.lake.rows import ColumnRow, TableRow
+from duckicelake.lake.sorting.rows import EndedSorting, RewordedSortKey
 from duckicelake.lake.writing.rows import (
     ChangedTableNote,
     DroppedTable,
     EndedColumn,
     EndedName,
     EndedPartitioning,
-    EndedSorting,
     NewColumn,
     NewRow,
     NewSchemaNote,
@@ -27,6 +28,7 @@ from duckicelake.lake.writing.rows import (
     RevivedTable,
 )
 from duckicelake.translate.shape.sort_orders import format_note as format_order
+from duckicelake.translate.shape.sort_orders import list_names, rename_columns
 from duckicelake.translate.shape.told_schemas import format_note as format_schema
 from duckicelake.translate.shape.told_specs import format_note as format_spec
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
@@ -39,7 +41,7 @@ from duckicelake.translate.to_ducklake.columns import (
     has_narrow,
 )
 from duckicelake.translate.to_ducklake.inlined import to_inlined_table
-from duckicelake.translate.to_ducklake.names import to_folder
+from duckicelake.translate.to_ducklake.names import fold_name, to_folder
 from duckicelake.translate.to_ducklake.namespaces import change_tags
 
 
@@ -69,13 +71,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """What a commit finds of a table under the lock: all its columns, its live comments and tags, and the order that clients gave it."""
+    """What a commit finds of a table under the lock: all its columns, its live comments and tags, and the order that clients gave it.
+
+    `sort_keys`: what DuckDB sorts it by, as SQL; `next_sort_id`: the id of an order that is made anew.
+    """
 
     table_id: int
     columns: Sequence[ColumnRow]
     comments: Mapping[int, str]
     tags: Mapping[str, str]
     told_order_id: int = 0
+    sort_keys: Sequence[str] = ()
+    next_sort_id: int = 0
 
 
 def create_table(table_id: int, place: Place, new: TableMetadata, metadata_version: int = 0) -> TableStep:
@@ -179,7 +186,23 @@ def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, w
         rows.append(EndedPartitioning(live.table_id))
     if base.default_sort_order_id != new.default_sort_order_id:
         rows.append(EndedSorting(live.table_id))
+    elif live.sort_keys and before != after:
+        rows += _change_sorting(live, after)
     return rows
+
+
+def _change_sorting(live: LiveTable, after: Schema) -> Sequence[NewRow]:
+    """Let the keys follow renamed columns, as DuckDB does; an order by a column that is gone ends."""
+    found = {row.column_id: row.column_name for row in live.columns if row.end_snapshot is None and row.parent_column is None}
+    names = {field.field_id: field.name for field in after.fields}
+    renamed = {fold_name(name): names[key] for key, name in found.items() if key in names and names[key] != name}
+    there = {fold_name(name) for name in found.values()} - {fold_name(name) for key, name in found.items() if key not in names}
+    if any(not list_names(key) <= there for key in live.sort_keys):
+        return [EndedSorting(live.table_id)]
+    keys = [rename_columns(key, renamed) for key in live.sort_keys]
+    if keys == live.sort_keys:
+        return []
+    return [RewordedSortKey(live.table_id, live.next_sort_id, index, key) for index, key in enumerate(keys)]
 
 
 def _change_properties(live: LiveTable, base: TableMetadata, new: TableMetadata) -> Sequence[NewRow]:

@@ -1,0 +1,1 @@
+"""How DuckDB sorts what it writes: DuckLake's rows, as commits change them."""
