@@ -8,7 +8,7 @@ import psycopg
 
 from duckicelake.catalog.data_files import DataFiles
 from duckicelake.catalog.derive import Deriver
-from duckicelake.catalog.gather import Sources, gather
+from duckicelake.catalog.gather import Sources, gather, without_lost
 from duckicelake.catalog.manifests import ManifestWriter
 from duckicelake.catalog.memory import BySchemas, Folded, TableMemory
 from duckicelake.catalog.outbox import Outbox
@@ -79,7 +79,9 @@ def _check_repeated(conn: psycopg.Connection, reading: Reading) -> None:
 def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier: Folded | None) -> Reading | None:
     if earlier is not None and not _goes_on(state, earlier):
         return None
-    sources = gather(objects, table_folder(state.data_path, state.table), state, memory)
+    folder = table_folder(state.data_path, state.table)
+    state = without_lost(objects, folder, state, memory)
+    sources = gather(objects, folder, state, memory)
     first = min((file.begin_snapshot for file in sources.files), default=NO_ROW)
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
     schemas = _find_schemas(state, oldest_row, bool(sources.visibility), memory)

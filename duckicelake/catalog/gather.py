@@ -1,17 +1,19 @@
 """What a table's files hold that DuckLake's rows do not say: positions of deletes, lake snapshots of rewritten rows."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from duckicelake.catalog.derive import to_inlined_columns
 from duckicelake.catalog.memory import TableMemory
-from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
-from duckicelake.lake.rows import DeleteFileRow, PartialFileRow, SchemaVersionRow, TableState
+from duckicelake.lake.refs.rows import UNTOLD
+from duckicelake.lake.rows import DeleteFileRow, FileSpan, PartialFileRow, SchemaVersionRow, TableState
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_positions
 from duckicelake.store.rewritten import Embedded, can_restore, read_embedded
@@ -52,13 +54,14 @@ def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory
 
     A file that flush or merge wrote appears at that lake snapshot; before it stand the files it was made from, restored.
     One too large to restore stands for them itself, the rows that were not there yet hidden.
+    What no published snapshot shows any more is not read: whoever removed the snapshots may have removed it too.
     Raises: Unsupported: a file Iceberg cannot read, by path and remedy. NotFound: a file is missing
     """
     spans = {span.data_file_id: span for span in state.spans}
     read_deletes(objects, folder, state.delete_files, memory)
     deleted = [DeletedRows(row, *memory.deleted_rows[row.delete_file_id]) for row in state.delete_files]
     visibility = to_visibility(spans.keys(), deleted, state.inlined_deletes)
-    partial = [row for row in state.partial_files if row.data_file_id in spans]
+    partial = [row for row in state.partial_files if row.data_file_id in spans and _is_shown(state, spans[row.data_file_id])]
     embedded = {row.data_file_id: _read_embedded(objects, folder, row, memory) for row in partial}
     layouts = find_layouts(state.schema_versions, state.columns, state.partitions)
     rewritten = find_rewritten(state, partial, embedded, layouts)
@@ -78,6 +81,45 @@ def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory
     derived = {item.file.key: item for item in chain(inlined, restored)}
     files = sorted([*real, *(item.file for item in derived.values())], key=lambda file: (file.begin_snapshot, file.key))
     return Sources(files, derived, visibility | inlined_visibility | restored_visibility)
+
+
+def _is_shown(state: TableState, span: FileSpan) -> bool:
+    """Tell whether a published snapshot may have rows of a file; one that has changed since an earlier load was shown by that."""
+    return span.end_snapshot is None or state.since >= 0 or len(_list_showing(state, span.begin_snapshot, span.end_snapshot)) > 0
+
+
+def _list_showing(state: TableState, begin_snapshot: int, end_snapshot: int) -> list[int]:
+    first, end = (bisect_left(state.snapshots, at, key=lambda row: row.snapshot_id) for at in (begin_snapshot, end_snapshot))
+    return [row.snapshot_id for row in state.snapshots[first:end]]
+
+
+def without_lost(objects: Objects, folder: str, state: TableState, memory: TableMemory) -> TableState:
+    """Return a state without the snapshots of refs whose rows were in a rewritten file alone, when a client removed that file.
+
+    The notes show them as they were published last. What else needs the file is not left out: `gather` says that it is missing.
+    """
+    refs = state.notes.refs
+    told = {note.snapshot_id for note in refs.kept if note.json != UNTOLD} & {ref.snapshot_id for ref in refs.refs}
+    if not told or state.since >= 0:
+        return state
+    spans = {span.data_file_id: span for span in state.spans}
+    lost: set[int] = set()
+    for row in state.partial_files:
+        span = spans.get(row.data_file_id)
+        if span is None or span.end_snapshot is None:
+            continue
+        showing = _list_showing(state, span.begin_snapshot, span.end_snapshot)
+        if showing and told.issuperset(showing) and not _is_there(objects, folder, row, memory):
+            lost.update(showing)
+    return replace(state, snapshots=[row for row in state.snapshots if row.snapshot_id not in lost]) if lost else state
+
+
+def _is_there(objects: Objects, folder: str, row: PartialFileRow, memory: TableMemory) -> bool:
+    try:
+        _read_embedded(objects, folder, row, memory)
+    except NotFound:
+        return False
+    return True
 
 
 def find_rewritten(

@@ -128,7 +128,7 @@ class TableMemory:
         """Forget the objects that were made: those of a load that failed may never have reached the store."""
         self.folded = None
         self.newest_list = NO_LIST
-        for made in (self.derived_rows, self.derived_files, self.delete_files):
+        for made in (self.derived_rows, self.derived_files, self.delete_files, self.embedded):
             made.clear()
 
 

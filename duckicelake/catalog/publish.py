@@ -1,5 +1,6 @@
 """From DuckLake's rows to published objects: the one path that every load of a changed table takes."""
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from duckicelake.catalog.outbox import Outbox
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
-from duckicelake.iceberg.snapshots import encode_snapshot
+from duckicelake.iceberg.snapshots import encode_snapshot, parse_snapshot
 from duckicelake.lake.connect import writing
 from duckicelake.lake.notes import Numbering, number, number_next
 from duckicelake.lake.refs.rows import UNTOLD
@@ -143,12 +144,19 @@ def number_state(warehouse: Warehouse, draft: Draft) -> TableNotes:
 
 
 def tell_named(warehouse: Warehouse, state: TableState, draft: TableMetadata) -> None:
-    """Note the snapshots that branches and tags got in the commit that made them, as they are published now."""
-    untold = {note.snapshot_id for note in state.notes.refs.kept if note.json == UNTOLD}
-    named = [snapshot for snapshot in draft.snapshots if snapshot.snapshot_id in untold] if untold else []
-    if named:
+    """Note the snapshots that branches and tags keep as they are published now: their files may be all that is left of them one day."""
+    kept = {note.snapshot_id: note.json for note in state.notes.refs.kept if not note.is_beside}
+    named = [snapshot for snapshot in draft.snapshots if snapshot.snapshot_id in kept] if kept else []
+    told = [(snapshot.snapshot_id, kept[snapshot.snapshot_id], encode_snapshot(snapshot).decode()) for snapshot in named]
+    told = [(snapshot_id, old, new) for snapshot_id, old, new in told if old == UNTOLD or find_list(old) != find_list(new)]
+    if told:
         with writing(warehouse.lake) as conn:
-            tell_kept(conn, state.table.table_id, {snapshot.snapshot_id: encode_snapshot(snapshot).decode() for snapshot in named})
+            tell_kept(conn, state.table.table_id, told)
+
+
+def find_list(encoded: str) -> str:
+    """Return the manifest list of a snapshot that was noted."""
+    return parse_snapshot(json.loads(encoded)).manifest_list
 
 
 def find_updated_ms(state: TableState, draft: TableMetadata) -> int:

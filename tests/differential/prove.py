@@ -104,11 +104,13 @@ def prove_table(past: Past, table: Table, witnesses: Witnesses, *, is_forgetful:
 
 
 def check_names(past: Past, reader: PyIcebergReader) -> None:
-    """The catalog lists exactly the namespaces and tables there are, and shows what clients said of namespaces."""
+    """The catalog lists exactly the namespaces, tables and views there are, and shows what clients said of namespaces."""
     assert sorted(reader.catalog.list_namespaces()) == sorted((name,) for name in past.head.namespaces)
     for namespace in past.head.namespaces:
         listed = sorted(name for _, name in reader.catalog.list_tables((namespace,)))
         assert listed == sorted(table.name for table in past.head.tables.values() if table.namespace == namespace)
+        views = [name for _, name in reader.catalog.list_views((namespace,))]
+        assert sorted(views) == sorted(name for place, name in past.head.views if place == namespace)
         told = past.head.namespace_properties.get(namespace, {})
         shown = reader.catalog.load_namespace_properties((namespace,))
         assert {name: shown.get(name) for name in NAMESPACE_PROPERTIES} == {name: told.get(name) for name in NAMESPACE_PROPERTIES}

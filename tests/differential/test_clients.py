@@ -11,6 +11,7 @@ from tests.differential.clients.table_operations import (
     MoveColumn,
     MoveTable,
     PurgeTable,
+    SetView,
     TakeBack,
     TellStatistics,
 )
@@ -29,7 +30,7 @@ from tests.support.readers import Served
 P = "PyIceberg"
 COLUMNS = (Column(1, "id", Scalar("int64")), Column(2, "name", Scalar("varchar")), Column(3, "day", Scalar("date")))
 MAKE = (Step((CreateTable("main", "t", COLUMNS),)), Step((Insert(1, tuple(((1, i), (2, "ab"[i % 2]), (3, None)) for i in range(20))),)))
-BRANCH, TAG = MakeRef(1, "dev", True), MakeRef(1, "v1", False)
+BRANCH, TAG = MakeRef(1, "dev", True, (2**53, 86_400_000, 5)), MakeRef(1, "v1", False, (1, None, None))
 BY_NAME = (PartitionKey(2, "identity"),)
 
 
@@ -69,6 +70,7 @@ def row(key: int, name: str | None = "a") -> Cells:
             id="to a namespace and back",
         ),
         pytest.param((CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), DropNamespace("ns")), id="a namespace gone"),
+        pytest.param((SetView("main", "w", True), SetView("main", "w", False), SetView("main", "w", True)), id="views"),
         pytest.param((ChangeProperties(1, (("test.a", "1"), ("owner", "ü")), None), ChangeProperties(1, (), "test.a")), id="properties"),
     ],
 )

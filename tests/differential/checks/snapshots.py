@@ -106,8 +106,12 @@ def _operation_of(snapshot: Snapshot) -> Operation:
 def check_refs(past: Past, table: Table, reader: PyIcebergReader) -> None:
     """Tags and branches are the model's, and show its rows, under the columns of the snapshot that they name."""
     published = reader.catalog.load_table(table.ident)
-    shown = {name: ref.snapshot_ref_type.value == "branch" for name, ref in published.refs().items() if name != "main"}
-    assert shown == {name: ref.is_branch for name, ref in table.refs.items()}, f"{table.ident} has the refs {shown}"
+    shown = {
+        name: (ref.snapshot_ref_type.value == "branch", ref.max_ref_age_ms, ref.max_snapshot_age_ms, ref.min_snapshots_to_keep)
+        for name, ref in published.refs().items()
+        if name != "main"
+    }
+    assert shown == {name: (ref.is_branch, *ref.retention) for name, ref in table.refs.items()}, f"{table.ident} has the refs {shown}"
     for name, ref in table.refs.items():
         snapshot_id = published.refs()[name].snapshot_id
         then = replace(past.table_at(table.table_id, snapshot_id), rows=ref.rows)

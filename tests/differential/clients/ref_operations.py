@@ -4,23 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tests.differential.clients.operations import Overwrite
-from tests.differential.generator.model import Lake, Ref
+from tests.differential.generator.model import Lake, Ref, Retention
 from tests.differential.generator.operations import Delete, Insert
 
 
 @dataclass(frozen=True, slots=True)
 class MakeRef:
-    """A tag or branch where main is."""
+    """A tag or branch where main is, and what it retains; a tag knows an age of its own alone."""
 
     table_id: int
     name: str
     is_branch: bool
+    retention: Retention = (None, None, None)
 
     def sql(self, lake: Lake) -> str:
-        return f"/* {'branch' if self.is_branch else 'tag'} {self.name} of {lake.tables[self.table_id].sql_name} */"
+        kind = "branch" if self.is_branch else "tag"
+        return f"/* {kind} {self.name} of {lake.tables[self.table_id].sql_name}, retaining {self.retention} */"
 
     def apply(self, lake: Lake) -> Lake:
-        return _with_ref(lake, self.table_id, self.name, Ref(self.is_branch, lake.tables[self.table_id].rows))
+        return _with_ref(lake, self.table_id, self.name, Ref(self.is_branch, lake.tables[self.table_id].rows, self.retention))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class WriteToBranch:
         written = changed.tables[self.table_id]
         # Whatever the branch holds may become main's.
         changed = changed.with_table(replace(written, rows=main))
-        return _with_ref(changed, self.table_id, self.name, replace(ref, rows=written.rows))
+        # PyIceberg 0.12 does not tell again what the branch retains.
+        return _with_ref(changed, self.table_id, self.name, Ref(ref.is_branch, written.rows))
 
 
 @dataclass(frozen=True, slots=True)

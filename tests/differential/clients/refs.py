@@ -18,10 +18,9 @@ def change_refs(catalog: Catalog, operation: OfRefs, ident: tuple[str, str]) -> 
     manage = table.manage_snapshots()
     current = table.metadata.current_snapshot_id
     match operation:
-        case MakeRef(_, name, is_branch):
+        case MakeRef(_, name, is_branch, retention):
             assert current is not None
-            make = manage.create_branch if is_branch else manage.create_tag
-            make(current, name).commit()
+            (manage.create_branch(current, name, *retention) if is_branch else manage.create_tag(current, name, retention[0])).commit()
         case DropRef(_, name):
             is_branch = table.refs()[name].snapshot_ref_type.value == "branch"
             (manage.remove_branch if is_branch else manage.remove_tag)(name).commit()

@@ -127,3 +127,19 @@ class ChangeNamespace:
         properties = {**lake.namespace_properties.get(self.name, {}), **dict(self.updates)}
         kept: Mapping[str, str] = {key: text for key, text in properties.items() if key != self.removed}
         return replace(lake, namespace_properties={**lake.namespace_properties, self.name: kept})
+
+
+@dataclass(frozen=True, slots=True)
+class SetView:
+    """A view of the rows that every lake has is made, or dropped (`is_there` False)."""
+
+    namespace: str
+    name: str
+    is_there: bool
+
+    def sql(self, lake: Lake) -> str:
+        return f"/* view {self.name} in {self.namespace} {'made' if self.is_there else 'dropped'} */"
+
+    def apply(self, lake: Lake) -> Lake:
+        ident = (self.namespace, self.name)
+        return replace(lake, views=lake.views | {ident} if self.is_there else lake.views - {ident})

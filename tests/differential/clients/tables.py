@@ -4,27 +4,59 @@ from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
+from pyiceberg.types import IntegerType, NestedField
+from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
-from tests.differential.clients.table_operations import ChangeNamespace, HideSnapshots, MoveTable, PurgeTable, TakeBack, TellStatistics
+from tests.differential.clients.table_operations import (
+    ChangeNamespace,
+    HideSnapshots,
+    MoveTable,
+    PurgeTable,
+    SetView,
+    TakeBack,
+    TellStatistics,
+)
 from tests.differential.clients.values import to_arrow, to_schema
 from tests.differential.generator.definitions import CreateNamespace, CreateTable, CreateTableAs, DropNamespace, DropTable, RenameTable
 from tests.differential.generator.model import Lake
 
-OfNames = CreateNamespace | DropNamespace | ChangeNamespace | CreateTable | CreateTableAs | DropTable | RenameTable | MoveTable | PurgeTable
+OfTables = CreateTable | CreateTableAs | DropTable | RenameTable | MoveTable | PurgeTable
+OfNames = CreateNamespace | DropNamespace | ChangeNamespace | SetView | OfTables
 OfPast = TakeBack | HideSnapshots | TellStatistics
 
 
 def define(catalog: Catalog, operation: OfNames, lake: Lake) -> None:
-    """Make, rename or drop a namespace or a table."""
+    """Make, rename or drop a namespace, a view or a table."""
     match operation:
+        case SetView():
+            _set_view(catalog, operation)
         case CreateNamespace(name):
             catalog.create_namespace((name,))
         case DropNamespace(name):
             catalog.drop_namespace((name,))
         case ChangeNamespace(name, updates, removed):
             catalog.update_namespace_properties((name,), set() if removed is None else {removed}, dict(updates))
+        case _:
+            _define_table(catalog, operation, lake)
+
+
+def _set_view(catalog: Catalog, operation: SetView) -> None:
+    ident = (operation.namespace, operation.name)
+    assert catalog.view_exists(ident) is not operation.is_there
+    if not operation.is_there:
+        catalog.drop_view(ident)
+        return
+    text = ViewRepresentation(SQLViewRepresentation(type="sql", sql="SELECT 1 AS one", dialect="duckdb"))
+    version = ViewVersion(version_id=1, schema_id=1, timestamp_ms=1, summary={}, representations=[text], default_namespace=["main"])
+    made = catalog.create_view(ident, Schema(NestedField(1, "one", IntegerType())), version)
+    assert catalog.load_view(ident).metadata == made.metadata
+
+
+def _define_table(catalog: Catalog, operation: OfTables, lake: Lake) -> None:
+    match operation:
         case CreateTable(namespace, name, columns):
             catalog.create_table((namespace, name), to_schema(columns))
         case CreateTableAs():
@@ -43,8 +75,14 @@ def define(catalog: Catalog, operation: OfNames, lake: Lake) -> None:
 
 
 def _create_with_rows(catalog: Catalog, operation: CreateTableAs) -> None:
+    """In one transaction of several steps: a property comes and goes, rows come in two snapshots."""
     with catalog.create_table_transaction((operation.namespace, operation.name), to_schema(operation.columns)) as transaction:
-        transaction.append(to_arrow(operation.columns, operation.table_rows, transaction.table_metadata.schema()))
+        transaction.set_properties({"test.a": "gone"})
+        every = list(operation.table_rows)
+        for rows in (every[:1], every[1:]):
+            if rows or not every:
+                transaction.append(to_arrow(operation.columns, rows, transaction.table_metadata.schema()))
+        transaction.remove_properties("test.a")
 
 
 def change_past(catalog: Catalog, operation: OfPast, lake: Lake) -> None:

@@ -39,12 +39,16 @@ class SortKey:
     nulls_first: bool
 
 
+Retention = tuple[int | None, int | None, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A tag or branch, and the rows of what it names."""
+    """A tag or branch, the rows of what it names, and what it retains: its own age and that of snapshots in ms, how many of them."""
 
     is_branch: bool
     rows: tuple[Row, ...]
+    retention: Retention = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,7 @@ class Lake:
     has_clients: bool = False
     namespaces: tuple[str, ...] = ("main",)
     namespace_properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    views: frozenset[tuple[str, str]] = frozenset()
     next_table_id: int = 1
     next_version: int = 1
 

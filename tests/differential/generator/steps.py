@@ -13,6 +13,7 @@ from tests.differential.clients.table_operations import (
     MoveColumn,
     MoveTable,
     PurgeTable,
+    SetView,
     TakeBack,
     TellIdentifier,
     TellStatistics,
@@ -62,7 +63,7 @@ Maintenance = FlushInlined | MergeAdjacent | RewriteFiles | ExpireSnapshots | Ch
 OnlyAdding = Insert | AddFile | CreateTableAs | AddWritten
 RowOperation = OnlyAdding | Delete | Truncate | Update | Merge | Overwrite | DynamicOverwrite | Upsert
 OfRefs = MakeRef | DropRef | WriteToBranch | MoveMain
-Told = TellPartitioning | TellSorting | TellIdentifier | TellStatistics | ChangeProperties | ChangeNamespace | Refused
+Told = TellPartitioning | TellSorting | TellIdentifier | TellStatistics | ChangeProperties | ChangeNamespace | SetView | Refused
 OfWholes = MoveTable | PurgeTable | TakeBack | HideSnapshots | MoveColumn
 Operation = RowOperation | OfRefs | Told | OfWholes | OfTables | OfColumns | OfFields | OfLayout | Maintenance
 

@@ -29,6 +29,8 @@ _TRANSFORMS = {
 }
 # PyIceberg 0.12 truncates the smallest numbers past their type's end.
 _TRUNCATED = {"varchar": "truncate(2)"}
+# Nobody acts on them, however short they are.
+_AGES, _KEPT = (None, 1, 2**53), ((None, None), (1, 1), (86_400_000, None), (None, 5))
 _REFS, _PROPERTIES = ("r1", "r2", "r3"), ("test.a", "test.b", "owner")
 
 
@@ -113,7 +115,10 @@ def draw_ref(draw: Draw, lake: Lake) -> Operation | None:
     if table.has_vectors or not table.rows:
         return None
     name = draw(st.sampled_from(_REFS))
-    return DropRef(table.table_id, name) if name in table.refs else MakeRef(table.table_id, name, draw(st.booleans()))
+    if name in table.refs:
+        return DropRef(table.table_id, name)
+    is_branch, age_ms = draw(st.booleans()), draw(st.sampled_from(_AGES))
+    return MakeRef(table.table_id, name, is_branch, (age_ms, *(draw(st.sampled_from(_KEPT)) if is_branch else (None, None))))
 
 
 def draw_branch(draw: Draw, lake: Lake) -> Operation | None:

@@ -17,6 +17,7 @@ from tests.differential.clients.draws.whole import (
     draw_purge,
     draw_table_with_rows,
     draw_take_back,
+    draw_view,
 )
 from tests.differential.generator import schemas
 from tests.differential.generator.definitions import AddColumn, DropColumn, PromoteColumn, SetComment, SetRequired
@@ -121,5 +122,5 @@ _COLUMNS: tuple[Maker, ...] = (
 )
 _NAMES: tuple[Maker, ...] = (
     *(tables.draw_namespace, draw_client_table, draw_table_with_rows, tables.draw_rename_table, tables.draw_drop_table),
-    *(draw_emptied_namespace, draw_namespace_properties, draw_move_table, draw_purge, draw_take_back, draw_take_back),
+    *(draw_emptied_namespace, draw_namespace_properties, draw_move_table, draw_purge, draw_take_back, draw_take_back, draw_view),
 )

@@ -8,6 +8,7 @@ from tests.differential.clients.table_operations import (
     MoveColumn,
     MoveTable,
     PurgeTable,
+    SetView,
     TakeBack,
     TellIdentifier,
     TellStatistics,
@@ -53,6 +54,12 @@ def draw_namespace_properties(draw: Draw, lake: Lake) -> Operation | None:
     keys = draw(st.lists(st.sampled_from(NAMESPACE_PROPERTIES), min_size=1, unique=True))
     free = sorted(lake.namespace_properties.get(name, {}).keys() - set(keys))
     return ChangeNamespace(name, tuple((key, draw(st.sampled_from(_TEXTS))) for key in keys), draw(st.sampled_from([None, *free])))
+
+
+def draw_view(draw: Draw, lake: Lake) -> Operation | None:
+    """A view made where there is none, or dropped; in the namespace that always stays, under names that tables never have."""
+    ident = ("main", draw(st.sampled_from(("a view", "w"))))
+    return SetView(*ident, is_there=ident not in lake.views)
 
 
 def draw_move_table(draw: Draw, lake: Lake) -> Operation | None:

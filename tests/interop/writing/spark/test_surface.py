@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from duckdb import DuckDBPyConnection
 
+from tests.interop.writing.spark.story import MERGE_ON_READ, OWN, Rows, Story, fill
 from tests.rest.serving import make_settings, serve
 from tests.support.going_on import check_going_on
 from tests.support.lakes import FreshLake
@@ -18,51 +17,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 @pytest.fixture
 def served(lake: FreshLake) -> Iterator[Served]:
-    """A server that does not look after its objects: what Spark's expiry removes would be missed sooner or later (MISSING.md)."""
+    """A server that does not look after its objects meanwhile."""
     with serve(make_settings(lake, object_check_s=0)) as server:
         yield Served(lake, server)
-
-
-MERGE_ON_READ = "'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read', 'write.merge.mode' = 'merge-on-read'"
-OWN = "summary['ducklake.alias-of'] IS NULL"
-
-Rows = list[tuple[Any, ...]]
-
-
-class Story:
-    """Spark and DuckDB on the table ns.t of one lake."""
-
-    def __init__(self, served: Served, spark: Spark, columns: str, properties: str) -> None:
-        self.served, self.spark, self.catalog = served, spark, served.spark(spark).catalog
-        self.duck: DuckDBPyConnection = served.lake.duckdb()
-        self.run("CREATE NAMESPACE {c}.ns")
-        self.run(f"CREATE TABLE {{t}} (id bigint, name string) USING iceberg {columns} TBLPROPERTIES ({properties})")
-
-    def run(self, statement: str) -> Rows:
-        """Have Spark run a statement: `{t}` is the table, `{c}` the catalog."""
-        found = self.spark.arrow(statement.replace("{t}", f"{self.catalog}.ns.t").replace("{c}", self.catalog))
-        return [tuple(row.values()) for row in found.to_pylist()]
-
-    def call(self, procedure: str) -> Rows:
-        """Call a procedure of the catalog."""
-        return self.run(f"CALL {{c}}.system.{procedure}")
-
-    def check(self, count: int, name: str = "t") -> None:
-        """Both sides have that many rows, the same ones."""
-        mine = sorted(self.run(f"SELECT * FROM {{c}}.ns.{name}"), key=repr)
-        assert mine == sorted(self.duck.execute(f"FROM lake.ns.{name}").fetchall(), key=repr)
-        assert len(mine) == count
-
-
-def fill(story: Story) -> list[int]:
-    """Rows of both sides with deletes of both; returns the snapshots."""
-    for start in (0, 10):
-        story.run(f"INSERT INTO {{t}} SELECT id, concat('n', id) FROM range({start}, {start + 10})")
-    story.duck.execute("INSERT INTO lake.ns.t SELECT range, 'duck' FROM range(100, 120)")
-    story.run("DELETE FROM {t} WHERE id IN (3, 13, 103)")
-    story.duck.execute("DELETE FROM lake.ns.t WHERE id = 104")
-    story.check(36)
-    return [row[0] for row in story.run(f"SELECT snapshot_id FROM {{t}}.snapshots WHERE {OWN} ORDER BY snapshot_id")]
 
 
 @pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
