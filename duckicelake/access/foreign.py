@@ -77,7 +77,7 @@ def read_foreign(issuer: Issuer, keys: KeySet, unproven: Unproven, token: bytes,
     expires_at_s = _check_times(issuer, claims, now_s)
     _check_parties(issuer, claims)
     until_s = min(expires_at_s, now_s + LOOKED_AGAIN_S)
-    return Bearer(Session(read_principal(issuer, claims), NO_GRANTS, until_s), roles=read_roles(issuer, claims))
+    return Bearer(Session(read_principal(issuer, claims), NO_GRANTS, until_s), roles=read_roles(issuer, claims), ends_at_s=expires_at_s)
 
 
 def _verify(issuer: Issuer, keys: KeySet, unproven: Unproven, token: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -68,12 +68,14 @@ class Bearer:
     """Whose a token is. `session`: what settings let it do. `origin`: the lake that keeps its account, and its secret's number.
 
     `scope`: what the token is good for, None: for all. `roles`: those that its issuer names, good for something where a lake has them.
+    `ends_at_s`: when a token of another issuer ends; the session's end only says when it is looked at again.
     """
 
     session: Session
     scope: Grants | None = None
     origin: str = ""
     roles: tuple[str, ...] = ()
+    ends_at_s: float = float("inf")
     bound: dict[str, tuple[Policy, Session]] = field(default_factory=dict[str, tuple[Policy, Session]], compare=False, repr=False)
 
     @property

@@ -237,7 +237,7 @@ CREATE TABLE IF NOT EXISTS iceberg_grant (
 );
 
 -- Roles of Postgres that read the lake with DuckDB, by views of their own: whose each is, what settings let them read (schemas'
--- names, with what is nested in them; an empty one is all), and within which scope.
+-- names, with what is nested in them; an empty one is all), within which scope, and which roles another issuer's token gave it.
 CREATE TABLE IF NOT EXISTS iceberg_reader (
     role_name text PRIMARY KEY,
     database_id oid NOT NULL,
@@ -249,6 +249,8 @@ CREATE TABLE IF NOT EXISTS iceberg_reader (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at timestamptz NOT NULL
 );
+
+ALTER TABLE iceberg_reader ADD COLUMN IF NOT EXISTS roles text[] NOT NULL DEFAULT '{}';
 
 -- The last revoke that was acknowledged: a sequence, which readers' old transactions see as it is now. The setting is what they saw.
 CREATE SEQUENCE IF NOT EXISTS iceberg_revocation;

@@ -1,12 +1,17 @@
 """What `connect` prints, run as it is printed, against a running server."""
 
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import pytest
 
+from duckicelake.backends.ducklake import LakeAddress, format_attach
 from duckicelake.commands.facts import Facts, format_facts
-from duckicelake.commands.snippets import format_duckdb, format_ducklake, format_pyiceberg
+from duckicelake.commands.snippets import format_duckdb, format_ducklake, format_environment, format_pyiceberg, format_spark, list_pyiceberg
+from tests.rest.hostile.test_injection import TEXTS
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 
@@ -52,3 +57,36 @@ def test_the_ducklake_snippet_reads_and_writes(facts: Facts, lake: FreshLake) ->
     run_sql(conn, format_ducklake(facts))
     conn.execute("INSERT INTO t VALUES (7)")
     assert conn.execute("SELECT count(*) FROM t").fetchone() == (101,)
+
+
+ATTACH = format_attach(LakeAddress("host=x", "lake", "s3://d/"))
+PLAIN = Facts("http://127.0.0.1:9", "lake", "lake", "id:secret", "s3://i/", ATTACH, "host=x", "s3://d/", "lake", "http://s", "r", "k", "s")
+
+
+@pytest.mark.parametrize("text", [each for each in TEXTS if each.id not in ("nul", "long")])
+def test_what_is_printed_is_taken_as_one_text(text: str, tmp_path: Path) -> None:
+    """Whatever a secret, a name or a place is made of: a shell, Python and DuckDB run what is printed for plain ones, and nothing more."""
+    attach = format_attach(LakeAddress(text, text, text))
+    odd = replace(
+        PLAIN, ducklake_attach=attach, credential=f"id:{text}", warehouse=text, iceberg_path=f"s3://{text}", s3_secret_access_key=text
+    )
+    assert run_shell(tmp_path, format_environment(odd) + 'printf %s "$LAKE_ICEBERG_PATH$LAKE_CREDENTIAL"') == f"s3://{text}id:{text}"
+    words = run_shell(tmp_path, "spark-sql() { printf '%s\\0' \"$@\"; }\n" + format_spark(odd)).split("\0")
+    assert len(words) == len(run_shell(tmp_path, "spark-sql() { printf '%s\\0' \"$@\"; }\n" + format_spark(PLAIN)).split("\0"))
+    assert [word.partition("=")[2] for word in words if ".credential=" in word] == [f"id:{text}"]
+    printed = format_pyiceberg(odd).replace("load_catalog(", "dict(warehouse_name=")
+    names: dict[str, dict[str, str]] = {}
+    exec("\n".join(line for line in printed.splitlines() if not line.startswith(("from ", "print("))), names)
+    assert names["catalog"] == {"warehouse_name": text, **list_pyiceberg(odd)}
+    for make in (format_duckdb, format_ducklake):
+        with duckdb.connect() as conn:
+            kinds = [[each.type for each in conn.extract_statements(make(facts))] for facts in (PLAIN, odd)]
+        assert kinds[0] == kinds[1]
+    assert not list(tmp_path.iterdir())
+
+
+def run_shell(folder: Path, script: str) -> str:
+    """What a shell prints that runs a script in a folder."""
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, timeout=60, check=True)
+    assert not done.stderr
+    return done.stdout.decode()

@@ -10,6 +10,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.config import Settings
+from duckicelake.rest.routes import service
+from duckicelake.rest.routes.service import find_reason
 from tests.rest.proxy import Wire, wire_to
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake
@@ -106,6 +108,21 @@ def test_readyz_names_postgres(settings: Settings, postgres: Wire, lake: FreshLa
         check_no_secret(lake, reason)
         postgres.mend()
         assert wait_for(lambda: server.get("/readyz"), 200).json["ready"] is True
+
+
+def test_strangers_who_ask_for_readyz_share_one_look(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask at once; who asks later gets what is there now, and who asks within a second what was seen last."""
+    looks: list[float] = []
+    monkeypatch.setattr(service, "find_reason", lambda lake: looks.append(time.monotonic()) or find_reason(lake))
+    with serve(settings) as server, ThreadPoolExecutor(20) as clients:
+        began = time.monotonic()
+        answers = list(clients.map(server.get, ["/readyz"] * 100))
+        assert {answer.status for answer in answers} == {200}
+        assert 1 <= len(looks) <= 1 + (time.monotonic() - began) / service.LOOK_S
+        monkeypatch.setattr(service, "LOOK_S", 0.0)
+        before = len(looks)
+        assert [server.get("/readyz").status for _ in range(2)] == [200] * 2
+        assert len(looks) == before + 2
 
 
 def test_readyz_names_the_store(settings: Settings, store: Wire, lake: FreshLake) -> None:

@@ -10,7 +10,7 @@ import psycopg
 
 from duckicelake.access.grants import Grants, Levels, Rights, fold_levels
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import NotServed, Unsupported
+from duckicelake.errors import NotAuthorized, NotServed, Unsupported
 from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.connect import reading
 from duckicelake.lake.keys.places import LiveName, TablePlace, list_live_names, list_outside_paths, list_table_places
@@ -31,13 +31,18 @@ MayRead = Callable[[Levels, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Who asks: `grants` by settings, within `scope` (None: no less), `account` where a lake keeps it; and what it may read now."""
+    """Who asks: `grants` by settings, within `scope` (None: no less), `account` where a lake keeps it; and what it may read now.
+
+    Of another issuer's token: the `roles` that it names, as they are called here, and its end (`until_s`), the role's at the latest.
+    """
 
     asker: Asker
     account: tuple[int, int] | None
     grants: Grants
     scope: Grants | None
     may_read: MayRead
+    roles: tuple[str, ...] = ()
+    until_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +95,12 @@ def may_vend_ducklake(warehouse: Warehouse) -> bool:
 def get_ducklake_credentials(warehouse: Warehouse, roles: RoleMemory, asking: Asking, now_s: float) -> DucklakeCredentials:
     """Return what somebody reads the lake with in DuckDB.
 
-    Raises: NotServed: it cannot be given here; says why. Unsupported: the files lie in too many places. ServiceUnavailable
+    Raises: NotServed: it cannot be given here; says why. Unsupported: the files lie in too many places. ServiceUnavailable.
+            NotAuthorized: the token of another issuer ended, within what its clock may differ by
     """
     vendor = warehouse.vendor
+    if asking.until_s <= now_s:
+        raise NotAuthorized("The token has expired; ask its issuer for a new one.")
     if vendor is None:
         raise NotServed("No keys are vended for this warehouse (sts_role_arn), so DuckDB users get none either.")
     own = name_schema(warehouse.lake.metadata_schema)
@@ -109,10 +117,11 @@ def _find_role(warehouse: Warehouse, roles: RoleMemory, asking: Asking, lifetime
     lifetime_s, now_s = lifetime
     reader = to_reader(asking)
     kept = roles.find(reader, now_s)
-    if kept is not None and is_live(warehouse.lake, kept):
+    if kept is not None and kept.expires_at_s <= asking.until_s and is_live(warehouse.lake, kept):
         return kept
+    left_s = min(lifetime_s, asking.until_s - now_s)
     lake = replace(warehouse.lake, asker=asking.asker)
-    made = make_reader(lake, reader, roles.public, (now_s + lifetime_s, now_s + lifetime_s / 2))
+    made = make_reader(lake, reader, roles.public, (now_s + left_s, now_s + left_s / 2))
     roles.keep(reader, made)
     return made
 
@@ -120,7 +129,7 @@ def _find_role(warehouse: Warehouse, roles: RoleMemory, asking: Asking, lifetime
 def to_reader(asking: Asking) -> Reader:
     """Return who asks, in the words of Postgres."""
     scope = None if asking.scope is None else list_spaces(asking.scope)
-    return Reader(asking.asker.principal or "", asking.account, list_spaces(asking.grants), scope)
+    return Reader(asking.asker.principal or "", asking.account, list_spaces(asking.grants), scope, tuple(sorted(set(asking.roles))))
 
 
 def list_spaces(grants: Grants) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Where tables may be: their names among others, their locations, and the files they name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -18,6 +18,8 @@ from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.tables import Place
 
 NO_TABLE = -1
+PATHS = frozenset({"write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path"})
+"""Properties by which clients choose where they write; the last two are what the first was called before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,26 @@ def check_files(conn: psycopg.Connection, table_id: int, grounds: Grounds, uris:
     owned = find_owner(conn, table_id, [to_canonical(uri) for uri in foreign]) if foreign else None
     if owned is not None:
         raise BadRequest(f"A data file lies in the location of another table, {owned!r}; write files into the table's own.")
+
+
+def check_paths(conn: psycopg.Connection, table_id: int, grounds: Grounds, told: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Raise BadRequest when properties that are not `known` yet lead writers to where the table may have no files.
+
+    No key and no commit goes by them, but whoever writes with keys of their own would write into another table's folder.
+    """
+    for name in PATHS & told.keys():
+        path, place = told[name], to_uri(told[name].rstrip("/"))
+        if path == known.get(name) or grounds.is_own(f"{place}/"):
+            continue
+        what = f"{name}={path!r}"
+        if not grounds.roots.holds(place):
+            raise BadRequest(
+                f"{what} lies neither in the table's location {grounds.locations[-1]!r} nor under one of the server's allowed_locations."
+            )
+        _check_outside_data(conn, place, what)
+        other = find_neighbour(conn, table_id, to_canonical(place)) or find_view_neighbour(conn, to_canonical(place))
+        if other is not None:
+            raise BadRequest(f"{what} lies in the location of another table or view, or holds one: {other!r}.")
 
 
 def _check_outside_data(conn: psycopg.Connection, uri: str, what: str) -> None:

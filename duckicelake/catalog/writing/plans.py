@@ -8,9 +8,12 @@ from duckicelake.catalog.writing.bases import Ask, Base, list_ours, require
 from duckicelake.catalog.writing.files import FileWriter, Planned, add_snapshots
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.places import (
+    NO_TABLE,
+    Grounds,
     check_free,
     check_new_location,
     check_new_uuid,
+    check_paths,
     check_table_location,
     find_first_version,
     get_place,
@@ -106,6 +109,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     default = table_location(read_iceberg_path(commit.conn), uuid, place.schema_name, place.table_name)
     location = check_new_location(commit.conn, new.location, default, base.grounds.roots) if new.location else default
     new = replace(new, table_uuid=str(uuid), location=location)
+    check_paths(commit.conn, NO_TABLE, Grounds((location,), base.grounds.roots), new.properties, {})
     table_id = ids.take_catalog_id()
     first = create_table(table_id, place, new, find_first_version(commit.conn, location))
     first.rows += change_statistics(table_id, None, new, base.grounds.holds)
@@ -125,6 +129,7 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     if new.location != old.location:
         new = replace(new, location=check_table_location(conn, new.location, base.grounds.roots, table_id))
         planned = replace(planned, new=new)
+    check_paths(conn, table_id, base.grounds, new.properties, old.properties)
     told_order_id = notes.shapes[-1].order_id if notes.shapes else 0
     sort_id = ids.take_catalog_id() if found.sort_keys and new.current_schema_id != old.current_schema_id else 0
     live = LiveTable(table_id, found.columns, found.comments, found.tags, told_order_id, found.sort_keys, sort_id)

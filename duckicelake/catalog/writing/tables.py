@@ -11,7 +11,16 @@ from duckicelake.catalog.tables import LOAD_TRIES, Ident, LoadedTable, get_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.lifecycle.purging import list_belongings, purge
-from duckicelake.catalog.writing.places import NO_TABLE, check_free, check_table_location, check_target_free, find_first_version, get_place
+from duckicelake.catalog.writing.places import (
+    NO_TABLE,
+    Grounds,
+    check_free,
+    check_paths,
+    check_table_location,
+    check_target_free,
+    find_first_version,
+    get_place,
+)
 from duckicelake.errors import CatalogError, CommitStateUnknown, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
@@ -58,6 +67,7 @@ def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, roots:
     new = new_metadata(asked, NewIdentity(str(uuid), "", time.time_ns() // 1_000_000))
     default = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
     location = default if asked.location is None else check_table_location(conn, asked.location, roots)
+    check_paths(conn, NO_TABLE, Grounds((location,), roots), new.properties, {})
     return replace(new, location=location)
 
 

@@ -80,10 +80,13 @@ SELECT to_regclass('iceberg_reader') IS NOT NULL
 UPDATE_ENDED = """
 UPDATE iceberg_reader SET expires_at = clock_timestamp()
  WHERE expires_at > clock_timestamp()
-   AND principal IN (SELECT p.name FROM iceberg_principal p
-                      WHERE NOT p.is_role
-                        AND (p.principal_id = %(principal_id)s
-                             OR p.principal_id IN (SELECT m.principal_id FROM iceberg_member m WHERE m.role_id = %(principal_id)s)))
+   AND (principal IN (SELECT p.name FROM iceberg_principal p
+                       WHERE NOT p.is_role
+                         AND (p.principal_id = %(principal_id)s
+                              OR p.principal_id IN (SELECT m.principal_id FROM iceberg_member m WHERE m.role_id = %(principal_id)s)))
+        -- members that another issuer's token made so
+        OR EXISTS (SELECT FROM iceberg_principal p
+                    WHERE p.is_role AND p.principal_id = %(principal_id)s AND p.name = ANY(iceberg_reader.roles)))
 """
 
 

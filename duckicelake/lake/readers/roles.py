@@ -37,13 +37,15 @@ class Reader:
     """Who reads, and what of the lake beside its own grants: by settings (`spaces`), and within a scope.
 
     Shape:  spaces are schema names in small letters, with what is nested in them; an empty one is all. `scope` None: all
-            `account`: the principal's id and the number of its secret, None: settings name it
+            `account`: the principal's id and the number of its secret, None: settings or another issuer name it
+            `roles`: names of roles that its token gives it; those count that the lake has at the moment of reading
     """
 
     principal: str
     account: tuple[int, int] | None
     spaces: tuple[str, ...]
     scope: tuple[str, ...] | None
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ class ReaderRole:
 
 
 INSERT_READER = """
-INSERT INTO iceberg_reader (role_name, database_id, principal, principal_id, secret_number, spaces, scope, expires_at)
+INSERT INTO iceberg_reader (role_name, database_id, principal, principal_id, secret_number, spaces, scope, roles, expires_at)
 SELECT %(role_name)s, d.oid, %(principal)s, %(principal_id)s, %(secret_number)s, %(spaces)s::text[], %(scope)s::text[],
-       to_timestamp(%(expires_at_s)s)
+       %(roles)s::text[], to_timestamp(%(expires_at_s)s)
   FROM pg_database d WHERE d.datname = current_database()
 """
 
@@ -187,6 +189,7 @@ def _to_row(name: str, reader: Reader, expires_at_s: float) -> dict[str, object]
         "secret_number": secret_number,
         "spaces": list(reader.spaces),
         "scope": None if reader.scope is None else list(reader.scope),
+        "roles": list(reader.roles),
         "expires_at_s": expires_at_s,
     }
 

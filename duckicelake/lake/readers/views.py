@@ -16,7 +16,7 @@ INNER: Sequence[tuple[LiteralString, LiteralString]] = (
     (
         "iceberg_me",
         """
-SELECT r.spaces, r.scope,
+SELECT r.spaces, r.scope, r.roles,
        (SELECT p.principal_id FROM {lake}.iceberg_principal p WHERE NOT p.is_role AND p.name = r.principal) AS principal_id
   FROM {lake}.iceberg_reader r
   -- roles are the whole cluster's, and a copied database has copied rows
@@ -37,7 +37,8 @@ SELECT g.kind, g.object_uuid
   FROM {own}.iceberg_me m JOIN {lake}.iceberg_grant g ON g.privilege = 'read'
    AND (g.principal_id = m.principal_id
         OR g.principal_id IN (SELECT b.role_id FROM {lake}.iceberg_member b JOIN {lake}.iceberg_principal r ON r.principal_id = b.role_id
-                               WHERE b.principal_id = m.principal_id AND r.is_role))
+                               WHERE b.principal_id = m.principal_id AND r.is_role)
+        OR g.principal_id IN (SELECT r.principal_id FROM {lake}.iceberg_principal r WHERE r.is_role AND r.name = ANY(m.roles)))
 """,
     ),
     (

@@ -7,10 +7,9 @@ from typing import Any
 from fastapi import Request, Response
 
 from duckicelake.access.grants import Rights
-from duckicelake.access.policy import TABLE, is_outside
+from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Bearer
 from duckicelake.catalog.keys.ducklake import Asking, DucklakeCredentials, get_ducklake_credentials
-from duckicelake.errors import NotServed
 from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.auth.permissions import check_reads
 from duckicelake.rest.auth.record import find_asker
@@ -37,13 +36,12 @@ class DucklakeRoutes:
         check_reads(at.session)
         lake, session = self._door.get_lake(at.prefix), at.session
         bearer: Bearer = request.scope["bearer"]
-        if is_outside(bearer.session.client_id):
-            raise NotServed("A role of Postgres knows no roles of tokens: principals of other issuers read the lake as Iceberg tables.")
 
         def may_read(levels: tuple[str, ...], name: str) -> bool:
             return Rights.READ in session.rights_at(TABLE, levels, name)
 
-        asking = Asking(find_asker(request.scope), parse_account(bearer.origin), bearer.session.grants, bearer.scope, may_read)
+        account, ends_at_s = parse_account(bearer.origin), bearer.ends_at_s
+        asking = Asking(find_asker(request.scope), account, bearer.session.grants, bearer.scope, may_read, bearer.roles, ends_at_s)
         found = get_ducklake_credentials(lake.warehouse, lake.roles, asking, time.time())
         return Response(json.dumps(encode(found)).encode(), headers=NO_STORE, media_type="application/json")
 

@@ -1,6 +1,8 @@
 """What operators ask: is it alive, is it ready, how is it doing."""
 
 import asyncio
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -18,12 +20,20 @@ READY: dict[int | str, dict[str, Any]] = {
     503: {"model": ReadyResponse, "description": "One of them cannot; its reason says why."},
 }
 
+LOOK_S = 1.0
+"""A look at what the server needs answers for so long: strangers may ask, and each look costs a thread and a connection."""
+
+Reasons = Mapping[str, str | None]
+"""Why each warehouse cannot be served, None where it can."""
+
 
 class ServiceRoutes:
     """Answers the paths outside the catalog's protocol."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._last: tuple[float, Reasons] | None = None
+        self._looking: asyncio.Task[Reasons] | None = None
 
     def add(self, app: FastAPI) -> None:
         """Route them."""
@@ -36,12 +46,30 @@ class ServiceRoutes:
         return {"status": "alive"}
 
     async def is_ready(self) -> Response:
-        """Tell of each warehouse whether its Postgres and its object store answer; 503 if one does not."""
-        lakes = list(self._door.lakes.values())
-        reasons = await asyncio.gather(*(run_in_threadpool(find_reason, lake) for lake in lakes))
-        ready = bool(lakes) and not any(reasons)
-        warehouses = {lake.prefix: {"ready": reason is None, "reason": reason} for lake, reason in zip(lakes, reasons, strict=True)}
+        """Tell of each warehouse whether its Postgres and its object store answer; 503 if one does not. Up to a second old."""
+        reasons = await self._find_reasons()
+        ready = bool(reasons) and not any(reasons.values())
+        warehouses = {prefix: {"ready": reason is None, "reason": reason} for prefix, reason in reasons.items()}
         return JSONResponse({"ready": ready, "warehouses": warehouses}, 200 if ready else 503)
+
+    async def _find_reasons(self) -> Reasons:
+        """Return what the last look found, if it ended less than a second ago; else of the next one, which all who ask meanwhile share."""
+        if self._last is not None and time.monotonic() < self._last[0] + LOOK_S:
+            return self._last[1]
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        # who goes away takes the look from nobody else
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> Reasons:
+        lakes = list(self._door.lakes.values())
+        try:
+            found = await asyncio.gather(*(run_in_threadpool(find_reason, lake) for lake in lakes))
+            reasons = {lake.prefix: reason for lake, reason in zip(lakes, found, strict=True)}
+            self._last = time.monotonic(), reasons
+            return reasons
+        finally:
+            self._looking = None
 
     async def show_metrics(self) -> Response:
         """Return all numbers in Prometheus' text format."""

@@ -1,10 +1,15 @@
 """Secrets stand in no log line and in no answer."""
 
+import faulthandler
 import logging
+import tempfile
+from typing import Literal
 
 import pytest
 
 from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.commands.logs import configure_logging
+from duckicelake.store.keys.sessions import SessionKeys, Vendor
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.support.lakes import FreshLake
 
@@ -49,3 +54,35 @@ def test_answers_hold_no_secret_but_the_asked_for(guarded: Guarded) -> None:
         assert token not in body
         assert "wrong-secret" not in body
         assert secret_of("reader") not in body
+
+
+@pytest.mark.parametrize("log_format", ["plain", "json"])
+def test_what_breaks_within_a_request_tells_no_secret(
+    lake: FreshLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log_format: Literal["plain", "json"]
+) -> None:
+    """A bug where token and keys are at hand: 500 with an id, a traceback in the log without values, and so are the stacks of a crash."""
+    seen: list[str] = []
+
+    def break_it(vendor: Vendor, policy: str, now_s: float) -> SessionKeys:
+        keys = get_keys(vendor, policy, now_s)
+        seen.extend((keys.secret_access_key, keys.session_token, vendor.store.secret_access_key or ""))
+        faulthandler.dump_traceback(dump)
+        raise AssertionError(f"{vendor} {keys!r}")
+
+    get_keys = Vendor.get_keys
+    root, handlers = logging.getLogger(), logging.getLogger().handlers
+    with tempfile.TemporaryFile("w+") as dump, guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        token = guarded.token("reader")
+        monkeypatch.setattr(Vendor, "get_keys", break_it)
+        configure_logging(log_format, "info")
+        try:
+            answer = guarded.server.get(PATH, {"Authorization": f"Bearer {token}", "X-Iceberg-Access-Delegation": "vended-credentials"})
+        finally:
+            root.handlers = handlers
+        dump.seek(0)
+        told = capsys.readouterr().err + dump.read() + answer.body.decode()
+    assert answer.error[0] == 500
+    assert "break_it" in told.partition("Traceback")[2]
+    assert len(seen) == 3
+    for secret in (token, secret_of("reader"), *seen):
+        assert secret not in told

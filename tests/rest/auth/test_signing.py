@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.rest.auth.escapes.ground import BUCKET, PLACES, lay_out, list_keys, make_tables
 from tests.rest.auth.escapes.signed import REFUSED, SigningClient, sign_as, to_path
-from tests.rest.auth.escapes.test_escapes import BUCKET, PLACES, list_keys, put
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.test_permissions import TABLE as NEW_TABLE
 from tests.rest.auth.vended import open_root, split
@@ -42,35 +42,16 @@ class Field:
 def field(stack: SharedStack) -> Generator[Field]:
     """A lake with tables beside, above and below in name, and objects of nobody around them; no keys are vended."""
     with make_lake(stack) as lake, guard(lake) as guarded:
-        yield lay_out(guarded)
+        yield open_field(guarded)
 
 
-def lay_out(guarded: Guarded) -> Field:
-    """Make the tables and place the objects."""
-    conn, root, name = guarded.lake.duckdb(), open_root(guarded), guarded.lake.name
-    conn.execute("CREATE SCHEMA ab")
-    for table in ("a.t1", "a.t10", "b.t1", "ab.t1", "a.gone"):
-        conn.execute(f"CREATE TABLE {table} AS SELECT range AS i FROM range(100000)")
-    guarded.get("admin", "namespaces/a/tables/t10")
+def open_field(guarded: Guarded) -> Field:
+    """Make the tables, and place the objects."""
+    make_tables(guarded)
     location = split(guarded.get("reader", TABLE).json["metadata"]["location"])[1]
-    conn.execute("DROP TABLE a.gone")
-    data = f"{name}/data"
-    files = {folder: list_keys(root, f"{data}/{folder}/")[0] for folder in ("a/t1", "a/t10", "b/t1", "ab/t1", "a/gone")}
-    others = {
-        "sibling": files["a/t10"],
-        "other-namespace": files["b/t1"],
-        "longer-namespace": files["ab/t1"],
-        "dropped": files["a/gone"],
-        "parent": put(root, f"{data}/a/stray.parquet"),
-        "root": put(root, f"{name}/stray.parquet"),
-        "case-of-parent": put(root, f"{data}/a/T1/x.parquet"),
-        "longer-name": put(root, f"{data}/a/t1x/{files['a/t1'].rpartition('/')[2]}"),
-        "shorter-location": put(root, f"{location[:-1]}/x"),
-        "longer-location": put(root, f"{location}0/x"),
-        "metadata-of-another": list_keys(root, f"{name}/iceberg/a/t10-")[0],
-    }
+    laid = lay_out(guarded, location, "T1")
     reader, writer = (sign_as(guarded, who, TABLE) for who in ("reader", "writer"))
-    return Field(guarded, reader, writer, files["a/t1"], f"{data}/a/t1", location, others)
+    return Field(guarded, reader, writer, laid.own, laid.own_folder, location, laid.others)
 
 
 def test_own_objects_are_open(field: Field) -> None:

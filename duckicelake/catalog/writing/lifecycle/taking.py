@@ -11,7 +11,7 @@ from duckicelake.catalog.writing.files import FileWriter, Planned
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.lifecycle.deletions import NumberedFile
 from duckicelake.catalog.writing.lifecycle.foreign import Foreign
-from duckicelake.catalog.writing.places import Grounds, check_table_location, find_first_version, get_place
+from duckicelake.catalog.writing.places import Grounds, check_paths, check_table_location, find_first_version, get_place
 from duckicelake.errors import AlreadyExists, BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.partition import PartitionSpec
@@ -111,6 +111,7 @@ def settle(conn: psycopg.Connection, metadata: TableMetadata, roots: Roots, repl
     if there is not None:
         raise AlreadyExists(f"Table already exists: {'.'.join(there)} has the uuid {uuid}; rename it, or drop it first.")
     location = check_table_location(conn, metadata.location, roots, table_id)
+    check_paths(conn, table_id, Grounds((location,), roots), metadata.properties, {})
     return replace(metadata, table_uuid=str(uuid), location=location)
 
 

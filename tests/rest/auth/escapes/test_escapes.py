@@ -10,13 +10,13 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from duckicelake.backends.buckets import ROLE_ARN
+from tests.rest.auth.escapes.ground import BUCKET, PLACES, lay_out, list_keys, make_tables
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
 from tests.rest.auth.vended import Vended, is_refused, load_with_keys, open_root, open_vended, post_form, resign, send, split
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
 
-BUCKET = "lake"
 EVERYTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"*","Resource":"*"}]}'
 
 
@@ -38,45 +38,20 @@ class Field:
         return {"reader": self.reader.s3, "writer": self.writer.s3, "duckdb": self.duckdb}[who]
 
 
-def put(root: Any, key: str) -> str:
-    """Place an object as root."""
-    root.put_object(Bucket=BUCKET, Key=key, Body=b"secret")
-    return key
-
-
 @pytest.fixture(scope="module")
 def field(each_stack: SharedStack) -> Generator[Field]:
     """A lake with tables beside, above and below in name, and objects of nobody around them, on each kind of store."""
     with make_lake(each_stack) as lake, guard(lake, sts_role_arn=ROLE_ARN) as guarded:
-        yield lay_out(guarded)
+        yield open_field(guarded)
 
 
-def lay_out(guarded: Guarded) -> Field:
-    """Make the tables and place the objects."""
-    conn, root, name = guarded.lake.duckdb(), open_root(guarded), guarded.lake.name
-    conn.execute("CREATE SCHEMA ab")
-    for table in ("a.t1", "a.t10", "b.t1", "ab.t1", "a.gone"):
-        conn.execute(f"CREATE TABLE {table} AS SELECT range AS i FROM range(100000)")
-    guarded.get("admin", "namespaces/a/tables/t10")
+def open_field(guarded: Guarded) -> Field:
+    """Make the tables, give out the keys, and place the objects."""
+    make_tables(guarded)
     reader, writer = (load_with_keys(guarded, who, "namespaces/a/tables/t1") for who in ("reader", "writer"))
-    conn.execute("DROP TABLE a.gone")
-    data, location = f"{name}/data", split(reader.metadata["location"])[1]
-    files = {folder: list_keys(root, f"{data}/{folder}/")[0] for folder in ("a/t1", "a/t10", "b/t1", "ab/t1", "a/gone")}
-    tail = files["a/t1"].rpartition("/")[2]
-    others = {
-        "sibling": files["a/t10"],
-        "other-namespace": files["b/t1"],
-        "longer-namespace": files["ab/t1"],
-        "dropped": files["a/gone"],
-        "parent": put(root, f"{data}/a/stray.parquet"),
-        "root": put(root, f"{name}/stray.parquet"),
-        "case-of-parent": put(root, f"{data}/a/T10/x.parquet"),
-        "longer-name": put(root, f"{data}/a/t1x/{tail}"),
-        "shorter-location": put(root, f"{location[:-1]}/x"),
-        "longer-location": put(root, f"{location}0/x"),
-        "metadata-of-another": list_keys(root, f"{name}/iceberg/a/t10-")[0],
-    }
-    return Field(reader, writer, open_as_duckdb(guarded), root, files["a/t1"], f"{data}/a/t1", location, others)
+    location = split(reader.metadata["location"])[1]
+    laid = lay_out(guarded, location, "T10")
+    return Field(reader, writer, open_as_duckdb(guarded), open_root(guarded), laid.own, laid.own_folder, location, laid.others)
 
 
 def open_as_duckdb(guarded: Guarded) -> Any:
@@ -88,15 +63,6 @@ def open_as_duckdb(guarded: Guarded) -> Any:
     return open_vended({**given["config"], "s3.endpoint": guarded.lake.store.endpoint})
 
 
-def list_keys(root: Any, prefix: str) -> list[str]:
-    """Objects under a prefix, as root sees them."""
-    return [found["Key"] for found in root.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]]
-
-
-PLACES = [
-    *("sibling", "other-namespace", "longer-namespace", "dropped", "parent", "root", "case-of-parent", "longer-name"),
-    *("shorter-location", "longer-location", "metadata-of-another"),
-]
 WHO = ["reader", "writer", "duckdb"]
 
 
