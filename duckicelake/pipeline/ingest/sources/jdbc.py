@@ -4,6 +4,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, Mode
-from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, Reading, Taken
+from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, NoSource, Reading, Taken
 from duckicelake.pipeline.ingest.target import quote
 
 DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
@@ -39,6 +40,7 @@ CONNECT_SECONDS = 10
 EXPORT = "SELECT pg_export_snapshot()"
 _SHARE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{0}'"
 _FETCH_ROWS = "10000"
+_SQLITE = "jdbc:sqlite:"
 _OF_LIBPQ = ("sslmode", "sslrootcert")
 
 
@@ -151,6 +153,10 @@ def open_database(spark: SparkSession, options: IngestOptions, ledger: DataFrame
     Raises: BadRequest: the options do not say which, or the rows were taken before and could come twice
     """
     how = choose_options(options.source, options.reading)
+    file = Path(re.split("[?]", options.source)[0].removeprefix(_SQLITE))
+    if options.source.startswith(_SQLITE) and not str(file).startswith((":", "file:")) and not file.is_file():
+        # Its driver would make it.
+        raise NoSource(f"there is no {file}")
     reading = _widen_sqlite(JdbcReading(spark, name_database(options.source, options.reading), how))
     before = None if ledger is None or "watermark" not in ledger.columns else ledger.where(F.col("uri") == reading.name)
     if before is not None and not _is_open(reading.name, before, options):
@@ -226,7 +232,7 @@ def name_database(url: str, given: Mapping[str, str]) -> str:
 
 def _widen_sqlite(reading: JdbcReading) -> JdbcReading:
     # SQLite's integers have 64 bits, whatever their column says, and its driver cuts them.
-    if not reading.options["url"].startswith("jdbc:sqlite:") or "customschema" in reading.options:
+    if not reading.options["url"].startswith(_SQLITE) or "customschema" in reading.options:
         return reading
     narrow = [field for field in reading.find_columns().fields if isinstance(field.dataType, ByteType | ShortType | IntegerType)]
     wide = ", ".join(f"{quote(field.name)} BIGINT" for field in narrow)
