@@ -1,6 +1,7 @@
 """Databases as sources: new rows by a column that grows, or everything as it is; one state, each row once, whatever ends the process."""
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,10 @@ from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.support.commands import run
 from tests.support.spark import CALM_OPTIONS
 
-CALL: dict[str, Any] = {
-    "mode": "append",
-    "evolve": "fail",
-    "changed": "refuse",
-    "schema": None,
-    "partition_by": "",
-    "sort_by": "",
-    "key": "",
+CALL: Mapping[str, Any] = {
+    **{"mode": "append", "evolve": "fail", "changed": "refuse", "schema": None, "partition_by": "", "sort_by": "", "key": ""},
+    **{"order_by": None, "max_quarantined": None, "form": "auto", "option": [], "properties": None, "environment": {}},
 }
-CALL |= {"order_by": None, "max_quarantined": None, "form": "auto", "option": [], "properties": None, "environment": {}}
 NEW = {"incremental_by": "id"}
 
 
@@ -61,7 +56,7 @@ class Shop:
 @pytest.mark.spark
 @pytest.mark.xdist_group("pipeline")
 def test_new_rows_of_a_database_are_taken_once(mill: Mill) -> None:
-    """By a column that grows; a process that is killed took all or nothing; rows that nobody can place stop the run; no secret is told."""
+    """By a column that grows; a run that was stopped took nothing; rows that nobody can place stop the run; no secret is told."""
     shop = Shop(mill)
     shop.add(1, 2)
     first = mill.run(**shop.options(**NEW))
@@ -69,14 +64,22 @@ def test_new_rows_of_a_database_are_taken_once(mill: Mill) -> None:
     assert mill.rows(columns="id, made::VARCHAR, total::VARCHAR, note")[0] == (1, "2026-03-01 12:00:00.5", "1.25", "n")
     assert mill.run(**shop.options(**NEW)).status == Status.nothing_new
     shop.add(3, 2**40)
-    told = run_doomed(Doom(asdict(mill.served.rest_catalog()), shop.uri, str(TABLE), 6, reading=shop.reading, incremental_by="id"))
-    assert told[-1] == "publish"
-    shop.add(5)
+
+    def tell(step: str) -> None:
+        if step == "publish" and not mill.told.count("broken"):
+            mill.told.append("broken")
+            raise KeyboardInterrupt
+        if step == "count rows":
+            # Rows that were counted are those that are written.
+            shop.add(50)
+
+    with pytest.raises(KeyboardInterrupt):
+        mill.run(**shop.options(**NEW), tell=tell)
     second = mill.run(**shop.options(**NEW))
-    assert (second.status, second.rows_out) == (Status.done, 2)
-    assert mill.rows(columns="id") == [(1,), (2,), (3,), (2**40,)]
+    assert (second.status, second.rows_out) == (Status.done, 3)
+    assert mill.rows(columns="id") == [(1,), (2,), (3,), (50,), (2**40,)]
     name = f"{shop.uri}#shop.orders"
-    assert mill.rows("trips__ingested", "uri, rows, watermark_column, watermark") == [(name, 2, "id", "2"), (name, 2, "id", str(2**40))]
+    assert mill.rows("trips__ingested", "uri, rows, watermark_column, watermark") == [(name, 2, "id", "2"), (name, 3, "id", str(2**40))]
     shop.conn.execute("INSERT INTO shop.orders VALUES (NULL, NULL, NULL, NULL)")
     with pytest.raises(BadRequest, match="1 rows of .* have no id"):
         mill.run(**shop.options(**NEW))
@@ -85,6 +88,22 @@ def test_new_rows_of_a_database_are_taken_once(mill: Mill) -> None:
     assert "not-the-password" not in str(raised.value)
     assert shop.login["password"] not in "".join([*mill.told, first.format_json(), second.format_json()])
     assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+@pytest.mark.parametrize("step", range(7))
+def test_a_killed_look_into_a_database_is_taken_again(mill: Mill, step: int) -> None:
+    """At each step: list, two branches, count, two writes, publish, published."""
+    shop = Shop(mill)
+    shop.add(1, 2)
+    mill.run(**shop.options(**NEW))
+    shop.add(3, 4)
+    told = run_doomed(Doom(asdict(mill.served.rest_catalog()), shop.uri, str(TABLE), step + 1, reading=shop.reading, incremental_by="id"))
+    assert len(told) == step + 2
+    assert mill.run(**shop.options(**NEW)).status == (Status.nothing_new if told[-1] == "published" else Status.done)
+    assert mill.rows(columns="id") == [(1,), (2,), (3,), (4,)]
 
 
 @pytest.mark.long
@@ -124,7 +143,7 @@ def test_parts_are_of_one_state(mill: Mill) -> None:
     parts = {"partitionColumn": "id", "lowerBound": "0", "upperBound": "100", "numPartitions": "4"}
     # Whoever reads a part first lets a row leave it for the last one and another one come.
     move = "UPDATE shop.orders SET id = id + 1000 WHERE id < 10 AND (SELECT count(*) FROM shop.orders WHERE id >= 1000) < 5"
-    shop.conn.execute(sql.SQL("CREATE FUNCTION shop.move() RETURNS int LANGUAGE sql AS {}").format(move))
+    shop.conn.execute(sql.SQL("CREATE FUNCTION shop.move() RETURNS void LANGUAGE sql AS {}").format(move))
     reading = shop.reading | parts | {"sessionInitStatement": "SELECT 1"}
     with JdbcReading(mill.spark.session, "x", choose_options(shop.uri, reading))._sharing() as shared:  # pyright: ignore[reportPrivateUsage]
         shop.conn.execute("SELECT shop.move()")
@@ -153,7 +172,7 @@ def test_new_rows_are_followed(mill: Mill) -> None:
     assert mill.rows(columns="id, note") == [(1, "new")]
     for change, message in (({"dbtable": "shop.none"}, "shop.none"), ({"driver": "org.example.None"}, "org.example.None")):
         with pytest.raises(SparkFailed, match=message):
-            mill.run(**shop.options(reading=shop.reading | change))
+            mill.run(**shop.options(reading=shop.reading | change, table=TABLE.beside("_2")))
     with pytest.raises(BadRequest, match="has no column nothing"):
         mill.run(**shop.options(incremental_by="nothing", table=TABLE.beside("_2")))
 
@@ -208,7 +227,7 @@ def test_the_command_takes_the_password_from_elsewhere(mill: Mill, tmp_path: Pat
 def test_a_wrong_call_is_refused(source: str, given: dict[str, Any], message: str) -> None:
     """Secrets have no place where others see them, and are not repeated."""
     with pytest.raises(BadRequest, match=message) as raised:
-        read_options(source, "a.b", CALL | given)
+        read_options(source, "a.b", {**CALL, **given})
     assert "hush" not in str(raised.value)
 
 
@@ -216,8 +235,8 @@ def test_what_the_options_become(tmp_path: Path) -> None:
     """Those of the call are stronger than the file's, these than the environment's; the ledger's name has neither user nor parameters."""
     (tmp_path / "p.toml").write_text('user = "file"\nfetchsize = "5"\n')
     environment = {"JDBC_USER": "env", "JDBC_PASSWORD": "hush"}
-    given = CALL | {"properties": tmp_path / "p.toml", "option": ["query=SELECT 1", "fetchsize=7"], "environment": environment}
-    options = read_options("jdbc:postgresql://h/d?sslmode=require", "a.b", given)
+    more = {"properties": tmp_path / "p.toml", "option": ["query=SELECT 1", "fetchsize=7"], "environment": environment}
+    options = read_options("jdbc:postgresql://h/d?sslmode=require", "a.b", {**CALL, **more})
     assert options.reading == {"user": "file", "password": "hush", "query": "SELECT 1", "fetchsize": "7"}
     assert "hush" not in repr(options)
     assert options.hide("it was hush, hush") == "it was ***, ***"
