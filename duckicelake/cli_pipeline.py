@@ -47,9 +47,11 @@ def describe_pipeline() -> None:
 
 
 def ingest(
-    source: Annotated[str, typer.Argument(help="A file, a folder, a pattern, or a URI that Spark can read.")],
+    source: Annotated[
+        str, typer.Argument(help="A file, folder or pattern, here or on s3://; a database, jdbc:…; or a URI that Spark can read.")
+    ],
     table: Annotated[str, typer.Argument(help="namespace.table; made when it is missing.")],
-    form: Annotated[str, typer.Option("--format", help="auto, csv, json (lines), parquet, orc.")] = "auto",
+    form: Annotated[str, typer.Option("--format", help="auto, csv, json (lines), parquet, orc, avro.")] = "auto",
     mode: Annotated[str, typer.Option(help="append, overwrite-partitions, upsert, scd2.")] = "append",
     key: Annotated[str, typer.Option(help="Columns by which upsert and scd2 know a row: a,b.")] = "",
     order_by: Annotated[
@@ -60,7 +62,9 @@ def ingest(
     changed: Annotated[str, typer.Option(help="A file that was taken and is another one now: refuse, skip, take.")] = "refuse",
     partition_by: Annotated[str, typer.Option(help="Of a new table: 'day(seen), bucket(16, id), city'.")] = "",
     sort_by: Annotated[str, typer.Option(help="Of a new table: 'city, seen desc'.")] = "",
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for Spark's reader: sep=;, header=false, encoding=…")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for Spark's reader: sep=;, dbtable=…; of S3: s3.endpoint=…")] = None,
+    properties: Annotated[Path | None, typer.Option(help="TOML file of such options, for secrets.")] = None,
+    incremental_by: Annotated[str | None, typer.Option(help="Of a database: take rows with more in this column than was taken.")] = None,
     max_quarantined: Annotated[int | None, typer.Option(help="Take nothing when more rows than that are bad.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on as a service: take what comes, batch by batch.")] = False,
     poll: Annotated[float, typer.Option(help="--follow looks again that many seconds after it found nothing.")] = 10.0,
@@ -81,7 +85,7 @@ def ingest(
 ) -> None:
     """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    given = locals() | {"credential": partial(read_named_credential, credential_file, os.environ)}
+    given = locals() | {"credential": partial(read_named_credential, credential_file, os.environ), "environment": os.environ}
     raise typer.Exit(start_ingest(given, partial(_find_facts, arguments, warehouse)))
 
 

@@ -11,7 +11,7 @@ from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitSta
 from duckicelake.pipeline.ingest.job import Desk, SparkFailed, ingest
 from duckicelake.pipeline.ingest.options import Batch, IngestOptions
 from duckicelake.pipeline.ingest.report import Report, Status
-from duckicelake.pipeline.ingest.source import NoSource, SourceMoved
+from duckicelake.pipeline.ingest.sources.reading import NoSource, SourceMoved
 from duckicelake.pipeline.ingest.staging import make_run_id
 
 PASSING = (ServiceUnavailable, CommitFailed, CommitStateUnknown, NoSource, SourceMoved)

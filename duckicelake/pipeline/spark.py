@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from duckicelake.pipeline.jars import Progress, fetch_jars, iceberg_jars
+from duckicelake.pipeline.jars import Jar, Progress, fetch_jars, iceberg_jars
 from duckicelake.pipeline.java import find_java_home, find_trust_store
 
 _LOG_SETTINGS = """rootLogger.level = error
@@ -31,7 +31,7 @@ _SECONDS_TO_STOP = 20
 class SparkPlan:
     """How big the session is and where its jars, logs and scratch files lie.
 
-    `master` None: this machine, with `threads`. `conf` is Spark's own and stronger than ours.
+    `master` None: this machine, with `threads`. `conf` is Spark's own and stronger than ours; `jars` are needed beside Iceberg's.
     """
 
     cache: Path
@@ -40,6 +40,7 @@ class SparkPlan:
     driver_memory: str = "1g"
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
+    jars: tuple[Jar, ...] = ()
 
     @property
     def is_local(self) -> bool:
@@ -72,7 +73,7 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     java_home = find_java_home(environ, plan.cache)
     store = find_trust_store(java_home)
     trust = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
-    jars = fetch_jars(iceberg_jars(), plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
+    jars = fetch_jars((*iceberg_jars(), *plan.jars), plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
     # Spark starts any python3 for our functions unless it is told which.
     python = environ.get("PYSPARK_PYTHON", sys.executable)
     own = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": python}
@@ -149,7 +150,6 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
         **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if plan.is_local else {}),
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
-        "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(plan.scratch / "local"),
         "spark.sql.warehouse.dir": str(plan.scratch / "warehouse"),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -159,6 +159,8 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **plan.conf,
+        # Drivers that are given come beside what nothing works without.
+        "spark.jars": ",".join([*map(str, jars), *filter(None, [plan.conf.get("spark.jars")])]),
         # Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
         "spark.sql.variable.substitute": "false",
     }

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from duckicelake.pipeline.jars import source_jars
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 
 _LOG = logging.getLogger("spark")
@@ -24,6 +25,10 @@ CALM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 CALM_OPTIONS = tuple(part for name, text in CALM.items() for part in ("--conf", f"{name}={text}"))
 """The same for a job's command."""
+
+
+JARS = tuple(dict.fromkeys(jar for source in ("s3://", "jdbc:postgresql:", "jdbc:sqlite:") for jar in source_jars(source)))
+"""What any source of `ingest` needs."""
 
 
 class SparkRefused(AssertionError):
@@ -78,5 +83,5 @@ def jar_cache() -> Path:
 @contextmanager
 def start_spark(scratch: Path) -> Generator[Spark]:
     """The session, until the end of the block; its Java process ends with it."""
-    with spark_session(SparkPlan(cache=jar_cache(), scratch=scratch, conf=CALM), os.environ, _LOG.warning) as session:
+    with spark_session(SparkPlan(cache=jar_cache(), scratch=scratch, conf=CALM, jars=JARS), os.environ, _LOG.warning) as session:
         yield Spark(session)

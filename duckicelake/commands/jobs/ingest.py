@@ -53,7 +53,7 @@ def find_catalog(call: IngestCall, find: Find) -> RestCatalog:
 
 def run_ingest(catalog: RestCatalog, call: IngestCall, console: Console) -> Report:
     """Run the job; what it is about to do is on the terminal."""
-    with opening_desk(call.machine, catalog, console) as desk:
+    with opening_desk(call.machine, catalog, console, call.options.source) as desk:
         return ingest(desk, call.options, dry_run=call.dry_run)
 
 
@@ -66,7 +66,11 @@ def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions) -> Fo
         console.print(format_look(report), markup=False, highlight=False, soft_wrap=True)
 
     # Spark brings handlers of its own, so ours come after it, and others until then.
-    with stopping_on_signals(), opening_desk(call.machine, catalog, Console(stderr=True)) as desk, hearing_stops() as wait:
+    with (
+        stopping_on_signals(),
+        opening_desk(call.machine, catalog, Console(stderr=True), call.options.source) as desk,
+        hearing_stops() as wait,
+    ):
         return follow(desk, call.options, how, wait, heard)
 
 

@@ -17,7 +17,7 @@ from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.ingest.options import read_pairs
-from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.jars import Jar, Progress, source_jars
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 
@@ -76,19 +76,19 @@ def telling(console: Console, first: str) -> Generator[Progress]:
 
 
 @contextmanager
-def opening_spark(machine: Machine, catalog: RestCatalog, tell: Progress) -> Generator[SparkSession]:
+def opening_spark(machine: Machine, catalog: RestCatalog, tell: Progress, jars: tuple[Jar, ...] = ()) -> Generator[SparkSession]:
     """A session that knows the catalog, with a folder of its own; what cannot be removed of that changes nothing of what was done."""
     with tempfile.TemporaryDirectory(prefix="duckicelake-", ignore_cleanup_errors=True) as scratch:
-        plan = SparkPlan(find_cache(), Path(scratch), driver_memory=machine.memory, master=machine.master, conf=machine.conf)
+        plan = SparkPlan(find_cache(), Path(scratch), driver_memory=machine.memory, master=machine.master, conf=machine.conf, jars=jars)
         with spark_session(plan, os.environ, tell) as spark:
             add_catalog(spark, CATALOG, catalog)
             yield spark
 
 
 @contextmanager
-def opening_desk(machine: Machine, catalog: RestCatalog, console: Console) -> Generator[Desk]:
-    """What a job works with, Spark begun after the catalog has answered."""
+def opening_desk(machine: Machine, catalog: RestCatalog, console: Console, source: str | None = None) -> Generator[Desk]:
+    """What a job works with, Spark begun after the catalog has answered, with what a source of rows needs."""
     with telling(console, "starting Spark") as tell:
         open_rest(catalog)
-        with opening_spark(machine, catalog, tell) as spark:
+        with opening_spark(machine, catalog, tell, () if source is None else source_jars(source)) as spark:
             yield Desk(spark, CATALOG, lambda: open_rest(catalog), tell)

@@ -18,7 +18,10 @@ from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_lines, check_rows, survey
-from duckicelake.pipeline.ingest.source import Reading, choose_columns, choose_files, list_again, list_files, open_reading
+from duckicelake.pipeline.ingest.sources.columns import choose_columns
+from duckicelake.pipeline.ingest.sources.files import open_files
+from duckicelake.pipeline.ingest.sources.jdbc import open_database
+from duckicelake.pipeline.ingest.sources.reading import Reading
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import format_columns, format_create, format_order, parse_columns, quote, quote_ident
 from duckicelake.pipeline.ingest.versions import add_validity, drop_validity
@@ -28,6 +31,8 @@ from duckicelake.pipeline.rest import Ident, Rest, TableHead
 
 LEDGER, QUARANTINE = "__ingested", "__quarantine"
 LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint, quarantined bigint, run_id string, ingested_at timestamp"
+LATER_COLUMNS = "etag string, watermark_column string, watermark string"
+"""What ledgers of earlier versions lack."""
 
 EXPLAINED_LINES = 4
 SPARK_FAILURES = (PySparkException, Py4JError, OSError)
@@ -65,9 +70,8 @@ class Plan:
 
     def describe(self, options: IngestOptions) -> tuple[str, ...]:
         """The plan in words, a line for each step."""
-        size = sum(file.size_bytes for file in self.reading.files)
         shape = f"create {options.table} ({format_columns(self.made)})" if self.target is None else f"{options.table} is there"
-        steps = [f"take {len(self.reading.files)} files of {self.reading.form}, {size} bytes", shape]
+        steps = [self.reading.describe(), shape]
         if self.target is None and options.partition_by:
             steps.append(f"partitioned by {', '.join(field.sql for field in options.partition_by)}")
         steps += [f"{change} in {options.table}" for change in self.changes]
@@ -106,7 +110,7 @@ def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False) -> Repo
         report = _ingest(replace(desk, tell=watch.tell), options, _begin(options), dry_run)
         return replace(report, seconds=watch.read())
     except SPARK_FAILURES as error:
-        raise SparkFailed(f"{explain(error)}\nNothing was taken.") from error
+        raise SparkFailed(options.hide(f"{explain(error)}\nNothing was taken.")) from error
 
 
 def explain(error: Exception) -> str:
@@ -125,7 +129,7 @@ def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -
         if plan is None:
             return replace(report, status=Status.nothing_new)
         files = plan.reading.files
-        report = replace(report, files=len(files), bytes=sum(file.size_bytes for file in files), plan=plan.describe(options))
+        report = replace(report, files=len(files), bytes=sum(file.size_bytes or 0 for file in files), plan=plan.describe(options))
         if dry_run:
             return report
         try:
@@ -149,10 +153,9 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     check_pair(options.table, head, base)
     name = desk.name(options.table.beside(LEDGER))
     ledger = None if base is None else desk.spark.read.option("versionAsOf", base).table(name)
-    files = choose_files(list_files(desk.spark, options.source, ledger, options.changed), options.batch)
-    if not files:
+    reading = open_database(desk.spark, options, ledger) if options.is_database else open_files(desk.spark, options, ledger)
+    if reading is None:
         return None
-    reading = open_reading(desk.spark, options, files)
     check_lines(reading)
     check_target(head, options)
     target = None if head is None else _find_columns(desk, options)
@@ -205,8 +208,9 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
         discard_stale(desk.connect(), table, datetime.now(UTC))
     try:
         _prepare(desk, options, plan)
-        outcome = _stage(desk, stage, options, plan, report.run_id)
-        list_again(desk.spark, options.source, plan.reading.files)
+        with plan.reading.holding() as reading:
+            outcome = _stage(desk, stage, options, replace(plan, reading=reading), report.run_id)
+        plan.reading.check_still()
         has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
         Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
     except CommitStateUnknown:
@@ -244,7 +248,12 @@ def _prepare(desk: Desk, options: IngestOptions, plan: Plan) -> None:
     for change in plan.changes:
         desk.tell(f"{change} in {options.table}")
         desk.spark.sql(change.format_alter(desk.name(options.table)))
-    desk.spark.sql(format_create(desk.name(options.table.beside(LEDGER)), LEDGER_COLUMNS))
+    ledger = desk.name(options.table.beside(LEDGER))
+    desk.spark.sql(format_create(ledger, f"{LEDGER_COLUMNS}, {LATER_COLUMNS}"))
+    if plan.ledger is not None:
+        known = desk.spark.table(ledger).columns
+        for column in (column for column in LATER_COLUMNS.split(", ") if column.split()[0] not in known):
+            desk.spark.sql(f"ALTER TABLE {ledger} ADD COLUMN {column}")
 
 
 def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, run_id: str) -> Outcome:
@@ -272,9 +281,25 @@ def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, run_id:
 
 def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str, Count], run_id: str) -> Staged:
     none, now = Count(0, 0), datetime.now(UTC)
-    taken = [(file, counts.get(file.uri, none)) for file in plan.reading.files]
-    rows = [(file.uri, file.size_bytes, file.modified_ms, count.rows, count.bad, run_id, now) for file, count in taken]
-    stage.append(opened.ident, stage.spark.createDataFrame(rows, LEDGER_COLUMNS))
+    taken = [(file, counts.get(file.path, none)) for file in plan.reading.files]
+    rows = [
+        *(
+            (
+                file.uri,
+                file.size_bytes,
+                file.modified_ms,
+                count.rows,
+                count.bad,
+                run_id,
+                now,
+                file.etag,
+                file.watermark_column,
+                file.watermark,
+            )
+            for file, count in taken
+        )
+    ]
+    stage.append(opened.ident, stage.spark.createDataFrame(rows, f"{LEDGER_COLUMNS}, {LATER_COLUMNS}"))
     written = stage.look_after(opened)
     check_count(written, len(rows))
     return written

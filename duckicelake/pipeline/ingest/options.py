@@ -1,5 +1,6 @@
 """What can be asked of `ingest`, as values and as the words of the command line."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -7,11 +8,21 @@ from typing import Any, TypeVar
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.target import PartitionField, SortField, parse_order, parse_partitions
+from duckicelake.pipeline.properties import SECRET, read_properties
 from duckicelake.pipeline.rest import Ident, parse_ident
 
 Word = TypeVar("Word", bound=StrEnum)
 
-FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".orc": "orc"}
+FORMATS = {
+    **{".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"},
+    **{".parquet": "parquet", ".orc": "orc", ".avro": "avro"},
+}
+DATABASE = "jdbc:"
+VARIABLES = {"JDBC_USER": "user", "JDBC_PASSWORD": "password"}
+"""Who asks a database, where the environment says it."""
+
+_SECRET_IN_URL = re.compile(r"//[^/?]*:[^/?]*@|thin:[^@]*/[^@]*@|[?;&][^=]*(passw|pwd|secret|credential|token)[^=]*=", re.IGNORECASE)
+_SECRET_PLACES = "put it into the file of --properties, or into the variables JDBC_USER and JDBC_PASSWORD"
 PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 
 
@@ -23,6 +34,8 @@ class Format(StrEnum):
     json = "json"
     parquet = "parquet"
     orc = "orc"
+    avro = "avro"
+    jdbc = "jdbc"
 
     @property
     def is_text(self) -> bool:
@@ -87,7 +100,8 @@ class IngestOptions:
     order_by: str | None = None
     max_quarantined: int | None = None
     attempts: int = 5
-    reading: Mapping[str, str] = field(default_factory=dict[str, str])
+    reading: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    incremental_by: str | None = None
     batch: Batch | None = None
 
     def __post_init__(self) -> None:
@@ -98,8 +112,25 @@ class IngestOptions:
             raise BadRequest("scd2 needs --order-by: the column that says from when on a row holds")
         if self.mode not in (Mode.upsert, Mode.scd2) and (self.key or self.order_by):
             raise BadRequest("--key and --order-by belong to --mode upsert and scd2")
+        if (self.form is Format.jdbc) != self.is_database and (self.form is Format.jdbc or self.form is not Format.auto):
+            raise BadRequest("a database is named by a URL jdbc:…, and --format is that of files")
+        if self.incremental_by is not None and not self.is_database:
+            raise BadRequest("--incremental-by belongs to databases (jdbc:…)")
+        if self.batch is not None and self.is_database and self.incremental_by is None:
+            raise BadRequest("--follow takes new rows of a database: --incremental-by says which they are")
         if self.attempts < 1:
             raise BadRequest("--attempts begins at 1")
+
+    @property
+    def is_database(self) -> bool:
+        """Whether rows come from a database, and not from files."""
+        return self.source.lower().startswith(DATABASE)
+
+    def hide(self, text: str) -> str:
+        """A text without the secrets of the source."""
+        for secret in (value for name, value in self.reading.items() if value and SECRET.search(name)):
+            text = text.replace(secret, "***")
+        return text
 
 
 def find_format(name: str) -> Format | None:
@@ -128,8 +159,22 @@ def read_options(source: str, table: str, given: Mapping[str, Any]) -> IngestOpt
         key=tuple(name.strip() for name in given["key"].split(",") if name.strip()),
         order_by=given["order_by"],
         max_quarantined=given["max_quarantined"],
-        reading=read_pairs(given["option"]),
+        reading=_read_reading(source, given),
+        incremental_by=given.get("incremental_by"),
     )
+
+
+def _read_reading(source: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """The options of Spark's reader and of the store: those of the environment, of the file, and of the call, which has no secrets."""
+    if source.lower().startswith(DATABASE) and _SECRET_IN_URL.search(source):
+        raise BadRequest(f"a password in SOURCE can be seen by others on the machine: {_SECRET_PLACES}")
+    pairs = read_pairs(given["option"])
+    secret = next(filter(SECRET.search, pairs), None)
+    if secret is not None:
+        raise BadRequest(f"--option {secret}: others on the machine can see it: {_SECRET_PLACES}")
+    environment: Mapping[str, str] = given.get("environment") or {}
+    own = {name: environment[variable] for variable, name in VARIABLES.items() if variable in environment}
+    return (own if source.lower().startswith(DATABASE) else {}) | read_properties(given.get("properties")) | pairs
 
 
 def read_pairs(texts: Sequence[str] | None) -> dict[str, str]:

@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from pyarrow import ArrowInvalid, orc, parquet
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.source import RAW, Reading, find_option
+from duckicelake.pipeline.ingest.sources.files import FileReading, find_option
+from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading
 from duckicelake.pipeline.ingest.target import quote
 
-REASON, FILE, ROW = "__duckicelake_reason", "__duckicelake_file", "__duckicelake_row"
+REASON = "__duckicelake_reason"
 QUARANTINE_COLUMNS = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
 MALFORMED = "the line is malformed: its values do not have the types of the columns, or there are too many or too few"
 
@@ -64,7 +64,7 @@ class Checked:
 
 def check_rows(reading: Reading, incoming: StructType, target: StructType, key: Sequence[str]) -> Checked:
     """The rows under the table's names and types; those that are malformed or lack a value that they must have are bad."""
-    read, meta = reading.read(incoming), F.col("_metadata")
+    read = reading.read(incoming)
     names = {field.name.lower(): field for field in (incoming if reading.form.is_text else read.schema).fields}
     keys = {name.lower() for name in key}
     required = [field.name for field in target.fields if not field.nullable or field.name.lower() in keys]
@@ -75,8 +75,7 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, key: 
         is_same = own is not None and (own.dataType == field.dataType or _is_nested(field.dataType))
         columns.append((value if is_same else value.cast(field.dataType)).alias(field.name))
     raw = F.col(RAW) if reading.form.is_text else F.lit(None).cast("string").alias(RAW)
-    row_index = meta["row_index"] if reading.form is Format.parquet else F.lit(None).cast("bigint")
-    rows = read.select(*columns, raw, meta["file_path"].alias(FILE), row_index.alias(ROW))
+    rows = read.select(*columns, raw, FILE, ROW)
     return Checked(rows.withColumn(REASON, _find_reason(required)), target.names, reading.form.is_text or bool(required))
 
 
@@ -93,14 +92,14 @@ def _find_reason(required: Sequence[str]) -> Column:
 
 
 def survey(checked: Checked, reading: Reading) -> Mapping[str, Count]:
-    """How many rows each file has; files without rows need not be in it. Files whose rows need no look are asked for their count alone.
+    """How many rows each file has, by path; files without rows need not be in it. What says it by itself is asked for its count alone.
 
     Raises: BadRequest: a file is not what it seems to be
     """
+    told = None if checked.may_be_bad else reading.count()
+    if told is not None:
+        return {unquote(uri): Count(rows, 0) for uri, rows in told.items()}
     if not checked.may_be_bad:
-        told = _read_footers(reading)
-        if told is not None:
-            return told
         counted = checked.rows.groupBy(FILE).agg(F.count("*").alias("n"), F.lit(0).alias("bad"))
     else:
         # Spark finds a malformed line only if it needs the columns, so they are all needed.
@@ -110,30 +109,7 @@ def survey(checked: Checked, reading: Reading) -> Mapping[str, Count]:
             F.count_if(F.col(REASON).isNotNull()).alias("bad"),
             F.bit_xor(F.xxhash64(every)).alias("all"),
         )
-    return {row[FILE]: Count(row["n"], row["bad"]) for row in counted.collect()}
-
-
-def _read_footers(reading: Reading) -> Mapping[str, Count] | None:
-    """What files on this machine say of themselves, None when some are elsewhere: Spark would go through all their rows."""
-    paths = {file.uri: find_local_path(file.path) for file in reading.files}
-    if any(path is None for path in paths.values()):
-        return None
-    return {uri: Count(_read_footer(reading.form, path), 0) for uri, path in paths.items() if path is not None}
-
-
-def find_local_path(uri: str) -> Path | None:
-    """Return where a file lies on this machine, None when it does not."""
-    if not uri.startswith("file:"):
-        return None
-    path = Path("/" + uri.removeprefix("file:").lstrip("/"))
-    return path if path.is_file() else None
-
-
-def _read_footer(form: Format, path: Path) -> int:
-    try:
-        return parquet.read_metadata(path).num_rows if form is Format.parquet else orc.ORCFile(path).nrows
-    except (OSError, ArrowInvalid) as error:
-        raise BadRequest(f"{path} cannot be read: {error}") from error
+    return {unquote(row[FILE]): Count(row["n"], row["bad"]) for row in counted.collect()}
 
 
 def check_lines(reading: Reading) -> None:
@@ -141,13 +117,15 @@ def check_lines(reading: Reading) -> None:
     encoding = find_option(reading.options, "encoding") or find_option(reading.options, "charset") or "utf-8"
     is_utf8 = encoding in ("utf-8", "utf8")
     looks_at_quotes = ends_at_lines(reading.form, reading.options) and not encoding.startswith(_WIDE)
-    if not reading.form.is_text or not (is_utf8 or looks_at_quotes):
+    if not isinstance(reading, FileReading) or not reading.form.is_text or not (is_utf8 or looks_at_quotes):
         return
     line = F.col("value")
     # Octets: what is not UTF-8 has no letters to count.
     quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
     is_wrong, is_open = F.lit(is_utf8) & ~F.is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
-    lines = reading.spark.read.text(reading.paths).select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"))
+    store = {name: text for name, text in reading.options.items() if name.startswith("fs.")}
+    read = reading.spark.read.options(**store).text(reading.paths)
+    lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"))
     wrong = lines.where(is_wrong | is_open).limit(1).collect()
     if wrong and wrong[0]["wrong"]:
         raise BadRequest(f"{wrong[0][FILE]} is not in UTF-8; say what it is in: --option encoding=ISO-8859-1")

@@ -14,7 +14,7 @@ from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.views.view_metadata import ViewMetadata
-from duckicelake.pipeline.ingest.source import escape_pattern
+from duckicelake.pipeline.ingest.sources.files import escape_pattern
 from duckicelake.pipeline.ingest.target import format_columns, quote
 from duckicelake.pipeline.objects import Child, Objects
 from duckicelake.pipeline.rest import Ident

@@ -1,11 +1,8 @@
 """What can be asked of `import` and `export`."""
 
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import read_pairs
+from duckicelake.pipeline.properties import SECRET, read_properties
 from duckicelake.pipeline.rest import Ident, parse_ident
 
 
@@ -35,8 +33,6 @@ class Mode(StrEnum):
 
 SCHEMES = {"http": Form.rest, "https": Form.rest, "postgresql": Form.jdbc, "postgres": Form.jdbc, "sqlite": Form.jdbc}
 """All others are folders."""
-SECRET = re.compile("password|secret|credential|token|authorization", re.IGNORECASE)
-"""In the names of what nobody else may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +99,7 @@ def _read_properties(given: Mapping[str, Any]) -> dict[str, str]:
     secret = next(filter(SECRET.search, pairs), None)
     if secret is not None:
         raise BadRequest(f"--property {secret}: others on the machine can see it: put it into the file of --properties")
-    return _read_file(given["properties"]) | pairs
-
-
-def _read_file(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadRequest(f"--properties {path} cannot be read: {error}") from error
-    wrong = next((name for name, text in found.items() if not isinstance(text, str)), None)
-    if wrong is not None:
-        raise BadRequest(f'--properties {path}: {wrong} must be a text; write names with dots in quotes: "s3.endpoint" = "…"')
-    return found
+    return read_properties(given["properties"]) | pairs
 
 
 def _read_word(words: Any, option: str, text: str) -> Any:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -19,7 +19,7 @@ from duckicelake.pipeline.rest import open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 from tests.support.commands import environment
 from tests.support.shared_stack import ROOT
-from tests.support.spark import CALM, jar_cache
+from tests.support.spark import CALM, JARS, jar_cache
 from tests.support.waiting import wait_for
 
 SECONDS = 180
@@ -36,6 +36,8 @@ class Doom:
     delay_seconds: float = 0.0
     mode: str = "append"
     key: str = ""
+    reading: Mapping[str, str] = field(default_factory=dict[str, str])
+    incremental_by: str | None = None
     batches: int = 0
     """Not 0: the source is followed, a file at a time."""
 
@@ -68,10 +70,11 @@ def main(doom: Doom) -> None:
     tell = telling_until(doom.step, doom.delay_seconds)
     catalog = RestCatalog(**doom.catalog)
     key = tuple(doom.key.split(",")) if doom.key else ()
-    options = IngestOptions(source=doom.source, table=parse_ident(doom.table), mode=Mode(doom.mode), key=key)
+    of_source = {"reading": doom.reading, "incremental_by": doom.incremental_by}
+    options = IngestOptions(doom.source, parse_ident(doom.table), mode=Mode(doom.mode), key=key, **of_source)
     with (
         tempfile.TemporaryDirectory() as scratch,
-        spark_session(SparkPlan(jar_cache(), Path(scratch), conf=CALM), os.environ, lambda _: None) as spark,
+        spark_session(SparkPlan(jar_cache(), Path(scratch), conf=CALM, jars=JARS), os.environ, lambda _: None) as spark,
     ):
         add_catalog(spark, "lake", catalog)
         desk = Desk(spark, "lake", lambda: open_rest(catalog), tell)

@@ -17,7 +17,8 @@ from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow, rea
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.ingest.options import Batch, IngestOptions
 from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.source import SourceFile, choose_files
+from duckicelake.pipeline.ingest.sources.listing import choose_files
+from duckicelake.pipeline.ingest.sources.reading import Taken
 from duckicelake.pipeline.rest import Rest, open_rest
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.doomed import Doom, run_doomed
@@ -171,7 +172,7 @@ def read_batches(report: Path) -> int:
 
 def test_files_that_rest_come_first_that_changed_first() -> None:
     """A file that somebody may still write to waits, whatever its name; the others come in the order of their names."""
-    files = [SourceFile(f"file:/{name}", 1, modified_ms) for name, modified_ms in (("a", 40), ("b", 90), ("c", 20), ("d", 30))]
+    files = [Taken(f"file:/{name}", 1, modified_ms) for name, modified_ms in (("a", 40), ("b", 90), ("c", 20), ("d", 30))]
     batch = Batch("run", 1, 2, settled_ms=50)
     assert [file.uri for file in choose_files(files, batch)] == ["file:/c", "file:/d"]
     assert [file.uri for file in choose_files(files[:3], batch)] == ["file:/a", "file:/c"]

@@ -15,7 +15,8 @@ from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, fin
 from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import ends_at_lines
-from duckicelake.pipeline.ingest.source import SourceFile, choose_format, choose_reading, find_path_columns
+from duckicelake.pipeline.ingest.sources.files import choose_format, choose_reading, find_path_columns
+from duckicelake.pipeline.ingest.sources.reading import Taken
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_run_id
 from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.ingest.writing import check_count, check_merged
@@ -142,13 +143,13 @@ def test_formats_are_known_by_names() -> None:
     assert find_format("s3://b/x.CSV.gz") is Format.csv
     assert find_format("x.ndjson") is Format.json
     assert find_format("README") is None
-    files = [SourceFile("file:/a.csv", 1, 1), SourceFile("file:/b.orc", 1, 1)]
+    files = [Taken("file:/a.csv", 1, 1), Taken("file:/b.orc", 1, 1)]
     with pytest.raises(BadRequest, match="several formats"):
         choose_format(Format.auto, files)
     with pytest.raises(BadRequest, match="does not say"):
-        choose_format(Format.auto, [SourceFile("file:/a%20b", 1, 1)])
+        choose_format(Format.auto, [Taken("file:/a%20b", 1, 1)])
     assert choose_format(Format.json, files) is Format.json
-    assert SourceFile("file:/a%20b", 1, 1).path == "file:/a b"
+    assert Taken("file:/a%20b", 1, 1).path == "file:/a b"
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
@@ -207,10 +208,10 @@ def test_options_that_would_let_the_ledger_lie_are_refused(name: str) -> None:
 
 def test_given_options_win_over_ours() -> None:
     """Under whichever of its names; CSV doubles its quotes unless told otherwise."""
-    files = [SourceFile("file:/a.csv", 1, 1)]
+    files = [Taken("file:/a.csv", 1, 1)]
     ours = choose_reading(Format.csv, files, {})
     assert (ours["sep"], ours["escape"], ours["header"], ours["enforceSchema"]) == (",", '"', "true", "false")
-    assert choose_reading(Format.csv, [SourceFile("file:/a.tsv", 1, 1)], {})["sep"] == "\t"
+    assert choose_reading(Format.csv, [Taken("file:/a.tsv", 1, 1)], {})["sep"] == "\t"
     given = choose_reading(Format.csv, files, {"Delimiter": ";", "HEADER": "false", "Escape": "x"})
     assert {"sep", "header", "escape", "enforceSchema"}.isdisjoint(given)
     assert given["Delimiter"] == ";"
@@ -226,7 +227,9 @@ def test_a_line_is_looked_at_only_where_it_must_end_a_row() -> None:
 
 def test_names_in_paths_are_columns() -> None:
     """Those of folders, and not of files."""
-    assert find_path_columns(["day=1/city=x/a.csv", "day=2/b=c.csv"]) == ("day", "city")
+    assert find_path_columns(["day=1/city=x/a.csv", "day=2/city=y/b=c.csv"]) == ("day", "city")
+    with pytest.raises(BadRequest, match=r"b=c.csv has \(\) as columns in its path, day=1/a.csv has \(day\)"):
+        find_path_columns(["b=c.csv", "day=1/a.csv"])
     assert find_path_columns(["a=b.csv"]) == ()
 
 

@@ -1,0 +1,219 @@
+"""Files, and how they are read: all by Spark, so that every file system it knows is a source."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyarrow import ArrowInvalid, orc, parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.options import Format, IngestOptions, find_format
+from duckicelake.pipeline.ingest.sources import avro, s3
+from duckicelake.pipeline.ingest.sources.listing import Listing, check_listed, choose_files, find_root, list_by_spark, list_files
+from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, holding_nothing
+
+_GLOB = "{}[]*?\\"
+_RESERVED = (
+    *("mode", "columnnameofcorruptrecord", "enforceschema", "columnpruning", "basepath", "badrecordspath", "avroschema", "avroschemaurl"),
+    *("pathglobfilter", "modifiedbefore", "modifiedafter", "ignorecorruptfiles", "ignoremissingfiles", "recursivefilelookup"),
+    *("ignoreextension", "positionalfieldmatching"),
+)
+"""What would let the rows be others than those of the files that the ledger names."""
+
+_NO_TEXT = "\0duckicelake: no value\0"
+"""Stands for NULL in place of the empty text, so that `""` is read as empty and nothing at all as NULL."""
+
+
+def choose_format(form: Format, files: Iterable[Taken]) -> Format:
+    """The format asked for, else the one that all names end in. Raises: BadRequest: they do not agree."""
+    if form is not Format.auto:
+        return form
+    found = {file.path: find_format(file.path) for file in files}
+    unknown = next((path for path, one in found.items() if one is None), None)
+    if unknown is not None:
+        raise BadRequest(f"{unknown} does not say by its name what it is; give --format")
+    kinds = sorted({one for one in found.values() if one is not None})
+    if len(kinds) > 1:
+        raise BadRequest(f"the files are of several formats ({', '.join(kinds)}); take one after the other")
+    return kinds[0]
+
+
+def escape_pattern(path: str) -> str:
+    """A path that Spark takes by the letter."""
+    return "".join("\\" + letter if letter in _GLOB else letter for letter in path)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """Files of one format, and how to read them. Of Avro `own` is what they say of their columns and `looks` of themselves."""
+
+    spark: SparkSession
+    form: Format
+    files: Sequence[Taken]
+    options: Mapping[str, Any]
+    listing: Listing
+    path_columns: Sequence[str] = ()
+    looks: Mapping[str, avro.Look] | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        return [escape_pattern(file.path) for file in self.files]
+
+    def describe(self) -> str:
+        """How many files, and how large."""
+        return f"take {len(self.files)} files of {self.form}, {sum(file.size_bytes or 0 for file in self.files)} bytes"
+
+    def find_columns(self, *, looks_at_values: bool = True) -> StructType:
+        """What the files say of their columns, or what their values look like."""
+        inferred = {"inferSchema": str(looks_at_values).lower(), "mergeSchema": "true", "columnNameOfCorruptRecord": RAW}
+        found = self._load(self.paths, inferred).schema
+        if self.form is Format.avro:
+            found = self._find_avro_columns(found)
+        return StructType([field for field in found.fields if field.name != RAW])
+
+    def _find_avro_columns(self, found: StructType) -> StructType:
+        """Of every schema that the files were written with one file is asked; the columns of paths come last."""
+        looks = self.looks or {}
+        kinds = {looks[file.uri].schema if file.uri in looks else file.uri.encode(): file for file in self.files}
+        columns = StructType([])
+        for file in kinds.values():
+            own = self._load([escape_pattern(file.path)], {}).schema
+            columns = avro.merge_columns(
+                columns, StructType([field for field in own.fields if field.name not in self.path_columns]), file.path
+            )
+        return StructType([*columns.fields, *(field for field in found.fields if field.name in self.path_columns)])
+
+    def read(self, columns: StructType) -> DataFrame:
+        """The rows; of text as the columns say, with lines that say otherwise in the column RAW."""
+        meta = F.col("_metadata")
+        row_index = meta["row_index"] if self.form is Format.parquet else F.lit(None).cast("bigint")
+        return self._read(columns).select("*", meta["file_path"].alias(FILE), row_index.alias(ROW))
+
+    def _read(self, columns: StructType) -> DataFrame:
+        reader = self.spark.read.format(self.form).options(**self.options)
+        if self.form is Format.avro:
+            return reader.schema(self.find_columns()).load(self.paths)
+        if not self.form.is_text:
+            return reader.option("mergeSchema", "true").load(self.paths)
+        wanted = StructType([*(StructField(field.name, field.dataType) for field in columns.fields), StructField(RAW, StringType())])
+        reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=RAW, columnPruning="false")
+        return reader.schema(wanted).load(self.paths)
+
+    def _load(self, paths: list[str], how: Mapping[str, Any]) -> DataFrame:
+        return self.spark.read.format(self.form).options(**dict(how) | dict(self.options)).load(paths)
+
+    def count(self) -> Mapping[str, int] | None:
+        """What footers, or the blocks of Avro, say; None when they are not on this machine: Spark would go through all the rows."""
+        if self.form is Format.avro:
+            told = {uri: look.rows for uri, look in (self.looks or {}).items()}
+            counts = {uri: rows for uri, rows in told.items() if rows is not None}
+            return counts if len(counts) == len(self.files) else None
+        paths = {file.uri: find_local_path(file.path) for file in self.files}
+        if any(path is None for path in paths.values()):
+            return None
+        return {uri: _read_footer(self.form, path) for uri, path in paths.items() if path is not None}
+
+    def holding(self) -> AbstractContextManager[Reading]:
+        """Files are looked at afterwards."""
+        return holding_nothing(self)
+
+    def check_still(self) -> None:
+        """Raises: SourceMoved: a file changed or vanished"""
+        check_listed(self.listing, self.files)
+
+
+def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | None) -> FileReading | None:
+    """The files that the ledger does not know, read as the options say; None when there are none.
+
+    Raises: NoSource; BadRequest: an option of Spark's readers is ours to set, or the files do not go together
+    """
+    store, source, given = None, options.source, dict(options.reading)
+    listing: Listing = partial(list_by_spark, spark, source)
+    if source.startswith(s3.SCHEMES):
+        store, source = s3.open_store(given), s3.name_source(source)
+        given = {name: text for name, text in given.items() if name not in s3.NAMES}
+        listing = partial(store.list_files, spark, source)
+    files = choose_files(list_files(listing(), ledger, options.changed), options.batch)
+    if not files:
+        return None
+    form = choose_format(options.form, files)
+    how = choose_reading(form, files, given) | (store.format_settings() if store else {})
+    base = _find_base(source)
+    columns = find_path_columns([file.path.partition(base)[2] for file in files])
+    looks = _look_at_avro(files, store) if form is Format.avro else None
+    return FileReading(spark, form, files, how | ({"basePath": find_root(source)} if columns else {}), listing, columns, looks)
+
+
+def _look_at_avro(files: Sequence[Taken], store: s3.S3Store | None) -> Mapping[str, avro.Look] | None:
+    """What the files say of themselves, None where only Spark reaches them."""
+    if store is not None:
+        return avro.look_at(files, partial(avro.open_object, store.open_files()), counts=False)
+    paths = {file.uri: path for file in files if (path := find_local_path(file.path)) is not None}
+    if len(paths) < len(files):
+        return None
+    return avro.look_at(files, lambda file: paths[file.uri].open("rb"), counts=True)
+
+
+def find_local_path(uri: str) -> Path | None:
+    """Return where a file lies on this machine, None when it does not."""
+    if not uri.startswith("file:"):
+        return None
+    path = Path("/" + uri.removeprefix("file:").lstrip("/"))
+    return path if path.is_file() else None
+
+
+def _read_footer(form: Format, path: Path) -> int:
+    try:
+        return parquet.read_metadata(path).num_rows if form is Format.parquet else orc.ORCFile(path).nrows
+    except (OSError, ArrowInvalid) as error:
+        raise BadRequest(f"{path} cannot be read: {error}") from error
+
+
+def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str]) -> dict[str, str]:
+    """The options of Spark's reader: those given, and ours where they say nothing; CSV is read by RFC 4180.
+
+    Raises: BadRequest: one is ours to set
+    """
+    taken = next((name for name in given if name.lower() in _RESERVED), None)
+    if taken is not None:
+        raise BadRequest(f"--option {taken} is set by the job itself, so that no row is lost")
+    if form is not Format.csv:
+        return dict(given)
+    ours = {"header": "true", "escape": '"', "nullValue": _NO_TEXT, "emptyValue": ""}
+    ours["sep"] = "\t" if all(".tsv" in file.path.lower() for file in files) else ","
+    names = {"sep" if name.lower() == "delimiter" else name.lower() for name in given}
+    how = {name: text for name, text in ours.items() if name.lower() not in names} | dict(given)
+    if find_option(how, "header") == "true":
+        how["enforceSchema"] = "false"
+    return how
+
+
+def find_option(options: Mapping[str, Any], name: str) -> str | None:
+    """An option of Spark's, whose names have no case, in lower case."""
+    return next((str(text).lower() for one, text in options.items() if one.lower() == name.lower()), None)
+
+
+def _find_base(source: str) -> str:
+    return find_root(source).removeprefix("file:").replace("///", "/").rstrip("/") + "/"
+
+
+def find_path_columns(paths: Iterable[str]) -> tuple[str, ...]:
+    """The columns that names like `day=2026-03-01` make, in paths below a folder.
+
+    Raises: BadRequest: some files have them and others do not; Spark would pass over rows
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for path in paths:
+        parts = [part.partition("=") for part in path.split("/")[:-1]]
+        found.setdefault(tuple(name for name, equals, _ in parts if equals), path)
+    if len(found) > 1:
+        (some, one), (others, other), *_ = found.items()
+        shown = f"{one} has ({', '.join(some)}) as columns in its path, {other} has ({', '.join(others)})"
+        raise BadRequest(f"{shown}: take these files apart from each other")
+    return next(iter(found), ())

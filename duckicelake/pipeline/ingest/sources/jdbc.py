@@ -1,0 +1,249 @@
+"""A table or a query of a database: read once by Spark, as it was at one moment, and then looked at as often as a run has to."""
+
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import psycopg
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from duckicelake.errors import BadRequest, ServiceUnavailable
+from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, Mode
+from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, NoSource, Reading, Taken
+from duckicelake.pipeline.ingest.target import quote
+
+DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
+"""Those that we fetch; others are given."""
+
+ORDERED = (ByteType, ShortType, IntegerType, LongType, DecimalType, DateType, TimestampType, TimestampNTZType)
+"""Types whose values have one order, in every database and in Spark; texts have many."""
+
+CONNECT_SECONDS = 10
+EXPORT = "SELECT pg_export_snapshot()"
+_SHARE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{0}'"
+_FETCH_ROWS = "10000"
+_SQLITE = "jdbc:sqlite:"
+_OF_LIBPQ = ("sslmode", "sslrootcert")
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """The column by whose values rows are new, its type, and the greatest value that was taken, as text; None: nothing yet."""
+
+    column: str
+    type: DataType
+    value: str | None
+
+    def find_new(self, rows: DataFrame) -> DataFrame:
+        """Rows behind the greatest value, and those of which nobody can say whether they are."""
+        if self.value is None:
+            return rows
+        column = F.col(quote(self.column))
+        return rows.where((column > F.lit(self.value).cast(self.type)) | column.isNull())
+
+
+@dataclass(frozen=True, slots=True)
+class JdbcReading:
+    """One look into a database; `name` is what the ledger calls it. `held` are the rows, once they were read."""
+
+    spark: SparkSession
+    name: str
+    options: Mapping[str, Any]
+    bookmark: Bookmark | None = None
+    held: DataFrame | None = None
+    files: Sequence[Taken] = ()
+    form: Format = Format.jdbc
+    path_columns: Sequence[str] = ()
+
+    @property
+    def is_parallel(self) -> bool:
+        return any(name.lower() == "partitioncolumn" for name in self.options)
+
+    def describe(self) -> str:
+        """What is taken, in words."""
+        if self.bookmark is None:
+            return f"take {self.name} as it is"
+        since = "" if self.bookmark.value is None else f" with more than {self.bookmark.value}"
+        return f"take the rows of {self.name}{since} in {self.bookmark.column}"
+
+    def load(self) -> DataFrame:
+        """The rows that are to be taken, not yet read."""
+        rows = self.spark.read.format("jdbc").options(**self.options).load()
+        return rows if self.bookmark is None else self.bookmark.find_new(rows)
+
+    def find_columns(self, *, looks_at_values: bool = True) -> StructType:
+        """What the database says of its columns."""
+        return self.load().schema
+
+    def read(self, columns: StructType) -> DataFrame:
+        """The rows that are held."""
+        rows = self.load() if self.held is None else self.held
+        return rows.select("*", F.lit(self.name).alias(FILE), F.lit(None).cast("bigint").alias(ROW))
+
+    def count(self) -> Mapping[str, int] | None:
+        """The rows that are held are counted by Spark."""
+        return None
+
+    @contextmanager
+    def holding(self) -> Generator[Reading]:
+        """The rows as they are now, read once and kept on disk; lost with an executor they end the run, for they cannot be read again.
+
+        Raises: BadRequest: some have no value in the column that says which are new
+        """
+        with self._sharing() as reading:
+            held = reading.load().localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+        yield replace(self, held=held, files=[self._find_taken(held)])
+
+    def _find_taken(self, held: DataFrame) -> Taken:
+        if self.bookmark is None:
+            return Taken(self.name)
+        column = F.col(quote(self.bookmark.column))
+        (found,) = held.agg(F.max(column).cast("string").alias("greatest"), F.count_if(column.isNull()).alias("without")).collect()
+        if found["without"]:
+            raise BadRequest(
+                f"{found['without']} rows of {self.name} have no {self.bookmark.column}: nobody could say whether they were taken; "
+                "leave them out, or give them one, by --option query=…"
+            )
+        return Taken(self.name, watermark_column=self.bookmark.column, watermark=found["greatest"] or self.bookmark.value)
+
+    @contextmanager
+    def _sharing(self) -> Generator["JdbcReading"]:
+        """The same with one state of the database for all of a parallel read, where it is Postgres."""
+        if not self.is_parallel or not self.options["url"].startswith("jdbc:postgresql:"):
+            yield self
+            return
+        try:
+            with psycopg.connect(**_read_address(self.options)) as conn:
+                conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+                (snapshot,) = conn.execute(EXPORT).fetchone() or ("",)
+                first = _SHARE.format(snapshot)
+                more = next((text for name, text in self.options.items() if name.lower() == "sessioninitstatement"), None)
+                others = {name: text for name, text in self.options.items() if name.lower() not in ("sessioninitstatement", "fetchsize")}
+                # Without a size to fetch by, the driver is in no transaction.
+                init = {"sessionInitStatement": first if more is None else f"{first}; {more}", "fetchsize": _FETCH_ROWS}
+                yield replace(self, options=others | init)
+        except psycopg.Error as error:
+            raise ServiceUnavailable(f"{self.name}: {str(error).strip()}") from error
+
+    def check_still(self) -> None:
+        """What was read is what is taken."""
+
+
+def open_database(spark: SparkSession, options: IngestOptions, ledger: DataFrame | None) -> JdbcReading | None:
+    """The rows of a database that the ledger does not know; None when there are none.
+
+    Raises: BadRequest: the options do not say which, or the rows were taken before and could come twice
+    """
+    how = choose_options(options.source, options.reading)
+    file = Path(re.split("[?]", options.source)[0].removeprefix(_SQLITE))
+    if options.source.startswith(_SQLITE) and not str(file).startswith((":", "file:")) and not file.is_file():
+        # Its driver would make it.
+        raise NoSource(f"there is no {file}")
+    reading = _widen_sqlite(JdbcReading(spark, name_database(options.source, options.reading), how))
+    before = None if ledger is None or "watermark" not in ledger.columns else ledger.where(F.col("uri") == reading.name)
+    if before is not None and not _is_open(reading.name, before, options):
+        return None
+    if options.incremental_by is None:
+        return reading
+    bookmark = find_bookmark(reading.find_columns(), options.incremental_by, reading.name)
+    reading = replace(reading, bookmark=_find_value(bookmark, before))
+    has_begun = reading.bookmark is not None and reading.bookmark.value is not None
+    return None if has_begun and not reading.load().limit(1).collect() else reading
+
+
+def _is_open(name: str, before: DataFrame, options: IngestOptions) -> bool:
+    """Whether rows may be taken. Raises: BadRequest: they were taken otherwise before, and appended they would come twice."""
+    asked = (options.incremental_by or "").lower()
+    others = before.where(F.lower(F.coalesce("watermark_column", F.lit(""))) != asked) if asked else before
+    earlier = others.limit(1).collect() if options.mode is Mode.append and options.changed is not Changed.take else []
+    if earlier and options.changed is Changed.skip:
+        return False
+    if earlier:
+        how = f"by {earlier[0]['watermark_column']}" if earlier[0]["watermark_column"] else "whole"
+        raise BadRequest(
+            f"{name} was taken {how} before (run {earlier[0]['run_id']}): appended, its rows would come twice. "
+            "--incremental-by COLUMN takes new rows alone, if the first run had it too; --mode upsert replaces rows; "
+            "--changed take appends them again"
+        )
+    return True
+
+
+def find_bookmark(columns: StructType, column: str, name: str) -> Bookmark:
+    """The column that says which rows are new. Raises: BadRequest: it is not there, or its values have no order that all share."""
+    own = next((field for field in columns.fields if field.name.lower() == column.lower()), None)
+    if own is None:
+        raise BadRequest(f"{name} has no column {column}")
+    if not isinstance(own.dataType, ORDERED):
+        raise BadRequest(f"column {column} is {own.dataType.simpleString()}: rows are new by whole numbers, decimals, dates or timestamps")
+    return Bookmark(own.name, own.dataType, None)
+
+
+def _find_value(bookmark: Bookmark, before: DataFrame | None) -> Bookmark:
+    if before is None:
+        return bookmark
+    known = before.where(F.lower("watermark_column") == bookmark.column.lower())
+    (found,) = known.agg(F.max(F.col("watermark").cast(bookmark.type)).cast("string").alias("greatest")).collect()
+    return replace(bookmark, value=found["greatest"])
+
+
+def choose_options(url: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The options of Spark's reader. Raises: BadRequest: no table and no query, or both; nobody knows a driver"""
+    kind = url.split(":")[1].lower() if url.count(":") > 1 else ""
+    how = {name.lower(): text for name, text in given.items()}
+    table = _find_table(how)
+    if "driver" not in how and kind not in DRIVERS:
+        raise BadRequest(f"no driver is known for jdbc:{kind}: give its jar, --conf spark.jars=…, and its class, --option driver=…")
+    ours = {"driver": DRIVERS.get(kind, ""), "fetchsize": _FETCH_ROWS, "prefertimestampntz": "true"}
+    others = {name: text for name, text in how.items() if name not in ("dbtable", "query", "url")}
+    return ours | others | {"url": url, "dbtable": table}
+
+
+def _find_table(how: Mapping[str, str]) -> str:
+    """What stands behind FROM; a query in brackets, so that it can be read in parts too."""
+    table, query = how.get("dbtable"), how.get("query")
+    if (table is None) == (query is None):
+        raise BadRequest("say what to take of the database: --option dbtable=TABLE, or --option query='SELECT …'")
+    return f"({query}) duckicelake" if table is None else table
+
+
+def name_database(url: str, given: Mapping[str, str]) -> str:
+    """What the ledger calls the source: where it is and what is read, and neither who asks nor how."""
+    how = {name.lower(): text for name, text in given.items()}
+    return f"{re.split('[?;]', url)[0]}#{how.get('dbtable') or how.get('query') or ''}"
+
+
+def _widen_sqlite(reading: JdbcReading) -> JdbcReading:
+    # SQLite's integers have 64 bits, whatever their column says, and its driver cuts them.
+    if not reading.options["url"].startswith(_SQLITE) or "customschema" in reading.options:
+        return reading
+    narrow = [field for field in reading.find_columns().fields if isinstance(field.dataType, ByteType | ShortType | IntegerType)]
+    wide = ", ".join(f"{quote(field.name)} BIGINT" for field in narrow)
+    return replace(reading, options=dict(reading.options) | {"customschema": wide}) if wide else reading
+
+
+def _read_address(options: Mapping[str, str]) -> dict[str, Any]:
+    """Where Postgres is, as libpq says it."""
+    parts = urlsplit(options["url"].removeprefix("jdbc:"))
+    places = [place.rpartition(":") if ":" in place else (place, "", "5432") for place in parts.netloc.split(",")]
+    how = {name: text for name, text in parse_qsl(parts.query) if name in (*_OF_LIBPQ, "user")}
+    how |= {name: options[name] for name in ("user", "password") if name in options}
+    where = {"host": ",".join(host for host, _, _ in places), "port": ",".join(port for _, _, port in places)}
+    return where | {"dbname": parts.path.removeprefix("/")} | how | {"connect_timeout": CONNECT_SECONDS}
