@@ -14,6 +14,7 @@ from bench.commits.limits import list_broken
 from bench.commits.writers import measure_pyiceberg, measure_writers
 from bench.growth import measure_files, measure_inlined, measure_later_loads, measure_snapshots
 from bench.idle import measure_idle
+from bench.publishing import measure_publish
 from bench.report import Result, print_result, write_json
 from bench.scale import FULL, SMALL, USUAL, Scale
 from bench.stand import Stand, open_stand, temporary_home
@@ -33,6 +34,8 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "commit_files": measure_many_files,
     "deletes": measure_deletes,
 }
+WITH_SPARK: dict[str, Callable[[Stand, Scale], Result]] = {"publish": measure_publish}
+"""What needs Spark, and so runs only when it is named."""
 WIDTH = 180
 """Characters of a table when nobody's window limits it."""
 OUT = Path(__file__).parent / "out" / "latest.json"
@@ -57,7 +60,7 @@ def main() -> None:
 
 def read_options() -> argparse.Namespace:
     """Return the command line's options."""
-    names = [*ON_A_STAND, IDLE]
+    names = [*ON_A_STAND, *WITH_SPARK, IDLE]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--small", dest="scale", action="store_const", const=SMALL, help="only as much as shows that all works")
@@ -82,9 +85,9 @@ def run(options: argparse.Namespace) -> Iterator[tuple[str, Result]]:
             yield IDLE, measure_idle(home)
     if set(chosen) - {IDLE}:
         with temporary_home() as home, open_stand(home) as stand:
-            for name in ON_A_STAND:
+            for name, measure in (ON_A_STAND | WITH_SPARK).items():
                 if name in chosen:
-                    yield name, ON_A_STAND[name](stand, options.scale)
+                    yield name, measure(stand, options.scale)
 
 
 if __name__ == "__main__":

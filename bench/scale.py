@@ -11,6 +11,7 @@ class Scale:
     large_body_snapshots: int
     snapshots: tuple[int, ...]
     files: tuple[int, ...]
+    published_files: tuple[int, ...]
     later_snapshots: tuple[int, ...]
     later_inserts: int
     inlined_inserts: int
@@ -26,6 +27,7 @@ SMALL = Scale(
     120,
     (1, 10, 40),
     (10, 100, 400),
+    (300, 600),
     (5, 40),
     3,
     20,
@@ -40,6 +42,7 @@ USUAL = Scale(
     850,
     (1, 10, 100, 1000),
     (1000, 10_000, 100_000),
+    (50_000, 200_000),
     (10, 100, 1000),
     10,
     1000,
@@ -54,6 +57,7 @@ FULL = replace(
     requests=20_000,
     snapshots=(*USUAL.snapshots, 10_000),
     files=(*USUAL.files, 1_000_000),
+    published_files=(200_000, 1_000_000),
     later_snapshots=(*USUAL.later_snapshots, 10_000),
     later_inserts=20,
 )

@@ -13,6 +13,6 @@ rest        the door: routes, parameters, ETags, the cache of ready answers
 backends    the cellar: the embedded Postgres and S3
 commands, cli, cli_pipeline   the command line: serve, init, connect, check, smoke, jobs
 config, app     settings, read once, and the wiring
-pipeline    the guests: Spark jobs that ingest, verify, maintain, measure, import and export over REST
+pipeline    the guests: Spark jobs that ingest, verify, maintain, measure, publish, import and export over REST
 pyiceberg_v3  a gift for a guest: PyIceberg 0.12 writes format version 3; it knows the format, and no other room
 """

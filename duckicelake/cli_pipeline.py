@@ -10,7 +10,7 @@ import typer
 from duckicelake.backends.home import Home
 from duckicelake.commands.embedded import read_joined
 from duckicelake.commands.facts import Facts, find_facts
-from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_profile, start_transfer, start_verify
+from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_profile, start_publish, start_transfer, start_verify
 from duckicelake.commands.keys.credential import read_named_credential
 
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
@@ -35,7 +35,7 @@ def build_pipeline() -> typer.Typer:
     """Return the jobs as commands."""
     pipeline = typer.Typer(no_args_is_help=True, help="Jobs on Spark: heavy work that writes through REST (docs/pipeline.md).")
     pipeline.callback()(describe_pipeline)
-    for command in (ingest, maintain, profile, verify):
+    for command in (ingest, maintain, profile, publish, verify):
         pipeline.command()(command)
     pipeline.command("import")(import_tables)
     pipeline.command("export")(export_tables)
@@ -149,6 +149,23 @@ def profile(
     """Measure tables, and give planners their distinct values; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
     raise typer.Exit(start_profile(locals(), partial(_find_facts, arguments, warehouse)))
+
+
+def publish(
+    tables: Annotated[list[str] | None, typer.Argument(help="namespace.table; none: every table.")] = None,
+    dry_run: DryRunOption = False,
+    report: ReportOption = None,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+    conf: ConfOption = None,
+    credential_file: CredentialOption = None,
+    warehouse: WarehouseOption = None,
+    home: HomeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Make manifests of tables with very many files on Spark; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
+    arguments = {"home": home, "config": config, "credential_file": credential_file}
+    raise typer.Exit(start_publish(locals(), partial(_find_facts, arguments, warehouse)))
 
 
 def import_tables(

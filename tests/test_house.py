@@ -39,7 +39,8 @@ WALLS: dict[str, set[str]] = {
     "catalog": EVERYWHERE | {"iceberg", "lake", "store", "translate", "access"},
     "rest": EVERYWHERE | {"catalog", "access", "iceberg"},
     "backends": EVERYWHERE | {"config"},
-    "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows", "lake.changes"},
+    # Executors read rows of files by the statements that the server reads them by.
+    "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows", "lake.changes", "lake.read_files", "lake.writing.client_notes"},
     "pyiceberg_v3": EVERYWHERE | {"iceberg"},
     "app": EVERYWHERE | {"access", "config", "catalog", "lake", "rest", "store"},
     "commands": EVERYWHERE | {"app", "backends", "config", "catalog", "lake", "pipeline", "store", "translate"},
@@ -102,6 +103,7 @@ WIDE_SIGNATURES = {
     ("duckicelake/cli_pipeline.py", "import_tables"),
     ("duckicelake/cli_pipeline.py", "export_tables"),
     ("duckicelake/cli_pipeline.py", "profile"),
+    ("duckicelake/cli_pipeline.py", "publish"),
     ("duckicelake/cli.py", "grant"),
     ("duckicelake/cli.py", "revoke"),
 }

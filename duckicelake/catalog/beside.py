@@ -5,14 +5,13 @@ import json
 import psycopg
 
 from duckicelake.catalog.memory import TableMemory
-from duckicelake.catalog.outbox import format_digest
 from duckicelake.iceberg.decoding.manifests import decode_manifest_list
 from duckicelake.iceberg.manifest_list import ManifestListHeader, encode_manifest_list
 from duckicelake.iceberg.snapshots import Snapshot, parse_snapshot
 from duckicelake.lake.refs.read import read_kept_list
 from duckicelake.lake.rows import SnapshotNote, TableState
 from duckicelake.store.objects import Objects
-from duckicelake.translate.locations import manifest_list_uri
+from duckicelake.translate.locations import format_digest, manifest_list_uri
 from duckicelake.translate.shape.told_snapshots import to_alias
 
 

@@ -7,30 +7,24 @@ from dataclasses import dataclass, field
 import psycopg
 
 from duckicelake.catalog.memory import TableMemory
-from duckicelake.iceberg.manifest import AnyFile, EncodedFile, encode_files
-from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.manifest import AnyFile
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats
 from duckicelake.lake.writing.client_notes import read_file_notes
 from duckicelake.lake.writing.read_back import Foreseen
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_columns
-from duckicelake.translate.columns.statistics import encode_metrics
-from duckicelake.translate.files import LeafTypes, check_hive_columns, check_readable, choose_spec, to_data_file
-from duckicelake.translate.locations import file_uri
+from duckicelake.translate.bulk.files import FEW, FileMaker
+from duckicelake.translate.files import check_hive_columns
 from duckicelake.translate.partitions import Partitioning, PublishedSpec
 from duckicelake.translate.schemas import Schemas
 from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, breaks_vectors, check_mapped_file
-from duckicelake.translate.shape.told_files import with_told
-from duckicelake.translate.shape.told_specs import find_partition as find_told_partition
 from duckicelake.translate.visibility import FileKey
 
 SLICE = 4_000
 SLICE_COLUMNS = 40_000
 """Columns of all files whose statistics are read at once."""
 REMEMBERED_COLUMNS = 200_000
-FEW = 20
-"""Up to so many files are read faster one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +54,14 @@ class DataFiles:
     objects: Objects
     mapping: NameMapping
     spec_ids: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
-    leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
     has_unproven: bool = False
     breaks_vectors: bool = False
     ahead: "tuple[Sequence[int], Future[list[Fetched]]] | None" = None
     foreseen: Foreseen | None = None
+    maker: FileMaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.maker = FileMaker(self.folder, self.schemas, self.partitioning, self._check_mapping)
 
     def close(self) -> None:
         """Wait for what is being read ahead; whatever comes of it, nobody wants it."""
@@ -82,16 +79,13 @@ class DataFiles:
         for part in _slices(real, SLICE):
             rows, notes = self._read(part)
             for row in rows:
-                spec, _ = self._choose_spec(row, self.schemas.at(row.begin_snapshot), notes.get(row.data_file_id))
+                spec, _ = self.maker.choose_spec(row, self.schemas.at(row.begin_snapshot), notes.get(row.data_file_id))
                 self.spec_ids[row.data_file_id] = spec.spec_id
                 self.has_unproven |= spec is self.partitioning.unproven
 
     @property
     def _is_split(self) -> bool:
         return len(self.partitioning.specs) > 1
-
-    def _choose_spec(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[PublishedSpec, tuple[object, ...]]:
-        return find_told_partition(note, self.partitioning, schema) or choose_spec(row, self.partitioning, schema)
 
     def spec_of(self, key: FileKey) -> int:
         """Return the id of the spec a file is published under."""
@@ -186,7 +180,7 @@ class DataFiles:
             files.popitem(last=False)
 
     def _width(self) -> int:
-        return max(10, len(self._leaf_types(self.schemas.current)))
+        return max(10, len(self.maker.leaf_types(self.schemas.current)))
 
     def _take(self, fetched: Fetched) -> None:
         """Take files of one schema in, a few value by value, many column by column."""
@@ -194,40 +188,13 @@ class DataFiles:
         for found in fetched.stats:
             stats[found.data_file_id].append(found)
         for row in fetched.few:
-            schema, note = self.schemas.at(row.begin_snapshot), fetched.notes.get(row.data_file_id)
-            uri, partition = self._find_place(row, schema, note)
-            file = to_data_file(row, uri, partition, stats[row.data_file_id], self._leaf_types(schema))
-            self.memory.data_files[row.data_file_id] = with_told(file, row, note)
+            note = fetched.notes.get(row.data_file_id)
+            self.memory.data_files[row.data_file_id] = self.maker.make(row, note, stats[row.data_file_id])
             if note is not None and note.sequence_number is not None:
                 self.memory.told_numbers[row.data_file_id] = note.sequence_number
         if fetched.packed is not None:
-            self._take_many(fetched.many, fetched.packed)
-
-    def _take_many(self, rows: Sequence[DataFileRow], statistics: PackedColumnStats) -> None:
-        schema = self.schemas.at(rows[0].begin_snapshot)
-        ids = [row.data_file_id for row in rows]
-        plain = [
-            EncodedFile(*self._find_place(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0) for row in rows
-        ]
-        metrics = encode_metrics(statistics, ids, self._leaf_types(schema))
-        encoded = encode_files(plain, metrics, self.schemas.format_version)
-        self.memory.data_files.update(zip(ids, encoded, strict=True))
-
-    def _find_place(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[str, tuple[object, ...]]:
-        """Return a file's URI and its partition tuple.
-
-        Raises: Unsupported: Iceberg readers cannot read it
-        """
-        check_readable(row, is_told=note is not None)
-        spec, partition = self._choose_spec(row, schema, note)
-        uri = file_uri(self.folder, row.path, row.path_is_relative)
-        self._check_mapping(row, uri, spec)
-        return uri, partition
-
-    def _leaf_types(self, schema: Schema) -> LeafTypes:
-        if schema.schema_id not in self.leaf_types:
-            self.leaf_types[schema.schema_id] = dict(leaf_fields(schema))
-        return self.leaf_types[schema.schema_id]
+            encoded = self.maker.make_many(fetched.many, fetched.packed)
+            self.memory.data_files.update(zip((row.data_file_id for row in fetched.many), encoded, strict=True))
 
     def _check_mapping(self, row: DataFileRow, uri: str, spec: PublishedSpec) -> None:
         """Refuse an added file that Iceberg would read otherwise than DuckLake; each is looked into once."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duckicelake.catalog.memory import TableMemory
-from duckicelake.catalog.outbox import Outbox, format_digest
+from duckicelake.catalog.outbox import Outbox
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import encode_deletion_vectors
 from duckicelake.iceberg.types import PrimitiveType
@@ -15,7 +15,7 @@ from duckicelake.store.inlined_types import UnsayableValue
 from duckicelake.store.parquet import encode_position_deletes
 from duckicelake.store.rewritten import RowPlaces, restore_rows, take_rows
 from duckicelake.translate.files import find_lower, find_upper, to_deletion_vector, to_position_deletes
-from duckicelake.translate.locations import deletes_uri, file_uri, inlined_uri, table_folder
+from duckicelake.translate.locations import deletes_uri, file_uri, format_digest, inlined_uri, table_folder
 from duckicelake.translate.schemas import V3
 from duckicelake.translate.shape.leaf_types import find_primitive
 from duckicelake.translate.shape.remedies import ColumnTree

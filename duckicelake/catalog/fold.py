@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import psycopg
 
+from duckicelake.catalog.adopting.adopted import Adopted
 from duckicelake.catalog.data_files import DataFiles
 from duckicelake.catalog.derive import Deriver
 from duckicelake.catalog.gather import Sources, gather, without_lost
@@ -166,7 +167,7 @@ def fold(
     before = earlier.snapshots if earlier else ()
     after_ms = before[-1].timestamp_ms if before else 0
     history = to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
-    writer = _make_writer(conn, objects, reading, note, memory)
+    writer = make_writer(conn, objects, reading, note, memory)
     added = [file.key for step in (history.base, *history.steps) for file in step.added]
     writer.deriver.derive_rows({key: reading.sources.derived[key] for key in added if key in reading.sources.derived})
     writer.files.place(added)
@@ -195,7 +196,8 @@ def fold(
     return snapshots, writer.deriver.outbox
 
 
-def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory) -> ManifestWriter:
+def make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory) -> ManifestWriter:
+    """Return what writes the manifests of the table that was read."""
     state, earlier = reading.state, reading.earlier
     if memory.known_uris is None:
         # an earlier process may have written objects: what is there is listed once
@@ -211,6 +213,7 @@ def _make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, n
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
     aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
     writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased)
+    writer.adopted = Adopted(conn, state, writer.maker, objects, memory, reading.sources.files)
     if earlier is not None:
         files.has_unproven, files.breaks_vectors = earlier.has_unproven, earlier.breaks_vectors
         writer.visibility = {**earlier.visibility, **reading.sources.visibility}

@@ -4,48 +4,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from duckicelake.catalog.adopting.adopted import Adopted
 from duckicelake.catalog.data_files import DataFiles
 from duckicelake.catalog.derive import Deriver
-from duckicelake.catalog.outbox import format_digest
-from duckicelake.iceberg.manifest import (
-    AnyEntry,
-    AnyFile,
-    DataFile,
-    EncodedEntry,
-    EncodedFile,
-    ManifestEntry,
-    ManifestHeader,
-    manifest_encoder,
-)
-from duckicelake.iceberg.manifest_list import (
-    ManifestFile,
-    ManifestListHeader,
-    WrittenManifest,
-    describe_manifest,
-    manifest_list_encoder,
-)
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.manifest import AnyFile, DataFile
+from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, manifest_list_encoder
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import SnapshotNote, TableNote
+from duckicelake.translate.bulk.manifests import ManifestMaker, to_sequence_number
+from duckicelake.translate.bulk.told import AdoptedManifest
 from duckicelake.translate.history import Step
-from duckicelake.translate.locations import manifest_list_uri, manifest_uri
+from duckicelake.translate.locations import format_digest, manifest_list_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
-from duckicelake.translate.partitions import to_spec
 from duckicelake.translate.schemas import V3
 from duckicelake.translate.shape.told_snapshots import to_alias, with_told_summary
 from duckicelake.translate.summaries import Tally, Totals, summarise
 from duckicelake.translate.visibility import FileKey, Visibility
 from duckicelake.values import replace
 
-Encoder = tuple[ManifestHeader, Callable[[Iterable[AnyEntry]], bytes]]
-"""A header, and what encodes the manifests that have it."""
-
 
 @dataclass(slots=True)
 class ManifestWriter:
     """Writes one table's manifests. `note` says which sequence numbers its lake snapshots have.
 
-    `written` knows manifests by content and number. `notes` are what clients said, by lake snapshot; those of `aliases`
-    are also written under their authors' ids.
+    `written` knows manifests by content and number; `adopted` those that others have made. `notes` are what clients said,
+    by lake snapshot; those of `aliases` are also written under their authors' ids.
     """
 
     deriver: Deriver
@@ -58,11 +42,13 @@ class ManifestWriter:
     notes: Mapping[int, SnapshotNote] = field(default_factory=dict[int, SnapshotNote])
     aliased: frozenset[int] = frozenset()
     aliases: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
-    encoders: dict[tuple[int, int, int], Encoder] = field(default_factory=dict[tuple[int, int, int], Encoder])
+    adopted: Adopted | None = None
+    maker: ManifestMaker = field(init=False)
     encode_list: Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes] = field(init=False)
 
     def __post_init__(self) -> None:
         self.encode_list = manifest_list_encoder(self._version)
+        self.maker = ManifestMaker(self.files.schemas, self.files.partitioning, self.note, self.files.memory.told_numbers)
 
     def write_snapshots(self, plans: Iterable[SnapshotPlan], parent: int | None) -> list[Snapshot]:
         """Return the snapshots of these plans, oldest first, with all their objects in the outbox."""
@@ -80,6 +66,7 @@ class ManifestWriter:
         seen, most = set(self.written), self.files.most_at_once
         for plan in plans:
             fresh = [manifest for manifest in plan.manifests if (manifest.content, manifest.number) not in seen]
+            fresh = [manifest for manifest in fresh if self._find_adopted(manifest) is None]
             seen |= {(manifest.content, manifest.number) for manifest in fresh}
             if batch and len(keys) + sum(len(manifest.entries) for manifest in fresh) > most:
                 self.files.prepare(keys)
@@ -142,46 +129,38 @@ class ManifestWriter:
         return self.files.schemas.format_version
 
     def _write_manifests(self, plans: Sequence[ManifestPlan]) -> list[ManifestFile]:
-        fresh = [plan for plan in plans if (plan.content, plan.number) not in self.written]
+        fresh = [plan for plan in plans if (plan.content, plan.number) not in self.written and not self._adopt(plan)]
         for plan, following in zip_longest(fresh, fresh[1:]):
             self.files.prepare(_keys(plan), () if following is None else _keys(following))
             self.written[plan.content, plan.number] = self._encode(plan)
         return [self.written[plan.content, plan.number] for plan in plans]
 
+    def _find_adopted(self, plan: ManifestPlan) -> AdoptedManifest | None:
+        return None if self.adopted is None else self.adopted.find(plan)
+
+    def _adopt(self, plan: ManifestPlan) -> bool:
+        """Take a manifest that somebody else made; False: nobody has."""
+        found = self._find_adopted(plan)
+        if found is None or self.adopted is None:
+            return False
+        if self.adopted.is_sample(plan):
+            self._check_sample(plan, found)
+        self.tally.take(found.tally)
+        self.written[plan.content, plan.number] = found.described
+        return True
+
+    def _check_sample(self, plan: ManifestPlan, found: AdoptedManifest) -> None:
+        """Make a manifest again. Raises: BadRequest: what is offered has other bytes"""
+        self.files.prepare(_keys(plan))
+        made = self.maker.make(plan, [self._file(entry, plan) for entry in plan.entries])
+        if made.described != found.described or (made.tally.added(), made.tally.removed()) != (found.tally.added(), found.tally.removed()):
+            raise BadRequest(f"The manifest {found.described.manifest_path} that is offered has other bytes than what this server makes.")
+
     def _encode(self, plan: ManifestPlan) -> ManifestFile:
-        header, encode = self._encoder(plan)
-        entries = [self._to_entry(entry, plan) for entry in plan.entries]
-        for entry in entries:
-            if entry.status != EXISTING:
-                self.tally.count(entry.status, entry.data_file)
-        content = encode(entries)
-        uri = manifest_uri(self.deriver.location, format_digest(content))
-        self.deriver.outbox.add(uri, content)
-        written = WrittenManifest(uri, len(content), plan.snapshot_id, to_sequence_number(self.note, plan.snapshot_id))
-        described = describe_manifest(header, entries, written)
-        if self._version < V3 or plan.content != DATA:
-            return described
-        return replace(described, first_row_id=min((entry.data_file.first_row_id or 0 for entry in entries), default=0))
-
-    def _encoder(self, plan: ManifestPlan) -> Encoder:
-        schema = self.files.schemas.at(plan.snapshot_id)
-        key = (schema.schema_id, plan.spec_id, plan.content)
-        if key not in self.encoders:
-            spec = next(spec for spec in self.files.partitioning.specs if spec.spec_id == plan.spec_id)
-            header = ManifestHeader(schema, to_spec(spec, schema), self._version, plan.content)
-            self.encoders[key] = header, manifest_encoder(header)
-        return self.encoders[key]
-
-    def _to_entry(self, entry: EntryPlan, plan: ManifestPlan) -> AnyEntry:
-        # what the snapshot itself adds inherits its sequence number
-        is_inherited = entry.status == ADDED and entry.since == plan.snapshot_id
-        number = None if is_inherited else to_sequence_number(self.note, entry.since)
-        file = self._file(entry, plan)
-        if isinstance(file, EncodedFile):
-            return EncodedEntry(entry.status, entry.snapshot_id, number, number, file)
-        # a registered file is as old as its rows are; Iceberg 1.11 takes the file's number for that of its rows
-        number = self.files.memory.told_numbers.get(entry.key, number) if plan.content == DATA else number
-        return ManifestEntry(entry.status, entry.snapshot_id, number, number, file)
+        made = self.maker.make(plan, [self._file(entry, plan) for entry in plan.entries])
+        self.tally.take(made.tally)
+        self.deriver.outbox.add(made.uri, made.content)
+        return made.described
 
     def _file(self, entry: EntryPlan, plan: ManifestPlan) -> AnyFile:
         return self.files.get(entry.key) if plan.content == DATA else self._delete_file(entry)
@@ -193,11 +172,3 @@ class ManifestWriter:
 
 def _keys(plan: ManifestPlan) -> Iterator[FileKey]:
     return (entry.key for entry in plan.entries)
-
-
-def to_sequence_number(note: TableNote, lake_snapshot_id: int) -> int:
-    """Return the sequence number of a lake snapshot; version 1 knows none."""
-    if note.format_version == 1:
-        return 0
-    is_based = note.numbered_until is None or lake_snapshot_id <= note.numbered_until
-    return lake_snapshot_id - note.sequence_base if is_based else lake_snapshot_id

@@ -93,11 +93,31 @@ class Refusal:
     error: Unsupported
 
 
+@dataclass(frozen=True, slots=True)
+class OfferedManifest:
+    """A manifest that somebody made: the name of its bytes, and what is told of it, as JSON."""
+
+    name: str
+    told: object
+
+
+@dataclass(slots=True)
+class Offer:
+    """Manifests that somebody made, by what they were made of, and those of them that the load took; `needed` are all that it could
+    have taken. `lot` decides which are made again, to compare.
+    """
+
+    manifests: Mapping[str, OfferedManifest]
+    lot: int
+    taken: set[str] = field(default_factory=set[str])
+    needed: set[str] = field(default_factory=set[str])
+
+
 @dataclass(slots=True)
 class TableMemory:
     """One table's; `lock` is held while the table is published, so that one thread does the work for all.
 
-    `is_lost`: whoever waited for it takes another one.
+    `is_lost`: whoever waited for it takes another one. `offer`: what somebody offers to the load under way.
     """
 
     lock: Lock = field(default_factory=Lock)
@@ -123,6 +143,7 @@ class TableMemory:
     named: Named | None = None
     hint_etag: str | None = None
     is_lost: bool = False
+    offer: Offer | None = None
 
     def forget_made(self) -> None:
         """Forget the objects that were made: those of a load that failed may never have reached the store."""

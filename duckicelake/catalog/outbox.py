@@ -1,6 +1,5 @@
 """Objects on their way to the store: written once, in parallel, never held for long."""
 
-import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -8,11 +7,6 @@ from duckicelake.store.objects import Objects
 
 SHIP_BYTES = 32 * 1024 * 1024
 SHIP_COUNT = 512
-
-
-def format_digest(content: bytes) -> str:
-    """Return what names an object after its bytes."""
-    return hashlib.sha256(content).hexdigest()[:32]
 
 
 @dataclass(slots=True)

@@ -10,18 +10,20 @@ import psycopg
 
 from duckicelake.catalog.beside import publish_beside
 from duckicelake.catalog.fold import Reading, fold, read
-from duckicelake.catalog.memory import Published, TableMemory
+from duckicelake.catalog.memory import Offer, Published, TableMemory
 from duckicelake.catalog.outbox import Outbox
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import LakeMoved, NotFound
+from duckicelake.errors import BadRequest, LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
 from duckicelake.iceberg.snapshots import encode_snapshot, parse_snapshot
+from duckicelake.lake.adopted.manifests import AdoptedRow, write_adopted
 from duckicelake.lake.connect import writing
 from duckicelake.lake.notes import Numbering, number, number_next
 from duckicelake.lake.refs.rows import UNTOLD
 from duckicelake.lake.refs.told import tell_kept
 from duckicelake.lake.rows import Position, TableNote, TableNotes, TableRow, TableState
 from duckicelake.store.objects import Objects
+from duckicelake.translate.bulk.told import format_again
 from duckicelake.translate.history import to_ms
 from duckicelake.translate.locations import metadata_uri, table_location, version_hint_uri
 from duckicelake.translate.schemas import V2, V3
@@ -53,12 +55,26 @@ def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, mem
     """
     try:
         draft = make_draft(conn, warehouse.objects, read(conn, warehouse.objects, table, memory), memory)
+        if memory.offer is not None:
+            note_offer(warehouse, draft, memory.offer)
         draft.outbox.ship()
         tell_named(warehouse, draft.state, draft.metadata)
         return show(warehouse.objects, draft, number_state(warehouse, draft), memory)
     except BaseException:
         memory.forget_made()
         raise
+
+
+def note_offer(warehouse: Warehouse, draft: Draft, offer: Offer) -> None:
+    """Note the manifests that were offered to this load, so that every server knows them.
+
+    Raises: BadRequest: the table needs others
+    """
+    useless = offer.manifests.keys() - offer.taken
+    if useless:
+        raise BadRequest(f"{len(useless)} of the {len(offer.manifests)} manifests that are offered belong to no plan of this table.")
+    rows = [AdoptedRow(digest, found.name, format_again(found.told)) for digest, found in offer.manifests.items()]
+    write_adopted(warehouse.lake, draft.state.table.table_id, rows, sorted(offer.needed))
 
 
 def make_draft(conn: psycopg.Connection, objects: Objects, reading: Reading, memory: TableMemory) -> Draft:

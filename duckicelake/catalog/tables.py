@@ -108,25 +108,38 @@ def _explain(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
 
 
 def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None) -> tuple[TableRow, Published]:
-    table, seen = look(warehouse.lake, lambda conn: _see(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
+    table, seen = look(warehouse.lake, lambda conn: see(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
     memory = warehouse.memories.of(table.table_id)
     published = memory.published
     if published is not None and published.position == seen.position and memory.repair_id == seen.repair_id:
         return table, published
     with memory.lock, reading(warehouse.lake) as conn:
-        if memory.is_lost:
-            raise LakeMoved(f"What was remembered of {ident} holds no longer; try again.")
-        now, seen = _see(conn, ident)
-        if now.table_id != table.table_id:
-            raise LakeMoved(f"The table {ident} was replaced while it was being read; try again.")
-        if memory.repair_id not in (None, seen.repair_id):
-            warehouse.memories.forget(table.table_id, memory)
-            raise LakeMoved(f"The table {ident} is being repaired; try again.")
-        memory.repair_id = seen.repair_id
+        now, seen = check_memory(conn, warehouse, ident, (table, memory))
         return now, _publish(warehouse, conn, memory, now, seen.position)
 
 
-def _see(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
+def check_memory(
+    conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, known: tuple[TableRow, TableMemory]
+) -> tuple[TableRow, Seen]:
+    """Return the table as it is now, and what was seen of it, when the memory that is locked is still the one to use.
+
+    Raises: LakeMoved: it is not, or the table is another one by now
+    """
+    table, memory = known
+    if memory.is_lost:
+        raise LakeMoved(f"What was remembered of {ident} holds no longer; try again.")
+    now, seen = see(conn, ident)
+    if now.table_id != table.table_id:
+        raise LakeMoved(f"The table {ident} was replaced while it was being read; try again.")
+    if memory.repair_id not in (None, seen.repair_id):
+        warehouse.memories.forget(table.table_id, memory)
+        raise LakeMoved(f"The table {ident} is being repaired; try again.")
+    memory.repair_id = seen.repair_id
+    return now, seen
+
+
+def see(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
+    """Return a live table and what a load sees of it first. Raises: NoSuchTable"""
     seen = read_seen(conn, to_schema_name(ident.namespace), ident.name)
     if seen.table is None:
         raise NoSuchTable(f"Table does not exist: {ident}")

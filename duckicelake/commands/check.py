@@ -23,6 +23,7 @@ from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
+from duckicelake.lake.adopted.manifests import forget_adopted
 from duckicelake.lake.connect import mapped_errors
 from duckicelake.lake.inspect import Finding
 from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
@@ -48,7 +49,7 @@ def check_lakes(settings: Settings, home: Home, console: Console, repair: timede
     healthy = True
     for lake in settings.lakes():
         if repair is not None:
-            restored = repair_lake(lake)
+            restored = repair_lake(lake, is_corrected=True)
             removed = remove_orphans(lake, datetime.now(UTC) - repair)
             # a server may have counted on an object that is gone now
             restored += repair_lake(lake) if removed else []
@@ -219,9 +220,10 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
     return removed
 
 
-def repair_lake(lake: LakeSettings) -> list[str]:
+def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
     """Let servers trust nothing they remember, publish again what lost objects, and return the tables concerned.
 
+    `is_corrected`: somebody may have corrected rows, so manifests that others than servers made are forgotten, too.
     What cannot be published is left for the check to tell.
     """
     limits, dsn = Limits(), lake.postgres_dsn.get_secret_value()
@@ -230,6 +232,8 @@ def repair_lake(lake: LakeSettings) -> list[str]:
     try:
         with connect_postgres(lake) as conn, mapped_errors(lake.name):
             read_paths(conn, lake)
+            if is_corrected:
+                forget_adopted(conn)
             note_repair(conn)
             with conn.transaction():
                 reap_readers(conn, lake.metadata_schema)

@@ -5,7 +5,7 @@
 -- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
 -- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Changes from v5: what a request
 -- with a key was about (object_uuid of iceberg_idempotency), iceberg_transaction, iceberg_purge, iceberg_reader and
--- iceberg_revocation. Every statement may run again at any time.
+-- iceberg_revocation. Changes from v6: iceberg_manifest. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -112,6 +112,16 @@ CREATE TABLE IF NOT EXISTS iceberg_file (
 );
 
 ALTER TABLE iceberg_file ADD COLUMN IF NOT EXISTS sequence_number bigint;
+
+-- Manifests that executors of Spark wrote and the catalog took over: by what they were made of, the name of their bytes, and what
+-- manifest lists say of them. Each can be made again, so a row may go at any time.
+CREATE TABLE IF NOT EXISTS iceberg_manifest (
+    table_id bigint NOT NULL,
+    digest text NOT NULL,
+    name text NOT NULL,
+    json text NOT NULL,
+    PRIMARY KEY (table_id, digest)
+);
 
 -- Tables that came with a history of their own: at which lake snapshot, what was current then, and the logs they had.
 CREATE TABLE IF NOT EXISTS iceberg_registered (

@@ -32,6 +32,14 @@ class Objects:
         except OSError as error:
             raise ServiceUnavailable(f"cannot read {uri}: {error}") from error
 
+    def find_size(self, uri: str) -> int | None:
+        """How large an object is, in bytes; None: it is not there. Raises: ServiceUnavailable: the store does not say"""
+        try:
+            info = self.files.get_file_info(_find_path(uri))
+        except OSError as error:
+            raise ServiceUnavailable(f"cannot look for {uri}: {error}") from error
+        return info.size if info.type == FileType.File else None
+
     def list_folder(self, uri: str) -> list[Child]:
         """What lies directly in a folder, by name; nothing when it is not there. Raises: ServiceUnavailable: the store does not say."""
         try:

@@ -105,10 +105,19 @@ class Rest:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Send one request and return the JSON of its answer; a refusal is one of our errors."""
+        return self._ask(method, f"{self.base}/{path}", body, _TIMEOUT_SECONDS)
+
+    def manage(self, method: str, path: str, body: Any, timeout_seconds: float) -> Any:
+        """The same of what is below `/management`, and no part of Iceberg's specification."""
+        uri = self.catalog.uri.rstrip("/")
+        url = f"{uri}/management{self.base.removeprefix(uri)}/{path}"
+        return self._ask(method, url, body, timeout_seconds)
+
+    def _ask(self, method: str, url: str, body: Any, timeout_seconds: float) -> Any:
         headers = {"content-type": "application/json"}
         if self.token is not None:
             headers |= {"authorization": f"Bearer {self.token}", "x-iceberg-access-delegation": "vended-credentials"}
-        return _send(urllib.request.Request(f"{self.base}/{path}", _encode(body), headers, method=method))
+        return _send(urllib.request.Request(url, _encode(body), headers, method=method), timeout_seconds)
 
 
 def _read_partitions(metadata: Mapping[str, Any]) -> tuple[str, ...]:
@@ -147,9 +156,9 @@ def _fetch_token(base: str, credential: str) -> str:
     return _send(request)["access_token"]
 
 
-def _send(request: urllib.request.Request) -> Any:
+def _send(request: urllib.request.Request, timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
             content = answer.read()
     except urllib.error.HTTPError as error:
         with error:

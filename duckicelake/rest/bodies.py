@@ -180,3 +180,23 @@ class IcebergErrorResponse(TypedDict):
     """Every refusal's body."""
 
     error: ErrorModel
+
+
+PlannedManifests = TypedDict(
+    "PlannedManifests",
+    {
+        "lake-snapshot-id": int,
+        "change-id": int,
+        "obstacle": str,
+        "adopted": int,
+        "recipe": dict[str, Any],
+        "manifests": list[dict[str, Any]],
+    },
+)
+"""Manifests that there are to be made, and what they are made of; `obstacle`: why nobody but the server may."""
+
+
+class AdoptedManifests(TypedDict):
+    """How many manifests were taken over."""
+
+    adopted: int

@@ -95,4 +95,8 @@ MANAGEMENT = (
 )
 """What manages who may do what; no part of the specification either."""
 
-ALL_OPERATIONS = (*OPERATIONS, *BESIDE, *MANAGEMENT)
+MANIFESTS = RULES + "/namespaces/{namespace}/tables/{table}/manifests"
+BULK = (Operation("planManifests", "GET", MANIFESTS), Operation("adoptManifests", "POST", MANIFESTS))
+"""What the pipeline's `publish` asks."""
+
+ALL_OPERATIONS = (*OPERATIONS, *BESIDE, *MANAGEMENT, *BULK)

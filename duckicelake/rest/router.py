@@ -11,6 +11,7 @@ from duckicelake.rest.door import Door
 from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation
 from duckicelake.rest.routes.config import ConfigRoutes
 from duckicelake.rest.routes.ducklake import DucklakeRoutes
+from duckicelake.rest.routes.manifests import ManifestRoutes
 from duckicelake.rest.routes.namespace_changes import NamespaceChangeRoutes
 from duckicelake.rest.routes.namespaces import NamespaceRoutes
 from duckicelake.rest.routes.rules import RuleRoutes
@@ -39,7 +40,7 @@ def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
     routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door), TableChangeRoutes(door))
     routes += (ViewRoutes(door), ViewChangeRoutes(door), TokenRoutes(door), SignRoutes(door), RuleRoutes(door))
-    routes += (DucklakeRoutes(door),)
+    routes += (DucklakeRoutes(door), ManifestRoutes(door))
     served = {name: found for module in routes for name, found in module.operations().items()}
     if door.accounts is None:
         served = {name: found for name, found in served.items() if name not in GUARDED}

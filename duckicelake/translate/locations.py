@@ -3,6 +3,7 @@
 Source: DuckLake resolves by plain concatenation, [data_path][schema.path][table.path]path, each prefix only when relative
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,6 +92,11 @@ def table_location(iceberg_path: str, table_uuid: UUID, schema_name: str, table_
     namespace = [schema_name] if PLAIN_NAME.fullmatch(schema_name) else []
     name = f"{table_name}-{table_uuid}" if PLAIN_NAME.fullmatch(table_name) else str(table_uuid)
     return to_uri(iceberg_path) + "/".join([*namespace, name])
+
+
+def format_digest(content: bytes) -> str:
+    """Return what names an object after its bytes."""
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 @lru_cache(maxsize=4096)

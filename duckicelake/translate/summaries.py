@@ -1,5 +1,6 @@
 """Snapshot summaries: the operation, what changed, and the totals after it, as strings like every Iceberg writer's."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duckicelake.iceberg.manifest import AnyFile
@@ -53,6 +54,22 @@ class Tally:
         sums[2] += file.file_size_in_bytes
         if status == ADDED and file.content == 0:
             self._next_row_id = max(self._next_row_id, (file.first_row_id or 0) + file.record_count)
+
+    def take(self, other: "Tally") -> None:
+        """Count all that another tally has counted."""
+        for key, counted in other._sums.items():
+            sums = self._sums.setdefault(key, [0, 0, 0])
+            for index, count in enumerate(counted):
+                sums[index] += count
+        self._next_row_id = max(self._next_row_id, other._next_row_id)
+
+    def count_data(self, status: int, counted: Sequence[int], next_row_id: int = 0) -> None:
+        """Count data files added or deleted by their sums: files, rows and bytes; `next_row_id` is above the ids of all added rows."""
+        if counted[0]:
+            sums = self._sums.setdefault((status, 0, "PARQUET"), [0, 0, 0])
+            for index, count in enumerate(counted):
+                sums[index] += count
+        self._next_row_id = max(self._next_row_id, next_row_id)
 
     def added(self) -> Totals:
         """Return what was added."""

@@ -57,6 +57,15 @@ def start_profile(given: Mapping[str, Any], find: Find) -> int:
     return _start(given, partial(read_call, given), partial(_turn, report_profile, find), MISUSED)
 
 
+def start_publish(given: Mapping[str, Any], find: Find) -> int:
+    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    if find_spec("pyspark") is None:
+        return complain(_NO_SPARK, FAILED)
+    from duckicelake.commands.jobs.publish import read_call, report_publish  # noqa: PLC0415  PySpark is an extra
+
+    return _start(given, partial(read_call, given), partial(_turn, report_publish, find), MISUSED)
+
+
 def start_transfer(job: str, given: Mapping[str, Any], find: Find) -> int:
     """Run `import` or `export`, whose parameters are given by name, and return the status for the shell."""
     if find_spec("pyspark") is None:

@@ -89,3 +89,31 @@ def _encode_blocks(rows: Iterable[bytes], sync: bytes) -> Iterator[bytes]:
 def _encode_block(rows: list[bytes], sync: bytes) -> bytes:
     deflated = zlib.compress(b"".join(rows), level=1, wbits=-15)
     return b"".join([encode_long(len(rows)), encode_bytes(deflated), sync])
+
+
+def count_rows(content: bytes, empty: bytes) -> int:
+    """How many rows an Avro file has by its blocks, which are not opened; `empty` is the file of the same header without rows.
+
+    -1: it has another header, or is broken off
+    """
+    if not content.startswith(empty):
+        return -1
+    sync, place, rows = empty[-16:], len(empty), 0
+    while place < len(content):
+        count, place = _decode_long(content, place)
+        length, place = _decode_long(content, place)
+        place += max(length, 0) + len(sync)
+        if count < 0 or length < 0 or content[place - len(sync) : place] != sync:
+            return -1
+        rows += count
+    return rows
+
+
+def _decode_long(content: bytes, place: int) -> tuple[int, int]:
+    zigzag = shift = 0
+    while place < len(content):
+        byte = content[place]
+        zigzag, shift, place = zigzag | (byte & 0x7F) << shift, shift + 7, place + 1
+        if byte < 0x80:
+            return (zigzag >> 1) ^ -(zigzag & 1), place
+    return -1, place

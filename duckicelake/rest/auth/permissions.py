@@ -89,6 +89,8 @@ RULES: Mapping[str, Rule] = {
     "viewExists": Rule(ANY, NoSuchView),
     "renameView": OPEN,
     **{operation.name: WHOLE for operation in MANAGEMENT},
+    "planManifests": Rule(READ | WRITE | MANAGE),
+    "adoptManifests": Rule(READ | WRITE | MANAGE),
     "grant": OPEN,
     "revoke": OPEN,
 }

@@ -53,6 +53,8 @@ def change(*namespaces: str) -> dict[str, Any]:
 
 RULES_PATH = "/management/v1/lake"
 GIVEN = {"privileges": ["read"], "on": "table:a.t", "to": "nobody"}
+MANIFESTS = f"{RULES_PATH}/namespaces/a/tables/t/manifests"
+OFFER = {"lake-snapshot-id": 1, "change-id": 0, "version": "another", "manifests": []}
 REPORT = {"report-type": "scan-report"}
 HIDDEN, DENIED = 404, 403
 ASKED = [
@@ -96,6 +98,8 @@ ASKED = [
     ("dropView", "DELETE", "namespaces/a/views/none", None, (DENIED, 404, 404, 404, HIDDEN)),
     ("renameView", "POST", "views/rename", rename("v"), (DENIED, 409, 409, 409, HIDDEN)),
     ("renameView", "POST", "views/rename", rename("v", target="b"), (DENIED, HIDDEN, HIDDEN, HIDDEN, HIDDEN)),
+    ("planManifests", "GET", MANIFESTS, None, (DENIED, DENIED, DENIED, 200, HIDDEN)),
+    ("adoptManifests", "POST", MANIFESTS, OFFER, (DENIED, DENIED, DENIED, 400, HIDDEN)),
     ("listPrincipals", "GET", f"{RULES_PATH}/principals", None, (DENIED,) * 5),
     ("addPrincipal", "POST", f"{RULES_PATH}/principals", {"name": "x"}, (DENIED,) * 5),
     ("removePrincipal", "DELETE", f"{RULES_PATH}/principals/x", None, (DENIED,) * 5),

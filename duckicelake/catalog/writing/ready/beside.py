@@ -7,7 +7,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from duckicelake.catalog.outbox import format_digest
 from duckicelake.catalog.writing.ready.manifests import ManifestReader, OpenManifest
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_added
 from duckicelake.errors import BadRequest
@@ -15,7 +14,7 @@ from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, encode_
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, encode_manifest_list
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.refs.rows import NewKept
-from duckicelake.translate.locations import manifest_list_uri, manifest_uri
+from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 

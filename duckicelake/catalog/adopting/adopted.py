@@ -1,0 +1,150 @@
+"""Manifests that others have made, as a load finds them: those noted in the lake, and those that somebody offers now."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import psycopg
+
+from duckicelake.catalog.memory import OfferedManifest, TableMemory
+from duckicelake.errors import BadRequest, NotFound
+from duckicelake.lake.adopted.manifests import AdoptedRow, read_adopted
+from duckicelake.lake.rows import TableState
+from duckicelake.store.objects import Objects
+from duckicelake.translate.bulk.manifests import ManifestMaker
+from duckicelake.translate.bulk.recipe import Recipe, digest_plan, is_bulky, survives
+from duckicelake.translate.bulk.told import AdoptedManifest, parse_told
+from duckicelake.translate.locations import format_digest, manifest_uri, table_folder
+from duckicelake.translate.manifests import ManifestPlan
+from duckicelake.translate.visibility import FileKey, TrackedFile
+
+PACKAGE = "duckicelake"
+SAMPLE = 64
+"""Of so many manifests that are offered one is made again by lot, to compare."""
+
+
+@dataclass(slots=True)
+class Adopted:
+    """What others have made of one table. `files` are all of its files.
+
+    What is noted counts as long as the object is there. What is offered is looked at whole: see `check_offered`.
+    """
+
+    conn: psycopg.Connection
+    state: TableState
+    maker: ManifestMaker
+    objects: Objects
+    memory: TableMemory
+    files: Sequence[TrackedFile]
+    recipe: Recipe | None = None
+    obstacle: str | None = None
+    found: dict[tuple[int, int], AdoptedManifest | None] = field(default_factory=dict[tuple[int, int], AdoptedManifest | None])
+    digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    noted: Mapping[str, AdoptedRow] | None = None
+    rows: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
+    sampled: set[tuple[int, int, frozenset[int]]] = field(default_factory=set[tuple[int, int, frozenset[int]]])
+
+    def find(self, plan: ManifestPlan) -> AdoptedManifest | None:
+        """Return what somebody made by that plan, or None. Raises: BadRequest: what is offered is not by that plan"""
+        key = (plan.content, plan.number)
+        if key not in self.found:
+            self.found[key] = self._look_up(plan) if is_bulky(plan) else None
+        return self.found[key]
+
+    def is_sample(self, plan: ManifestPlan) -> bool:
+        """Tell whether a manifest that was found is offered now, and is one of those to be made again: some by lot, and the first of
+        each schema, spec and kinds of entries.
+        """
+        digest, offer = self.digest(plan), self.memory.offer
+        if offer is None or digest not in offer.manifests:
+            return False
+        kind = (self.maker.schemas.at(plan.snapshot_id).schema_id, plan.spec_id, frozenset(entry.status for entry in plan.entries))
+        is_first = kind not in self.sampled
+        self.sampled.add(kind)
+        return is_first or draw(digest) == offer.lot
+
+    def _look_up(self, plan: ManifestPlan) -> AdoptedManifest | None:
+        if self.noted is None:
+            self.noted = {row.digest: row for row in read_adopted(self.conn, self.state.table.table_id)}
+        offer = self.memory.offer
+        if not self.noted and offer is None:
+            return None
+        digest = self.digest(plan)
+        row = self.noted.get(digest)
+        if offer is not None:
+            offer.needed.add(digest)
+            if digest in offer.manifests:
+                found = self._check_offered(plan, offer.manifests[digest])
+                offer.taken.add(digest)
+                return found
+        return None if row is None else self._find_noted(plan, row)
+
+    def digest(self, plan: ManifestPlan) -> str:
+        """Return what tells the manifest of a plan from all others."""
+        key = (plan.content, plan.number)
+        if key not in self.digests:
+            self.recipe = self.recipe or make_recipe(self.state, self.maker)
+            self.digests[key] = digest_plan(self.recipe, plan)
+        return self.digests[key]
+
+    def _find_noted(self, plan: ManifestPlan, row: AdoptedRow) -> AdoptedManifest | None:
+        uri, known = manifest_uri(self.maker.note.location, row.name), self.memory.known_uris
+        if known is None or (uri not in known and not self.objects.exists(uri)):
+            return None
+        known.add(uri)
+        return parse_told(json.loads(row.json), plan, self.maker.note, row.name)
+
+    def _check_offered(self, plan: ManifestPlan, offer: OfferedManifest) -> AdoptedManifest:
+        """Look at what is offered for a plan: its bytes have the name that they should have and are a whole manifest of the
+        plan's schema and spec with as many entries, and the rows told of are those of the plan's files.
+        """
+        if self.obstacle is None:
+            self.obstacle = find_obstacle(self.state, self.recipe or make_recipe(self.state, self.maker))
+        if self.obstacle:
+            raise BadRequest(f"Only the server makes this table's manifests: {self.obstacle}.")
+        found = parse_told(offer.told, plan, self.maker.note, offer.name)
+        uri = found.described.manifest_path
+        try:
+            content = self.objects.read(uri)
+        except NotFound as error:
+            raise BadRequest(f"The manifest {uri} that is offered is not there.") from error
+        if format_digest(content) != offer.name or len(content) != found.described.manifest_length:
+            raise BadRequest(f"The object {uri} is not the manifest that is offered: it has other bytes.")
+        if self.maker.count_entries(plan, content) != len(plan.entries):
+            raise BadRequest(f"The object {uri} is no whole manifest of the {len(plan.entries)} files that it was planned for.")
+        if not self.maker.is_shaped(plan, found.described):
+            raise BadRequest(f"The manifest {uri} that is offered is said to have other partitions or row ids than its table has.")
+        self._check_rows(plan, found)
+        assert self.memory.known_uris is not None
+        self.memory.known_uris.add(uri)
+        return found
+
+    def _check_rows(self, plan: ManifestPlan, found: AdoptedManifest) -> None:
+        if not self.rows:
+            self.rows.update((file.key, file.record_count) for file in self.files)
+        counts = [0, 0, 0]
+        for entry in plan.entries:
+            counts[entry.status] += self.rows[entry.key]
+        told = found.described
+        if counts != [told.existing_rows_count, told.added_rows_count, told.deleted_rows_count]:
+            raise BadRequest(f"The manifest {told.manifest_path} that is offered is said to have other rows than its files have.")
+
+
+def draw(digest: str) -> int:
+    """Return which lot a manifest has."""
+    return int(digest[:8], 16) % SAMPLE
+
+
+def make_recipe(state: TableState, maker: ManifestMaker) -> Recipe:
+    """Return what the manifests of a table are made of here."""
+    return Recipe(version(PACKAGE), table_folder(state.data_path, state.table), maker.schemas, maker.partitioning, maker.note)
+
+
+def find_obstacle(state: TableState, recipe: Recipe) -> str:
+    """Return why nobody but the server may make a table's manifests; empty: others may."""
+    if state.name_mappings:
+        return "it has files that were added by their names, into which only the server looks"
+    if state.notes.refs.registered is not None:
+        return "it came with a history of its own, whose numbers only the server knows"
+    return "" if survives(recipe) else "its schemas hold what JSON does not say"

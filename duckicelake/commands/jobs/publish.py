@@ -1,0 +1,69 @@
+"""`duckicelake pipeline publish`: one run and its report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
+from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
+from duckicelake.errors import CatalogError
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.publish.job import PublishDesk, publish
+from duckicelake.pipeline.publish.making import Place
+from duckicelake.pipeline.publish.options import PublishOptions, read_options
+from duckicelake.pipeline.publish.report import PublishReport
+from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.spark import RestCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class PublishCall:
+    """The command's arguments that are not about where things are."""
+
+    options: PublishOptions
+    machine: Machine
+    dry_run: bool
+    report: Path | None
+
+
+def read_call(given: Mapping[str, Any]) -> PublishCall:
+    """Return the call; `given` has the command's parameters by name.
+
+    Raises: BadRequest: they contradict each other, or one cannot be read
+    """
+    return PublishCall(read_options(given["tables"]), read_machine(given), given["dry_run"], given["report"])
+
+
+def report_publish(call: PublishCall, find: Find) -> int:
+    """Run the job, say what was made, write the report, and return the status for the shell."""
+    try:
+        facts, _ = find()
+        done = run_publish(facts, call, Console(stderr=True))
+    except CatalogError as error:
+        done = PublishReport(message=error.message)
+    except Exception as error:  # noqa: BLE001  people get a message, no trace
+        done = PublishReport(message=f"{type(error).__name__}: {error}")
+    is_written = write_report(call.report, done.format_json())
+    if done.message:
+        return complain(done.message, FAILED)
+    Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
+    return done.status if is_written else FAILED
+
+
+def run_publish(facts: Facts, call: PublishCall, console: Console) -> PublishReport:
+    """Run the job; what it is about to do is on the terminal."""
+    with telling(console, "looking") as tell:
+        return publish(make_desk(facts, call, tell), call.options, dry_run=call.dry_run)
+
+
+def make_desk(facts: Facts, call: PublishCall, tell: Progress) -> PublishDesk:
+    """Return what the job works with; Spark is started when it is needed. Objects are written with the store's own keys."""
+    catalog = to_catalog(facts)
+    keys = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
+    place = Place(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
+    return PublishDesk(lambda: open_rest(catalog), place, partial(opening_spark, call.machine, catalog, tell), tell)

@@ -1,0 +1,1 @@
+"""Manifests that others made and the catalog took over."""

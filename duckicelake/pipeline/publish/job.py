@@ -1,0 +1,169 @@
+"""The job itself: the catalog plans, executors make, the catalog takes over; what fails is told, and the rest goes on."""
+
+import json
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version as read_version
+from typing import Any
+
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
+
+from duckicelake.errors import CommitFailed, NoSuchTable, ServiceUnavailable, Unsupported
+from duckicelake.pipeline.ingest.report import Stopwatch
+from duckicelake.pipeline.ingest.staging import make_run_id
+from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.maintain.job import FAILURES, LazySpark, explain
+from duckicelake.pipeline.maintain.survey import TableName, list_live_tables
+from duckicelake.pipeline.publish.making import Place, Task
+from duckicelake.pipeline.publish.options import PublishOptions
+from duckicelake.pipeline.publish.report import Published, PublishReport
+from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.rest import Ident, Rest
+
+ATTEMPTS = 3
+SLICES_PER_CORE = 2
+SECONDS_TO_ANSWER = 3600.0
+"""The catalog reads a row of every file when it plans, and when it takes manifests over."""
+_LEVEL = "\x1f"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishDesk:
+    """What a run works with. Spark is opened when there is something for it to make."""
+
+    connect: Callable[[], Rest]
+    place: Place
+    open_spark: Callable[[], AbstractContextManager[SparkSession]]
+    tell: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the catalog plans of a table, manifests by what tells them apart."""
+
+    answer: Mapping[str, Any]
+    manifests: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def files(self) -> int:
+        """How many entries all manifests have."""
+        return sum(count_entries(plan) for plan in self.manifests.values())
+
+
+def publish(desk: PublishDesk, options: PublishOptions, *, dry_run: bool = False) -> PublishReport:
+    """Make the large manifests of the tables that were asked for, or say which ones there are to make.
+
+    Raises: CatalogError, psycopg.Error: it cannot even be begun
+    """
+    watch, now = Stopwatch(desk.tell), datetime.now(UTC)
+    told = replace(desk, tell=watch.tell)
+    told.tell("look at the catalog")
+    desk.connect()
+    with closing(desk.place.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
+        names = _choose(list_live_tables(conn), options.tables)
+        publisher = Publisher(told, spark, dry_run)
+        found = [one for name in names for one in publisher.publish_table(name.ident)]
+    versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
+    return PublishReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
+
+
+def _choose(live: Sequence[TableName], asked: Sequence[Ident]) -> list[TableName]:
+    known = {name.ident for name in live}
+    missing = next((ident for ident in asked if ident not in known), None)
+    if missing is not None:
+        raise NoSuchTable(f"There is no table {missing}")
+    return [name for name in live if not asked or name.ident in asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """One run. `made` are manifests of the present table that were written, by what tells them apart."""
+
+    desk: PublishDesk
+    spark: LazySpark
+    dry_run: bool
+    made: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    def publish_table(self, ident: Ident) -> Iterator[Published]:
+        """Make what there is to make of one table; none when it was dropped meanwhile. What fails is said in its place."""
+        self.made.clear()
+        try:
+            yield self._publish(ident)
+        except NoSuchTable:
+            return
+        except Unsupported as error:
+            yield Published(str(ident), Verdict.skipped, message=error.message)
+        except FAILURES as error:
+            if isinstance(error, Py4JNetworkError | OSError):
+                # Its Java is gone.
+                self.spark.close()
+            yield Published(str(ident), Verdict.failed, message=explain(error))
+
+    def _publish(self, ident: Ident) -> Published:
+        for attempt in range(1, ATTEMPTS + 1):
+            plan = self._plan(ident)
+            told = Published(str(ident), Verdict.planned, len(plan.manifests), plan.files, there=plan.answer["adopted"], attempts=attempt)
+            if plan.answer["obstacle"]:
+                return Published(str(ident), Verdict.skipped, message=f"{plan.answer['obstacle']}: it is left to the server")
+            if not plan.manifests:
+                return replace(told, verdict=Verdict.nothing)
+            if self.dry_run:
+                return told
+            try:
+                self._make(ident, plan)
+                self._adopt(ident, plan)
+            except CommitFailed:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                made = [self.made[digest] for digest in plan.manifests]
+                size_bytes, spent = sum(item["told"]["length"] for item in made), sum(item["cpu-seconds"] for item in made)
+                return replace(told, verdict=Verdict.done, bytes=size_bytes, cpu_seconds=round(spent, 3))
+        raise AssertionError("unreachable")
+
+    def _plan(self, ident: Ident) -> Plan:
+        self.desk.tell(f"plan {ident}")
+        answer = self._ask("GET", ident)
+        return Plan(answer, {item["digest"]: item for item in answer["manifests"]})
+
+    def _make(self, ident: Ident, plan: Plan) -> None:
+        """Have executors make what was not made by an earlier attempt.
+
+        Raises: CommitFailed: the table is not as it was planned any more. Unsupported, ServiceUnavailable: what an executor says
+        """
+        missing = [json.dumps(item) for digest, item in plan.manifests.items() if digest not in self.made]
+        if not missing:
+            return
+        files = sum(count_entries(item) for digest, item in plan.manifests.items() if digest not in self.made)
+        self.desk.tell(f"make {len(missing)} manifests of {files} files of {ident}")
+        task = Task(self.desk.place, json.dumps(plan.answer["recipe"]))
+        context = self.spark.get().sparkContext
+        slices = min(len(missing), context.defaultParallelism * SLICES_PER_CORE)
+        for text in context.parallelize(missing, slices).mapPartitions(task.make_all).collect():
+            item = json.loads(text)
+            if "error" in item:
+                raise _ERRORS[item["kind"]](item["error"])
+            self.made[item["digest"]] = item
+
+    def _adopt(self, ident: Ident, plan: Plan) -> None:
+        self.desk.tell(f"hand {len(plan.manifests)} manifests of {ident} over")
+        body = {name: plan.answer[name] for name in ("lake-snapshot-id", "change-id")}
+        body |= {"version": plan.answer["recipe"]["version"], "manifests": [self.made[digest] for digest in plan.manifests]}
+        self._ask("POST", ident, body)
+
+    def _ask(self, method: str, ident: Ident, body: Any = None) -> Any:
+        namespace = urllib.parse.quote(_LEVEL.join(ident.namespace), safe="")
+        path = f"namespaces/{namespace}/tables/{urllib.parse.quote(ident.name, safe='')}/manifests"
+        return self.desk.connect().manage(method, path, body, SECONDS_TO_ANSWER)
+
+
+_ERRORS = {"lost": CommitFailed, "refused": Unsupported, "failed": ServiceUnavailable}
+
+
+def count_entries(plan: Mapping[str, Any]) -> int:
+    """How many files a planned manifest has."""
+    return sum(run[0] for run in plan["runs"])

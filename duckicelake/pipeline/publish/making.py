@@ -1,0 +1,125 @@
+"""What an executor does: reads the rows of files from Postgres, makes manifests of them, and writes these to the store."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from time import process_time
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from duckicelake.errors import BadRequest, CatalogError, NotFound, Unsupported
+from duckicelake.iceberg.manifest import AnyFile
+from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
+from duckicelake.lake.writing.client_notes import read_file_notes
+from duckicelake.pipeline.objects import Objects, open_objects
+from duckicelake.pipeline.spark import RestCatalog
+from duckicelake.translate.bulk.files import FEW, FileMaker
+from duckicelake.translate.bulk.manifests import Made, ManifestMaker
+from duckicelake.translate.bulk.recipe import Recipe, parse_plan, parse_recipe
+from duckicelake.translate.bulk.told import format_told
+from duckicelake.translate.manifests import ManifestPlan
+from duckicelake.translate.visibility import FileKey
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a lake's rows are, and where objects go."""
+
+    dsn: str = field(repr=False)
+    metadata_schema: str
+    store: RestCatalog
+
+    def open_postgres(self) -> psycopg.Connection:
+        """Return a connection that sees the lake's tables by their names, and changes nothing."""
+        conn = psycopg.connect(self.dsn, autocommit=True, connect_timeout=10)
+        conn.read_only = True
+        conn.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(self.metadata_schema)))
+        return conn
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What executors get: where things are, and what the manifests of a table are made of, as JSON."""
+
+    place: Place
+    recipe: str
+
+    def make_all(self, plans: Iterable[str]) -> Iterator[str]:
+        """Yield what is told of each manifest, after it was written, and what it cost. What goes wrong is told in its place, as `error`."""
+        recipe = parse_recipe(json.loads(self.recipe))
+        if recipe.version != version("duckicelake"):
+            raise BadRequest(f"An executor has duckicelake {version('duckicelake')}, and the server {recipe.version}: use the same.")
+        objects = open_objects(recipe.note.location, self.place.store, {})
+        with closing(self.place.open_postgres()) as conn:
+            maker = SliceMaker(conn, recipe)
+            for text in plans:
+                node = json.loads(text)
+                began = process_time()
+                try:
+                    item = write(objects, node["digest"], maker.make(parse_plan(node)))
+                    yield json.dumps({**item, "cpu-seconds": process_time() - began})
+                except CatalogError as error:
+                    kind = "lost" if isinstance(error, NotFound) else "refused" if isinstance(error, Unsupported) else "failed"
+                    yield json.dumps({"digest": node["digest"], "error": error.message, "kind": kind})
+
+
+def write(objects: Objects, digest: str, made: Made) -> Mapping[str, Any]:
+    """Write a manifest, unless it is there, and return what is offered to the catalog."""
+    if objects.find_size(made.uri) != len(made.content):
+        objects.write(made.uri, made.content)
+    name = made.uri.rpartition("/")[2].partition("-")[0]
+    return {"digest": digest, "name": name, "told": format_told(made)}
+
+
+class SliceMaker:
+    """Makes manifests of one table from its rows."""
+
+    def __init__(self, conn: psycopg.Connection, recipe: Recipe) -> None:
+        self._conn = conn
+        self._table_id = recipe.note.table_id
+        self._schemas = recipe.schemas
+        self._files = FileMaker(recipe.folder, recipe.schemas, recipe.partitioning)
+        self._manifests = ManifestMaker(recipe.schemas, recipe.partitioning, recipe.note)
+
+    def make(self, plan: ManifestPlan) -> Made:
+        """Return the manifest of a plan.
+
+        Raises: Unsupported: Iceberg readers cannot read one of its files. NotFound: the lake does not have all of its files any more
+        """
+        files = self._read_files([entry.key for entry in plan.entries])
+        lost = next((entry.key for entry in plan.entries if entry.key not in files), None)
+        if lost is not None:
+            raise NotFound(f"The lake has no row of the data file {lost} any more: the table has changed meanwhile.")
+        return self._manifests.make(plan, [files[entry.key] for entry in plan.entries])
+
+    def _read_files(self, keys: Iterable[FileKey]) -> dict[FileKey, AnyFile]:
+        ids = sorted(set(keys))
+        notes = read_file_notes(self._conn, ids)
+        few: list[DataFileRow] = []
+        many: dict[int, list[DataFileRow]] = {}
+        for row in read_data_files(self._conn, ids):
+            if row.data_file_id in notes:
+                few.append(row)
+            else:
+                many.setdefault(self._schemas.at(row.begin_snapshot).schema_id, []).append(row)
+        few += [row for rows in many.values() if len(rows) <= FEW for row in rows]
+        files: dict[FileKey, AnyFile] = {}
+        for rows in many.values():
+            if len(rows) > FEW:
+                files |= self._make_many(sorted(rows, key=lambda row: row.data_file_id))
+        stats: dict[int, list[ColumnStatsRow]] = {row.data_file_id: [] for row in few}
+        for found in read_column_stats(self._conn, self._table_id, list(stats)) if few else ():
+            stats[found.data_file_id].append(found)
+        for row in few:
+            files[row.data_file_id] = self._files.make(row, notes.get(row.data_file_id), stats[row.data_file_id])
+        return files
+
+    def _make_many(self, rows: list[DataFileRow]) -> dict[FileKey, AnyFile]:
+        ids = [row.data_file_id for row in rows]
+        packed = read_packed_column_stats(self._conn, self._table_id, ids)
+        return dict(zip(ids, self._files.make_many(rows, packed), strict=True))

@@ -1,0 +1,66 @@
+"""Manifests that executors of Spark make: what there is to make of a table, and taking it over."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fastapi import Request
+
+from duckicelake.catalog.adopting.adopt import OfferedManifest, Position, adopt_manifests
+from duckicelake.catalog.adopting.answer import encode_plan
+from duckicelake.catalog.adopting.plan import plan_manifests
+from duckicelake.catalog.rules.changes import with_asker
+from duckicelake.catalog.tables import Ident
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.encoding.json_reader import as_object, get_list, get_long, get_text
+from duckicelake.rest.auth.at import AtParam
+from duckicelake.rest.auth.record import find_asker
+from duckicelake.rest.bodies import AdoptedManifests, PlannedManifests
+from duckicelake.rest.door import Door
+from duckicelake.rest.page.manifests import OFFER
+from duckicelake.rest.params import Levels, TableName
+from duckicelake.rest.requests import Body, describe_body
+from duckicelake.rest.served import Served
+
+WHAT = "offer of manifests"
+
+
+class ManifestRoutes:
+    """Answers the operations on manifests that others than the server make."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def operations(self) -> dict[str, Served]:
+        """Return what this module serves."""
+        return {
+            "planManifests": Served(self.plan_manifests),
+            "adoptManifests": Served(self.adopt_manifests, body=describe_body(OFFER)),
+        }
+
+    def plan_manifests(self, at: AtParam, levels: Levels, name: TableName) -> PlannedManifests:
+        """Plan the large manifests of a table that nobody has made yet, as it is now; nothing is changed."""
+        return encode_plan(plan_manifests(self._door.get_lake(at.prefix).warehouse, Ident(levels, name)))
+
+    def adopt_manifests(self, request: Request, at: AtParam, levels: Levels, name: TableName, body: Body) -> AdoptedManifests:
+        """Publish a table with manifests that were made by such a plan: all of them, or none."""
+        node = as_object(decode_json(body), WHAT)
+        planned = Position(get_long(node, "lake-snapshot-id", WHAT), get_long(node, "change-id", WHAT))
+        asker, warehouse = find_asker(request.scope), self._door.get_lake(at.prefix).warehouse
+        warehouse = replace(warehouse, lake=with_asker(warehouse.lake, asker, asker.objects))
+        offered = dict(map(parse_offered, get_list(node, "manifests", WHAT)))
+        return {"adopted": adopt_manifests(warehouse, Ident(levels, name), planned, get_text(node, "version", WHAT), offered)}
+
+
+def parse_offered(value: object) -> tuple[str, OfferedManifest]:
+    """Return a manifest that a body offers, by what it was made of. Raises: BadRequest"""
+    node: Mapping[str, object] = as_object(value, WHAT)
+    digest, name = get_text(node, "digest", WHAT), get_text(node, "name", WHAT)
+    if not (is_hex(digest) and is_hex(name)):
+        raise BadRequest(f"Cannot read {WHAT}: a manifest's 'digest' and 'name' are in hexadecimal digits.")
+    return digest, OfferedManifest(name, node.get("told"))
+
+
+def is_hex(text: str) -> bool:
+    """Tell whether a text is the hexadecimal form of a digest."""
+    return 0 < len(text) <= 64 and set(text) <= set("0123456789abcdef")

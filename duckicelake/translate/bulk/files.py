@@ -1,0 +1,71 @@
+"""Rows of data files as the files of manifest entries: a few value by value, many column by column, with the same bytes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.manifest import DataFile, EncodedFile, encode_files
+from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats
+from duckicelake.translate.columns.statistics import encode_metrics
+from duckicelake.translate.files import LeafTypes, check_readable, choose_spec, to_data_file
+from duckicelake.translate.locations import file_uri
+from duckicelake.translate.partitions import Partitioning, PublishedSpec
+from duckicelake.translate.schemas import Schemas
+from duckicelake.translate.shape.told_files import with_told
+from duckicelake.translate.shape.told_specs import find_partition as find_told_partition
+
+FEW = 20
+"""Up to so many files are read faster one by one."""
+
+CheckMapping = Callable[[DataFileRow, str, PublishedSpec], None]
+"""Refuses an added file, by its row, its URI and its spec, that Iceberg would read otherwise than DuckLake."""
+
+
+def refuse_mapped(row: DataFileRow, uri: str, spec: PublishedSpec) -> None:
+    """Refuse every added file: whether Iceberg reads it rightly shows in its footer only."""
+    if row.mapping_id is not None:
+        raise Unsupported(f"Data file {row.path!r} was added by its names; only the server looks into such files.")
+
+
+@dataclass(slots=True)
+class FileMaker:
+    """Makes the files of one table. Paths of rows are relative to `folder`."""
+
+    folder: str
+    schemas: Schemas
+    partitioning: Partitioning
+    check_mapping: CheckMapping = refuse_mapped
+    known_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
+
+    def make(self, row: DataFileRow, note: FileNote | None, stats: Iterable[ColumnStatsRow]) -> DataFile:
+        """Return one file. Raises: Unsupported: Iceberg readers cannot read it"""
+        schema = self.schemas.at(row.begin_snapshot)
+        uri, partition = self._find_place(row, schema, note)
+        return with_told(to_data_file(row, uri, partition, stats, self.leaf_types(schema)), row, note)
+
+    def make_many(self, rows: Sequence[DataFileRow], statistics: PackedColumnStats) -> list[EncodedFile]:
+        """Return files that no client told of, all of one schema, in order of ascending id. Raises: as `make`"""
+        schema = self.schemas.at(rows[0].begin_snapshot)
+        plain = [
+            EncodedFile(*self._find_place(row, schema, None), row.record_count, row.file_size_bytes, row.row_id_start or 0) for row in rows
+        ]
+        metrics = encode_metrics(statistics, [row.data_file_id for row in rows], self.leaf_types(schema))
+        return encode_files(plain, metrics, self.schemas.format_version)
+
+    def choose_spec(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[PublishedSpec, tuple[object, ...]]:
+        """Return the spec that a file goes under, and its partition tuple."""
+        return find_told_partition(note, self.partitioning, schema) or choose_spec(row, self.partitioning, schema)
+
+    def leaf_types(self, schema: Schema) -> LeafTypes:
+        """Return the types of a schema's leaves."""
+        if schema.schema_id not in self.known_types:
+            self.known_types[schema.schema_id] = dict(leaf_fields(schema))
+        return self.known_types[schema.schema_id]
+
+    def _find_place(self, row: DataFileRow, schema: Schema, note: FileNote | None) -> tuple[str, tuple[object, ...]]:
+        check_readable(row, is_told=note is not None)
+        spec, partition = self.choose_spec(row, schema, note)
+        uri = file_uri(self.folder, row.path, row.path_is_relative)
+        self.check_mapping(row, uri, spec)
+        return uri, partition

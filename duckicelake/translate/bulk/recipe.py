@@ -1,0 +1,140 @@
+"""What manifests are made of, as JSON: a recipe that all manifests of a table share, and a plan of each.
+
+The digest of a plan is of everything that decides the bytes beside the rows of its files, which never change.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.schema import format_schema, parse_schema
+from duckicelake.lake.rows import TableNote
+from duckicelake.translate.manifests import DATA, EntryPlan, ManifestPlan
+from duckicelake.translate.partitions import Partitioning, PartitionKey, PublishedSpec
+from duckicelake.translate.schemas import Schemas
+
+ENTRIES_MIN = 256
+"""Smaller manifests are not worth the way to an executor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What all manifests of a table are made of. `version`: of the package whose code makes them. `folder`: of relative paths."""
+
+    version: str
+    folder: str
+    schemas: Schemas
+    partitioning: Partitioning
+    note: TableNote
+
+
+def is_bulky(plan: ManifestPlan) -> bool:
+    """Tell whether executors may make a manifest: it is large, and every file in it has a row of DuckLake's."""
+    return plan.content == DATA and len(plan.entries) >= ENTRIES_MIN and all(entry.key >= 0 for entry in plan.entries)
+
+
+def digest_plan(recipe: Recipe, plan: ManifestPlan) -> str:
+    """Return what tells a manifest from all others: later columns, specs and snapshots of the table change nothing in it."""
+    spec = next(spec for spec in recipe.partitioning.specs if spec.spec_id == plan.spec_id)
+    timeline = tuple(item for item in recipe.schemas.timeline if item[0] <= plan.snapshot_id) or recipe.schemas.timeline[:1]
+    own = {
+        **format_recipe(replace(recipe, schemas=replace(recipe.schemas, timeline=timeline))),
+        "specs": [_format_spec(spec)],
+        "spec-ids": {},
+        "unproven": plan.spec_id == recipe.partitioning.unproven.spec_id,
+        "plan": {**format_plan(plan), "number": None},
+    }
+    return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def format_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as JSON."""
+    note, found = recipe.note, recipe.partitioning
+    return {
+        "version": recipe.version,
+        "folder": recipe.folder,
+        "table-id": note.table_id,
+        "location": note.location,
+        "format-versions": [recipe.schemas.format_version, note.format_version],
+        "sequence-base": note.sequence_base,
+        "numbered-until": note.numbered_until,
+        "schemas": [[since, format_schema(schema)] for since, schema in recipe.schemas.timeline],
+        "specs": [_format_spec(spec) for spec in found.specs],
+        "spec-ids": {str(partition_id): spec.spec_id for partition_id, spec in found.by_partition_id.items()},
+        "unproven": found.unproven.spec_id,
+    }
+
+
+def parse_recipe(node: Any) -> Recipe:
+    """Return the recipe that JSON spells. Raises: BadRequest: it is none"""
+    try:
+        timeline = tuple((int(since), parse_schema(schema)) for since, schema in node["schemas"])
+        specs = {spec.spec_id: spec for spec in map(_parse_spec, node["specs"])}
+        by_partition_id = {int(key): specs[spec_id] for key, spec_id in node["spec-ids"].items()}
+        version, noted = node["format-versions"]
+        note = TableNote(node["table-id"], node["location"], noted, node["sequence-base"], 0, -1, -1, "", 0)
+        note = replace(note, numbered_until=node["numbered-until"])
+        partitioning = Partitioning(tuple(specs.values()), by_partition_id, 0, (), specs[node["unproven"]])
+        return Recipe(node["version"], node["folder"], Schemas(timeline, (), 0, version), partitioning, note)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BadRequest(f"Cannot read a recipe of manifests ({error!r}): the catalog is of another version") from error
+
+
+def survives(recipe: Recipe) -> bool:
+    """Tell whether executors get the recipe as it is: JSON does not say everything that a schema may hold."""
+    try:
+        found = parse_recipe(json.loads(json.dumps(format_recipe(recipe))))
+    except BadRequest:
+        return False
+    same_schemas = found.schemas.timeline == recipe.schemas.timeline
+    return same_schemas and found.partitioning.specs == recipe.partitioning.specs and format_recipe(found) == format_recipe(recipe)
+
+
+def _format_spec(spec: PublishedSpec) -> dict[str, Any]:
+    keys = [[key.source_id, key.transform, list(key.key_indexes)] for key in spec.keys]
+    return {"id": spec.spec_id, "field-ids": list(spec.field_ids), "keys": keys, "names": list(spec.names)}
+
+
+def _parse_spec(node: Mapping[str, Any]) -> PublishedSpec:
+    keys = tuple(PartitionKey(source_id, transform, tuple(indexes)) for source_id, transform, indexes in node["keys"])
+    return PublishedSpec(node["id"], tuple(node["field-ids"]), keys, tuple(node["names"]))
+
+
+def format_plan(plan: ManifestPlan) -> dict[str, Any]:
+    """Return a plan as JSON; entries of files that follow each other are one run: how many there are, and the first."""
+    return {
+        "number": plan.number,
+        "content": plan.content,
+        "spec-id": plan.spec_id,
+        "snapshot-id": plan.snapshot_id,
+        "runs": list(_format_runs(plan.entries)),
+    }
+
+
+def parse_plan(node: Any) -> ManifestPlan:
+    """Return the plan that JSON spells. Raises: BadRequest: it is none"""
+    try:
+        entries = tuple(
+            EntryPlan(status, snapshot_id, since, first + index)
+            for count, status, snapshot_id, since, first in node["runs"]
+            for index in range(count)
+        )
+        return ManifestPlan(node["content"], node["number"], node["spec-id"], node["snapshot-id"], entries)
+    except (LookupError, TypeError, ValueError) as error:
+        raise BadRequest(f"Cannot read a plan of a manifest ({error!r}): the catalog is of another version") from error
+
+
+def _format_runs(entries: Sequence[EntryPlan]) -> Iterable[list[int]]:
+    begins = 0
+    for index in range(1, len(entries) + 1):
+        if index < len(entries) and _follows(entries[index - 1], entries[index]):
+            continue
+        yield [index - begins, *entries[begins]]
+        begins = index
+
+
+def _follows(first: EntryPlan, second: EntryPlan) -> bool:
+    return second[:3] == first[:3] and second.key == first.key + 1

@@ -1,0 +1,112 @@
+"""What whoever made a manifest tells of it, as JSON; what its plan says already is taken from there."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_reader import LONG_MAX, is_whole
+from duckicelake.iceberg.manifest_list import FieldSummary, ManifestFile
+from duckicelake.lake.rows import TableNote
+from duckicelake.translate.bulk.manifests import Made, to_sequence_number
+from duckicelake.translate.locations import manifest_uri
+from duckicelake.translate.manifests import ADDED, DELETED, EXISTING, ManifestPlan
+from duckicelake.translate.summaries import Tally
+
+STATUSES = (EXISTING, ADDED, DELETED)
+TOLD = ("length", "rows", "bytes", "next-row-id", "first-row-id", "partitions")
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedManifest:
+    """A manifest that somebody else made: what a list says of it, and what it adds and removes."""
+
+    described: ManifestFile
+    tally: Tally
+
+
+def format_told(made: Made) -> dict[str, Any]:
+    """Return what is told of a manifest: `rows` by status, `bytes` of the files that it adds and removes."""
+    found, added, removed = made.described, made.tally.added(), made.tally.removed()
+    return {
+        "length": found.manifest_length,
+        "rows": [found.existing_rows_count, found.added_rows_count, found.deleted_rows_count],
+        "bytes": [added.files_size, removed.files_size],
+        "next-row-id": added.next_row_id,
+        "first-row-id": found.first_row_id,
+        "partitions": [
+            [item.contains_null, item.contains_nan, _to_hex(item.lower_bound), _to_hex(item.upper_bound)] for item in found.partitions
+        ],
+    }
+
+
+def parse_told(told: object, plan: ManifestPlan, note: TableNote, name: str) -> AdoptedManifest:
+    """Return a manifest of that plan by what was told of it. Raises: BadRequest: that makes no sense"""
+    if not isinstance(told, dict):
+        raise BadRequest(f"What is told of the manifest {name} is no object.")
+    node = cast("Mapping[str, object]", told)
+    length, next_row_id = _read_number(node.get("length"), name), _read_number(node.get("next-row-id"), name)
+    first_row_id = None if node.get("first-row-id") is None else _read_number(node.get("first-row-id"), name)
+    rows, sizes = _read_numbers(node.get("rows"), len(STATUSES), name), _read_numbers(node.get("bytes"), 2, name)
+    files = [sum(entry.status == status for entry in plan.entries) for status in STATUSES]
+    numbers = {to_sequence_number(note, since) for since in {entry.since for entry in plan.entries if entry.status != DELETED}}
+    own = to_sequence_number(note, plan.snapshot_id)
+    described = ManifestFile(
+        manifest_path=manifest_uri(note.location, name),
+        manifest_length=length,
+        partition_spec_id=plan.spec_id,
+        content=plan.content,
+        sequence_number=own,
+        min_sequence_number=min(numbers, default=own),
+        added_snapshot_id=plan.snapshot_id,
+        existing_files_count=files[EXISTING],
+        added_files_count=files[ADDED],
+        deleted_files_count=files[DELETED],
+        existing_rows_count=rows[EXISTING],
+        added_rows_count=rows[ADDED],
+        deleted_rows_count=rows[DELETED],
+        partitions=_parse_partitions(node.get("partitions"), name),
+        first_row_id=first_row_id,
+    )
+    tally = Tally()
+    tally.count_data(ADDED, (files[ADDED], rows[ADDED], sizes[0]), next_row_id)
+    tally.count_data(DELETED, (files[DELETED], rows[DELETED], sizes[1]))
+    return AdoptedManifest(described, tally)
+
+
+def format_again(told: object) -> str:
+    """Return what was told and made sense as JSON, without anything else that was said."""
+    node = cast("Mapping[str, object]", told)
+    return json.dumps({key: node.get(key) for key in TOLD}, separators=(",", ":"))
+
+
+def _read_number(value: object, name: str) -> int:
+    if not is_whole(value, LONG_MAX) or cast("int", value) < 0:
+        raise BadRequest(f"What is told of the manifest {name} has {str(value)[:64]!r} where a count belongs.")
+    return cast("int", value)
+
+
+def _read_numbers(value: object, count: int, name: str) -> Sequence[int]:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    if len(items) != count:
+        raise BadRequest(f"What is told of the manifest {name} has no {count} counts where they belong.")
+    return [_read_number(item, name) for item in items]
+
+
+def _parse_partitions(value: object, name: str) -> tuple[FieldSummary, ...]:
+    try:
+        found = [tuple(item) for item in cast("list[list[Any]]", value)]
+        if not all(isinstance(null, bool) and isinstance(nan, bool | None) for null, nan, _, _ in found):
+            raise ValueError("no flags")
+        return tuple(FieldSummary(null, nan, _from_hex(lower), _from_hex(upper)) for null, nan, lower, upper in found)
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"What is told of the manifest {name} has partitions that make no sense.") from error
+
+
+def _to_hex(content: bytes | None) -> str | None:
+    return None if content is None else content.hex()
+
+
+def _from_hex(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)

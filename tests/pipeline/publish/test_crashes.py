@@ -1,0 +1,55 @@
+"""`publish` killed (-9) anywhere: nothing is half taken over, and running again leaves what the server alone would have written."""
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from duckicelake.commands.jobs.maintain import sweep
+from duckicelake.pipeline.reports import Verdict
+from tests.catalog.conftest import Opener
+from tests.catalog.reading import load
+from tests.pipeline.maintain.doomed import kill
+from tests.pipeline.publish.press import MANIFESTS, Press
+from tests.rest.serving import make_settings
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+SEED = 20261123
+STEPS = ["look at the catalog", "plan main.t", "make", "hand"]
+LONG_KILLS = 20
+LONGEST_DELAY = 6.0
+
+
+def check_whole(press: Press, open_server: Opener) -> None:
+    """All or nothing was taken over; another run does what is left, and no object is there that nothing names."""
+    conn = press.served.lake.psycopg()
+    count = conn.execute("SELECT count(*) FROM iceberg_manifest").fetchone()
+    assert count in ((0,), (MANIFESTS,))
+    assert press.publish().verdict is (Verdict.nothing if count == (MANIFESTS,) else Verdict.done)
+    published = press.load()
+    [lake] = make_settings(press.served.lake).lakes()
+    assert sweep(lake, datetime.now(UTC) + timedelta(hours=1), ()) == []
+    conn.execute("DELETE FROM iceberg_manifest")
+    alone = load(open_server(press.served.lake))
+    assert (alone.metadata_location, json.loads(alone.metadata)) == (published["metadata-location"], published["metadata"])
+
+
+def test_a_killed_job_is_run_again(press: Press, open_server: Opener, tmp_path: Path) -> None:
+    """While manifests are made and written, or handed over, chosen by lot."""
+    press.fill()
+    lot = random.Random(SEED)
+    told = kill(press.served, tmp_path, lot.choice([2, 3]), lot.uniform(0.0, 1.0), "tests.pipeline.publish.doomed")
+    assert [step.split()[0] for step in told[:3]] == ["look", "plan", "make"]
+    check_whole(press, open_server)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(LONG_KILLS))
+def test_a_job_may_be_killed_anywhere(press: Press, open_server: Opener, tmp_path: Path, number: int) -> None:
+    """At each step, and some time after it."""
+    press.fill()
+    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
+    kill(press.served, tmp_path, number % len(STEPS), delay, "tests.pipeline.publish.doomed")
+    check_whole(press, open_server)
