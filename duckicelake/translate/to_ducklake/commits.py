@@ -117,8 +117,8 @@ def _map_update(update: TableUpdate, to_ours: Callable[[int], int]) -> TableUpda
 def check_parents(base: TableMetadata | None, updates: Sequence[TableUpdate]) -> None:
     """Refuse snapshots that grew from another state of their branch than it has: they would take away what came meanwhile.
 
-    A branch starts anywhere. Main has no snapshot after its removal, so a replacement has no parent. `updates` have our ids,
-    and the numbers that the client gave.
+    A branch starts anywhere, and may follow another one that grew from where it is. Main has no snapshot after its removal,
+    so a replacement has no parent. `updates` have our ids, and the numbers that the client gave.
     Raises: CommitFailed: in the words of Java's `TableMetadata`, which goes by the numbers alone
     """
     if base is None:
@@ -147,7 +147,8 @@ def _check_grown(base: TableMetadata, added: Mapping[int, Snapshot], target: tup
     while parent is not None and parent != head and parent in added and parent not in passed:
         passed.add(parent)
         oldest, parent = added[parent], added[parent].parent_snapshot_id
-    if parent == head or snapshot_id == head or (name != MAIN and _is_ahead(base, parent, head, heads)):
+    follows = name != MAIN and not {parent, snapshot_id}.isdisjoint(heads.values()) and _descends(base, parent, head)
+    if head in (parent, snapshot_id) or follows:
         return
     if base.format_version > 1 and parent is not None and oldest.sequence_number <= base.last_sequence_number:
         raise CommitFailed(
@@ -157,17 +158,14 @@ def _check_grown(base: TableMetadata, added: Mapping[int, Snapshot], target: tup
     raise CommitFailed(f"Cannot add snapshot to {name}: its parent is {parent}, and {name} is at {head}; load the table and retry.")
 
 
-def _is_ahead(base: TableMetadata, parent: int | None, head: int | None, heads: Mapping[str, int]) -> bool:
-    """Tell whether a snapshot's parent is where another branch is, and grew from where this one is."""
-    if parent not in heads.values():
-        return False
+def _descends(base: TableMetadata, snapshot_id: int | None, ancestor: int | None) -> bool:
     known = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in base.snapshots}
     passed: set[int] = set()
-    while parent is not None and parent not in passed:
-        if parent == head:
+    while snapshot_id is not None and snapshot_id not in passed:
+        if snapshot_id == ancestor:
             return True
-        passed.add(parent)
-        parent = known.get(parent)
+        passed.add(snapshot_id)
+        snapshot_id = known.get(snapshot_id)
     return False
 
 
