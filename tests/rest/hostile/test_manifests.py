@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -211,7 +210,7 @@ def test_unknown_files_are_not_removed(draft: Draft) -> None:
 
 @pytest.mark.parametrize("is_list", [True, False], ids=["list", "manifest"])
 def test_two_gigabytes_of_zeros_are_not_read(served_locally: Served, is_list: bool) -> None:
-    """The size is looked at first; the process does not grow by it."""
+    """They are refused by their size. What that takes of memory is measured with the bombs."""
     server, objects = served_locally.server, open_objects(StoreSettings(None, None, None, None))
     target = Target(served_locally.lake, Client(server, objects), served_locally.lake.duckdb(), served_locally.lake.psycopg(), {})
     target.post("namespaces", {"namespace": ["ns"]})
@@ -219,9 +218,7 @@ def test_two_gigabytes_of_zeros_are_not_read(served_locally: Served, is_list: bo
     draft = Draft(target, table, make_header(table), [])
     zeros = draft.write(b"")
     os.truncate(zeros.removeprefix("file://"), 2 * 1024**3)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     answer = draft.send(zeros if is_list else draft.list(draft.manifest(zeros)), **{"parent-snapshot-id": None})
     assert answer.error == (400, "BadRequestException")
     assert "has 2147483648 bytes" in answer.json["error"]["message"]
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
     assert "x" not in server.get(f"{TABLES}/t").json["metadata"]["properties"]
