@@ -29,12 +29,14 @@ from duckicelake.translate.locations import Roots, table_folder, table_location,
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.commits import (
+    check_parents,
     find_main_target,
     is_replay,
     list_added,
     list_beside,
     list_client_ids,
     map_requirements,
+    map_updates,
     takes_main_away,
 )
 from duckicelake.values import replace
@@ -243,7 +245,10 @@ def _check_told_locations(warehouse: Warehouse, ask: Ask, metadata: TableMetadat
 
 def _check_in_time(warehouse: Warehouse, ask: Ask, base: Base) -> None:
     with reading(warehouse.lake) as conn:
-        require(ask, look_up(conn, ask, base))
+        base = look_up(conn, ask, base)
+    require(ask, base)
+    ours, known = list_ours(base), base.known
+    check_parents(base.metadata, map_updates(ask.commit.updates, lambda i: i if i in ours else known.get(i, i)))
 
 
 def look_up(conn: psycopg.Connection, ask: Ask, base: Base) -> Base:

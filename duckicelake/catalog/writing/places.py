@@ -83,12 +83,14 @@ def check_target_free(conn: psycopg.Connection, source: Ident, target: Ident, pl
 def check_location(conn: psycopg.Connection, location: str, roots: Roots, table_id: int = NO_TABLE) -> str:
     """Return a location as it is kept, without its trailing slash. That of a dropped table may be taken over.
 
-    Raises: Forbidden: the client may not choose one. BadRequest: it lies outside of ICEBERG_PATH and the server's roots,
+    Raises: Forbidden: the client may not choose one. BadRequest: it holds ? or #, lies outside of ICEBERG_PATH and the server's roots,
     or under DATA_PATH, or in another table's location, or holds one
     """
     kept = to_uri(location.rstrip("/"))
     if not roots.free:
         raise Forbidden(f"Where tables and views lie is chosen by the catalog, or by principals with all rights: leave {location!r} out.")
+    if "?" in kept or "#" in kept:
+        raise BadRequest(f"The location {location!r} holds '?' or '#', where clients take a path to end; choose another.")
     home = read_iceberg_path(conn)
     allowed = Roots((*roots.folders, to_folder_uri(home)), roots.anywhere)
     if not allowed.holds(kept) or "" in to_canonical(kept).partition("://")[2].lstrip("/").split("/"):

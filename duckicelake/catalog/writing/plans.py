@@ -33,6 +33,7 @@ from duckicelake.translate.locations import table_location
 from duckicelake.translate.shape.removed import check_unused, mark_removed, with_removed
 from duckicelake.translate.shape.told_statistics import change_statistics
 from duckicelake.translate.to_ducklake.commits import (
+    check_parents,
     check_taken,
     list_added,
     map_updates,
@@ -70,6 +71,7 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     _check_fresh(fresh, known, ours)
     _check_kept(fresh, ask)
     updates = map_updates(ask.commit.updates, lambda i: fresh[i] if i in fresh else i if i in ours else known.get(i, i))
+    check_parents(base.metadata, updates)
     last = base.metadata.last_sequence_number if base.metadata else 0
     next_row_id = base.metadata.next_row_id if base.metadata else 0
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)

@@ -1,6 +1,10 @@
-"""What readers refuse: partition specs and sort orders that do not fit the columns they name."""
+"""What readers refuse: partition specs and sort orders that do not fit the columns they name, and columns that rows do not fit."""
+
+from collections.abc import Mapping
 
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_values import parse_value
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.partition import FIRST_FIELD_ID, PartitionField, PartitionSpec
 from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.iceberg.sorting import SortField, SortOrder
@@ -39,6 +43,59 @@ def check_sort_order(order: SortOrder, schema: Schema) -> None:
             raise BadRequest(f"Cannot sort by non-primitive source field: {source.name}")
         if result_type(item.transform, source.type) is None:
             raise BadRequest(f"Invalid source type {source.type} for transform: {item.transform}")
+
+
+def check_columns(schema: Schema, metadata: TableMetadata) -> None:
+    """Raise BadRequest for columns by which rows that main has would be read otherwise than before, or not at all.
+
+    A table whose main has no snapshot, as while it is replaced, has no such rows.
+    Source: Iceberg spec «Default values»: an initial default is for rows older than the field, and never changes
+    """
+    if metadata.current_snapshot_id is None:
+        return
+    known: dict[int, list[NestedField]] = {}
+    for other in metadata.schemas:
+        for _, item in walk_fields(other.fields):
+            known.setdefault(item.field_id, []).append(item)
+    for path, item in walk_fields(schema.fields):
+        before = known.get(item.field_id, [])
+        if before and not any(_same_default(item, old) for old in before):
+            raise BadRequest(
+                f"Cannot change the initial default of {path} from {before[-1].initial_default!r} to {item.initial_default!r}: "
+                "it is for rows older than the column; change its write-default, or add another column."
+            )
+    if _has_files(metadata):
+        _check_new_fields(schema.fields, known, "")
+
+
+def _check_new_fields(fields: tuple[NestedField, ...], known: Mapping[int, object], parent: str) -> None:
+    """Raise BadRequest for a required field that rows lack; what lies in a field that is new itself is in no row."""
+    for item in fields:
+        path = f"{parent}.{item.name}" if parent else item.name
+        if item.field_id in known:
+            _check_new_fields(child_fields(item.type), known, path)
+        elif item.required and item.initial_default is None:
+            raise BadRequest(
+                f"Incompatible change: cannot add required column without a default value: {path}; "
+                "the table has rows without it, so make it optional, or give it an initial-default."
+            )
+
+
+def _has_files(metadata: TableMetadata) -> bool:
+    current = find_snapshot(metadata, metadata.current_snapshot_id) if metadata.current_snapshot_id is not None else None
+    return current is not None and current.summary.get("total-data-files") != "0"
+
+
+def _same_default(new: NestedField, old: NestedField) -> bool:
+    """Tell whether both read alike. A promoted field's may be spelled as its new type does."""
+    if new.initial_default == old.initial_default:
+        return True
+    if not isinstance(old.type, PrimitiveType) or new.initial_default is None or old.initial_default is None:
+        return False
+    try:
+        return parse_value(old.type, new.initial_default) == parse_value(old.type, old.initial_default)
+    except BadRequest:
+        return False
 
 
 def check_field_ids(spec: PartitionSpec, specs: tuple[PartitionSpec, ...], format_version: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import FIRST_FIELD_ID, UNASSIGNED, PartitionSpec, last_field_id, same_spec
-from duckicelake.iceberg.requests.compatibility import check_field_ids, check_sort_order, check_spec
+from duckicelake.iceberg.requests.compatibility import check_columns, check_field_ids, check_sort_order, check_spec
 from duckicelake.iceberg.requests.draft import Draft, changed, resolve
 from duckicelake.iceberg.requests.updates import (
     AddSchema,
@@ -29,6 +29,7 @@ def add_schema(draft: Draft, update: AddSchema) -> Draft:
     metadata, schema = draft.metadata, update.schema
     check_format_version(schema, metadata.format_version)
     _check_column_ids(schema)
+    check_columns(schema, metadata)
     last_column_id = max(metadata.last_column_id, highest_field_id(schema))
     found = next((item for item in metadata.schemas if same_schema(item, schema)), None)
     if found is not None:

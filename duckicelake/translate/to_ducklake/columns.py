@@ -1,6 +1,6 @@
 """An Iceberg schema as DuckLake columns: the field id is `column_id`, a list's child is `element`, a map's `key` and `value`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.errors import BadRequest
@@ -38,6 +38,8 @@ TYPES: Mapping[str, str] = {
 }
 RESERVED_PREFIX = "_ducklake_internal_"
 RESERVED_NAMES = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
+METADATA_NAMES = frozenset({"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"})
+"""Columns that Iceberg's readers add to every table; Spark and Trino read none that has its own. Source: `MetadataColumns`"""
 NO_DEFAULT = "NULL"
 NARROW = frozenset({"int8", "int16", "uint8", "uint16", "uint32", "json", "timestamp_s", "timestamp_ms"})
 """Types that hold less than the Iceberg type they are published as, and widen without loss."""
@@ -54,13 +56,16 @@ class Wanted:
     position: int
 
 
-def list_wanted(schema: Schema) -> list[Wanted]:
-    """Return the columns of a schema, a parent before its children.
+def list_wanted(schema: Schema, kept: Collection[str] = ()) -> list[Wanted]:
+    """Return the columns of a schema, a parent before its children. Names of the root that are `kept` are there already.
 
     Raises: BadRequest: no column, a type DuckLake cannot hold, names it cannot tell apart, ids in an order it cannot load
     """
     if not schema.fields:
         raise BadRequest("A table needs at least one column, for DuckLake cannot hold one without; add a column.")
+    for field in schema.fields:
+        if fold_name(field.name) in METADATA_NAMES and field.name not in kept:
+            raise BadRequest(f"Column {field.name!r} has the name of a metadata column, so engines could not read it; rename it.")
     return list(_walk(schema.fields, None, None, ""))
 
 
@@ -133,7 +138,7 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
 
     Raises: BadRequest: a type cannot become the wanted one
     """
-    wanted = list_wanted(after)
+    wanted = list_wanted(after, {row.column_name for row in columns if row.end_snapshot is None and row.parent_column is None})
     known = {row.column_id: row for row in columns if row.end_snapshot is None}
     past = {row.column_id: row for row in columns}
     rows: list[NewRow] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.requirements import AssertRefSnapshotId, Requirement
 from duckicelake.iceberg.requests.updates import (
@@ -112,6 +112,61 @@ def _map_update(update: TableUpdate, to_ours: Callable[[int], int]) -> TableUpda
         case _:
             # a snapshot's other id may be removed: that is no change
             return update
+
+
+def check_parents(base: TableMetadata | None, updates: Sequence[TableUpdate]) -> None:
+    """Refuse snapshots that grew from another state of their branch than it has: they would take away what came meanwhile.
+
+    A branch starts anywhere, and may follow another one that grew from where it is. Main has no snapshot after its removal,
+    so a replacement has no parent. `updates` have our ids, and the numbers that the client gave.
+    Raises: CommitFailed: in the words of Java's `TableMetadata`, which goes by the numbers alone
+    """
+    if base is None:
+        return
+    heads = {name: ref.snapshot_id for name, ref in base.refs.items() if ref.type == "branch"}
+    added: dict[int, Snapshot] = {}
+    for update in updates:
+        match update:
+            case AddSnapshot(snapshot):
+                added[snapshot.snapshot_id] = snapshot
+            case RemoveSnapshotRef(name):
+                heads.pop(name, None)
+            case SetSnapshotRef(name, ref) if ref.type == "branch":
+                if ref.snapshot_id in added and (name == MAIN or name in heads):
+                    _check_grown(base, added, (name, ref.snapshot_id), heads)
+                heads[name] = ref.snapshot_id
+            case _:
+                pass
+
+
+def _check_grown(base: TableMetadata, added: Mapping[int, Snapshot], target: tuple[str, int], heads: Mapping[str, int]) -> None:
+    name, snapshot_id = target
+    head = heads.get(name)
+    passed: set[int] = set()
+    oldest, parent = added[snapshot_id], added[snapshot_id].parent_snapshot_id
+    while parent is not None and parent != head and parent in added and parent not in passed:
+        passed.add(parent)
+        oldest, parent = added[parent], added[parent].parent_snapshot_id
+    follows = name != MAIN and not {parent, snapshot_id}.isdisjoint(heads.values()) and _descends(base, parent, head)
+    if head in (parent, snapshot_id) or follows:
+        return
+    if base.format_version > 1 and parent is not None and oldest.sequence_number <= base.last_sequence_number:
+        raise CommitFailed(
+            "Validation failed, please retry: Cannot add snapshot with sequence number"
+            f" {oldest.sequence_number} older than last sequence number {base.last_sequence_number}"
+        )
+    raise CommitFailed(f"Cannot add snapshot to {name}: its parent is {parent}, and {name} is at {head}; load the table and retry.")
+
+
+def _descends(base: TableMetadata, snapshot_id: int | None, ancestor: int | None) -> bool:
+    known = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in base.snapshots}
+    passed: set[int] = set()
+    while snapshot_id is not None and snapshot_id not in passed:
+        if snapshot_id == ancestor:
+            return True
+        passed.add(snapshot_id)
+        snapshot_id = known.get(snapshot_id)
+    return False
 
 
 def number_snapshots(updates: Sequence[TableUpdate], last_sequence_number: int, next_row_id: int) -> list[TableUpdate]:

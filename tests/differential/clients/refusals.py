@@ -11,12 +11,16 @@ from pyiceberg.exceptions import (
     RESTError,
     TableAlreadyExistsError,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import (
+    AddSchemaUpdate,
     AddSnapshotUpdate,
     AssertRefSnapshotId,
+    AssertTableUUID,
     RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
     SetDefaultSpecUpdate,
     SetLocationUpdate,
     SetPropertiesUpdate,
@@ -30,6 +34,7 @@ from tests.differential.clients.shape_operations import Refused
 
 Ident = tuple[str, str]
 Commit = tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
+ALIAS = "ducklake.alias-of"
 _REFUSED_ERRORS = (RESTError, CommitFailedException, NamespaceAlreadyExistsError, NamespaceNotEmptyError, TableAlreadyExistsError)
 
 
@@ -64,6 +69,36 @@ def _reserved(table: IcebergTable) -> Commit:
 
 def _unknown_spec(table: IcebergTable) -> Commit:
     return (), (SetPropertiesUpdate(updates={"test.refused": "1"}), SetDefaultSpecUpdate(spec_id=999))
+
+
+def _grown_from_another(table: IcebergTable) -> Commit:
+    """A snapshot of another parent than main's current snapshot, with the files that one had, and nothing required of main."""
+    current = table.metadata.current_snapshot_id
+    others = [
+        snapshot
+        for snapshot in table.metadata.snapshots
+        if snapshot.snapshot_id != current
+        and (snapshot.summary is None or snapshot.summary.additional_properties.get(ALIAS) != str(current))
+    ]
+    if not others:
+        return _no_list(table)
+    snapshot = others[0].model_copy(update={"snapshot_id": 2**43, "parent_snapshot_id": others[0].snapshot_id})
+    snapshot = snapshot.model_copy(update={"sequence_number": table.metadata.last_sequence_number})
+    main = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=2**43)
+    return (AssertTableUUID(uuid=table.metadata.table_uuid),), (AddSnapshotUpdate(snapshot=snapshot), main)
+
+
+def _changed_default(table: IcebergTable) -> Commit:
+    """A column whose rows would read otherwise; before version 3 it cannot have a default at all."""
+    schema = table.schema()
+    defaults = {"long": 1, "int": 1, "string": "d", "boolean": True}
+    field = next((field for field in schema.fields if str(field.field_type) in defaults), None)
+    if field is None or table.metadata.current_snapshot_id is None:
+        return _reserved(table)
+    new = field.model_copy(update={"initial_default": defaults[str(field.field_type)] if field.initial_default is None else None})
+    fields = tuple(new if item is field else item for item in schema.fields)
+    changed = Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
+    return (), (AddSchemaUpdate(schema_=changed), SetCurrentSchemaUpdate(schema_id=-1))
 
 
 def _no_list(table: IcebergTable) -> Commit:
@@ -103,6 +138,8 @@ def _registered_twice(catalog: Catalog, table: IcebergTable, ident: Ident) -> No
 
 _COMMITS: Mapping[str, Callable[[IcebergTable], Commit]] = {
     "stale": _stale,
+    "grown from another": _grown_from_another,
+    "changed default": _changed_default,
     "reserved name": _reserved,
     "unknown spec": _unknown_spec,
     "no manifest list": _no_list,

@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 from tests.differential.generator.model import Lake, PartitionKey, SortKey
 
 REFUSALS = (
-    *("stale", "reserved name", "unknown spec", "no manifest list", "elsewhere", "current removed"),
+    *(
+        "stale",
+        "grown from another",
+        "changed default",
+        "reserved name",
+        "unknown spec",
+        "no manifest list",
+        "elsewhere",
+        "current removed",
+    ),
     *("namespace in use", "namespace there", "made again", "registered twice"),
 )
 

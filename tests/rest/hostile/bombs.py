@@ -9,7 +9,8 @@ import resource
 import struct
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duckicelake.catalog.writing.ready.manifests import MAX_POSITIONS, decode_vector
+from duckicelake.catalog.writing.places import Grounds
+from duckicelake.catalog.writing.ready.manifests import MAX_POSITIONS, ManifestReader, decode_vector
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.decoding.manifests import decode_manifest
 from duckicelake.iceberg.encoding.avro import encode_bytes, encode_long
 from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.manifest import DataFile, ManifestHeader
+from duckicelake.iceberg.manifest_list import WrittenManifest, describe_manifest
+from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.bodies import parse_commit_table
+from duckicelake.iceberg.schema import Schema
 from duckicelake.rest.layers import limit
 from duckicelake.store.equality import KeyColumn, read_keys
+from duckicelake.store.objects import StoreSettings, open_objects
 from duckicelake.store.parquet import read_position_deletes
 
 MIB = 1024 * 1024
@@ -133,22 +139,46 @@ BOMBS: tuple[tuple[str, Callable[[], bytes], Callable[[bytes], object]], ...] = 
 )
 
 
+def open_zeros(file: Path, *, is_list: bool) -> object:
+    """Read a file of many zeros as a manifest, or a list of them, that a client names in its table."""
+    objects = open_objects(StoreSettings(None, None, None, None))
+    reader, uri = ManifestReader(objects, Grounds((file.parent.as_uri(),))), file.as_uri()
+    if is_list:
+        return reader.read_list(uri)
+    header = ManifestHeader(Schema(0, ()), PartitionSpec(0, ()), 2, 0)
+    return reader.read_manifest(describe_manifest(header, (), WrittenManifest(uri, file.stat().st_size, 1, 1)))
+
+
+ZEROS: Mapping[str, Callable[[Path], object]] = {
+    "zeros": partial(open_zeros, is_list=False),
+    "list of zeros": partial(open_zeros, is_list=True),
+}
+"""What reads a file by its place."""
+
+
 def read_peak_mib() -> int:
     """The most memory this process ever had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def set_off(read: Callable[[bytes], object], content: bytes) -> dict[str, Any]:
+def set_off(read: Callable[[], object]) -> dict[str, Any]:
     """Read a bomb, and tell how it was refused and what that took."""
     before = read_peak_mib()
     try:
-        read(content)
+        read()
         said = ""
     except (BadRequest, Unsupported) as error:
         said = error.message
-    return {"size": len(content), "said": said, "mib": read_peak_mib() - before}
+    return {"said": said, "mib": read_peak_mib() - before}
+
+
+def find_reader(name: str, file: Path) -> Callable[[], object]:
+    """Return what reads a bomb: its content, which is in memory by then, or the file by its place."""
+    if name in ZEROS:
+        return partial(ZEROS[name], file)
+    [(_, _, read)] = [bomb for bomb in BOMBS if bomb[0] == name]
+    return partial(read, file.read_bytes())
 
 
 if __name__ == "__main__":
-    [(_, _, reader)] = [bomb for bomb in BOMBS if bomb[0] == sys.argv[1]]
-    sys.stdout.write(json.dumps(set_off(reader, Path(sys.argv[2]).read_bytes())))
+    sys.stdout.write(json.dumps(set_off(find_reader(sys.argv[1], Path(sys.argv[2])))))

@@ -4,20 +4,25 @@ import json
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from duckdb import DuckDBPyConnection
 from psycopg import Connection, sql
+from pyiceberg.catalog import Catalog
 from pyiceberg.table.metadata import TableMetadataUtil
 
+from duckicelake.iceberg.manifest import DataFile
 from duckicelake.rest.params import SEPARATOR
 from tests.rest.hostile.recorded import Words
 from tests.rest.serving import Answer, make_settings, serve
-from tests.rest.writing.client import COLUMNS, Client, data_file, open_client, set_ref
+from tests.rest.writing.client import COLUMNS, Client, data_file, open_client, set_ref, write_file
 from tests.rest.writing.views.requests import version
 from tests.support.lakes import FreshLake, make_lake
+from tests.support.readers import Served, quote_ident
 from tests.support.shared_stack import SharedStack
 
 Rows = dict[str, list[str]]
@@ -28,13 +33,17 @@ SELECT_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND table
 TABLES = "namespaces/ns/tables"
 VIEWS = "namespaces/ns/views"
 JSON = {"content-type": "application/json"}
+PLAIN = ("int32", "int64", "bool", "string")
 CHANGES_MAX = 60
 """A lake that has changed so often is left for a new one: it keeps all its history, and reading it whole takes longer each time."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Target:
-    """The tables `t` and `u` with two snapshots and a tag each, the view `v` and a dropped table, in the namespace `ns`."""
+    """The tables `t` and `u` with two snapshots and a tag each, the view `v` and a dropped table, in the namespace `ns`.
+
+    `compares`: data files are there, and after a request that is done DuckDB and PyIceberg read the same rows of all tables in `ns`.
+    """
 
     lake: FreshLake
     client: Client
@@ -45,6 +54,7 @@ class Target:
     rows: Rows = field(default_factory=dict[str, list[str]])
     made: dict[str, Any] = field(default_factory=dict[str, Any])
     changes: int = 0
+    compares: bool = False
     new_ids: Any = field(default_factory=lambda: count(7_000_000_000))
 
     def send(self, method: str, path: str, body: bytes | None) -> Answer:
@@ -85,13 +95,20 @@ class Target:
         self.send("DELETE", f"{TABLES}/{name}", None)
         metadata = self.post(TABLES, {"name": name, "schema": COLUMNS}).json["metadata"]
         for file in ("a", "b"):
-            updates = self.client.append(metadata, next(self.new_ids), [data_file(metadata, file)])
+            updates = self.client.append(metadata, next(self.new_ids), [self._write(metadata, file)])
             done = self.post(f"{TABLES}/{name}", {"requirements": [], "updates": updates})
             metadata = done.json["metadata"]
         # the alias of the last snapshot goes with the next change
         kept = set_ref("kept", metadata["current-snapshot-id"], "tag")
         assert self.post(f"{TABLES}/{name}", {"requirements": [], "updates": [kept]}).status == 200
         self.made[name] = self._find(f"{TABLES}/{name}")
+
+    def _write(self, metadata: Any, name: str) -> DataFile:
+        """Return a data file of two rows of COLUMNS, which is there when somebody is to read it."""
+        if not self.compares:
+            return data_file(metadata, name)
+        rows = {1: pa.array([1, 2], pa.int64()), 2: pa.array([name, None])}
+        return write_file(self.client, metadata, f"{name}-{uuid4()}", rows)
 
     def _remove_others(self) -> None:
         server = self.client.server
@@ -115,11 +132,9 @@ class Target:
         """What the names in recorded requests stand for now."""
         t, u, v = (self.made[name] for name in ("t", "u", "v"))
         new_id = next(self.new_ids)
-        snapshot = self.client.add(t, new_id, [data_file(t, f"n{new_id}")])
-        fresh = f"{self.lake.iceberg_path}fresh"
-        first = self.client.add(
-            {**t, "location": fresh, "snapshots": [], "last-sequence-number": 0}, new_id, [data_file({"location": fresh}, "a")]
-        )
+        snapshot = self.client.add(t, new_id, [self._write(t, f"n{new_id}")])
+        fresh = {**t, "location": f"{self.lake.iceberg_path}fresh", "snapshots": [], "last-sequence-number": 0}
+        first = self.client.add(fresh, new_id, [self._write(fresh, "a")])
         return {
             "fresh-list": first["manifest-list"],
             "uuid": t["table-uuid"],
@@ -174,9 +189,26 @@ class Target:
                 loaded = server.get(f"{path}/tables/{_quote(ident['name'])}")
                 assert loaded.status == 200, loaded.body
                 TableMetadataUtil.parse_obj(loaded.json["metadata"])
+                if self.compares and levels == ["ns"]:
+                    self._check_rows(ident["name"])
             for ident in server.get(f"{path}/views").json["identifiers"]:
                 assert server.get(f"{path}/views/{_quote(ident['name'])}").status == 200
         self.duck.execute("SELECT count(*) FROM duckdb_columns() WHERE database_name = 'lake'").fetchall()
+
+    def _check_rows(self, name: str) -> None:
+        """Fail unless both readers have as many rows, and the same values in columns of plain types, by their place."""
+        ours = self.duck.execute(f"FROM {quote_ident(('ns', name))}").to_arrow_table()
+        theirs = self.catalog.load_table(("ns", name)).scan().to_arrow()
+        assert (ours.num_rows, ours.num_columns) == (theirs.num_rows, theirs.num_columns), name
+        for i, column in enumerate(theirs.schema):
+            if str(column.type).removeprefix("large_") in PLAIN:
+                found = [sorted(map(repr, values.to_pylist())) for values in (ours.column(i), theirs.column(i))]
+                assert found[0] == found[1], (name, column.name)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """PyIceberg's way to the server."""
+        return Served(self.lake, self.client.server).pyiceberg().catalog
 
 
 def list_queries(lake: FreshLake) -> dict[str, sql.Composed]:
@@ -192,7 +224,8 @@ def _quote(name: str) -> str:
 class Range:
     """Gives a settled target to each request, and a new lake when one has changed too often."""
 
-    def __init__(self, stack: SharedStack) -> None:
+    def __init__(self, stack: SharedStack, *, compares: bool = False) -> None:
+        self.compares = compares
         self._stack, self._opened, self._target = stack, ExitStack(), None
 
     def target(self) -> Target:
@@ -201,7 +234,7 @@ class Range:
             self._opened.close()
             lake = self._opened.enter_context(make_lake(self._stack))
             server = self._opened.enter_context(serve(make_settings(lake)))
-            target = Target(lake, open_client(server, lake), lake.duckdb(), lake.psycopg(), list_queries(lake))
+            target = Target(lake, open_client(server, lake), lake.duckdb(), lake.psycopg(), list_queries(lake), compares=self.compares)
             target.settle()
             self._target = target
         return self._target
@@ -216,9 +249,9 @@ class Range:
 
 
 @contextmanager
-def open_range(stack: SharedStack) -> Generator[Range]:
+def open_range(stack: SharedStack, *, compares: bool = False) -> Generator[Range]:
     """Targets until the end of the block."""
-    made = Range(stack)
+    made = Range(stack, compares=compares)
     try:
         yield made
     finally:

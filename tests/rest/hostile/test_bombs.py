@@ -1,9 +1,11 @@
 """Small files and bodies that say a lot: refused with the reason, in memory that stays bounded."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,8 +34,24 @@ def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, bomb: str, said: st
     """Less than some MiB of it would take gigabytes; the process that reads it grows by no more than a manifest may hold."""
     file = tmp_path / bomb
     file.write_bytes(next(make() for name, make, _ in BOMBS if name == bomb))
-    done = subprocess.run([*COMMAND, bomb, str(file)], cwd=ROOT, capture_output=True, check=True)
-    told = json.loads(done.stdout)
-    assert told["size"] < (32_000_000 if bomb == "nodes" else 10_000_000)
+    assert file.stat().st_size < (32_000_000 if bomb == "nodes" else 10_000_000)
+    told = set_off(bomb, file)
     assert said in told["said"]
     assert told["mib"] < MOST_MIB
+
+
+@pytest.mark.parametrize("bomb", ["zeros", "list of zeros"])
+def test_two_gigabytes_of_zeros_are_not_read(tmp_path: Path, bomb: str) -> None:
+    """A manifest, or a list of them, is refused by its size: the process that is told to read it hardly grows."""
+    file = tmp_path / "zeros.avro"
+    file.touch()
+    os.truncate(file, 2 * 1024**3)
+    told = set_off(bomb, file)
+    assert "has 2147483648 bytes" in told["said"]
+    assert told["mib"] < 32
+
+
+def set_off(bomb: str, file: Path) -> Any:
+    """Read a bomb in a process of its own, and return what it says of that."""
+    done = subprocess.run([*COMMAND, bomb, str(file)], cwd=ROOT, capture_output=True, check=True)
+    return json.loads(done.stdout)

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -201,17 +200,17 @@ def test_what_a_snapshot_says_of_itself_is_checked(draft: Draft, more: dict[str,
 
 
 def test_unknown_files_are_not_removed(draft: Draft) -> None:
-    """A file that the table never had cannot be deleted from it: it is nowhere."""
+    """A snapshot that removes a file that the table has not grew from another state, whatever parent it names."""
     gone = DataFile(0, f"{draft.table['location']}/data/never.parquet", "PARQUET", (), 2, 10)
     entries = [*draft.entries, ManifestEntry(2, SNAPSHOT_ID, None, None, gone)]
     answer = draft.send(draft.list(replace(draft, entries=entries).manifest()))
     draft.target.check(answer)
-    assert answer.status in (200, 400)
+    assert answer.error == (409, "CommitFailedException")
 
 
 @pytest.mark.parametrize("is_list", [True, False], ids=["list", "manifest"])
 def test_two_gigabytes_of_zeros_are_not_read(served_locally: Served, is_list: bool) -> None:
-    """The size is looked at first; the process does not grow by it."""
+    """They are refused by their size. What that takes of memory is measured with the bombs."""
     server, objects = served_locally.server, open_objects(StoreSettings(None, None, None, None))
     target = Target(served_locally.lake, Client(server, objects), served_locally.lake.duckdb(), served_locally.lake.psycopg(), {})
     target.post("namespaces", {"namespace": ["ns"]})
@@ -219,9 +218,7 @@ def test_two_gigabytes_of_zeros_are_not_read(served_locally: Served, is_list: bo
     draft = Draft(target, table, make_header(table), [])
     zeros = draft.write(b"")
     os.truncate(zeros.removeprefix("file://"), 2 * 1024**3)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     answer = draft.send(zeros if is_list else draft.list(draft.manifest(zeros)), **{"parent-snapshot-id": None})
     assert answer.error == (400, "BadRequestException")
     assert "has 2147483648 bytes" in answer.json["error"]["message"]
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
     assert "x" not in server.get(f"{TABLES}/t").json["metadata"]["properties"]

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from tests.rest.hostile.mutations import draw_spelling, mutate
 from tests.rest.hostile.recorded import fill, read_recorded
-from tests.rest.hostile.target import Range
+from tests.rest.hostile.target import Range, open_range
+from tests.support.shared_stack import SharedStack
 
+COMPARED_FROM = 60
 RECORDED = [item for item in read_recorded() if item.body is not None]
 
 
@@ -29,12 +31,21 @@ def send(targets: Range, method: str, path: str, body: object) -> int:
 
 
 @pytest.mark.parametrize("count", [pytest.param(60, id="some"), pytest.param(3000, id="thousands", marks=pytest.mark.long)])
-def test_a_changed_request_is_done_or_refused(targets: Range, count: int) -> None:
-    """Done whole and readable by everybody, or refused by 4xx with every row as it was."""
+def test_a_changed_request_is_done_or_refused(stack: SharedStack, targets: Range, count: int) -> None:
+    """Done whole and readable by everybody, or refused by 4xx with every row as it was; of thousands both sides read the same rows."""
+    if count > COMPARED_FROM:
+        with open_range(stack, compares=True) as compared:
+            send_changed(compared, count)
+    else:
+        send_changed(targets, count)
+
+
+def send_changed(targets: Range, count: int) -> None:
+    """Send so many changed requests, each to a settled target."""
 
     @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
-    def send_changed(data: st.DataObject) -> None:
+    def send_one(data: st.DataObject) -> None:
         item = data.draw(st.sampled_from(RECORDED))
         changed, spell = mutate(data.draw, item.body, RECORDED), draw_spelling(data.draw)
         target = targets.target()
@@ -44,4 +55,4 @@ def test_a_changed_request_is_done_or_refused(targets: Range, count: int) -> Non
             targets.forget()
             raise
 
-    send_changed()
+    send_one()

@@ -236,7 +236,7 @@ def test_bodies_that_are_no_request_are_refused(target: Target, body: bytes) -> 
 
 
 def test_a_body_of_a_hundred_mebibytes_is_refused(target: Target) -> None:
-    """Announced, it is not read; it comes in pieces without a length, and no more of it is kept than is taken."""
+    """By the length that it announces, and nothing changes."""
     answer = target.send("POST", f"{TABLES}/t", b" " * (100 * MIB))
     assert answer.error == (413, "BadRequestException")
     target.check(answer)

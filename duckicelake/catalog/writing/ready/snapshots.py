@@ -4,9 +4,16 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duckicelake.catalog.writing.ready.equality import EqualityResolver
-from duckicelake.catalog.writing.ready.manifests import DeleteKey, LiveFile, ManifestReader, Manifests, live_files
-from duckicelake.errors import BadRequest
-from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, POSITION_DELETES, DataFile
+from duckicelake.catalog.writing.ready.manifests import (
+    DeleteKey,
+    LiveFile,
+    ManifestReader,
+    Manifests,
+    OpenManifest,
+    live_files,
+)
+from duckicelake.errors import BadRequest, CommitFailed
+from duckicelake.iceberg.manifest import DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.manifests import ReadManifest
@@ -49,7 +56,8 @@ def find_changes(
     """Return what each of a request's snapshots does, compared with the one before it; those beside main do nothing.
 
     `schemas` are those that the table has, oldest first, and those that the request adds.
-    Raises: BadRequest: a manifest or its list is missing or malformed, or holds what DuckLake cannot
+    Raises: BadRequest: a manifest or its list is missing or malformed, or holds what DuckLake cannot.
+    CommitFailed: a snapshot removes a data file that is not there
     """
     before = _read_main(reader, base)
     names = parse_name_mapping("" if base is None else base.properties.get(PROPERTY, ""))
@@ -136,6 +144,8 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapsh
     data = {live.file.file_path: live for live in come if live.file.content == DATA}
     if len(data) < sum(live.file.content == DATA for live in come):
         raise BadRequest("A snapshot lists one data file twice; list each once.")
+    if snapshot_id is not None:
+        _check_removed(fresh, known, snapshot_id)
     removed = known - data.keys()
     carried = [after[path] for path in after if path in before and after[path].content != DATA]
     old_deletes = _delete_files(left)
@@ -162,6 +172,15 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapsh
         returned=[data[path].file for path in data if path in back or path in fresh_paths - own],
         is_trusted=snapshot_id is None,
     )
+
+
+def _check_removed(fresh: Iterable[OpenManifest], known: Container[str], snapshot_id: int) -> None:
+    """Raise CommitFailed for a data file that a snapshot removes and the one before it has not: somebody was faster."""
+    for manifest in fresh:
+        for entry in manifest.entries:
+            is_told = entry.status == DELETED and entry.data_file.content == DATA and entry.snapshot_id in (None, snapshot_id)
+            if is_told and entry.data_file.file_path not in known:
+                raise CommitFailed(f"Missing required files to delete: {entry.data_file.file_path}")
 
 
 def _delete_files(files: Iterable[LiveFile]) -> dict[DeleteKey, DataFile]:

@@ -1,0 +1,165 @@
+"""Columns that a commit adds or changes: rows that are there read the same to everybody afterwards, or it is refused."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from tests.rest.serving import Server
+from tests.rest.writing.client import Client, open_client, read_rows, write_file
+from tests.support.lakes import FreshLake
+from tests.support.readers import Served
+
+
+def field(field_id: int, name: str, kind: Any = "int", **more: Any) -> dict[str, Any]:
+    """An optional column."""
+    return {"id": field_id, "name": name, "required": False, "type": kind, **more}
+
+
+def default(value: object) -> dict[str, object]:
+    """What gives a field a default, for rows older and newer than it."""
+    return {"initial-default": value, "write-default": value}
+
+
+def struct(*fields: dict[str, Any]) -> dict[str, Any]:
+    """The type of a column with fields."""
+    return {"type": "struct", "fields": list(fields)}
+
+
+ID, PLACE = field(1, "id", "long"), field(2, "place", struct(field(3, "x")))
+LATER = [ID, field(2, "place", struct(field(3, "x"), field(5, "y", **default(7)))), field(4, "n", **default(5)), field(6, "plain")]
+"""The columns ID and PLACE with others that came after the first row: two with defaults, one of them nested, and one without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of version 3 with one row, in a lake that tests share."""
+
+    client: Client
+    lake: FreshLake
+    catalog: RestCatalog
+    name: str
+
+    def change(self, fields: Sequence[Any]) -> Any:
+        """Ask for these columns."""
+        schema = {"type": "struct", "schema-id": 0, "fields": fields}
+        updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
+        return self.client.commit(updates, name=self.name)
+
+    def refuse(self, fields: Sequence[Any], *said: str) -> None:
+        """Fail unless the columns are refused by 400 for that reason, and nothing has changed."""
+        self.client.load(self.name)
+        rows = read_rows(self.lake)
+        refused = self.change(fields)
+        assert refused.error == (400, "BadRequestException")
+        assert all(words in refused.json["error"]["message"] for words in said), refused.body
+        assert read_rows(self.lake) == rows
+
+    def read(self) -> tuple[Any, Any]:
+        """Return the rows as DuckDB and as PyIceberg read them."""
+        found = self.lake.duckdb().execute(f"FROM {self.name} ORDER BY id").to_arrow_table().to_pylist()
+        return found, sorted(self.catalog.load_table(("main", self.name)).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+
+
+@pytest.fixture
+def table(standing: Server, standing_lake: FreshLake) -> Table:
+    """A table with the columns ID and PLACE and one row by an Iceberg client."""
+    client, name = open_client(standing, standing_lake), f"c{uuid4().hex}"
+    body = {"name": name, "schema": {"type": "struct", "fields": [ID, PLACE]}, "properties": {"format-version": "3"}}
+    made = client.post("namespaces/main/tables", body)
+    assert made.status == 200, made.body
+    base = made.json["metadata"]
+    inner = pa.field("x", pa.int32(), metadata={"PARQUET:field_id": "3"})
+    places = pa.StructArray.from_arrays([pa.array([1], pa.int32())], fields=[inner])
+    file = write_file(client, base, "a", {1: pa.array([1], pa.int64()), 2: places})
+    assert client.commit(client.append(base, 9_000_000_001, [file]), name=name).status == 200
+    return Table(client, standing_lake, Served(standing_lake, standing).pyiceberg().catalog, name)
+
+
+def test_an_initial_default_never_changes(table: Table) -> None:
+    """It may not be changed, given or taken away, nested or not; both readers go on reading what they did."""
+    assert table.change(LATER).status == 200
+    row = {"id": 1, "place": {"x": 1, "y": 7}, "n": 5, "plain": None}
+    assert table.read() == ([row], [row])
+    nested = [field(3, "x"), field(5, "y", **default(8))]
+    for fields in (
+        [*LATER[:2], field(4, "n", **default(6)), LATER[3]],
+        [*LATER[:2], field(4, "n"), LATER[3]],
+        [*LATER[:3], field(6, "plain", **default(1))],
+        [LATER[0], field(2, "place", struct(*nested)), *LATER[2:]],
+        [LATER[0], field(2, "place", struct(field(3, "x"), field(5, "y"))), *LATER[2:]],
+    ):
+        table.refuse(fields, "Cannot change the initial default of")
+    assert table.read() == ([row], [row])
+    promoted = field(4, "m", "long", **{"initial-default": 5, "write-default": 9})
+    assert table.change([*LATER[:2], promoted, LATER[3]]).status == 200
+    row = {"id": 1, "place": {"x": 1, "y": 7}, "m": 5, "plain": None}
+    assert table.read() == ([row], [row])
+
+
+def test_a_replaced_table_has_other_defaults(table: Table) -> None:
+    """Main has no rows then: columns are what their new owner says."""
+    assert table.change(LATER).status == 200
+    schema = {"type": "struct", "schema-id": 0, "fields": [*LATER[:2], field(4, "n"), field(7, "k", required=True)]}
+    updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
+    assert table.client.commit([{"action": "remove-snapshot-ref", "ref-name": "main"}, *updates], name=table.name).status == 200
+    assert table.read() == ([], [])
+
+
+def test_rows_have_no_value_of_a_required_column(table: Table) -> None:
+    """It needs a default for them, nested too; within a column that is new no row has anything, and an empty table takes all."""
+    key = field(4, "k") | {"required": True}
+    inner = field(5, "y") | {"required": True}
+    table.refuse([ID, PLACE, key], "cannot add required column without a default value: k")
+    table.refuse([ID, field(2, "place", struct(field(3, "x"), inner))], "without a default value: place.y")
+    taken = [ID, PLACE, key | default(3), field(6, "new", struct(field(7, "z") | {"required": True}))]
+    assert table.change(taken).status == 200
+    assert table.read()[1] == [{"id": 1, "place": {"x": 1}, "k": 3, "new": None}]
+    empty = f"e{uuid4().hex}"
+    assert table.client.create(empty).status == 200
+    assert Table(table.client, table.lake, table.catalog, empty).change([ID, field(2, "name", "string"), key]).status == 200
+
+
+@pytest.mark.parametrize("name", ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_Last_Updated_Sequence_Number"])
+def test_names_of_metadata_columns_are_refused(table: Table, name: str) -> None:
+    """Engines could not read such a column; a field of a struct is no such, nor what a changelog has."""
+    table.refuse([ID, PLACE, field(4, name)], "metadata column")
+    body = {"name": f"n{uuid4().hex}", "schema": {"type": "struct", "fields": [field(1, name)]}}
+    assert table.client.post("namespaces/main/tables", body).error == (400, "BadRequestException")
+    assert table.change([ID, field(2, "place", struct(field(3, "x"), field(5, name))), field(6, "_change_type")]).status == 200
+
+
+def test_a_metadata_columns_name_by_duckdb_stays(table: Table) -> None:
+    """Other columns of the table change, and that one gets another name."""
+    name = f"d{uuid4().hex}"
+    table.lake.duckdb().execute(f"CREATE TABLE {name} (id BIGINT, _file VARCHAR)")
+    there = Table(table.client, table.lake, table.catalog, name)
+    assert there.change([ID, field(2, "_file", "string"), field(3, "more")]).status == 200
+    assert there.change([ID, field(2, "renamed", "string"), field(3, "more")]).status == 200
+    there.refuse([ID, field(2, "_file", "string"), field(3, "more")], "metadata column")
+
+
+@pytest.mark.parametrize("mark", ["?", "#"])
+def test_no_location_ends_in_the_middle(table: Table, mark: str) -> None:
+    """Clients take a path to end there: refused for a table that is made, staged, moved or registered."""
+    place = f"{table.lake.iceberg_path}{uuid4().hex}{mark}x"
+    name = f"l{uuid4().hex}"
+    move = [{"action": "set-location", "location": place}]
+    copy = table.client.load(table.name) | {"location": place, "table-uuid": str(uuid4()), "snapshots": [], "refs": {}}
+    del copy["current-snapshot-id"]
+    told = f"{table.lake.iceberg_path}{uuid4().hex}/metadata/v1.metadata.json"
+    table.client.objects.put_new(told, json.dumps(copy).encode())
+    register = {"name": name, "metadata-location": told}
+    for answer in (
+        table.client.create(name, location=place),
+        table.client.create(name, location=place, **{"stage-create": True}),
+        table.client.commit(move, name=table.name),
+        table.client.post("namespaces/main/register", register),
+    ):
+        assert answer.error == (400, "BadRequestException")
+        assert "'?' or '#'" in answer.json["error"]["message"]
