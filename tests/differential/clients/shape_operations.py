@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from tests.differential.generator.model import Lake, PartitionKey, SortKey
 
 REFUSALS = (
-    *("stale", "reserved name", "unknown spec", "no manifest list", "elsewhere", "current removed"),
+    *("stale", "reserved name", "unknown spec", "no manifest list", "elsewhere", "current removed", "added twice"),
     *("namespace in use", "namespace there", "made again", "registered twice"),
 )
 
