@@ -14,6 +14,7 @@ from duckicelake.lake.rows import TableRow
 
 S3_SCHEMES = ("s3a://", "s3n://")
 SLASHES = re.compile("/{2,}")
+SCHEME = re.compile("^[a-z0-9]+:(//)?")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -28,6 +29,21 @@ def to_canonical(uri: str) -> str:
         return "s3://" + uri.partition("://")[2]
     path = uri.removeprefix("file:")
     return "file://" + SLASHES.sub("/", path) if path.startswith("/") else uri
+
+
+def list_spellings(folder: str, uri: str) -> list[str]:
+    """Return the ways in which DuckLake may have written down a file, whichever way it is told; `folder` is its table's."""
+    plain = to_canonical(uri)
+    scheme, _, rest = plain.partition("://")
+    heads = {"s3": ("s3://", *S3_SCHEMES), "file": ("file://", "file:", "")}.get(scheme, ())
+    whole = dict.fromkeys([*(f"{head}{rest}" for head in heads), plain, uri])
+    base = to_canonical(folder)
+    return [*whole, *([plain.removeprefix(base)] if folder and plain.startswith(base) else [])]
+
+
+def has_empty_part(uri: str) -> bool:
+    """Tell whether a part of a URI's path is empty: some stores take such a name for the one without it."""
+    return "//" in SCHEME.sub("", uri)
 
 
 def has_steps(uri: str) -> bool:

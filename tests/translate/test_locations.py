@@ -11,7 +11,9 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.translate.locations import (
     deletes_uri,
     file_uri,
+    has_empty_part,
     inlined_uri,
+    list_spellings,
     manifest_list_uri,
     manifest_uri,
     metadata_uri,
@@ -45,6 +47,18 @@ def place(schema_path: str | None, schema_is_relative: bool, path: str | None, i
 def test_folders_are_joined_as_ducklake_joins_them(table: TableRow, expected: str) -> None:
     """Each part is put before the next only when the next is relative; nothing is normalised."""
     assert table_folder("s3://b/data/", table) == expected
+
+
+def test_a_file_is_found_by_any_spelling() -> None:
+    """Whichever of them DuckLake has, and whichever a client tells; a file in the table's folder by its relative path too."""
+    s3 = ["s3://b/d/t/x", "s3a://b/d/t/x", "s3n://b/d/t/x"]
+    assert all(list_spellings("", uri) == s3 for uri in s3)
+    assert list_spellings("s3://b/d/t/", "s3n://b/d/t/x") == [*s3, "x"]
+    local = ["file:///d/x", "file:/d/x", "/d/x"]
+    assert all(list_spellings("/e/", uri) == local for uri in local)
+    assert list_spellings("/d/", "/d/x") == [*local, "x"]
+    assert [has_empty_part(uri) for uri in (*s3, *local)] == [False] * 6
+    assert all(has_empty_part(uri) for uri in ("s3://b/d//x", "s3://b/d/x//", "file:///d//x", "/d//x"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 import psycopg
@@ -21,11 +22,19 @@ from duckicelake.iceberg.requests.requirements import asks_to_create, check_requ
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import look, reading
-from duckicelake.lake.read import Seen, find_table, read_iceberg_path
+from duckicelake.lake.read import Seen, find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
-from duckicelake.lake.writing.lookups import Past, find_client_snapshots, is_touched, read_past
+from duckicelake.lake.writing.lookups import Past, find_client_snapshots, is_any_named, is_touched, read_past
 from duckicelake.lake.writing.transaction import Commit, Watched
-from duckicelake.translate.locations import Roots, table_folder, table_location, to_folder_uri
+from duckicelake.translate.locations import (
+    Roots,
+    find_inlined_snapshot,
+    list_spellings,
+    table_folder,
+    table_location,
+    to_canonical,
+    to_folder_uri,
+)
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.commits import (
@@ -197,8 +206,24 @@ def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRea
             parent = snapshot.parent_snapshot_id
             if parent is not None and parent not in lists:
                 raise BadRequest(f"Snapshot {snapshot.snapshot_id} has the parent {parent}, which the table has not.")
-            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, None if parent is None else lists[parent], ids)
+            # what the request itself brought is nowhere yet, and the past of a registered table is in its manifests alone
+            is_told = parent in ids or (base.published is not None and base.published.state.notes.refs.registered is not None)
+            may_have = partial(_is_named, warehouse, base) if not is_told else bool
+            parent_list = None if parent is None else lists[parent]
+            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, parent_list, ids, may_have)
     return ready
+
+
+def _is_named(warehouse: Warehouse, base: Base, uris: Sequence[str]) -> bool:
+    """Tell whether the lake knows some of these files, be it of the past, or one stands for inlined rows."""
+    if base.table is None or not uris:
+        return False
+    locations = [to_canonical(location) for location in base.grounds.locations]
+    if any(find_inlined_snapshot(locations, to_canonical(uri)) is not None for uri in uris):
+        return True
+    with reading(warehouse.lake) as conn:
+        folder = table_folder(read_data_path(conn), base.table)
+        return is_any_named(conn, [path for uri in uris for path in list_spellings(folder, uri)])
 
 
 def _find_move(warehouse: Warehouse, ask: Ask, base: Base) -> Snapshot | None:

@@ -17,7 +17,7 @@ from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.refs.rows import NewKeptFile, NewMove, RefNotes, ReturnedFile, TakenRowIds
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.lookups import find_files_by_path, find_sources, list_inlined_versions
+from duckicelake.lake.writing.lookups import find_files_by_path, find_sources, list_inlined_versions, read_inlined_batch
 from duckicelake.lake.writing.rows import (
     EndedDataFile,
     EndedDeleteFile,
@@ -27,7 +27,7 @@ from duckicelake.lake.writing.rows import (
     NewSnapshotNote,
 )
 from duckicelake.lake.writing.transaction import Commit
-from duckicelake.translate.locations import find_inlined_snapshot, list_paths, table_folder
+from duckicelake.translate.locations import find_inlined_snapshot, list_paths, list_spellings, table_folder, to_canonical
 from duckicelake.translate.to_ducklake.files import FirstIds, add_files
 from duckicelake.translate.to_ducklake.tables import TableStep
 from duckicelake.values import replace
@@ -50,7 +50,8 @@ class Planned:
 
 @dataclass(slots=True)
 class FileWriter:
-    """Turns one table's file changes into rows. `made` are the ids of files that earlier snapshots of the commit add.
+    """Turns one table's file changes into rows. `made` are the ids of files that earlier snapshots of the commit add, `ended`
+    those of files that they take out, and `ended_inlined` the lake snapshots whose inlined rows they end.
 
     `notes` are about its snapshots beside main, and `bases` the snapshots of main that these grew from; `given` are its snapshots
     so far.
@@ -61,6 +62,8 @@ class FileWriter:
     planned: Planned
     grounds: Grounds
     made: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    ended: set[int] = field(default_factory=set[int])
+    ended_inlined: set[int] = field(default_factory=set[int])
     notes: list[NewRow] = field(default_factory=list[NewRow])
     bases: dict[int, int] = field(default_factory=dict[int, int])
     given: dict[int, tuple[Snapshot, Numbers]] = field(default_factory=dict[int, tuple[Snapshot, Numbers]])
@@ -68,6 +71,7 @@ class FileWriter:
     def add_files(self, step: TableStep, change: FileChange, next_row_id: int) -> int:
         """Add the rows of new files, and return the row id after theirs."""
         planned = self.planned
+        self._check_once([file.file_path for file in (*change.added, *change.returned)])
         taken = take_files(change, planned.new, self._return_files(step, change.returned))
         if not change.is_trusted:
             check_files(self.commit.conn, planned.table_id, self.grounds, [file.file.file_path for file in taken])
@@ -78,6 +82,39 @@ class FileWriter:
         for data_file_id, file in enumerate(taken, first.data_file_id):
             self.made.setdefault(file.file.file_path, []).append(data_file_id)
         return next_row_id + sum(file.file.record_count for file in taken)
+
+    def _check_once(self, uris: Sequence[str]) -> None:
+        """Raise BadRequest for a file that is live, or comes twice: DuckLake would have its rows twice, and clients other ones."""
+        seen = {to_canonical(uri) for uri in self.made}
+        for uri in uris:
+            if to_canonical(uri) in seen:
+                raise BadRequest(f"Data file {uri!r} is added twice in this commit; add it once.")
+            seen.add(to_canonical(uri))
+        live = self._find_live(uris) if uris and self.planned.row is not None else None
+        if live is not None:
+            raise BadRequest(
+                f"Data file {live!r} is in the table already, if only with deleted rows, and is there once. Take it out first, or in "
+                "the same commit, or write its rows to a file of another name."
+            )
+
+    def _find_live(self, uris: Sequence[str]) -> str | None:
+        """Return one of these files that is live, or stands for inlined rows that are."""
+        conn, row, table_id = self.commit.conn, self.planned.row, self.planned.table_id
+        is_own = row is None or all(self.grounds.is_own(uri) for uri in uris)
+        # no location lies under DATA_PATH, from which relative paths lead on
+        folder = "" if row is None or is_own else table_folder(read_data_path(conn), row)
+        spelled = {path: uri for uri in uris for path in list_spellings(folder, uri)}
+        for file in find_files_by_path(conn, table_id, spelled):
+            if file.data_file_id not in self.ended:
+                return spelled[file.path]
+        locations = [to_canonical(location) for location in self.grounds.locations]
+        derived = {uri: find_inlined_snapshot(locations, to_canonical(uri)) for uri in uris}
+        return next((uri for uri, begin in derived.items() if begin is not None and self._has_inlined(begin)), None)
+
+    def _has_inlined(self, begin: int) -> bool:
+        conn, table_id = self.commit.conn, self.planned.table_id
+        batches = (read_inlined_batch(conn, table_id, version, begin) for version in list_inlined_versions(conn, table_id))
+        return begin not in self.ended_inlined and any(end is None for batch in batches for _, end in batch)
 
     def give(self, snapshot: Snapshot, snapshot_id: int, next_row_id: int) -> None:
         """Remember what the lake calls a snapshot of the request: later ones may list its manifests."""
@@ -138,6 +175,7 @@ class FileWriter:
         step.tell("deleted_from_table", self.planned.table_id)
         inlined = self._find_inlined(uris)
         self._end_inlined(step, sorted(set(inlined.values())))
+        self.ended_inlined |= set(inlined.values())
         known = [uri for uri in uris if uri in self.made]
         step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]
         self._end_real(step, [uri for uri in uris if uri not in inlined and uri not in known])
@@ -180,6 +218,7 @@ class FileWriter:
         if missing:
             raise BadRequest(f"Cannot remove {min(missing)!r}: it is no live file of the table.")
         step.rows += [EndedDataFile(file.data_file_id) for file in found]
+        self.ended |= {file.data_file_id for file in found}
 
 
 def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[TableStep]:

@@ -13,7 +13,7 @@ from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.registered.read import has_uuid
 from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner, find_view_neighbour
 from duckicelake.lake.writing.lookups import has_view
-from duckicelake.translate.locations import Roots, has_steps, to_canonical, to_folder_uri, to_uri
+from duckicelake.translate.locations import Roots, has_empty_part, has_steps, to_canonical, to_folder_uri, to_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.tables import Place
 
@@ -148,6 +148,8 @@ def check_files(conn: psycopg.Connection, table_id: int, grounds: Grounds, uris:
                 f"Data file {uri!r} does not lie in the table's location {grounds.locations[-1]!r}, "
                 "nor under one of the server's allowed_locations; write files there."
             )
+        if has_empty_part(uri):
+            raise BadRequest(f"Data file {uri!r} has an empty part in its path, which some stores leave out; write it elsewhere.")
     foreign = [uri for uri in uris if not grounds.is_own(uri)]
     for uri in foreign:
         _check_outside_data(conn, uri, f"Data file {uri!r}")

@@ -131,6 +131,20 @@ def find_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[
     return [FoundFile._make(row) for row in conn.execute(SELECT_FILES_BY_PATH, {"table_id": table_id, "paths": list(paths)})]
 
 
+SELECT_IS_NAMED = """
+SELECT EXISTS (SELECT FROM ducklake_data_file WHERE path = ANY(%(paths)s::text[]))
+    OR EXISTS (SELECT FROM iceberg_kept_file WHERE path = ANY(%(paths)s::text[]))
+    -- a row that keeps a file for a ref
+    OR EXISTS (SELECT FROM ducklake_delete_file WHERE path = ANY(%(paths)s::text[]))
+"""
+
+
+def is_any_named(conn: psycopg.Connection, paths: Iterable[str]) -> bool:
+    """Tell whether one of these paths is, or was, that of some table's file, on main or beside it."""
+    row = conn.execute(SELECT_IS_NAMED, {"paths": list(paths)}).fetchone()
+    return bool(row and row[0])
+
+
 SELECT_SOURCES = """
 SELECT DISTINCT ON (path) path, data_file_id FROM ducklake_data_file
  WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[])

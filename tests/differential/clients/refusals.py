@@ -11,6 +11,7 @@ from pyiceberg.exceptions import (
     RESTError,
     TableAlreadyExistsError,
 )
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
@@ -28,6 +29,7 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
 from tests.differential.clients.shape_operations import Refused
@@ -127,6 +129,26 @@ def _current_removed(table: IcebergTable) -> Commit:
     return (), (SetPropertiesUpdate(updates={"test.refused": "1"}), RemoveSnapshotsUpdate(snapshot_ids=[current]))
 
 
+def _added_twice(_: Catalog, table: IcebergTable, __: Ident) -> None:
+    """A client's file that is live is added again; where there is none, two snapshots add one."""
+    spec = table.spec()
+    live = [task.file for task in table.scan().plan_files() if task.file.file_path.startswith(table.location())]
+    fitting = [file for file in live if file.spec_id == spec.spec_id]
+    made = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{table.location()}/data/twice.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record(*(None for _ in spec.fields)),
+        record_count=1,
+        file_size_in_bytes=100,
+    )
+    made.spec_id = spec.spec_id
+    with table.transaction() as transaction:
+        for file in fitting[:1] or (made, made):
+            with transaction.update_snapshot().fast_append() as append:
+                append.append_data_file(file)
+
+
 def _made_again(catalog: Catalog, table: IcebergTable, ident: Ident) -> None:
     with catalog.create_table_transaction(ident, table.schema()) as transaction:
         transaction.set_properties({"test.refused": "1"})
@@ -150,5 +172,6 @@ _CALLS: Mapping[str, Callable[[Catalog, IcebergTable, Ident], object]] = {
     "namespace in use": lambda catalog, _, ident: catalog.drop_namespace(ident[:1]),
     "namespace there": lambda catalog, _, ident: catalog.create_namespace(ident[:1]),
     "made again": _made_again,
+    "added twice": _added_twice,
     "registered twice": _registered_twice,
 }

@@ -14,6 +14,7 @@ REFUSALS = (
         "no manifest list",
         "elsewhere",
         "current removed",
+        "added twice",
     ),
     *("namespace in use", "namespace there", "made again", "registered twice"),
 )

@@ -4,17 +4,17 @@ The copies lie under the table's location and are all there is of them: DuckLake
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from duckicelake.catalog.writing.ready.manifests import ManifestReader, OpenManifest
+from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, OpenManifest, live_files
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_added
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, encode_manifest
+from duckicelake.iceberg.manifest import ADDED, DATA, DataFile, ManifestEntry, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, encode_manifest_list
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.refs.rows import NewKept
-from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri
+from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri, to_canonical
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
 
@@ -31,23 +31,38 @@ class ReadySnapshot:
     paths: Sequence[str]
 
 
-def make_ready(reader: ManifestReader, snapshot: Snapshot, parent_list: str | None, added: Collection[int]) -> ReadySnapshot:
+def make_ready(
+    reader: ManifestReader, snapshot: Snapshot, parent_list: str | None, added: Collection[int], may_have: Callable[[Sequence[str]], bool]
+) -> ReadySnapshot:
     """Copy the manifests that a snapshot has and its parent has not, and those of other snapshots that the request has `added`.
 
-    Raises: BadRequest: they cannot be taken, or name files that are nowhere in the table
+    `may_have` tells whether the parent may have some of these files: only then are its manifests read.
+    Raises: BadRequest: they cannot be taken, or name files that are nowhere in the table, or in the parent too
     """
     before = {} if parent_list is None else {file.manifest_path: file for file in reader.read_list(parent_list)}
-    after = reader.read_list(snapshot.manifest_list)
-    fresh = [file for file in after if file.manifest_path not in before or file.added_snapshot_id in added]
-    change, others = find_added(reader, before, {file.manifest_path: file for file in after}, snapshot.snapshot_id)
+    after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
+    fresh = [file for path, file in after.items() if path not in before or file.added_snapshot_id in added]
+    change, others = find_added(reader, before, after, snapshot.snapshot_id)
     for path in others:
         if not reader.grounds.is_own(path):
             raise BadRequest(
                 f"Snapshot {snapshot.snapshot_id} lists {path!r}, which its parent has not; add files by snapshots of their own."
             )
+    paths = sorted({*others, *(file.file_path for file in change.added)})
+    _check_once(reader, paths, {path: file for path, file in before.items() if path in after} if may_have(paths) else {})
     copies = {file.manifest_path: _copy(reader, file, added) for file in fresh}
-    files = [copies.get(file.manifest_path, file) for file in after]
-    return ReadySnapshot(snapshot, files, change, sorted({*others, *(file.file_path for file in change.added)}))
+    files = [copies.get(path, file) for path, file in after.items()]
+    return ReadySnapshot(snapshot, files, change, paths)
+
+
+def _check_once(reader: ManifestReader, paths: Sequence[str], carried: Manifests) -> None:
+    """Raise BadRequest for a file that comes and is in a manifest that stays, or comes by two spellings."""
+    opened = (reader.read_manifest(file) for file in carried.values() if file.content == DATA)
+    seen = {to_canonical(live.file.file_path) for live in live_files(opened)}
+    for path in paths:
+        if to_canonical(path) in seen:
+            raise BadRequest(f"Data file {path!r} is in the snapshot's parent already, or comes twice; a file is in a snapshot once.")
+        seen.add(to_canonical(path))
 
 
 def _copy(reader: ManifestReader, file: ManifestFile, added: Collection[int]) -> ManifestFile:

@@ -1,5 +1,6 @@
 """What the snapshots of a commit do to a table's files: their manifest lists, compared one after the other."""
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -141,9 +142,11 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapsh
     gone = [reader.read_manifest(before[path]) for path in before if path not in after]
     come, left = live_files(fresh), live_files(gone)
     known = {live.file.file_path for live in left if live.file.content == DATA}
+    listed = Counter(live.file.file_path for live in come if live.file.content == DATA)
+    twice = next((path for path, count in listed.items() if count > 1), None)
+    if twice is not None:
+        raise BadRequest(f"A snapshot lists the data file {twice!r} twice; list each once.")
     data = {live.file.file_path: live for live in come if live.file.content == DATA}
-    if len(data) < sum(live.file.content == DATA for live in come):
-        raise BadRequest("A snapshot lists one data file twice; list each once.")
     if snapshot_id is not None:
         _check_removed(fresh, known, snapshot_id)
     removed = known - data.keys()
