@@ -209,7 +209,7 @@ def make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, no
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory, objects, reading.mapping)
     files.foreseen = reading.foreseen
-    files.leaf_types = _remember_by(reading.schemas, state, memory).leaf_types
+    files.maker.known_types = _remember_by(reading.schemas, state, memory).leaf_types
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
     aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
     writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased)
