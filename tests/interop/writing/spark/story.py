@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pyarrow as pa
 from duckdb import DuckDBPyConnection
 
 from tests.support.readers import Served
@@ -47,3 +48,19 @@ def fill(story: Story) -> list[int]:
     story.duck.execute("DELETE FROM lake.ns.t WHERE id = 104")
     story.check(36)
     return [row[0] for row in story.run(f"SELECT snapshot_id FROM {{t}}.snapshots WHERE {OWN} ORDER BY snapshot_id")]
+
+
+def alter(story: Story, statements: tuple[str, ...]) -> Any:
+    """Run them, `{t}` in each, or what comes after ALTER TABLE: after each, both have the same columns and rows. Returns the metadata."""
+    for statement in statements:
+        story.run(statement if "{t}" in statement else f"ALTER TABLE {{t}} {statement}")
+        mine = story.spark.arrow(f"SELECT * FROM {story.catalog}.ns.t")
+        duck = story.duck.execute("FROM lake.ns.t").to_arrow_table()
+        assert mine.column_names == duck.column_names, statement
+        assert in_order(mine) == in_order(duck), statement
+    return story.served.server.get("namespaces/ns/tables/t").json["metadata"]
+
+
+def in_order(table: pa.Table) -> list[Any]:
+    """The rows by id."""
+    return sorted(table.to_pylist(), key=lambda row: row["id"])

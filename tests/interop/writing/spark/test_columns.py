@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from tests.interop.writing.spark.story import Story
+from tests.interop.writing.spark.story import Story, alter
 from tests.support.going_on import check_going_on
 from tests.support.readers import Served
 from tests.support.spark import Spark
@@ -40,23 +39,7 @@ COLUMNS = (
     "ALTER COLUMN id DROP NOT NULL",
     "DELETE FROM {t} WHERE id IN (3, 23)",
 )
-"""Statements on the table, `{t}` in them; without it, how ALTER TABLE goes on."""
-
-
-def alter(story: Story, statements: tuple[str, ...]) -> Any:
-    """Run them; after each, both have the same columns, in the same order, and rows. Returns the table's metadata."""
-    for statement in statements:
-        story.run(statement if "{t}" in statement else f"ALTER TABLE {{t}} {statement}")
-        mine = story.spark.arrow(f"SELECT * FROM {story.catalog}.ns.t")
-        duck = story.duck.execute("FROM lake.ns.t").to_arrow_table()
-        assert mine.column_names == duck.column_names, statement
-        assert in_order(mine) == in_order(duck), statement
-    return story.served.server.get("namespaces/ns/tables/t").json["metadata"]
-
-
-def in_order(table: pa.Table) -> list[Any]:
-    """The rows by id."""
-    return sorted(table.to_pylist(), key=lambda row: row["id"])
+"""As `alter` takes them."""
 
 
 def current_schema(metadata: Any) -> Any:
