@@ -41,7 +41,7 @@ JAVA_ALONE_REFUSES = (
     "Cannot set last added",
     "Sequence number must be 0 in v1",
     "arraySize cannot be negative",
-    "greater than last sequence number",
+    "sequence number",
     "is null",
     "NullPointerException",
     "Expected sorted snapshot log entries",

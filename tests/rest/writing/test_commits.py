@@ -283,7 +283,8 @@ def test_bounds_never_hide_rows_from_duckdb(client: Client, lake: FreshLake) -> 
     client.objects.put_new(target, content)
     wide = {1: (-1000).to_bytes(8, "little", signed=True)}, {1: (1000).to_bytes(8, "little", signed=True)}
     file = data_file(base, "copy", record_count=100, file_size_in_bytes=len(content), lower_bounds=wide[0], upper_bounds=wide[1])
-    assert client.commit(client.append(base | {"current-snapshot-id": None}, 9_000_000_001, [file])).status == 200
+    replacement = client.append(base | {"current-snapshot-id": None}, 9_000_000_001, [file])
+    assert client.commit([{"action": "remove-snapshot-ref", "ref-name": "main"}, *replacement]).status == 200
     assert session.execute("SELECT count(*), min(id), max(id) FROM t").fetchone() == (100, 100, 199)
     session.execute("INSERT INTO t SELECT range, 'y' FROM range(50, 80)")
     session.execute("DELETE FROM t WHERE id < 60")
