@@ -32,7 +32,12 @@ def to_canonical(uri: str) -> str:
 
 
 def list_spellings(folder: str, uri: str) -> list[str]:
-    """Return the ways in which DuckLake may have written down a file, whichever way it is told; `folder` is its table's."""
+    """Return the ways in which DuckLake may have written down a file, whichever way it is told; `folder` is its table's.
+
+    There is none for a name with a NUL, which Postgres cannot store.
+    """
+    if "\0" in uri:
+        return []
     plain = to_canonical(uri)
     scheme, _, rest = plain.partition("://")
     heads = {"s3": ("s3://", *S3_SCHEMES), "file": ("file://", "file:", "")}.get(scheme, ())
@@ -43,7 +48,8 @@ def list_spellings(folder: str, uri: str) -> list[str]:
 
 def has_empty_part(uri: str) -> bool:
     """Tell whether a part of a URI's path is empty: some stores take such a name for the one without it."""
-    return "//" in SCHEME.sub("", uri)
+    plain = to_canonical(uri) if uri.startswith(("/", "file:")) else uri
+    return "//" in SCHEME.sub("", plain)
 
 
 def has_steps(uri: str) -> bool:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import psycopg
 
 from duckicelake.catalog.memory import OfferedManifest, TableMemory
-from duckicelake.errors import BadRequest, NotFound
+from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.lake.adopted.manifests import AdoptedRow, read_adopted
 from duckicelake.lake.rows import TableState
 from duckicelake.store.objects import Objects
@@ -22,6 +22,8 @@ from duckicelake.translate.visibility import FileKey, TrackedFile
 PACKAGE = "duckicelake"
 SAMPLE = 64
 """Of so many manifests that are offered one is made again by lot, to compare."""
+MOST_BYTES, MOST_BYTES_OF_FILE = 1 << 20, 64 << 10
+"""What a manifest may have, and each of its files: bounds of a thousand columns."""
 
 
 @dataclass(slots=True)
@@ -106,9 +108,11 @@ class Adopted:
         found = parse_told(offer.told, plan, self.maker.note, offer.name)
         uri = found.described.manifest_path
         try:
-            content = self.objects.read(uri)
+            content = self.objects.read_small(uri, MOST_BYTES + MOST_BYTES_OF_FILE * len(plan.entries))
         except NotFound as error:
             raise BadRequest(f"The manifest {uri} that is offered is not there.") from error
+        except Unsupported as error:
+            raise BadRequest(f"The manifest that is offered is larger than one of {len(plan.entries)} files may be: {error}") from error
         if format_digest(content) != offer.name or len(content) != found.described.manifest_length:
             raise BadRequest(f"The object {uri} is not the manifest that is offered: it has other bytes.")
         if self.maker.count_entries(plan, content) != len(plan.entries):

@@ -15,7 +15,7 @@ from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_emptying, find_move
-from duckicelake.errors import BadRequest, CatalogError, NoSuchTable
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create, check_requirements
@@ -163,9 +163,13 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
     try:
         beside = _make_beside(warehouse, ask, base, reader)
         changes = find_changes(reader, base.metadata, added, schemas, beside)
-    except BadRequest:
-        # whoever was late wrote its manifests for a table that is no more
-        _check_in_time(warehouse, ask, base)
+    except (BadRequest, CommitFailed):
+        # whoever asks again may have landed since, and whoever was late wrote its manifests for a table that is no more
+        with reading(warehouse.lake) as conn:
+            base = look_up(conn, ask, base)
+        if base.table is not None and _has_landed(ask, base.table, base.known):
+            return Base(ask.ident, base.table, None, NOTHING)
+        _check_in_time(ask, base)
         raise
     if move is not None and base.metadata is not None:
         changes.append(find_move(reader, base.metadata, move))
@@ -268,9 +272,7 @@ def _check_told_locations(warehouse: Warehouse, ask: Ask, metadata: TableMetadat
         check_given(location, given)
 
 
-def _check_in_time(warehouse: Warehouse, ask: Ask, base: Base) -> None:
-    with reading(warehouse.lake) as conn:
-        base = look_up(conn, ask, base)
+def _check_in_time(ask: Ask, base: Base) -> None:
     require(ask, base)
     ours, known = list_ours(base), base.known
     check_parents(base.metadata, map_updates(ask.commit.updates, lambda i: i if i in ours else known.get(i, i)))

@@ -168,6 +168,8 @@ def check_paths(conn: psycopg.Connection, table_id: int, grounds: Grounds, told:
         if path == known.get(name) or grounds.is_own(f"{place}/"):
             continue
         what = f"{name}={path!r}"
+        if has_empty_part(place):
+            raise BadRequest(f"{what} has an empty part, which some stores leave out; write it without.")
         if not grounds.roots.holds(place):
             raise BadRequest(
                 f"{what} lies neither in the table's location {grounds.locations[-1]!r} nor under one of the server's allowed_locations."

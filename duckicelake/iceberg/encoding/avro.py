@@ -15,6 +15,7 @@ BLOCK_BYTES = 1 << 16
 MEMO_MAX = 1 << 16
 NULL = b"\x00"
 PRESENT = b"\x02"
+LONG_BITS = 64
 
 
 class Longs(dict[int, bytes]):
@@ -111,7 +112,7 @@ def count_rows(content: bytes, empty: bytes) -> int:
 
 def _decode_long(content: bytes, place: int) -> tuple[int, int]:
     zigzag = shift = 0
-    while place < len(content):
+    while place < len(content) and shift < LONG_BITS:
         byte = content[place]
         zigzag, shift, place = zigzag | (byte & 0x7F) << shift, shift + 7, place + 1
         if byte < 0x80:

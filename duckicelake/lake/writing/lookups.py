@@ -132,10 +132,10 @@ def find_files_by_path(conn: psycopg.Connection, table_id: int, paths: Iterable[
 
 
 SELECT_IS_NAMED = """
-SELECT EXISTS (SELECT FROM ducklake_data_file WHERE path = ANY(%(paths)s::text[]))
-    OR EXISTS (SELECT FROM iceberg_kept_file WHERE path = ANY(%(paths)s::text[]))
-    -- a row that keeps a file for a ref
-    OR EXISTS (SELECT FROM ducklake_delete_file WHERE path = ANY(%(paths)s::text[]))
+SELECT (SELECT count(*) FROM ducklake_data_file WHERE path = ANY(%(paths)s::text[]))
+     + (SELECT count(*) FROM iceberg_kept_file WHERE path = ANY(%(paths)s::text[]))
+     -- a row that keeps a file for a ref; EXISTS would have the tables read from end to end
+     + (SELECT count(*) FROM ducklake_delete_file WHERE path = ANY(%(paths)s::text[])) > 0
 """
 
 

@@ -21,7 +21,10 @@ DATABASE = "jdbc:"
 VARIABLES = {"JDBC_USER": "user", "JDBC_PASSWORD": "password"}
 """Who asks a database, where the environment says it."""
 
-_SECRET_IN_URL = re.compile(r"//[^/?]*:[^/?]*@|thin:[^@]*/[^@]*@|[?;&][^=]*(passw|pwd|secret|credential|token)[^=]*=", re.IGNORECASE)
+_SECRET_IN_URL = re.compile(
+    r"//[^/?]*:[^/?]*@|thin:[^@]*/[^@]*@|[?;&:(,][^=;&,()]*(passw|pwd|secret|credential|token|private.?key|api.?key)[^=;&,()]*=",
+    re.IGNORECASE,
+)
 _SECRET_PLACES = "put it into the file of --properties, or into the variables JDBC_USER and JDBC_PASSWORD"
 PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 

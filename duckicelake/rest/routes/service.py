@@ -53,7 +53,7 @@ class ServiceRoutes:
         return JSONResponse({"ready": ready, "warehouses": warehouses}, 200 if ready else 503)
 
     async def _find_reasons(self) -> Reasons:
-        """Return what the last look found, if it ended less than a second ago; else of the next one, which all who ask meanwhile share."""
+        """Return what the last look found, if it began less than a second ago; else of the next one, which all who ask meanwhile share."""
         if self._last is not None and time.monotonic() < self._last[0] + LOOK_S:
             return self._last[1]
         if self._looking is None:
@@ -62,11 +62,11 @@ class ServiceRoutes:
         return await asyncio.shield(self._looking)
 
     async def _look(self) -> Reasons:
-        lakes = list(self._door.lakes.values())
+        began, lakes = time.monotonic(), list(self._door.lakes.values())
         try:
             found = await asyncio.gather(*(run_in_threadpool(find_reason, lake) for lake in lakes))
             reasons = {lake.prefix: reason for lake, reason in zip(lakes, found, strict=True)}
-            self._last = time.monotonic(), reasons
+            self._last = began, reasons
             return reasons
         finally:
             self._looking = None

@@ -196,6 +196,8 @@ def _change_sorting(live: LiveTable, after: Schema) -> Sequence[NewRow]:
     found = {row.column_id: row.column_name for row in live.columns if row.end_snapshot is None and row.parent_column is None}
     names = {field.field_id: field.name for field in after.fields}
     renamed = {fold_name(name): names[key] for key, name in found.items() if key in names and names[key] != name}
+    if not renamed and found.keys() <= names.keys():
+        return []
     there = {fold_name(name) for name in found.values()} - {fold_name(name) for key, name in found.items() if key not in names}
     if any(not list_names(key) <= there for key in live.sort_keys):
         return [EndedSorting(live.table_id)]

@@ -8,6 +8,7 @@ from duckicelake.iceberg.encoding.avro import (
     BLOCK_BYTES,
     MEMO_MAX,
     Longs,
+    count_rows,
     encode_bytes,
     encode_container,
     encode_long,
@@ -55,3 +56,9 @@ def test_same_rows_give_the_same_bytes():
     """No clock and no random: the sync marker follows from the header."""
     assert encode_container({"a": "b"}, SCHEMA, [b"\x02a"]) == encode_container({"a": "b"}, SCHEMA, [b"\x02a"])
     assert encode_container({"a": "b"}, SCHEMA, [])[-16:] != encode_container({"a": "c"}, SCHEMA, [])[-16:]
+
+
+def test_a_number_without_end_is_none():
+    """A block whose count never ends is no block, and costs no more than a look at it."""
+    empty = encode_container({}, SCHEMA, ())
+    assert count_rows(empty + b"\xff" * (1 << 22), empty) == -1

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from psycopg import Connection, connect, sql
 from psycopg.conninfo import conninfo_to_dict
+from pyspark.sql.types import StructField, StructType, TimestampNTZType
 
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest.job import SparkFailed
@@ -220,6 +222,8 @@ def test_the_command_takes_the_password_from_elsewhere(mill: Mill, tmp_path: Pat
         pytest.param("jdbc:postgresql://a:hush@h/d", {}, "a password in SOURCE", id="before the host"),
         pytest.param("jdbc:sqlserver://h;databaseName=d;password=hush", {}, "a password in SOURCE", id="behind a semicolon"),
         pytest.param("jdbc:oracle:thin:a/hush@h", {}, "a password in SOURCE", id="Oracle's way"),
+        pytest.param("jdbc:mysql://address=(host=h)(password=hush)/d", {}, "a password in SOURCE", id="MySQL's way"),
+        pytest.param("jdbc:db2://h:50000/d:user=a;password=hush;", {}, "a password in SOURCE", id="Db2's way"),
         pytest.param("jdbc:postgresql://h/d", {"option": ["password=hush"]}, "--option password", id="option"),
         pytest.param("s3://b/x", {"option": ["s3.secret-access-key=hush"]}, "--option s3.secret-access-key", id="of S3"),
         pytest.param("jdbc:postgresql://h/d", {"form": "csv"}, "--format is that of files", id="format"),
@@ -255,3 +259,25 @@ def test_what_the_options_become(tmp_path: Path) -> None:
         find_bookmark(parse_columns("name STRING"), "NAME", "x")
     with pytest.raises(BadRequest, match="--incremental-by says which"):
         IngestOptions("jdbc:sqlite:x", TABLE, form=Format.jdbc, batch=Batch("x", 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("jdbc:postgresql://h/d?user=a&currentSchema=b", "jdbc:postgresql://h/d;currentSchema=b#t"),
+        ("jdbc:postgresql://h/d?currentSchema=c&user=a", "jdbc:postgresql://h/d;currentSchema=c#t"),
+        ("jdbc:sqlserver://h;databaseName=A;user=a", "jdbc:sqlserver://h;databaseName=A#t"),
+        ("jdbc:postgresql://h/d", "jdbc:postgresql://h/d#t"),
+    ],
+)
+def test_a_source_is_told_from_others_by_its_whole_url(url: str, name: str) -> None:
+    """Databases and schemas may stand behind the path; they do not share what was taken."""
+    assert name_database(url, {"dbTable": "t"}) == name
+
+
+@pytest.mark.parametrize(("url", "is_refused"), [("jdbc:sqlite:/x.db#t", True), ("jdbc:postgresql://h/d#t", False)])
+def test_times_of_sqlite_are_no_bookmarks(url: str, is_refused: bool) -> None:
+    """SQLite compares them as the texts or numbers that they are stored as."""
+    columns = StructType([StructField("at", TimestampNTZType())])
+    with pytest.raises(BadRequest, match="SQLite") if is_refused else nullcontext():
+        find_bookmark(columns, "at", url)

@@ -203,7 +203,8 @@ def test_another_tables_snapshots_are_not_taken_over(fresh: Guarded) -> None:
     """Neither by their manifest lists alone nor with the location that they lie in; nothing of them is read for that."""
     theirs = fresh.get("admin", "namespaces/b/tables/t").json["metadata"]
     before = fresh.get("admin", "namespaces/a/tables/t").body
-    snapshot = {**theirs["snapshots"][-1], "snapshot-id": 77, "sequence-number": 1000}
+    mine = fresh.get("admin", "namespaces/a/tables/t").json["metadata"]["current-snapshot-id"]
+    snapshot = {**theirs["snapshots"][-1], "snapshot-id": 77, "sequence-number": 1000, "parent-snapshot-id": mine}
     added = [{"action": "add-snapshot", "snapshot": snapshot}]
     added += [{"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 77}]
     moved = {"action": "set-location", "location": theirs["location"]}

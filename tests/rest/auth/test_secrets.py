@@ -71,12 +71,13 @@ def test_what_breaks_within_a_request_tells_no_secret(
 
     get_keys = Vendor.get_keys
     root, handlers = logging.getLogger(), logging.getLogger().handlers
-    with tempfile.TemporaryFile("w+") as dump, guard(lake, sts_role_arn=ROLE_ARN) as guarded:
-        token = guarded.token("reader")
-        monkeypatch.setattr(Vendor, "get_keys", break_it)
+    with tempfile.TemporaryFile("w+") as dump:
         configure_logging(log_format, "info")
         try:
-            answer = guarded.server.get(PATH, {"Authorization": f"Bearer {token}", "X-Iceberg-Access-Delegation": "vended-credentials"})
+            with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+                token = guarded.token("reader")
+                monkeypatch.setattr(Vendor, "get_keys", break_it)
+                answer = guarded.server.get(PATH, {"Authorization": f"Bearer {token}", "X-Iceberg-Access-Delegation": "vended-credentials"})
         finally:
             root.handlers = handlers
         dump.seek(0)

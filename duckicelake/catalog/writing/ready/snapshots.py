@@ -60,7 +60,7 @@ def find_changes(
     Raises: BadRequest: a manifest or its list is missing or malformed, or holds what DuckLake cannot.
     CommitFailed: a snapshot removes a data file that is not there
     """
-    before = _read_main(reader, base)
+    before, before_id = _read_main(reader, base), None if base is None else base.current_snapshot_id
     names = parse_name_mapping("" if base is None else base.properties.get(PROPERTY, ""))
     resolver = EqualityResolver(reader, schemas, names, before)
     changes: list[FileChange] = []
@@ -72,9 +72,11 @@ def find_changes(
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list; write one.")
         after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
         resolver.resolve(live_files(reader.read_manifest(after[path]) for path in after if path not in before), before)
-        change = _compare(reader, before, after, snapshot.snapshot_id)
+        # main may be moved first, and then the snapshot takes files out that are not in main yet
+        is_next = snapshot.parent_snapshot_id == before_id
+        change = _compare(reader, before, after, snapshot.snapshot_id, is_next=is_next)
         changes.append(replace(change, fresh=_list_fresh(reader, before, after, snapshot.snapshot_id)))
-        before = after
+        before, before_id = after, snapshot.snapshot_id
     return changes
 
 
@@ -137,7 +139,7 @@ def find_added(reader: ManifestReader, before: Manifests, after: Manifests, snap
     return change, [live.file.file_path for live in fresh if live.snapshot_id not in (None, snapshot_id)]
 
 
-def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int | None) -> FileChange:
+def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int | None, *, is_next: bool = False) -> FileChange:
     fresh = [reader.read_manifest(after[path]) for path in after if path not in before]
     gone = [reader.read_manifest(before[path]) for path in before if path not in after]
     come, left = live_files(fresh), live_files(gone)
@@ -147,7 +149,7 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapsh
     if twice is not None:
         raise BadRequest(f"A snapshot lists the data file {twice!r} twice; list each once.")
     data = {live.file.file_path: live for live in come if live.file.content == DATA}
-    if snapshot_id is not None:
+    if snapshot_id is not None and is_next:
         _check_removed(fresh, known, snapshot_id)
     removed = known - data.keys()
     carried = [after[path] for path in after if path in before and after[path].content != DATA]

@@ -193,6 +193,8 @@ def find_bookmark(columns: StructType, column: str, name: str) -> Bookmark:
         raise BadRequest(f"{name} has no column {column}")
     if not isinstance(own.dataType, ORDERED):
         raise BadRequest(f"column {column} is {own.dataType.simpleString()}: rows are new by whole numbers, decimals, dates or timestamps")
+    if name.startswith(_SQLITE) and not isinstance(own.dataType, ByteType | ShortType | IntegerType | LongType):
+        raise BadRequest(f"column {column} is {own.dataType.simpleString()}, which SQLite compares as text or number: use a whole number")
     return Bookmark(own.name, own.dataType, None)
 
 
@@ -227,7 +229,10 @@ def _find_table(how: Mapping[str, str]) -> str:
 def name_database(url: str, given: Mapping[str, str]) -> str:
     """What the ledger calls the source: where it is and what is read, and neither who asks nor how."""
     how = {name.lower(): text for name, text in given.items()}
-    return f"{re.split('[?;]', url)[0]}#{how.get('dbtable') or how.get('query') or ''}"
+    place, *more = re.split("[?;&]", url)
+    # which database or schema it is may stand there; a user may too
+    kept = sorted(text for text in more if text and not text.lower().startswith(("user=", "username=")))
+    return f"{';'.join([place, *kept])}#{how.get('dbtable') or how.get('query') or ''}"
 
 
 def _widen_sqlite(reading: JdbcReading) -> JdbcReading:

@@ -89,7 +89,8 @@ def test_a_file_that_has_ended_comes_again(client: Client, lake: FreshLake) -> N
     file = replace(data_file(base, "a"), record_count=2)
     empty = client.add(base | {"current-snapshot-id": None}, 9_000_000_002, [data_file(base, "b")])
     again = client.add(base, 9_000_000_003, [file], parent=empty)
-    updates = [{"action": "add-snapshot", "snapshot": snapshot} for snapshot in (empty, again)]
+    updates: list[Any] = [{"action": "remove-snapshot-ref", "ref-name": "main"}]
+    updates += [{"action": "add-snapshot", "snapshot": snapshot} for snapshot in (empty, again)]
     assert client.commit([*updates, set_ref("main", 9_000_000_003, "branch")]).status == 200
     live = lake.psycopg().execute("SELECT path FROM ducklake_data_file WHERE end_snapshot IS NULL ORDER BY path").fetchall()
     assert [path.rpartition("/")[2] for (path,) in live] == ["a.parquet", "b.parquet"]
