@@ -11,7 +11,7 @@ from tests.support.shared_stack import SharedStack
 _HISTORIES = 20
 """Of each kind; half of those that an ordinary run proves have a second writer."""
 
-_SEED = 20261121
+_SEED = 20261221
 _BLOCK = 10
 _HISTORIES_PER_SPARK_HISTORY = 10
 

@@ -48,8 +48,9 @@ def list_spellings(folder: str, uri: str) -> list[str]:
 
 def has_empty_part(uri: str) -> bool:
     """Tell whether a part of a URI's path is empty: some stores take such a name for the one without it."""
-    plain = to_canonical(uri) if uri.startswith(("/", "file:")) else uri
-    return "//" in SCHEME.sub("", plain)
+    plain = SCHEME.sub("", uri)
+    # a folder of this machine may begin with several
+    return "//" in (plain.lstrip("/") if uri.startswith(("/", "file:")) else plain)
 
 
 def has_steps(uri: str) -> bool:

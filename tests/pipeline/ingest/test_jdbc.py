@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from psycopg import Connection, connect, sql
 from psycopg.conninfo import conninfo_to_dict
-from pyspark.sql.types import StructField, StructType, TimestampNTZType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest.job import SparkFailed
@@ -18,7 +18,6 @@ from duckicelake.pipeline.ingest.options import Batch, Changed, Format, IngestOp
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.sources.jdbc import JdbcReading, choose_options, find_bookmark, name_database
 from duckicelake.pipeline.ingest.sources.reading import NoSource
-from duckicelake.pipeline.ingest.target import parse_columns
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.mill import TABLE, Mill
@@ -256,7 +255,7 @@ def test_what_the_options_become(tmp_path: Path) -> None:
         choose_options("jdbc:mysql://h/d", {"dbtable": "a"})
     assert choose_options("jdbc:mysql://h/d", {"dbtable": "a", "driver": "com.example.D"})["driver"] == "com.example.D"
     with pytest.raises(BadRequest, match="is string: rows are new by whole numbers"):
-        find_bookmark(parse_columns("name STRING"), "NAME", "x")
+        find_bookmark(StructType([StructField("name", StringType())]), "NAME", "x")
     with pytest.raises(BadRequest, match="--incremental-by says which"):
         IngestOptions("jdbc:sqlite:x", TABLE, form=Format.jdbc, batch=Batch("x", 1, 1, 1))
 

@@ -41,6 +41,7 @@ EXPORT = "SELECT pg_export_snapshot()"
 _SHARE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{0}'"
 _FETCH_ROWS = "10000"
 _SQLITE = "jdbc:sqlite:"
+_PLACE = re.compile("^[^=]*(database|schema|catalog|service|instance|search.?path|db)[^=]*=|search_path", re.IGNORECASE)
 _OF_LIBPQ = ("sslmode", "sslrootcert")
 
 
@@ -230,8 +231,8 @@ def name_database(url: str, given: Mapping[str, str]) -> str:
     """What the ledger calls the source: where it is and what is read, and neither who asks nor how."""
     how = {name.lower(): text for name, text in given.items()}
     place, *more = re.split("[?;&]", url)
-    # which database or schema it is may stand there; a user may too
-    kept = sorted(text for text in more if text and not text.lower().startswith(("user=", "username=")))
+    # which database or schema it is may stand there, beside who asks and how
+    kept = sorted(text for text in more if _PLACE.search(text))
     return f"{';'.join([place, *kept])}#{how.get('dbtable') or how.get('query') or ''}"
 
 
