@@ -237,7 +237,7 @@ def test_a_wrong_call_is_refused(source: str, given: dict[str, Any], message: st
 
 
 def test_what_the_options_become(tmp_path: Path) -> None:
-    """Those of the call are stronger than the file's, these than the environment's; the ledger's name has neither user nor parameters."""
+    """Those of the call are stronger than the file's, these than the environment's; the ledger's name has neither who asks nor how."""
     (tmp_path / "p.toml").write_text('user = "file"\nfetchsize = "5"\n')
     environment = {"JDBC_USER": "env", "JDBC_PASSWORD": "hush"}
     more = {"properties": tmp_path / "p.toml", "option": ["query=SELECT 1", "fetchsize=7"], "environment": environment}
