@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 from duckicelake.catalog.writing.bases import Ask, Base, list_ours, require
 from duckicelake.catalog.writing.files import FileWriter, Planned, add_snapshots
 from duckicelake.catalog.writing.ids import Ids
+from duckicelake.catalog.writing.names import find_column_names
 from duckicelake.catalog.writing.places import (
     NO_TABLE,
     Grounds,
@@ -119,7 +120,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
         planned = replace(planned, sequence_base=commit.head.snapshot_id)
-    writer = FileWriter(commit, ids, planned, base.grounds)
+    writer = FileWriter(commit, ids, planned, base.grounds, find_column_names(None, base.footers))
     steps = add_snapshots(writer, first, base)
     return TablePlan(location, steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
 
@@ -151,7 +152,8 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     if marks:
         first.rows += marks
         first.tell("altered_table", table_id)
-    writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.grounds)
+    names = find_column_names(base.published.state if base.published else None, base.footers)
+    writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.grounds, names)
     is_step = bool(first.changes or base.changes)
     steps = add_snapshots(writer, first, base) if is_step else []
     moved = [] if base.move is None else keep_main(table_id, base.move, notes.refs)
