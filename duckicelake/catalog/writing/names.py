@@ -61,8 +61,8 @@ def _check_meant(path: str, named: NamedFile, columns: FileColumns, new: TableMe
     for name, *_ in columns.field_ids:
         if name not in told:
             raise BadRequest(
-                f"Data file {path!r} carries no field ids and has a column {name!r}, a name that the table does not know; add such a column "
-                "to the table first, or rewrite the file without it."
+                f"Data file {path!r} carries no field ids and has a column {name!r}, a name that the table does not know; add such a "
+                "column to the table first, or rewrite the file without it."
             )
         if own.get(name, told[name]) != told[name]:
             raise BadRequest(
