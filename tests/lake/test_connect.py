@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -208,3 +210,22 @@ def test_no_message_holds_a_secret(lake: FreshLake, caplog: pytest.LogCaptureFix
         told = list(threads.map(ask, dsns))
     assert PASSWORD not in "\n".join([*told, caplog.text])
     assert all("does not answer" in answer for answer in told)
+
+
+@given(texts=st.lists(st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
+@example(texts=["null", "NULL", None, "", " ", "{}", "a,b", '"', "\\", "\\n", "\n", "\u2028", "it's", "{1,2}"])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_lists_of_texts_arrive_as_they_are(opened: Lake, texts: list[str | None]) -> None:
+    """What has quotes, backslashes, control characters and words that mean something to Postgres, too."""
+    with reading(opened) as conn:
+        row = conn.execute("SELECT %(texts)s::text[]", {"texts": texts}).fetchone()
+    assert row == (texts,)
+
+
+@given(numbers=st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)), flags=st.lists(st.none() | st.booleans()))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_lists_of_numbers_arrive_as_they_are(opened: Lake, numbers: list[int | None], flags: list[bool | None]) -> None:
+    """Longs and booleans, NULL among them; an empty list is an empty array."""
+    with reading(opened) as conn:
+        row = conn.execute("SELECT %(numbers)s::bigint[], %(flags)s::boolean[]", {"numbers": numbers, "flags": flags}).fetchone()
+    assert row == (numbers, flags)

@@ -68,17 +68,23 @@ _LIST_ENCRYPTED = 519
 
 
 def decode_manifest(
-    content: bytes, name: str = "manifest", limits: Limits = USUAL_LIMITS, shared: Budget | None = None, readers: Readers | None = None
+    content: bytes,
+    listed: ManifestFile | str = "manifest",
+    limits: Limits = USUAL_LIMITS,
+    shared: Budget | None = None,
+    readers: Readers | None = None,
 ) -> tuple[ManifestHeader, list[ManifestEntry]]:
     """The header and the entries of anybody's manifest. What is inherited stays None: see `manifest_list.inherit`.
 
-    `shared` is what this manifest and others may take together, and `readers` what has read others.
+    `listed` is what its list says of it, or its name alone: a header that tells no content and no spec has those of the list, by
+    which Iceberg's own readers go (ClickHouse writes neither). `shared` is what this manifest and others may take together, and
+    `readers` what has read others.
 
     Raises: BadRequest — damaged, too large, not a manifest, or with an entry that makes no sense; it begins with the name
     """
-    with _naming(name):
+    with _naming(listed if isinstance(listed, str) else listed.manifest_path):
         file = open_avro(content, limits, shared, readers)
-        header = _parse_header(file.metadata)
+        header = _parse_header(file.metadata, None if isinstance(listed, str) else listed)
         decode = _entry_decoder(file, header)
         entries = [decode(cast("dict[int, Any]", row)) for row in read_rows(file)]
         file.close()
@@ -114,16 +120,17 @@ def _naming(name: str) -> Generator[None, None, None]:
         ) from error
 
 
-def _parse_header(metadata: Mapping[str, str]) -> ManifestHeader:
+def _parse_header(metadata: Mapping[str, str], listed: ManifestFile | None) -> ManifestHeader:
+    default_spec_id, default_content = (0, 0) if listed is None else (listed.partition_spec_id, listed.content)
     try:
         fields = parse_spec_fields(loads(metadata["partition-spec"]))
-        spec = PartitionSpec(int(metadata.get("partition-spec-id", "0")), fields)
+        spec = PartitionSpec(int(metadata.get("partition-spec-id", default_spec_id)), fields)
         text = metadata["schema"]
         header = ManifestHeader(
             schema=_parse_known(text) if len(text) <= REMEMBERED_LENGTH else parse_schema(loads(text)),
             spec=assign_field_ids(spec, 0),
             format_version=int(metadata.get("format-version", "1")),
-            content=CONTENT_NAMES.index(metadata.get("content", "data")),
+            content=CONTENT_NAMES.index(metadata["content"]) if "content" in metadata else default_content,
         )
     except (LookupError, ValueError, RecursionError) as error:
         raise BadRequest(f"its header is malformed ({error!r}); write it again") from error

@@ -188,12 +188,13 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapsh
         known |= carried_on.keys()
     back &= known
     own = {path for path in fresh_paths if data[path].snapshot_id in (None, snapshot_id) and snapshot_id is not None}
+    returned = back | (fresh_paths - own)
     return FileChange(
         added=[data[path].file for path in data if path in own],
         spec_ids={path: live.spec_id for path, live in data.items()},
         removed=sorted(removed | back),
         deletes={path: positions for path, positions in deletes.items() if path not in removed},
-        returned=[data[path].file for path in data if path in back or path in fresh_paths - own],
+        returned=[data[path].file for path in data if path in returned],
         is_trusted=snapshot_id is None,
     )
 
