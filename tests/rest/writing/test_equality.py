@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from duckicelake.iceberg.manifest import EQUALITY_DELETES, DataFile
-from tests.rest.serving import Answer, Server
+from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, open_client, read_rows, set_ref, write_file
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
@@ -170,6 +170,25 @@ def test_deletes_under_a_spec_of_void_fields_alone_count_everywhere(client: Clie
     keys = write_deletes(client, base, {1: pa.array([1])}, partition=(None,))
     assert client.commit(client.append(base, 9_000_000_002, [], [keys])).status == 200
     assert ids_everywhere(lake, server) == [2]
+
+
+def test_partitions_of_nan_infinity_and_either_zero_are_four(client: Client, lake: FreshLake, server: Server) -> None:
+    """As Java compares them: NaN is itself, and the two zeros are not one."""
+    fields = [{"id": 1, "name": "id", "required": False, "type": "long"}, {"id": 2, "name": "ratio", "required": False, "type": "double"}]
+    spec = {"spec-id": 0, "fields": [{"source-id": 2, "field-id": 1000, "name": "ratio", "transform": "identity"}]}
+    assert client.create(schema={"type": "struct", "schema-id": 0, "fields": fields}, **{"partition-spec": spec}).status == 200
+    base, values = client.load(), (float("nan"), 0.0, -0.0, float("-inf"))
+    files = [
+        write_file(client, base, f"r{place}", {1: pa.array([place, 10 + place]), 2: pa.array([value, value])}, partition=(value,))
+        for place, value in enumerate(values)
+    ]
+    assert client.commit(client.append(base, 9_000_000_001, files), [assert_main(None)]).status == 200
+    base = client.load()
+    keys = [write_deletes(client, base, {1: pa.array([0, 1, 2, 3])}, partition=(value,)) for value in values[:2]]
+    assert client.commit(client.append(base, 9_000_000_002, [], keys)).status == 200
+    assert ids_everywhere(lake, server) == [2, 3, 10, 11, 12, 13]
+    with serve(make_settings(lake)) as other:
+        assert ids_everywhere(lake, other) == [2, 3, 10, 11, 12, 13]
 
 
 COLUMNS = "id INTEGER, name VARCHAR, ratio DOUBLE, tags INTEGER[]"
