@@ -212,6 +212,8 @@ def _check_plain(what: str, path: str, remedy: str) -> None:
 def check_beside(data_path: str, iceberg_path: str) -> None:
     """Refuse paths of which one holds the other: DuckLake's orphan clean-up deletes files it does not know under DATA_PATH."""
     _check_plain("ICEBERG_PATH", iceberg_path, "Choose a plain folder.")
+    if "?" in iceberg_path or "#" in iceberg_path:
+        raise BadRequest(f"ICEBERG_PATH {iceberg_path!r} holds '?' or '#', where clients take a path to end. Choose a plain folder.")
     ours, ducklakes = _plain(iceberg_path), _plain(data_path)
     if ours.startswith(ducklakes) or ducklakes.startswith(ours):
         raise BadRequest(

@@ -1,10 +1,11 @@
 """What the reports of jobs that go from table to table have in common: how things end, and what that is to the shell and to machines."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 
 class Verdict(StrEnum):
@@ -18,17 +19,71 @@ class Verdict(StrEnum):
     failed = "failed"
 
 
-def find_worst(verdicts: Iterable[Verdict], message: str) -> Verdict:
-    """The verdict of a run; `message` is set when it could not even be begun."""
-    found = set(verdicts)
-    if message or Verdict.failed in found:
-        return Verdict.failed
-    return next((one for one in (Verdict.planned, Verdict.done) if one in found), Verdict.nothing)
+class Part(Protocol):
+    """What became of a table, or of a step."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """How it ended."""
+        ...
+
+    def describe(self) -> str:
+        """Tell it in a line."""
+        ...
 
 
-def to_status(verdict: Verdict) -> int:
-    """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
-    return int(verdict is Verdict.failed)
+Told = TypeVar("Told", bound=Part)
+
+
+class Report(ABC):
+    """One run, a dataclass with these fields; `message` is set when it could not even begin."""
+
+    __slots__ = ()
+    job: str
+    message: str
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[Part]:
+        """What the run is made of."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all parts."""
+        found = {part.verdict for part in self.parts}
+        if self.message or Verdict.failed in found:
+            return Verdict.failed
+        return next((one for one in (Verdict.planned, Verdict.done) if one in found), Verdict.nothing)
+
+    @property
+    def status(self) -> int:
+        """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
+        return int(self.verdict is Verdict.failed)
+
+    def format_json(self) -> str:
+        """The report for machines."""
+        return format_report(self.job, self.verdict, self)
+
+
+@dataclass(frozen=True, slots=True)
+class TablesReport(Report, Generic[Told]):
+    """One run over tables."""
+
+    run_id: str = ""
+    at: str = ""
+    tables: tuple[Told, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    message: str = ""
+
+    @property
+    def parts(self) -> Sequence[Told]:
+        """The tables."""
+        return self.tables
+
+    def describe(self) -> list[str]:
+        """The report for people."""
+        return [*(table.describe() for table in self.tables), f"{len(self.tables)} tables: {self.verdict} (run {self.run_id})"]
 
 
 def format_report(job: str, status: str, report: Any) -> str:

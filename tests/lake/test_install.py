@@ -214,6 +214,13 @@ def test_a_path_has_one_spelling(path: str) -> None:
         check_beside("s3://other/data/", path)
 
 
+@pytest.mark.parametrize("path", ["s3://b/a#b/", "s3://b/a?/", "/lake/#1/"])
+def test_a_path_ends_where_clients_take_it_to_end(path: str) -> None:
+    """Tables could not be made there: their locations would be refused."""
+    with pytest.raises(BadRequest, match="clients take a path to end"):
+        check_beside("s3://other/data/", path)
+
+
 @pytest.mark.parametrize(
     ("data_path", "iceberg_path"),
     [

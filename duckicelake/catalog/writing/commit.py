@@ -32,6 +32,8 @@ from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.namespaces import to_schema_name
 
 COMMIT_TRIES = 10
+COMMIT_S = 20.0
+"""After so long no try is begun that waits for the lock again, which may take `LOCK_WAIT_S`: clients give up after a minute."""
 WAYS_GIVEN = 3
 
 
@@ -85,12 +87,15 @@ def commit_tables(warehouse: Warehouse, asks: Sequence[Ask]) -> None:
 
 def _commit(warehouse: Warehouse, asks: Sequence[Ask], digest: str = "") -> Done:
     bases: Sequence[Base] = ()
+    until = time.monotonic() + COMMIT_S
     for number in range(COMMIT_TRIES):
         bases = bases or _read_bases(warehouse, asks, recalls=number == 0)
         try:
             return _commit_once(warehouse, Request(asks, digest), bases, gives_way=number < WAYS_GIVEN)
         except _Moved:
             bases = ()
+            if time.monotonic() > until:
+                break
         except _GivenWay:
             pass
         except LakeBusy as error:

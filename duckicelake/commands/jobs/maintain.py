@@ -19,11 +19,10 @@ from duckicelake.backends.home import Home
 from duckicelake.commands.check import remove_orphans, repair_lake
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import CATALOG, Machine, open_duckdb, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
+from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
 from duckicelake.commands.prepare import connect_postgres
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.config import LakeSettings
-from duckicelake.errors import CatalogError
 from duckicelake.lake.install import format_search_path
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.ducklake import DuckLake
@@ -64,13 +63,9 @@ def report_maintain(call: MaintainCall, find: Find) -> int:
 
 
 def _run_round(call: MaintainCall, find: Find) -> int:
-    try:
-        facts, home = find()
-        done = run_maintain(facts, home, call, Console(stderr=True))
-    except CatalogError as error:
-        done = MaintainReport(message=error.message)
-    except Exception as error:  # noqa: BLE001  a service goes on whatever it is, and people get a message, no trace
-        done = MaintainReport(message=f"{type(error).__name__}: {error}")
+    done = run_or_tell(
+        find, lambda facts, home: run_maintain(facts, home, call, Console(stderr=True)), lambda message: MaintainReport(message=message)
+    )
     is_written = write_report(call.report, done.format_json())
     if done.message:
         complain(done.message, FAILED)

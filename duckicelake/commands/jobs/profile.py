@@ -11,8 +11,7 @@ from rich.console import Console
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.maintain import find_lake, open_postgres
 from duckicelake.commands.jobs.session import CATALOG, Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
-from duckicelake.errors import CatalogError
+from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.profile.job import ProfileDesk, profile
 from duckicelake.pipeline.profile.options import ProfileOptions, read_options
@@ -43,13 +42,9 @@ def read_call(given: Mapping[str, Any]) -> ProfileCall:
 
 def report_profile(call: ProfileCall, find: Find) -> int:
     """Run the job, say what was measured, write report and page, and return the status for the shell."""
-    try:
-        facts, _ = find()
-        done = run_profile(facts, call, Console(stderr=True))
-    except CatalogError as error:
-        done = ProfileReport(message=error.message)
-    except Exception as error:  # noqa: BLE001  people get a message, no trace
-        done = ProfileReport(message=f"{type(error).__name__}: {error}")
+    done = run_or_tell(
+        find, lambda facts, _: run_profile(facts, call, Console(stderr=True)), lambda message: ProfileReport(message=message)
+    )
     is_written = write_report(call.report, done.format_json())
     if done.message:
         return complain(done.message, FAILED)

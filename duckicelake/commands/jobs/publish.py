@@ -10,8 +10,7 @@ from rich.console import Console
 
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
-from duckicelake.errors import CatalogError
+from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.publish.job import PublishDesk, publish
 from duckicelake.pipeline.publish.making import Place
@@ -41,13 +40,9 @@ def read_call(given: Mapping[str, Any]) -> PublishCall:
 
 def report_publish(call: PublishCall, find: Find) -> int:
     """Run the job, say what was made, write the report, and return the status for the shell."""
-    try:
-        facts, _ = find()
-        done = run_publish(facts, call, Console(stderr=True))
-    except CatalogError as error:
-        done = PublishReport(message=error.message)
-    except Exception as error:  # noqa: BLE001  people get a message, no trace
-        done = PublishReport(message=f"{type(error).__name__}: {error}")
+    done = run_or_tell(
+        find, lambda facts, _: run_publish(facts, call, Console(stderr=True)), lambda message: PublishReport(message=message)
+    )
     is_written = write_report(call.report, done.format_json())
     if done.message:
         return complain(done.message, FAILED)

@@ -11,12 +11,13 @@ from rich.console import Console
 
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, CatalogError
 
 FAILED, MISUSED, UNKNOWN = 1, 2, 3
 """The statuses for the shell; `verify` has 1 for a difference alone, so all that goes wrong there is unknown."""
 
 Call = TypeVar("Call")
+Told = TypeVar("Told")
 Find = Callable[[], tuple[Facts, Home]]
 _NO_SPARK = "Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'"
 
@@ -91,6 +92,16 @@ def _start(given: Mapping[str, Any], read: Callable[[], Call], run: Callable[[Ca
 
 def _turn(report: Callable[[Call, Find], int], find: Find, call: Call) -> int:
     return report(call, find)
+
+
+def run_or_tell(find: Find, run: Callable[[Facts, Home], Told], tell: Callable[[str], Told]) -> Told:
+    """Return the report of a run, or what is told when it cannot be begun, or breaks: people get a message, no trace."""
+    try:
+        return run(*find())
+    except CatalogError as error:
+        return tell(error.message)
+    except Exception as error:  # noqa: BLE001  a service goes on whatever it is, and `verify` ends in no difference
+        return tell(f"{type(error).__name__}: {error}")
 
 
 def complain(message: str, status: int) -> int:

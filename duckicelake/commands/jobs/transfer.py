@@ -12,8 +12,8 @@ from rich.console import Console
 
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, write_report
-from duckicelake.errors import BadRequest, CatalogError
+from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
+from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import open_rest
@@ -58,13 +58,9 @@ def read_call(job: str, given: Mapping[str, Any]) -> TransferCall:
 
 def report_transfer(call: TransferCall, find: Find) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
-    try:
-        facts, _ = find()
-        done = run_transfer(facts, call, Console(stderr=True))
-    except CatalogError as error:
-        done = TransferReport(call.job, message=error.message)
-    except Exception as error:  # noqa: BLE001  people get a message, no trace
-        done = TransferReport(call.job, message=f"{type(error).__name__}: {error}")
+    done = run_or_tell(
+        find, lambda facts, _: run_transfer(facts, call, Console(stderr=True)), lambda message: TransferReport(call.job, message=message)
+    )
     is_written = write_report(call.report, done.format_json())
     if done.message:
         complain(done.message, FAILED)

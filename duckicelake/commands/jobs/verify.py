@@ -11,8 +11,7 @@ from rich.console import Console
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import Machine, open_duckdb, opening_desk, read_machine, to_catalog
-from duckicelake.commands.jobs.start import UNKNOWN, Find, complain, write_report
-from duckicelake.errors import CatalogError
+from duckicelake.commands.jobs.start import UNKNOWN, Find, complain, run_or_tell, write_report
 from duckicelake.pipeline.verify.job import VerifyDesk, verify
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
 from duckicelake.pipeline.verify.report import VerifyReport
@@ -39,13 +38,9 @@ def read_call(given: Mapping[str, Any]) -> VerifyCall:
 
 def report_verify(call: VerifyCall, find: Find) -> int:
     """Run the job, say what was found, write the report, and return the status for the shell."""
-    try:
-        facts, home = find()
-        done = run_verify(facts, home, call, Console(stderr=True))
-    except CatalogError as error:
-        done = VerifyReport(message=error.message)
-    except Exception as error:  # noqa: BLE001  whatever it is, it is no difference, and a trace would end in the status of one
-        done = VerifyReport(message=f"{type(error).__name__}: {error}")
+    done = run_or_tell(
+        find, lambda facts, home: run_verify(facts, home, call, Console(stderr=True)), lambda message: VerifyReport(message=message)
+    )
     is_written = write_report(call.report, done.format_json())
     if done.message:
         complain(done.message, done.status)

@@ -69,22 +69,22 @@ _LIST_ENCRYPTED = 519
 
 def decode_manifest(
     content: bytes,
-    name: str = "manifest",
+    listed: ManifestFile | str = "manifest",
     limits: Limits = USUAL_LIMITS,
     shared: Budget | None = None,
     readers: Readers | None = None,
-    listed: ManifestFile | None = None,
 ) -> tuple[ManifestHeader, list[ManifestEntry]]:
     """The header and the entries of anybody's manifest. What is inherited stays None: see `manifest_list.inherit`.
 
-    `shared` is what this manifest and others may take together, and `readers` what has read others. A header that does not tell
-    its content or its spec has those of `listed`, by which Iceberg's own readers go (ClickHouse writes neither).
+    `listed` is what its list says of it, or its name alone: a header that tells no content and no spec has those of the list, by
+    which Iceberg's own readers go (ClickHouse writes neither). `shared` is what this manifest and others may take together, and
+    `readers` what has read others.
 
     Raises: BadRequest — damaged, too large, not a manifest, or with an entry that makes no sense; it begins with the name
     """
-    with _naming(name):
+    with _naming(listed if isinstance(listed, str) else listed.manifest_path):
         file = open_avro(content, limits, shared, readers)
-        header = _parse_header(file.metadata, listed)
+        header = _parse_header(file.metadata, None if isinstance(listed, str) else listed)
         decode = _entry_decoder(file, header)
         entries = [decode(cast("dict[int, Any]", row)) for row in read_rows(file)]
         file.close()

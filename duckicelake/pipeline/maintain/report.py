@@ -1,10 +1,10 @@
 """What was planned and done, for people and for machines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duckicelake.pipeline.maintain.planning import Kind, Step
-from duckicelake.pipeline.reports import Verdict, find_worst, format_report, to_status
+from duckicelake.pipeline.reports import Report, Verdict
 
 LAKE = "(the lake)"
 """What steps are about that concern no single table."""
@@ -48,9 +48,10 @@ def plan_of(subject: str, step: Step) -> Done:
 
 
 @dataclass(frozen=True, slots=True)
-class MaintainReport:
+class MaintainReport(Report):
     """One run, or one round of a service. `message` is set when it could not even be planned."""
 
+    job = "maintain"
     run_id: str = ""
     steps: tuple[Done, ...] = ()
     tables: int = 0
@@ -59,18 +60,9 @@ class MaintainReport:
     message: str = ""
 
     @property
-    def verdict(self) -> Verdict:
-        """The worst of all steps."""
-        return find_worst((step.verdict for step in self.steps), self.message)
-
-    @property
-    def status(self) -> int:
-        """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
-        return to_status(self.verdict)
-
-    def format_json(self) -> str:
-        """The report for machines."""
-        return format_report("maintain", self.verdict, self)
+    def parts(self) -> Sequence[Done]:
+        """The steps."""
+        return self.steps
 
     def describe(self) -> list[str]:
         """The report for people."""

@@ -1,7 +1,7 @@
 """What DuckLake's catalog says of tables and snapshots: sums that Postgres makes, so nothing grows with the number of files."""
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row, scalar_row, tuple_row
 
+from duckicelake.errors import NoSuchTable
 from duckicelake.lake.changes import TABLE_KINDS, parse_changes
 from duckicelake.pipeline.maintain.planning import FileGroup, LakeSnapshot, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy
@@ -92,6 +93,15 @@ def list_live_tables(conn: psycopg.Connection) -> list[TableName]:
     """Every live table of the lake."""
     with conn.cursor(row_factory=class_row(TableName)) as cursor:
         return cursor.execute(SELECT_TABLES).fetchall()
+
+
+def choose_tables(live: Sequence[TableName], asked: Sequence[Ident]) -> list[TableName]:
+    """Return those that were asked for, or all. Raises: NoSuchTable: one of them is not there"""
+    known = {name.ident for name in live}
+    missing = next((ident for ident in asked if ident not in known), None)
+    if missing is not None:
+        raise NoSuchTable(f"There is no table {missing}")
+    return [name for name in live if not asked or name.ident in asked]
 
 
 def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> TableFacts:

@@ -1,6 +1,6 @@
 """The job itself: each table's current snapshot gets statistics if it has none, and the report tells what is known of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.job import FAILURES, LazySpark, explain
-from duckicelake.pipeline.maintain.survey import TableName, list_live_tables
+from duckicelake.pipeline.maintain.survey import TableName, choose_tables, list_live_tables
 from duckicelake.pipeline.profile.measuring import Extremes, compute_partition_statistics, compute_statistics, read_extremes
 from duckicelake.pipeline.profile.options import ProfileOptions
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
@@ -54,17 +54,9 @@ def profile(desk: ProfileDesk, options: ProfileOptions, *, dry_run: bool = False
     desk.connect()
     with closing(desk.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
         profiler = Profiler(told, options, conn, spark, dry_run)
-        found = [one for name in _choose(list_live_tables(conn), options.tables) for one in profiler.profile_table(name)]
+        found = [one for name in choose_tables(list_live_tables(conn), options.tables) for one in profiler.profile_table(name)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
     return ProfileReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
-
-
-def _choose(live: Sequence[TableName], asked: Sequence[Ident]) -> list[TableName]:
-    known = {name.ident for name in live}
-    missing = next((ident for ident in asked if ident not in known), None)
-    if missing is not None:
-        raise NoSuchTable(f"There is no table {missing}")
-    return [name for name in live if not asked or name.ident in asked]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import json
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.job import FAILURES, LazySpark, explain
-from duckicelake.pipeline.maintain.survey import TableName, list_live_tables
+from duckicelake.pipeline.maintain.survey import choose_tables, list_live_tables
 from duckicelake.pipeline.publish.making import Place, Task
 from duckicelake.pipeline.publish.options import PublishOptions
 from duckicelake.pipeline.publish.report import Published, PublishReport
@@ -64,19 +64,11 @@ def publish(desk: PublishDesk, options: PublishOptions, *, dry_run: bool = False
     told.tell("look at the catalog")
     desk.connect()
     with closing(desk.place.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
-        names = _choose(list_live_tables(conn), options.tables)
+        names = choose_tables(list_live_tables(conn), options.tables)
         publisher = Publisher(told, spark, dry_run)
         found = [one for name in names for one in publisher.publish_table(name.ident)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
     return PublishReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
-
-
-def _choose(live: Sequence[TableName], asked: Sequence[Ident]) -> list[TableName]:
-    known = {name.ident for name in live}
-    missing = next((ident for ident in asked if ident not in known), None)
-    if missing is not None:
-        raise NoSuchTable(f"There is no table {missing}")
-    return [name for name in live if not asked or name.ident in asked]
 
 
 @dataclass(frozen=True, slots=True)

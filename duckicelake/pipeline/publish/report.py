@@ -1,9 +1,8 @@
 """What was made, for people and for machines."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from duckicelake.pipeline.reports import Verdict, find_worst, format_report, to_status
+from duckicelake.pipeline.reports import TablesReport, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,31 +31,8 @@ class Published:
         return f"{self.table}: {self.verdict}: {what}{there}"
 
 
-@dataclass(frozen=True, slots=True)
-class PublishReport:
-    """One run. `message` is set when it could not even begin."""
+class PublishReport(TablesReport[Published]):
+    """One run."""
 
-    run_id: str = ""
-    at: str = ""
-    tables: tuple[Published, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
-    versions: Mapping[str, str] = field(default_factory=dict[str, str])
-    message: str = ""
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of all tables."""
-        return find_worst((table.verdict for table in self.tables), self.message)
-
-    @property
-    def status(self) -> int:
-        """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
-        return to_status(self.verdict)
-
-    def format_json(self) -> str:
-        """The report for machines."""
-        return format_report("publish", self.verdict, self)
-
-    def describe(self) -> list[str]:
-        """The report for people."""
-        return [*(table.describe() for table in self.tables), f"{len(self.tables)} tables: {self.verdict} (run {self.run_id})"]
+    __slots__ = ()
+    job = "publish"

@@ -1,9 +1,9 @@
 """What was planned and done, for people and for machines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duckicelake.pipeline.reports import Verdict, find_worst, format_report, to_status
+from duckicelake.pipeline.reports import Report, Verdict
 from duckicelake.pipeline.transfer.catalogs import Kind
 
 
@@ -32,7 +32,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferReport:
+class TransferReport(Report):
     """One run. `message` is set when it could not even be begun."""
 
     job: str
@@ -45,18 +45,9 @@ class TransferReport:
     message: str = ""
 
     @property
-    def verdict(self) -> Verdict:
-        """The worst of all."""
-        return find_worst((one.verdict for one in self.moved), self.message)
-
-    @property
-    def status(self) -> int:
-        """The status for the shell: 0 done, or nothing to do; 1 something could not be done."""
-        return to_status(self.verdict)
-
-    def format_json(self) -> str:
-        """The report for machines."""
-        return format_report(self.job, self.verdict, self)
+    def parts(self) -> Sequence[Moved]:
+        """The tables and views."""
+        return self.moved
 
     def describe(self) -> list[str]:
         """The report for people."""

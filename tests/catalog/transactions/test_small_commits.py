@@ -1,5 +1,6 @@
 """Commits of properties alone, told by what they ask of Postgres."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -8,8 +9,9 @@ import pytest
 
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing import ahead
+from duckicelake.catalog.writing import ahead, commit
 from duckicelake.catalog.writing.commit import commit_table
+from duckicelake.errors import CommitFailed
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.lake.connect import LakeConnection
 from tests.catalog.reading import load
@@ -79,3 +81,25 @@ def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: 
         assert came[0].result() == head + 1
     [(last,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
     assert last == head + 2
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [pytest.param(0.0, 1, id="no time left"), pytest.param(600.0, 10, id="time enough")])
+def test_a_table_that_never_stands_still_ends_in_time(
+    loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch, seconds: float, tries: int
+) -> None:
+    """DuckDB inserts whenever the commit has read the table: it is begun again, but not for ever, and nothing is done."""
+    conn, reads = lake.duckdb(), list[Any]()
+    read: Callable[..., Any] = commit.read_base
+
+    def read_late(*args: Any) -> Any:
+        reads.append(read(*args))
+        conn.execute("INSERT INTO t VALUES (2)")
+        return reads[-1]
+
+    monkeypatch.setattr(commit, "read_base", read_late)
+    monkeypatch.setattr(commit, "recall_base", lambda *_: None)
+    monkeypatch.setattr(commit, "COMMIT_S", seconds)
+    with pytest.raises(CommitFailed, match="again and again"):
+        set_property(loaded, "never")
+    assert len(reads) == tries
+    assert json.loads(load(loaded).metadata)["properties"]["k"] == "first"

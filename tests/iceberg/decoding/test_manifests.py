@@ -72,9 +72,9 @@ def test_what_is_left_out_is_as_in_version_1():
 def test_a_silent_header_is_what_its_list_says():
     """Spec and content, where the header does not tell them; where it does, it stays as it is."""
     listed = replace(LISTED, partition_spec_id=3, content=1)
-    assert decode_manifest(written(), listed=listed)[0] == ManifestHeader(SCHEMA, replace(UNPARTITIONED, spec_id=3), 1, 1)
+    assert decode_manifest(written(), listed)[0] == ManifestHeader(SCHEMA, replace(UNPARTITIONED, spec_id=3), 1, 1)
     told = written(metadata={"partition-spec-id": "2", "content": "data"})
-    assert decode_manifest(told, listed=listed)[0] == ManifestHeader(SCHEMA, replace(UNPARTITIONED, spec_id=2), 1, 0)
+    assert decode_manifest(told, listed)[0] == ManifestHeader(SCHEMA, replace(UNPARTITIONED, spec_id=2), 1, 0)
 
 
 def test_fields_go_by_their_ids():

@@ -99,7 +99,7 @@ class ManifestReader:
         content, uri = self._read_own(file.manifest_path, MAX_MANIFEST_BYTES), file.manifest_path
         is_ours = uri in self.published
         limits = (OUR_OWN, None) if is_ours else (USUAL_LIMITS, self.budget)
-        header, entries = decode_manifest(content, uri, *limits, self.readers, file)
+        header, entries = decode_manifest(content, file, *limits, self.readers)
         self.entries_left -= 0 if is_ours else len(entries)
         if self.entries_left < 0:
             raise BadRequest(f"The manifests of the request hold more than {MAX_ENTRIES} entries; commit in smaller steps.")
