@@ -31,6 +31,11 @@ class PartitionSpec:
     spec_id: int
     fields: tuple[PartitionField, ...] = ()
 
+    @property
+    def is_unpartitioned(self) -> bool:
+        """Tell whether it tells no files apart: it has no fields, or such alone that were taken out of a version 1 table."""
+        return all(item.transform == "void" for item in self.fields)
+
 
 UNPARTITIONED = PartitionSpec(0)
 

@@ -5,15 +5,19 @@ without fields. Only a client's own files have values for it, noted with each fi
 """
 
 import json
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
 from duckicelake.iceberg.encoding.json_values import format_value, parse_value
 from duckicelake.iceberg.partition import PartitionSpec, partition_types
 from duckicelake.iceberg.schema import Schema, find_field
+from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import FileNote, JsonNote, PartitionRow, TableNotes
 from duckicelake.translate.partitions import Partitioning, PartitionKey, PublishedSpec, to_spec
 from duckicelake.values import replace
+
+FLOATING = frozenset({"float", "double"})
 
 
 def format_note(spec: PartitionSpec) -> str:
@@ -82,9 +86,19 @@ def without_unused(found: Partitioning, is_used: bool) -> Partitioning:
 
 
 def format_partition(spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> str:
-    """Return a partition tuple as a JSON array of single values."""
+    """Return a partition tuple as a JSON array of single values; NaN and infinities, of which JSON has none, are strings."""
     types = partition_types(spec, schema)
-    return json.dumps([format_value(type_, value) for type_, value in zip(types, values, strict=True)], separators=(",", ":"))
+    return json.dumps([_format_one(type_, value) for type_, value in zip(types, values, strict=True)], separators=(",", ":"))
+
+
+def _format_one(type_: PrimitiveType, value: object) -> object:
+    if type_.name in FLOATING and isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return format_value(type_, value)
+
+
+def _parse_one(type_: PrimitiveType, node: object) -> object:
+    return float(node) if type_.name in FLOATING and isinstance(node, str) else parse_value(type_, node)
 
 
 def find_partition(note: FileNote | None, partitioning: Partitioning, schema: Schema) -> tuple[PublishedSpec, tuple[object, ...]] | None:
@@ -94,4 +108,4 @@ def find_partition(note: FileNote | None, partitioning: Partitioning, schema: Sc
         return None
     types = partition_types(to_spec(spec, schema), schema)
     values: list[object] = json.loads(note.partition)
-    return spec, tuple(parse_value(type_, value) for type_, value in zip(types, values, strict=True))
+    return spec, tuple(_parse_one(type_, value) for type_, value in zip(types, values, strict=True))

@@ -87,4 +87,9 @@ class Scope:
 
     def covers(self, spec_id: int, file: DataFile) -> bool:
         """Tell whether they count for a data file of a spec."""
-        return not self.partition or (spec_id == self.spec_id and file.partition == self.partition)
+        return not self.partition or (spec_id == self.spec_id and _to_comparable(file.partition) == _to_comparable(self.partition))
+
+
+def _to_comparable(partition: tuple[object, ...]) -> list[object]:
+    """Return a partition tuple by which NaN is itself and the two zeros differ, as Java has it."""
+    return [repr(value) if isinstance(value, float) else value for value in partition]

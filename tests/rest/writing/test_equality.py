@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from duckicelake.iceberg.manifest import EQUALITY_DELETES, DataFile
-from tests.rest.serving import Answer, Server
-from tests.rest.writing.client import Client, assert_main, open_client, read_rows, write_file
+from tests.rest.serving import Answer, Server, make_settings, serve
+from tests.rest.writing.client import Client, assert_main, open_client, read_rows, set_ref, write_file
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 
@@ -136,6 +136,59 @@ def test_deletes_of_a_partition_stay_in_it(client: Client, lake: FreshLake, serv
     keys = write_deletes(client, base, {1: pa.array([1])}, partition=("x",))
     assert client.commit(client.append(base, 9_000_000_002, [], [keys])).status == 200
     assert ids_everywhere(lake, server) == [1, 2, 3]
+
+
+def test_two_snapshots_of_a_request_delete_from_a_file_with_inlined_deletes(client: Client, lake: FreshLake, server: Server) -> None:
+    """Of what DuckDB had deleted, older snapshots know once, and of what the first one deletes, the first one."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t AS SELECT i AS id FROM range(20) r(i)")
+    conn.execute("DELETE FROM t WHERE id = 11")
+    [(before,)] = conn.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall()
+    base = client.load()
+    first = client.add(base, 9_000_000_001, [], [write_deletes(client, base, {1: pa.array([12])})])
+    second = client.add(base, 9_000_000_002, [], [write_deletes(client, base, {1: pa.array([13])})], parent=first)
+    adding = [{"action": "add-snapshot", "snapshot": snapshot} for snapshot in (first, second)]
+    done = client.commit([*adding, set_ref("main", 9_000_000_002, "branch")], [assert_main(before)])
+    assert done.status == 200, done.json
+    iceberg = Served(lake, server).pyiceberg().catalog.load_table("main.t")
+    for snapshot_id, gone in ((before, {11}), (before + 1, {11, 12}), (before + 2, {11, 12, 13})):
+        rows = lake.duckdb().execute(f"SELECT id FROM t AT (VERSION => {snapshot_id}) ORDER BY 1").fetchall()
+        assert [row[0] for row in rows] == sorted(set(range(20)) - gone)
+        assert sorted(iceberg.scan(snapshot_id=snapshot_id).to_arrow().column("id").to_pylist()) == [row[0] for row in rows]
+
+
+def test_deletes_under_a_spec_of_void_fields_alone_count_everywhere(client: Client, lake: FreshLake, server: Server) -> None:
+    """Such a spec is none: what is written under it says nothing of partitions."""
+    field = {"source-id": 2, "field-id": 1000, "name": "name", "transform": "identity"}
+    client.create(**{"partition-spec": {"spec-id": 0, "fields": [field]}})
+    base = client.load()
+    files = [write_file(client, base, "x", {1: pa.array([1, 2]), 2: pa.array(["x", "x"])}, partition=("x",))]
+    assert client.commit(client.append(base, 9_000_000_001, files), [assert_main(None)]).status == 200
+    spec = {"spec-id": 1, "fields": [field | {"transform": "void"}]}
+    assert client.commit([{"action": "add-spec", "spec": spec}, {"action": "set-default-spec", "spec-id": -1}]).status == 200
+    base = client.load()
+    keys = write_deletes(client, base, {1: pa.array([1])}, partition=(None,))
+    assert client.commit(client.append(base, 9_000_000_002, [], [keys])).status == 200
+    assert ids_everywhere(lake, server) == [2]
+
+
+def test_partitions_of_nan_infinity_and_either_zero_are_four(client: Client, lake: FreshLake, server: Server) -> None:
+    """As Java compares them: NaN is itself, and the two zeros are not one."""
+    fields = [{"id": 1, "name": "id", "required": False, "type": "long"}, {"id": 2, "name": "ratio", "required": False, "type": "double"}]
+    spec = {"spec-id": 0, "fields": [{"source-id": 2, "field-id": 1000, "name": "ratio", "transform": "identity"}]}
+    assert client.create(schema={"type": "struct", "schema-id": 0, "fields": fields}, **{"partition-spec": spec}).status == 200
+    base, values = client.load(), (float("nan"), 0.0, -0.0, float("-inf"))
+    files = [
+        write_file(client, base, f"r{place}", {1: pa.array([place, 10 + place]), 2: pa.array([value, value])}, partition=(value,))
+        for place, value in enumerate(values)
+    ]
+    assert client.commit(client.append(base, 9_000_000_001, files), [assert_main(None)]).status == 200
+    base = client.load()
+    keys = [write_deletes(client, base, {1: pa.array([0, 1, 2, 3])}, partition=(value,)) for value in values[:2]]
+    assert client.commit(client.append(base, 9_000_000_002, [], keys)).status == 200
+    assert ids_everywhere(lake, server) == [2, 3, 10, 11, 12, 13]
+    with serve(make_settings(lake)) as other:
+        assert ids_everywhere(lake, other) == [2, 3, 10, 11, 12, 13]
 
 
 COLUMNS = "id INTEGER, name VARCHAR, ratio DOUBLE, tags INTEGER[]"

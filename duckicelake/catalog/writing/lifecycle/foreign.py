@@ -159,7 +159,7 @@ def _read_files(
 def _list_live(manifest: OpenManifest) -> Iterator[NumberedFile]:
     for entry in manifest.entries:
         if entry.status != DELETED:
-            live = LiveFile(manifest.header.spec.spec_id, entry.data_file, entry.snapshot_id)
+            live = LiveFile(manifest.header.spec, entry.data_file, entry.snapshot_id)
             yield NumberedFile(live, entry.sequence_number or 0)
 
 

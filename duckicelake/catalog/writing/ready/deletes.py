@@ -1,7 +1,7 @@
 """Row-level deletes of a commit, made ready before the lock: DuckLake keeps one delete file for each data file."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import psycopg
@@ -48,12 +48,16 @@ NO_DELETES = ReadyDeletes((), ())
 
 @dataclass(frozen=True, slots=True)
 class DeleteWriter:
-    """Writes the delete files of one commit below the last of the table's locations, beside those that are published."""
+    """Writes the delete files of one commit below the last of the table's locations, beside those that are published.
+
+    `folded` are the data files whose inlined deletes one of its snapshots has folded.
+    """
 
     conn: psycopg.Connection
     objects: Objects
     locations: Sequence[str]
     table: TableRow | None
+    folded: set[int] = field(default_factory=set[int])
 
     def make_ready(self, changes: Sequence[FileChange]) -> list[ReadyDeletes]:
         """Return the deletes of each change, with their files written.
@@ -113,7 +117,10 @@ class DeleteWriter:
             check_positions(path, positions, found.record_count)
             ready = self._write(path, (found.data_file_id,), positions)
             inlined = read_inlined_deletes(self.conn, table.table_id, [found.data_file_id])
-            yield replace(ready, folded=self._fold(table, folder, path, inlined)) if inlined else ready
+            # the request's first snapshot that deletes rows of the file has folded them for the others
+            is_first = found.data_file_id not in self.folded
+            self.folded.add(found.data_file_id)
+            yield replace(ready, folded=self._fold(table, folder, path, inlined)) if inlined and is_first else ready
 
     def _fold(self, table: TableRow, folder: str, path: str, inlined: Sequence[InlinedDeleteRow]) -> FoldedDeletes:
         """Write one delete file for what DuckLake knows in two places.

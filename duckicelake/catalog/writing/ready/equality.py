@@ -43,18 +43,18 @@ class EqualityResolver:
         candidates = self._list_data_files(before.values()) if unknown else []
         for key, live in unknown.items():
             if live.file.file_format == "PARQUET":
-                self.reader.deletes[key] = self._resolve(live.spec_id, live.file, candidates)
+                self.reader.deletes[key] = self._resolve(live, candidates)
 
     def find_rows(self, delete: LiveFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
         """Return the positions that an equality-delete file means in these data files. Raises what `resolve` raises."""
-        return self._resolve(delete.spec_id, delete.file, candidates)
+        return self._resolve(delete, candidates)
 
     def _list_data_files(self, manifests: Iterable[ManifestFile]) -> list[LiveFile]:
         opened = (self.reader.read_manifest(manifest) for manifest in manifests if manifest.content == DATA)
         return [live for live in live_files(opened) if live.file.content == DATA]
 
-    def _resolve(self, spec_id: int, delete: DataFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
-        path = delete.file_path
+    def _resolve(self, live: LiveFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
+        delete, path = live.file, live.file.file_path
         if delete.record_count > MAX_KEYS:
             raise BadRequest(
                 f"Equality-delete file {path!r} has {delete.record_count} rows, more than the {MAX_KEYS} that are taken; "
@@ -67,7 +67,7 @@ class EqualityResolver:
         except Unsupported as error:
             raise BadRequest(f"Cannot read equality-delete file {path!r}: {error.message}") from error
         wanted = [KeyValues(column, *keys.list_values(place)) for place, column in enumerate(found)]
-        scope = Scope(spec_id, delete.partition)
+        scope = Scope(live.spec_id, () if live.spec.is_unpartitioned else delete.partition)
         covered = (live.file for live in candidates if scope.covers(live.spec_id, live.file))
         chosen = [file for file in covered if all(one.may_be_in(file) for one in wanted)]
         self._count(path, chosen)

@@ -11,6 +11,7 @@ from duckicelake.iceberg.decoding.manifests import USUAL_LIMITS, decode_manifest
 from duckicelake.iceberg.deletion_vector import decode_deletion_vector, positions_of
 from duckicelake.iceberg.manifest import DELETED, DataFile, ManifestEntry, ManifestHeader
 from duckicelake.iceberg.manifest_list import ManifestFile, inherit
+from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_position_deletes
 from duckicelake.translate.visibility import Longs
@@ -43,15 +44,20 @@ class OpenManifest:
 class LiveFile:
     """A file of a snapshot, the spec of its manifest, and the snapshot that added it."""
 
-    spec_id: int
+    spec: PartitionSpec
     file: DataFile
     snapshot_id: int | None
+
+    @property
+    def spec_id(self) -> int:
+        """The id of its manifest's spec."""
+        return self.spec.spec_id
 
 
 def live_files(manifests: Iterable[OpenManifest]) -> list[LiveFile]:
     """Return the files that manifests do not remove."""
     return [
-        LiveFile(manifest.header.spec.spec_id, entry.data_file, entry.snapshot_id)
+        LiveFile(manifest.header.spec, entry.data_file, entry.snapshot_id)
         for manifest in manifests
         for entry in manifest.entries
         if entry.status != DELETED
