@@ -16,7 +16,7 @@ from tests.differential.checks.rows import check_lake_snapshots
 from tests.differential.clients.draws.pyiceberg import PYICEBERG
 from tests.differential.clients.writer import PYICEBERG_WORDS
 from tests.differential.generation import history_settings
-from tests.differential.generator.definitions import PromoteColumn, RenameColumn, RenameTable
+from tests.differential.generator.definitions import DropNamespace, DropTable, PromoteColumn, RenameColumn, RenameTable
 from tests.differential.generator.draw.transactions import breaks_duckdb
 from tests.differential.generator.histories import histories
 from tests.differential.generator.kinds import SCALARS, Column, Listing, Mapping, Scalar, Struct, format_sql_type, quote
@@ -137,6 +137,9 @@ def test_blurring_touches_only_lists_and_maps_of_structs() -> None:
         pytest.param([], [_INSERT], PromoteColumn(1, 2, "int64"), False, id="inlined, then longer"),
         pytest.param([], [RenameTable(1, "x")], RenameColumn(1, 2, "l"), False, id="renamed, then altered"),
         pytest.param([], [RenameColumn(1, 2, "l")], RenameTable(1, "x"), True, id="altered, then renamed"),
+        pytest.param([], [_INSERT], DropTable(1), True, id="filled, then dropped"),
+        pytest.param([], [_INSERT], DropTable(2), False, id="another one dropped"),
+        pytest.param([], [_INSERT], DropNamespace("main"), True, id="filled, then dropped with its namespace"),
     ],
 )
 def test_histories_leave_out_no_more_than_breaks_duckdb(

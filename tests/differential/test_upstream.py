@@ -51,6 +51,20 @@ def test_date_in_an_inlined_struct_is_unreadable(served: Served) -> None:
     assert [str(row["a"]) for row in published(served, "s")] == ["2024-02-29"]
 
 
+def test_a_table_that_goes_with_its_first_inlined_rows_has_no_past(served: Served) -> None:
+    """Later sessions of DuckDB take its rows' table in Postgres for a file; one that had such rows before can be read."""
+    limit = "CALL lake.set_option('data_inlining_row_limit', {})"
+    create = (limit.format(0), "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)", limit.format(10), "CREATE TABLE u (id INTEGER)")
+    conn = run(served, *create)
+    found = conn.execute("SELECT id FROM ducklake_current_snapshot('lake')").fetchone()
+    assert found is not None
+    run(served, "BEGIN", "INSERT INTO t VALUES (2)", "DROP TABLE t", "INSERT INTO u VALUES (2)", "DROP TABLE u", "COMMIT")
+    past = f"FROM {{}} AT (VERSION => {found[0]})"
+    assert run(served).execute(past.format("u")).fetchall() == []
+    with pytest.raises(duckdb.IOException, match="ducklake_inlined_data"):
+        run(served).execute(past.format("t"))
+
+
 def test_added_column_can_not_become_required(served: Served) -> None:
     """DuckDB keeps no statistics of an added column and so takes it for one with NULLs."""
     conn = run(

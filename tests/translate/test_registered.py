@@ -14,7 +14,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.lake.registered.rows import LostColumn
-from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns
+from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, parse_name_mapping
 from duckicelake.translate.to_ducklake.registered import (
     check_partition,
     find_first_row_id,
@@ -24,6 +24,7 @@ from duckicelake.translate.to_ducklake.registered import (
 )
 
 NAMES = '[{"field-id":1,"names":["a","old"]},{"field-id":2,"names":["b"]}]'
+KNOWN = parse_name_mapping(NAMES)
 
 
 def column(field_id: int, name: str, type_: str = "long") -> NestedField:
@@ -45,8 +46,8 @@ def columns(**ids: int | None) -> FileColumns:
 
 def test_names_are_found_where_no_column_carries_an_id() -> None:
     """By any name that the mapping has; others are no columns of the table."""
-    assert find_names("f", columns(old=None, b=None, c=None), metadata(), 0) == (("b", 2), ("old", 1))
-    assert find_names("f", columns(old=1, b=2), metadata(), 0) is None
+    assert find_names("f", columns(old=None, b=None, c=None), metadata(), 0, KNOWN) == (("b", 2), ("old", 1))
+    assert find_names("f", columns(old=1, b=2), metadata(), 0, KNOWN) is None
 
 
 @pytest.mark.parametrize(
@@ -61,16 +62,16 @@ def test_names_are_found_where_no_column_carries_an_id() -> None:
 def test_files_that_readers_would_read_otherwise_are_refused(found: FileColumns) -> None:
     """Iceberg goes by ids where there is any, DuckLake by place where one is missing."""
     with pytest.raises(BadRequest):
-        find_names("f", found, metadata(), 0)
+        find_names("f", found, metadata(), 0, KNOWN)
 
 
 def test_partition_columns_must_be_in_the_files() -> None:
     """DuckLake does not read them from the partition."""
     spec = PartitionSpec(1, (PartitionField(2, 1000, "b", "identity"),))
     found = metadata(partition_specs=(UNPARTITIONED, spec))
-    assert find_names("f", columns(a=None), found, 0) == (("a", 1),)
+    assert find_names("f", columns(a=None), found, 0, KNOWN) == (("a", 1),)
     with pytest.raises(BadRequest):
-        find_names("f", columns(a=None), found, 1)
+        find_names("f", columns(a=None), found, 1, KNOWN)
 
 
 @pytest.mark.parametrize(

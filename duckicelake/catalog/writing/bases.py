@@ -13,6 +13,7 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.places import Grounds, check_given, get_place
 from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
+from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_emptying, find_move
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
@@ -36,6 +37,7 @@ from duckicelake.translate.locations import (
     to_folder_uri,
 )
 from duckicelake.translate.namespaces import to_schema_name
+from duckicelake.translate.shape.name_mapping import FileColumns
 from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.commits import (
     check_parents,
@@ -69,7 +71,7 @@ class Base:
     those of snapshots that stay, when the request removes specs. With `move` the last of the changes gives main the files of
     that snapshot. `beside` are the snapshots that are not for main, by their client's ids. `known` are, under the lock, the
     lake snapshots of those of the client's ids that have been committed. `is_emptied`: main has no rows in the end.
-    `is_recalled`: all is as it was remembered.
+    `is_recalled`: all is as it was remembered. `footers` are of data files that may carry no field ids.
     """
 
     ident: Ident
@@ -86,6 +88,7 @@ class Base:
     known: Mapping[int, int] = field(default_factory=dict[int, int])
     is_emptied: bool = False
     is_recalled: bool = False
+    footers: Footers = field(default_factory=dict[str, FileColumns])
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -173,6 +176,8 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         raise
     if move is not None and base.metadata is not None:
         changes.append(find_move(reader, base.metadata, move))
+    if may_lack_field_ids(base.metadata, ask.commit.updates):
+        base = replace(base, footers=read_footers(warehouse, base.table, base.grounds, changes))
     if not any(change.deletes or change.returned for change in changes):
         return replace(base, changes=changes, deletes=[NO_DELETES] * len(changes), move=move, beside=beside)
     with reading(warehouse.lake) as conn:

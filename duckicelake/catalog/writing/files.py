@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from duckicelake.catalog.writing.bases import Base
 from duckicelake.catalog.writing.ids import Ids
+from duckicelake.catalog.writing.names import ColumnNames
 from duckicelake.catalog.writing.places import Grounds, check_files
 from duckicelake.catalog.writing.ready.beside import Numbers, ReadySnapshot, to_kept
 from duckicelake.catalog.writing.ready.deletes import ReadyDeletes
@@ -54,13 +55,14 @@ class FileWriter:
     those of files that they take out, and `ended_inlined` the lake snapshots whose inlined rows they end.
 
     `notes` are about its snapshots beside main, and `bases` the snapshots of main that these grew from; `given` are its snapshots
-    so far.
+    so far. `names` are those of columns in files without field ids.
     """
 
     commit: Commit
     ids: Ids
     planned: Planned
     grounds: Grounds
+    names: ColumnNames = field(default_factory=lambda: ColumnNames({}))
     made: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     ended: set[int] = field(default_factory=set[int])
     ended_inlined: set[int] = field(default_factory=set[int])
@@ -79,7 +81,9 @@ class FileWriter:
             return next_row_id
         first = FirstIds(self.ids.take_file_ids(len(taken)), next_row_id)
         step.rows += add_files(planned.table_id, taken, current_schema(planned.new), first)
-        for data_file_id, file in enumerate(taken, first.data_file_id):
+        numbered = dict(enumerate(taken, first.data_file_id))
+        step.rows += self.names.map_files(planned.table_id, numbered, planned.new, self.ids)
+        for data_file_id, file in numbered.items():
             self.made.setdefault(file.file.file_path, []).append(data_file_id)
         return next_row_id + sum(file.file.record_count for file in taken)
 

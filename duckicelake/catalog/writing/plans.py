@@ -1,12 +1,13 @@
 """A request in rows, made under the lock: requirements, updates, files, and the notes that remember them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from duckicelake.catalog.writing.bases import Ask, Base, list_ours, require
 from duckicelake.catalog.writing.files import FileWriter, Planned, add_snapshots
 from duckicelake.catalog.writing.ids import Ids
+from duckicelake.catalog.writing.names import find_column_names
 from duckicelake.catalog.writing.places import (
     NO_TABLE,
     Grounds,
@@ -18,11 +19,13 @@ from duckicelake.catalog.writing.places import (
     find_first_version,
     get_place,
 )
+from duckicelake.catalog.writing.ready.snapshots import renumber_specs
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
-from duckicelake.iceberg.requests.updates import RemoveSnapshots
+from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
+from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
 from duckicelake.lake.read import read_iceberg_path
 from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.writing.lookups import LiveRows, to_live
@@ -64,6 +67,7 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     require(ask, base)
     known, ours = base.known, list_ours(base)
     live = None if base.published is None else to_live(base.published.state)
+    shown = {spec.spec_id for spec in base.metadata.partition_specs} if base.metadata else set[int]()
     if base.metadata is not None and live is not None:
         base = replace(base, metadata=with_removed(base.metadata, live.notes))
     added = list_added(ask.commit.updates)
@@ -71,10 +75,12 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     _check_fresh(fresh, known, ours)
     _check_kept(fresh, ask)
     updates = map_updates(ask.commit.updates, lambda i: fresh[i] if i in fresh else i if i in ours else known.get(i, i))
+    updates = updates if base.metadata is None else name_added_specs(updates, shown)
     check_parents(base.metadata, updates)
     last = base.metadata.last_sequence_number if base.metadata else 0
     next_row_id = base.metadata.next_row_id if base.metadata else 0
     new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
+    base = _with_own_specs(base, updates, shown, new)
     main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in base.beside]
     check_taken(base.metadata, new, main, base.move.snapshot_id if base.move else None, emptied=base.is_emptied)
     if base.is_emptied and not base.changes and base.metadata is not None:
@@ -88,6 +94,14 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
         return _plan_creation(commit, ask, base, ids, new)
     check_unused(base.metadata, new, base.used_specs)
     return _plan_change(commit, base, ids, Planned(base.table.table_id, base.table, new, added), live)
+
+
+def _with_own_specs(base: Base, updates: Sequence[TableUpdate], shown: Collection[int], new: TableMetadata) -> Base:
+    """Return the base with the client's files under the table's ids of the specs that come with them; copies for branches keep theirs."""
+    spec_ids = find_spec_ids(updates, shown, new)
+    if not spec_ids or base.metadata is None or base.beside:
+        return base
+    return replace(base, changes=[renumber_specs(change, spec_ids) for change in base.changes])
 
 
 def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[int]) -> None:
@@ -119,7 +133,7 @@ def _plan_creation(commit: Commit, ask: Ask, base: Base, ids: Ids, new: TableMet
     if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
         first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
         planned = replace(planned, sequence_base=commit.head.snapshot_id)
-    writer = FileWriter(commit, ids, planned, base.grounds)
+    writer = FileWriter(commit, ids, planned, base.grounds, find_column_names(None, base.footers))
     steps = add_snapshots(writer, first, base)
     return TablePlan(location, steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
 
@@ -151,7 +165,8 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     if marks:
         first.rows += marks
         first.tell("altered_table", table_id)
-    writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.grounds)
+    names = find_column_names(base.published.state if base.published else None, base.footers)
+    writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.grounds, names)
     is_step = bool(first.changes or base.changes)
     steps = add_snapshots(writer, first, base) if is_step else []
     moved = [] if base.move is None else keep_main(table_id, base.move, notes.refs)

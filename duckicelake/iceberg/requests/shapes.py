@@ -1,5 +1,6 @@
 """How updates change a table's schemas, partition specs and sort orders. Each function gives the next draft."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from duckicelake.errors import BadRequest
@@ -8,6 +9,7 @@ from duckicelake.iceberg.partition import FIRST_FIELD_ID, UNASSIGNED, PartitionS
 from duckicelake.iceberg.requests.compatibility import check_columns, check_field_ids, check_sort_order, check_spec
 from duckicelake.iceberg.requests.draft import Draft, changed, resolve
 from duckicelake.iceberg.requests.updates import (
+    LAST_ADDED,
     AddSchema,
     AddSortOrder,
     AddSpec,
@@ -16,6 +18,7 @@ from duckicelake.iceberg.requests.updates import (
     SetCurrentSchema,
     SetDefaultSortOrder,
     SetDefaultSpec,
+    TableUpdate,
 )
 from duckicelake.iceberg.schema import Schema, check_format_version, highest_field_id, same_schema
 from duckicelake.iceberg.types import walk_fields
@@ -76,6 +79,27 @@ def set_default_spec(draft: Draft, update: SetDefaultSpec) -> Draft:
     if all(item.spec_id != spec_id for item in draft.metadata.partition_specs):
         raise BadRequest(f"Cannot set default partition spec to unknown spec: {spec_id}")
     return changed(draft, default_spec_id=spec_id)
+
+
+def name_added_specs(updates: Sequence[TableUpdate], shown: Collection[int]) -> list[TableUpdate]:
+    """Return the updates with LAST_ADDED for a default spec that they add themselves, under an id that only their client knows."""
+    named: list[TableUpdate] = []
+    last: int | None = None
+    for update in updates:
+        last = update.spec.spec_id if isinstance(update, AddSpec) else last
+        is_own = isinstance(update, SetDefaultSpec) and update.spec_id == last and last not in shown
+        named.append(SetDefaultSpec(LAST_ADDED) if is_own else update)
+    return named
+
+
+def find_spec_ids(updates: Sequence[TableUpdate], shown: Collection[int], new: TableMetadata) -> dict[int, int]:
+    """Return the ids of the specs that the updates add by the ids that their client takes for them, where these are others.
+
+    A client knows of the specs that it is `shown`, and gives the next id to a new one; others may have that id.
+    """
+    added = [update.spec for update in updates if isinstance(update, AddSpec) and update.spec.spec_id not in shown]
+    pairs = ((spec.spec_id, ours.spec_id) for spec in added for ours in reversed(new.partition_specs) if same_spec(ours, spec))
+    return {theirs: ours for theirs, ours in dict(pairs).items() if theirs != ours}
 
 
 def remove_specs(draft: Draft, update: RemoveSpecs) -> Draft:

@@ -13,7 +13,7 @@ from duckicelake.iceberg.types import PrimitiveType, walk_fields
 from duckicelake.lake.refs.rows import NewKept, NewRef
 from duckicelake.lake.registered.rows import LostColumn, MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewRow
-from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, NameMapping, check_mapped_file, parse_name_mapping
+from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, NamePath, check_mapped_file
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 from duckicelake.translate.to_ducklake.columns import to_column_type
 
@@ -26,8 +26,8 @@ NamedFile = tuple[tuple[str, int], ...]
 """The root columns of a file without field ids, each with the id of the column that it is."""
 
 
-def find_names(path: str, columns: FileColumns, metadata: TableMetadata, spec_id: int) -> NamedFile | None:
-    """Return which columns a file without field ids has; None for one that carries them.
+def find_names(path: str, columns: FileColumns, metadata: TableMetadata, spec_id: int, known: Mapping[NamePath, int]) -> NamedFile | None:
+    """Return which columns a file without field ids has by the names that are `known`; None for one that carries them.
 
     Raises: BadRequest: the file cannot be read alike by Iceberg's readers and DuckDB
     """
@@ -35,7 +35,7 @@ def find_names(path: str, columns: FileColumns, metadata: TableMetadata, spec_id
     carried = {field_id for field_id in columns.field_ids.values() if field_id is not None}
     if carried and None in roots.values():
         raise BadRequest(f"Data file {path!r} carries field ids for some of its columns only; rewrite it.")
-    named = None if carried else _name_roots(path, columns, metadata)
+    named = None if carried else _name_roots(path, columns, metadata, known)
     present = carried if named is None else {field_id for _, field_id in named}
     live = {item.field_id for item in current_schema(metadata).fields}
     spec = next((spec for spec in metadata.partition_specs if spec.spec_id == spec_id), None)
@@ -45,10 +45,9 @@ def find_names(path: str, columns: FileColumns, metadata: TableMetadata, spec_id
     return named
 
 
-def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata) -> NamedFile:
+def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known: Mapping[NamePath, int]) -> NamedFile:
     if any(len(name) > 1 for name in columns.field_ids):
         raise BadRequest(f"Data file {path!r} has nested columns and carries no field ids, which is not taken yet; rewrite it.")
-    known = parse_name_mapping(metadata.properties[PROPERTY])
     named = tuple(sorted((name, known[name,]) for (name,) in columns.field_ids if (name,) in known))
     if len({field_id for _, field_id in named}) < len(named):
         raise BadRequest(f"Data file {path!r} has two columns for one by the name mapping; rewrite it.")
@@ -63,7 +62,8 @@ def _check_readers(path: str, columns: FileColumns, metadata: TableMetadata, nam
     try:
         check_mapped_file(path, 0, columns, NameMapping({0: kept}, kept, {}, frozenset(ids), types))
     except Unsupported as error:
-        raise BadRequest(error.message.replace(", added with ducklake_add_data_files,", "")) from error
+        told = error.message.replace(", added with ducklake_add_data_files,", "")
+        raise BadRequest(told.replace("Copy the table with CREATE TABLE … AS SELECT.", "Rewrite it.")) from error
 
 
 def list_lost_columns(table_id: int, metadata: TableMetadata) -> list[NewRow]:

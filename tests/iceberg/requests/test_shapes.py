@@ -5,7 +5,9 @@ import pytest
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.partition import UNASSIGNED, UNPARTITIONED, PartitionField, PartitionSpec
 from duckicelake.iceberg.requests.application import apply_updates
+from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
 from duckicelake.iceberg.requests.updates import (
+    LAST_ADDED,
     AddSchema,
     AddSnapshot,
     AddSortOrder,
@@ -211,6 +213,20 @@ def test_specs_and_orders_that_are_not_there_are_refused(update, message):
     """An id must be known when it is set."""
     with pytest.raises(BadRequest, match=message):
         apply(table(), update)
+
+
+def test_a_spec_has_the_id_that_its_client_gives_it_until_the_request_is_done():
+    """The client does not see spec 1, and takes its id; a spec that is shown is itself, and an id is nobody's before it is added."""
+    hidden = apply(table(), specs(BUCKET))
+    asked = [AddSpec(PartitionSpec(1, (DAY,))), SetDefaultSpec(0), SetDefaultSpec(1)]
+    named = name_added_specs(asked, {0})
+    assert named == [*asked[:2], SetDefaultSpec(LAST_ADDED)]
+    found = apply(hidden, *named)
+    assert found.default_spec_id == 2
+    assert find_spec_ids(asked, {0}, found) == {1: 2}
+    assert find_spec_ids(asked, {0, 1}, found) == {}
+    assert find_spec_ids([AddSpec(PartitionSpec(1, (BUCKET,)))], {0}, found) == {}
+    assert name_added_specs([SetDefaultSpec(1), *asked[:1]], {0}) == [SetDefaultSpec(1), *asked[:1]]
 
 
 def test_specs_are_removed():

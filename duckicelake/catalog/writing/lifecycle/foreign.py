@@ -10,6 +10,7 @@ from duckicelake.catalog.writing.lifecycle.deletions import NumberedFile, find_d
 from duckicelake.catalog.writing.places import Grounds
 from duckicelake.catalog.writing.ready.deletes import DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.equality import EqualityResolver
+from duckicelake.catalog.writing.ready.footers import read_file_columns
 from duckicelake.catalog.writing.ready.manifests import LiveFile, ManifestReader, OpenManifest
 from duckicelake.catalog.writing.ready.snapshots import FileChange
 from duckicelake.errors import BadRequest, NotFound, Unsupported
@@ -20,10 +21,9 @@ from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_sna
 from duckicelake.iceberg.requests.manifests import ReadManifest, check_manifest
 from duckicelake.lake.connect import reading
 from duckicelake.store.objects import Objects
-from duckicelake.store.parquet import read_columns
 from duckicelake.translate.locations import to_uri
 from duckicelake.translate.schemas import without_twins
-from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, parse_name_mapping
+from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mapping
 from duckicelake.translate.shape.told_snapshots import without_aliases
 from duckicelake.translate.to_ducklake.registered import NamedFile, find_names
 
@@ -186,14 +186,10 @@ def _read_names(objects: Objects, metadata: TableMetadata, files: Mapping[str, N
     if len(files) > MAX_UNNAMED_FILES:
         raise BadRequest(f"A table with {PROPERTY!r} has {len(files)} files, more than the {MAX_UNNAMED_FILES} that are looked into.")
     names: dict[str, NamedFile] = {}
+    known = parse_name_mapping(metadata.properties[PROPERTY])
     for path, found in files.items():
-        try:
-            columns = FileColumns(*read_columns(objects.open(path, found.live.file.file_size_in_bytes)))
-        except NotFound as error:
-            raise BadRequest(f"Data file {path!r} is missing.") from error
-        except Unsupported as error:
-            raise BadRequest(f"Cannot read data file {path!r}: {error.message}") from error
-        named = find_names(path, columns, metadata, found.live.spec_id)
+        columns = read_file_columns(objects, found.live.file)
+        named = find_names(path, columns, metadata, found.live.spec_id, known)
         if named is not None:
             names[path] = named
     return names

@@ -51,6 +51,25 @@ class FileChange:
 NOTHING = FileChange((), {}, (), {})
 
 
+def renumber_specs(change: FileChange, spec_ids: Mapping[int, int]) -> FileChange:
+    """Return a change with the table's ids of partition specs, by those that its client gave to specs of the same request."""
+    return replace(
+        change,
+        spec_ids={path: spec_ids.get(spec_id, spec_id) for path, spec_id in change.spec_ids.items()},
+        fresh=[_renumber_manifest(manifest, spec_ids) for manifest in change.fresh],
+    )
+
+
+def _renumber_manifest(manifest: ReadManifest, spec_ids: Mapping[int, int]) -> ReadManifest:
+    listed, header = manifest.listed, manifest.header
+    listed_id, own_id = listed.partition_spec_id, header.spec.spec_id
+    return ReadManifest(
+        replace(listed, partition_spec_id=spec_ids.get(listed_id, listed_id)),
+        replace(header, spec=replace(header.spec, spec_id=spec_ids.get(own_id, own_id))),
+        manifest.entries,
+    )
+
+
 def find_changes(
     reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot], schemas: Sequence[Schema], beside: Container[int] = ()
 ) -> list[FileChange]:

@@ -45,3 +45,19 @@ def test_layouts_change(served: Served, spark: Spark, format_version: int) -> No
     assert len(metadata["sort-orders"]) == 3
     story.run("ALTER TABLE {t} RENAME TO ns.u")
     check_going_on(served, ("ns", "u"), travels_after_merge=False)
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+def test_a_replacement_brings_rows_under_a_new_spec(served: Served, spark: Spark, format_version: int) -> None:
+    """The spec of a column that is gone keeps its id, which Spark takes for the new one in the same commit."""
+    story = Story(served, spark, "PARTITIONED BY (name)", f"'format-version' = '{format_version}'")
+    story.run("INSERT INTO {t} SELECT id, concat('n', id % 2) FROM range(10)")
+    story.run("REPLACE TABLE {t} USING iceberg AS SELECT id, id * 2 AS twice FROM range(5)")
+    story.check(5)
+    story.run("REPLACE TABLE {t} USING iceberg PARTITIONED BY (kind) AS SELECT id, concat('k', id % 3) AS kind FROM range(30)")
+    story.check(30)
+    story.run("INSERT INTO {t} SELECT id, concat('k', id % 4) FROM range(30, 40)")
+    story.duck.execute("INSERT INTO lake.ns.t SELECT range, 'k1' FROM range(100, 120)")
+    story.run("DELETE FROM {t} WHERE kind = 'k2'")
+    story.check(47)
+    check_going_on(served, ("ns", "t"), travels_after_merge=False)

@@ -1,0 +1,46 @@
+"""Which names of a client's files DuckLake takes down."""
+
+import pytest
+
+from duckicelake.catalog.writing.ids import Ids
+from duckicelake.catalog.writing.names import ColumnNames
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.partition import UNPARTITIONED
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import NestedField, PrimitiveType
+from duckicelake.lake.registered.rows import MappedFile, MappedName, NewMapping
+from duckicelake.translate.shape.name_mapping import FileColumns
+from duckicelake.translate.to_ducklake.files import TakenFile
+
+SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType("long"), False) for number, name in enumerate("ab", 1)))
+TABLE = TableMetadata(2, "", "s3://b/t", 0, 0, 2, (SCHEMA,), 0, (UNPARTITIONED,), 0, 999)
+
+
+def columns(*names: str, field_id: int | None = None) -> FileColumns:
+    """Columns of a file, with the same field id or none."""
+    return FileColumns({(name,): field_id for name in names}, {(name,): "int64" for name in names})
+
+
+def taken(path: str) -> TakenFile:
+    """A file of one row."""
+    return TakenFile(DataFile(0, path, "PARQUET", (), 1, 1), UNPARTITIONED)
+
+
+def test_files_that_name_the_same_share_a_mapping() -> None:
+    """With one that is there, too; files with field ids need none."""
+    footers = {"x": columns("b", "a"), "y": columns("a", "b"), "z": columns("a", field_id=1), "w": columns("b")}
+    names = ColumnNames(footers, {(("b", 2),): 7}, {("b",): 2})
+    rows = names.map_files(5, {number: taken(path) for number, path in enumerate("xyzw", 20)}, TABLE, Ids(0, 30))
+    assert rows == [
+        *(NewMapping(30, 5), MappedName(30, 0, "a", 1), MappedName(30, 1, "b", 2), MappedFile(20, 30)),
+        *(MappedFile(21, 30), MappedFile(23, 7)),
+    ]
+
+
+@pytest.mark.parametrize("names", [pytest.param(("a", "x"), id="one"), pytest.param(("x",), id="all")])
+def test_names_that_the_table_does_not_know_are_refused(names: tuple[str, ...]) -> None:
+    """PyIceberg could not read such a file."""
+    with pytest.raises(BadRequest, match="'x', a name that the table does not know"):
+        ColumnNames({"f": columns(*names)}).map_files(5, {20: taken("f")}, TABLE, Ids(0, 30))
