@@ -70,9 +70,12 @@ class Objects:
         place, key = self._find(uri)
         return place.read_ranges(key, ranges) if ranges else []
 
-    def open(self, uri: str, size_bytes: int | None = None) -> BinaryIO:
-        """A seekable file that fetches only what is read from it; a known size saves a request."""
-        return cast("BinaryIO", RangeFile(self, uri, self.size(uri) if size_bytes is None else size_bytes))
+    def open(self, uri: str, size_bytes: int | None = None, most_bytes: int | None = None) -> BinaryIO:
+        """A seekable file that fetches only what is read from it; a known size saves a request.
+
+        Reading raises Unsupported when the object is shorter, or when more than `most_bytes` are asked for at once.
+        """
+        return cast("BinaryIO", RangeFile(self, uri, self.size(uri) if size_bytes is None else size_bytes, most_bytes))
 
     def put_new(self, uri: str, content: bytes) -> bool:
         """Write an object that must not exist yet; False when it did, and then nothing changes."""
@@ -186,8 +189,9 @@ class Objects:
 class RangeFile(io.RawIOBase):
     """A read-only file over an object, fetched range by range."""
 
-    def __init__(self, objects: Objects, uri: str, size_bytes: int) -> None:
+    def __init__(self, objects: Objects, uri: str, size_bytes: int, most_bytes: int | None = None) -> None:
         self._objects, self._uri, self._size_bytes, self._position = objects, uri, size_bytes, 0
+        self._most_bytes = most_bytes
 
     def readable(self) -> bool:
         return True
@@ -208,6 +212,8 @@ class RangeFile(io.RawIOBase):
         length = left if size < 0 else min(size, left)
         if length == 0:
             return b""
+        if self._most_bytes is not None and length > self._most_bytes:
+            raise Unsupported(f"{self._uri!r} would have {length} bytes at once read of it, more than the {self._most_bytes} that are.")
         [part] = self._objects.read_ranges(self._uri, [(self._position, length)])
         self._position += len(part)
         return part

@@ -12,7 +12,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-from duckicelake.errors import NotFound, ServiceUnavailable
+from duckicelake.errors import NotFound, ServiceUnavailable, Unsupported
 
 if TYPE_CHECKING:
     # These exist for the type checker only.
@@ -25,6 +25,7 @@ PROBE_SECONDS = 2
 TRANSFER_SECONDS = 120
 RETRY_SECONDS = 2
 LIST_CHUNK = 1000
+OUT_OF_RANGE = frozenset({"InvalidRange", "416"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,8 @@ class S3Bucket:
                 raise self._unavailable(verb, key, error) from None
             raise NotFound(f"The object s3://{self._bucket}/{key} is missing at {self._endpoint}.") from None
         except (BaseError, OSError) as error:
+            if _reason(str(error)) in OUT_OF_RANGE:
+                raise Unsupported(f"The object s3://{self._bucket}/{key} is shorter than it is said to be.") from None
             raise self._unavailable(verb, key, error) from None
 
     def _unavailable(self, verb: str, key: str, error: Exception) -> ServiceUnavailable:

@@ -134,3 +134,12 @@ def test_no_number_comes_twice(head: int, last: int, ids: list[int]) -> None:
 def test_row_ids_begin_above_those_in_the_files(version: int, told: dict[str, str], first: int) -> None:
     """Files of a table that was in a lake may carry ids; version 3 has its own count."""
     assert find_first_row_id(metadata(format_version=version, properties=told, next_row_id=55)) == first
+
+
+@pytest.mark.parametrize(
+    "value", [pytest.param(float("nan"), id="nan"), pytest.param(float("-inf"), id="infinity"), pytest.param(0.5, id="half")]
+)
+def test_partitions_of_nan_and_infinity_are_registered(value: float) -> None:
+    """JSON has no word for them, and Iceberg's partitions have."""
+    schema = Schema(0, (column(1, "a", "double"),))
+    check_partition("It", PartitionSpec(0, (PartitionField(1, 1000, "a", "identity"),)), schema, (value,))

@@ -88,16 +88,18 @@ def without_unused(found: Partitioning, is_used: bool) -> Partitioning:
 def format_partition(spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> str:
     """Return a partition tuple as a JSON array of single values; NaN and infinities, of which JSON has none, are strings."""
     types = partition_types(spec, schema)
-    return json.dumps([_format_one(type_, value) for type_, value in zip(types, values, strict=True)], separators=(",", ":"))
+    return json.dumps([format_tuple_value(type_, value) for type_, value in zip(types, values, strict=True)], separators=(",", ":"))
 
 
-def _format_one(type_: PrimitiveType, value: object) -> object:
+def format_tuple_value(type_: PrimitiveType, value: object) -> object:
+    """Return a value of a partition tuple as JSON; NaN and infinities are strings. Raises BadRequest: it is none of the type."""
     if type_.name in FLOATING and isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return format_value(type_, value)
 
 
-def _parse_one(type_: PrimitiveType, node: object) -> object:
+def parse_tuple_value(type_: PrimitiveType, node: object) -> object:
+    """Return the value of a partition tuple that JSON spells."""
     return float(node) if type_.name in FLOATING and isinstance(node, str) else parse_value(type_, node)
 
 
@@ -108,4 +110,4 @@ def find_partition(note: FileNote | None, partitioning: Partitioning, schema: Sc
         return None
     types = partition_types(to_spec(spec, schema), schema)
     values: list[object] = json.loads(note.partition)
-    return spec, tuple(_parse_one(type_, value) for type_, value in zip(types, values, strict=True))
+    return spec, tuple(parse_tuple_value(type_, value) for type_, value in zip(types, values, strict=True))

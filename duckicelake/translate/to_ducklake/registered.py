@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 
 from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.iceberg.encoding.json_values import format_value, parse_value
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.partition import PartitionSpec, partition_types
 from duckicelake.iceberg.schema import Schema, leaf_fields
@@ -14,6 +13,7 @@ from duckicelake.lake.refs.rows import NewKept, NewRef
 from duckicelake.lake.registered.rows import LostColumn, MappedName, NewMapping
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, NamePath, check_mapped_file
+from duckicelake.translate.shape.told_specs import format_tuple_value, parse_tuple_value
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 from duckicelake.translate.to_ducklake.columns import to_column_type
 
@@ -102,7 +102,9 @@ def check_partition(where: str, spec: PartitionSpec, schema: Schema, values: Seq
     """Raise BadRequest when the values of a partition tuple are not of its spec's types."""
     for type_, value in zip(partition_types(spec, schema), values, strict=True):
         try:
-            is_kept = value is None or parse_value(type_, format_value(type_, value)) == value
+            kept = None if value is None else parse_tuple_value(type_, format_tuple_value(type_, value))
+            # NaN equals nothing, itself neither
+            is_kept = kept == value or (kept != kept and value != value)
         except (ValueError, TypeError, AttributeError, ArithmeticError, BadRequest):
             is_kept = False
         if not is_kept:

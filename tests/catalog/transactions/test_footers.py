@@ -13,6 +13,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
+from duckicelake.values import replace
 from tests.support.lakes import FreshLake
 
 
@@ -51,3 +52,21 @@ def test_what_files_say_alike_is_kept_once(lake: FreshLake, warehouse: Warehouse
     monkeypatch.setattr(footers, "MAX_COLUMNS", 3)
     with pytest.raises(BadRequest, match="different columns"):
         read_footers(warehouse, None, Grounds((home,)), [change])
+
+
+@pytest.mark.parametrize("size", [pytest.param(-1, id="negative"), pytest.param(0, id="none"), pytest.param(2**62, id="endless")])
+def test_a_file_of_another_size_than_told_is_refused(lake: FreshLake, warehouse: Warehouse, size: int) -> None:
+    """Its client says how long it is, and the footer is sought at its end."""
+    home = lake.data_path.replace("/data/", "/outside")
+    file = replace(write(warehouse, f"{home}/f.parquet", "a"), file_size_in_bytes=size)
+    with pytest.raises(BadRequest, match=r"f\.parquet"):
+        read_footers(warehouse, None, Grounds((home,)), [FileChange([file], {}, (), {})])
+
+
+def test_a_footer_has_a_size(lake: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen are read at a time, each as long as its file says."""
+    home = lake.data_path.replace("/data/", "/outside")
+    file = write(warehouse, f"{home}/f.parquet", "a")
+    monkeypatch.setattr(footers, "MAX_FOOTER_BYTES", 16)
+    with pytest.raises(BadRequest, match="bytes at once"):
+        read_footers(warehouse, None, Grounds((home,)), [FileChange([file], {}, (), {})])

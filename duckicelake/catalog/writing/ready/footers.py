@@ -20,6 +20,7 @@ from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns
 
 MAX_FILES = 10_000
 MAX_COLUMNS = 1_000_000
+MAX_FOOTER_BYTES = 64 * 1024 * 1024
 
 Footers = Mapping[str, FileColumns]
 """The columns of data files by path."""
@@ -89,7 +90,7 @@ def read_file_columns(objects: Objects, file: DataFile) -> FileColumns:
     """Return the columns of a data file. Raises BadRequest when it is missing or no Parquet file."""
     path = file.file_path
     try:
-        return FileColumns(*read_columns(objects.open(path, file.file_size_in_bytes)))
+        return FileColumns(*read_columns(objects.open(path, file.file_size_in_bytes, MAX_FOOTER_BYTES)))
     except NotFound as error:
         raise BadRequest(f"Data file {path!r} is missing.") from error
     except Unsupported as error:
