@@ -83,8 +83,10 @@ def test_rows_keep_their_ids(served: Served, spark: Spark, mode: str) -> None:
     check_going_on(served, ("ns", "t"), travels_after_merge=False)
 
 
-MERGED = "MERGE INTO {t} t USING (SELECT id, '{w}' AS name FROM VALUES (1), ({n}) AS v(id)) s ON t.id = s.id"
-MERGED += " WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, s.name)"
+MERGED = (
+    "MERGE INTO {t} t USING (SELECT id, '{w}' AS name FROM VALUES (1), ({n}) AS v(id)) s ON t.id = s.id"
+    " WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, s.name)"
+)
 
 
 @pytest.mark.parametrize("mode", [pytest.param(f", {MERGE_ON_READ}", id="deletion vectors"), pytest.param("", id="copy-on-write")])
