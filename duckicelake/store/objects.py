@@ -61,6 +61,10 @@ class Objects:
         _side_by_side(self._pool, read_one, uris)
         return read
 
+    def each(self, act: Callable[[Item], None], items: Iterable[Item]) -> None:
+        """Act on every item, some of them side by side; the first failure ends it and is raised. `act` may call all but such methods."""
+        _side_by_side(self._pool, act, items)
+
     def read_ranges(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The parts given as (start, length), in that order."""
         place, key = self._find(uri)

@@ -1,6 +1,6 @@
 """The Parquet files beside the data: position deletes, and the snapshot ids DuckLake embeds."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
@@ -194,6 +194,7 @@ def read_columns(source: BinaryIO) -> tuple[dict[tuple[str, ...], int | None], d
     """Read a Parquet file's columns at every level: the field id each carries, or None, and the Arrow types of the leaves.
 
     Shape:  paths of names; a list's element is `element`, a map's are `key` and `value`, however the file calls them
+    Raises: Unsupported — no Parquet file, or one whose Arrow schema gives a column a field id that is no number
     """
     with telling("data file"):
         return find_columns(pq.ParquetFile(source).schema_arrow)
@@ -208,10 +209,20 @@ def find_columns(schema: Any) -> tuple[dict[tuple[str, ...], int | None], dict[t
     return field_ids, kinds
 
 
+LISTS: Sequence[Callable[[Any], bool]] = (
+    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    *(pa.types.is_list_view, pa.types.is_large_list_view),
+)
+"""All that Arrow has for Parquet's one kind of list."""
+
+
 # what pyarrow's stubs know of nested types helps nobody here
 def _walk_columns(path: tuple[str, ...], field: Any, found: dict[tuple[str, ...], int | None], kinds: dict[tuple[str, ...], str]) -> None:
     metadata: dict[bytes, bytes] = field.metadata or {}
-    found[path] = int(metadata[b"PARQUET:field_id"]) if b"PARQUET:field_id" in metadata else None
+    try:
+        found[path] = int(metadata[b"PARQUET:field_id"]) if b"PARQUET:field_id" in metadata else None
+    except ValueError as error:
+        raise Unsupported(f"Column {'.'.join(path)!r} has the field id {metadata[b'PARQUET:field_id']!r}, which is no number.") from error
     kind: Any = field.type
     if pa.types.is_struct(kind):
         for place in range(kind.num_fields):
@@ -219,7 +230,7 @@ def _walk_columns(path: tuple[str, ...], field: Any, found: dict[tuple[str, ...]
     elif pa.types.is_map(kind):
         _walk_columns((*path, "key"), kind.key_field, found, kinds)
         _walk_columns((*path, "value"), kind.item_field, found, kinds)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    elif any(is_one(kind) for is_one in LISTS):
         _walk_columns((*path, "element"), kind.value_field, found, kinds)
     else:
         kinds[path] = str(kind.value_type if pa.types.is_dictionary(kind) else kind)

@@ -1,18 +1,22 @@
 """Which names of a client's files DuckLake takes down."""
 
+from typing import Any
+
 import pytest
 
+from duckicelake.catalog.writing import names as module
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.names import ColumnNames
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.partition import UNPARTITIONED
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.registered.rows import MappedFile, MappedName, NewMapping
-from duckicelake.translate.shape.name_mapping import FileColumns
+from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns
 from duckicelake.translate.to_ducklake.files import TakenFile
+from duckicelake.values import replace
 
 SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType("long"), False) for number, name in enumerate("ab", 1)))
 TABLE = TableMetadata(2, "", "s3://b/t", 0, 0, 2, (SCHEMA,), 0, (UNPARTITIONED,), 0, 999)
@@ -44,3 +48,27 @@ def test_names_that_the_table_does_not_know_are_refused(names: tuple[str, ...]) 
     """PyIceberg could not read such a file."""
     with pytest.raises(BadRequest, match="'x', a name that the table does not know"):
         ColumnNames({"f": columns(*names)}).map_files(5, {20: taken("f")}, TABLE, Ids(0, 30))
+
+
+def test_columns_that_many_files_share_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it is done under the lake's lock."""
+    looked: list[str] = []
+    look = module.find_names
+
+    def count(path: str, *args: Any) -> Any:
+        looked.append(path)
+        return look(path, *args)
+
+    monkeypatch.setattr(module, "find_names", count)
+    shared, other = columns("a", "b"), columns("a", "b", field_id=1)
+    footers = {str(number): shared if number % 2 else other for number in range(10)}
+    rows = ColumnNames(footers).map_files(5, {number: taken(str(number)) for number in range(10)}, TABLE, Ids(0, 30))
+    assert len(looked) == len({id(each) for each in footers.values()})
+    assert rows[3:] == [MappedFile(number, 30) for number in range(1, 10, 2)]
+
+
+def test_a_file_that_nobody_looked_into_is_no_file_of_a_table_with_names() -> None:
+    """DuckLake had a row of it when footers were read, and has none under the lock: DuckDB would read it by place."""
+    table = replace(TABLE, properties={PROPERTY: "[]"})
+    with pytest.raises(CommitFailed, match="forgotten"):
+        ColumnNames({}).map_files(5, {20: taken("f")}, table, Ids(0, 30))

@@ -15,7 +15,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
 from duckicelake.errors import Unsupported
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
-from duckicelake.store.parquet import encode_position_deletes, read_position_deletes, read_positions
+from duckicelake.store.parquet import encode_position_deletes, read_columns, read_position_deletes, read_positions
 from tests.support.lakes import FreshLake
 
 DELETE_FILES = "SELECT path, delete_count FROM ducklake_delete_file WHERE end_snapshot IS NULL ORDER BY delete_file_id"
@@ -153,3 +153,33 @@ def test_a_client_s_other_files_are_refused(content: bytes) -> None:
     """They remove no rows."""
     with pytest.raises(Unsupported):
         read_position_deletes(content, 10)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(pa.list_(pa.int64()), id="list"),
+        pytest.param(pa.large_list(pa.int64()), id="large list"),
+        pytest.param(pa.list_(pa.int64(), 1), id="fixed size"),
+        pytest.param(pa.list_view(pa.int64()), id="view"),
+        pytest.param(pa.large_list_view(pa.int64()), id="large view"),
+    ],
+)
+def test_lists_have_elements_in_all_of_arrow_s_ways(kind: pa.DataType) -> None:
+    """In Parquet they are one."""
+    field_ids, kinds = read_columns(io.BytesIO(write(pa.field("a", kind), [[1]])))
+    assert (field_ids, kinds) == ({("a",): None, ("a", "element"): None}, {("a", "element"): "int64"})
+
+
+def test_a_field_id_that_is_no_number_is_refused() -> None:
+    """It stands in the Arrow schema that a file carries along, where its writer may say what it likes."""
+    content = write(pa.field("a", pa.int64(), metadata={"PARQUET:field_id": "one"}), [1])
+    with pytest.raises(Unsupported, match="no number"):
+        read_columns(io.BytesIO(content))
+
+
+def write(field: Any, values: list[Any]) -> bytes:
+    """A Parquet file of one column."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays([pa.array(values, field.type)], schema=pa.schema([field])), sink)
+    return sink.getvalue().to_pybytes()

@@ -93,8 +93,10 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask], digest: str = "") -> Done
         try:
             return _commit_once(warehouse, Request(asks, digest), bases, gives_way=number < WAYS_GIVEN)
         except _Moved:
+            # of what was remembered nobody has asked yet whether the request landed: no is not to be said by that
+            is_over = time.monotonic() > until and not any(base.is_recalled for base in bases)
             bases = ()
-            if time.monotonic() > until:
+            if is_over:
                 break
         except _GivenWay:
             pass

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.ready.footers import Footers
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.lake.registered.rows import MappedFile
 from duckicelake.lake.rows import TableState
@@ -29,20 +29,25 @@ class ColumnNames:
     def map_files(self, table_id: int, files: Mapping[int, TakenFile], new: TableMetadata, ids: Ids) -> list[NewRow]:
         """Return the mappings of the new files, by their ids, that carry no field ids; files that name the same share one.
 
-        Raises: BadRequest: DuckDB and Iceberg's readers would not read one alike
+        Raises: BadRequest: DuckDB and Iceberg's readers would not read one alike. CommitFailed: nobody has looked into one
         """
         found = {key: (file, columns) for key, file in files.items() if (columns := self.footers.get(file.file.file_path)) is not None}
         rows: list[NewRow] = []
+        if PROPERTY in new.properties and len(found) < len(files):
+            # DuckLake had a row of it when it was not looked into
+            raise CommitFailed("Files that come back into the table were forgotten while this commit was being made. Try again.")
         if not found:
             return rows
         ever = {item.field_id for schema in new.schemas for item in schema.fields}
         known = {name: field_id for name, field_id in self._find_known(new).items() if field_id in ever}
+        seen: dict[tuple[int, int], NamedFile | None] = {}
         for data_file_id, (file, columns) in found.items():
-            path = file.file.file_path
-            named = find_names(path, columns, new, file.spec.spec_id, known)
+            kind = id(columns), file.spec.spec_id
+            if kind not in seen:
+                seen[kind] = _find_names(file, columns, new, known)
+            named = seen[kind]
             if named is None:
                 continue
-            _check_meant(path, named, columns, new)
             if named not in self.there:
                 self.there[named] = ids.take_file_ids(1)
                 rows += add_mapping(table_id, self.there[named], named, ever)
@@ -53,6 +58,14 @@ class ColumnNames:
         """Return all names there are: what files are read by counts first, then what the client says, then the columns' own."""
         own: dict[NamePath, int] = {(item.name,): item.field_id for item in current_schema(new).fields}
         return {**own, **parse_name_mapping(new.properties.get(PROPERTY, "")), **self.merged}
+
+
+def _find_names(file: TakenFile, columns: FileColumns, new: TableMetadata, known: Mapping[NamePath, int]) -> NamedFile | None:
+    path = file.file.file_path
+    named = find_names(path, columns, new, file.spec.spec_id, known)
+    if named is not None:
+        _check_meant(path, named, columns, new)
+    return named
 
 
 def _check_meant(path: str, named: NamedFile, columns: FileColumns, new: TableMetadata) -> None:

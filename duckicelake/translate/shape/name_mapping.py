@@ -78,7 +78,7 @@ def parse_name_mapping(text: str) -> dict[NamePath, int]:
     """
     try:
         return dict(_walk(json.loads(text), ())) if text else {}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise BadRequest(f"The property {PROPERTY!r} holds no name mapping: {error!r}; set it right or remove it.") from error
 
 

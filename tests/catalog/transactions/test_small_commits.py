@@ -10,10 +10,12 @@ import pytest
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing import ahead, commit
+from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.commit import commit_table
 from duckicelake.errors import CommitFailed
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.lake.connect import LakeConnection
+from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
@@ -81,6 +83,38 @@ def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: 
         assert came[0].result() == head + 1
     [(last,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
     assert last == head + 2
+
+
+def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
+    loaded: Warehouse, lake: FreshLake, open_server: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this server remembers knows nothing of it: a client that is told 409 removes the files of a commit that is there."""
+    ident = Ident(("main",), "t")
+    before = json.loads(load(loaded).metadata)
+    snapshot = {
+        "snapshot-id": 4711,
+        "sequence-number": before["last-sequence-number"] + 1,
+        "timestamp-ms": before["last-updated-ms"] + 1,
+        "summary": {"operation": "append"},
+        "schema-id": before["current-schema-id"],
+        "parent-snapshot-id": before["current-snapshot-id"],
+        "manifest-list": find_snapshot(before)["manifest-list"],
+    }
+    updates = [
+        {"action": "add-snapshot", "snapshot": snapshot},
+        {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 4711},
+    ]
+    asked = parse_commit_table({"requirements": [], "updates": updates})
+    assert commit.recall_base(loaded, Ask(ident, asked)) is not None
+    commit_table(open_server(lake), ident, asked)
+    monkeypatch.setattr(commit, "COMMIT_S", 0.0)
+    told = json.loads(commit_table(loaded, ident, asked).metadata)
+    assert "4711" in str(told["snapshots"])
+
+
+def find_snapshot(metadata: Any) -> Any:
+    """The current snapshot of a table."""
+    return next(item for item in metadata["snapshots"] if item["snapshot-id"] == metadata["current-snapshot-id"])
 
 
 @pytest.mark.parametrize(("seconds", "tries"), [pytest.param(0.0, 1, id="no time left"), pytest.param(600.0, 10, id="time enough")])

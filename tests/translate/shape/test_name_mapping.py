@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.lake.rows import NameMappingRow
-from duckicelake.translate.shape.name_mapping import FileColumns, check_mapped_file, to_name_mapping
+from duckicelake.translate.shape.name_mapping import FileColumns, check_mapped_file, parse_name_mapping, to_name_mapping
 from tests.translate.support.room import Room
 
 
@@ -109,3 +109,18 @@ def test_a_file_is_refused_when_readers_would_differ(columns: dict[tuple[str, ..
     else:
         with pytest.raises(Unsupported, match="CREATE TABLE"):
             check_mapped_file("f", 1, FileColumns(columns), mapping)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("{", id="no JSON"),
+        pytest.param('[{"names": ["a"], "field-id": 1e999}]', id="endless id"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param('[{"names": ["a"], "field-id": "one"}]', id="no number"),
+    ],
+)
+def test_what_is_no_name_mapping_is_refused(text: str) -> None:
+    """Clients may set the property to anything."""
+    with pytest.raises(BadRequest, match="holds no name mapping"):
+        parse_name_mapping(text)
