@@ -20,7 +20,10 @@ CHANGED: Mapping[str, str] = {"VARCHAR": "{} || '!'", "INTEGER": "{} + 1000000",
 """Another value of a column, by its type."""
 
 LONGEST_TRAVEL = 6
-BESIDE = "SELECT snapshot_id FROM ducklake_snapshot_changes WHERE changes_made LIKE '%compacted_table%'"
+LEFT = """
+SELECT s.snapshot_id FROM ducklake_snapshot s JOIN ducklake_snapshot_changes c USING (snapshot_id)
+ WHERE coalesce(c.changes_made, '') NOT LIKE '%compacted_table%'
+"""
 NAMED_SINCE = "SELECT begin_snapshot FROM ducklake_table WHERE table_uuid = %(uuid)s::uuid AND end_snapshot IS NULL"
 MAINTENANCE = (
     "CALL ducklake_flush_inlined_data('lake')",
@@ -131,14 +134,14 @@ class Table:
             assert self.ask(both) == [], f"{name}: {where}"
 
     def list_snapshots(self) -> list[int]:
-        """The newest snapshots that are lake snapshots under their own ids, since the table has its name; none of branches."""
+        """The newest snapshots that are lake snapshots under their own ids, since the table has its name; none of branches or expired."""
         namespace, name = self.ident
         metadata = self.served.server.get(f"namespaces/{namespace}/tables/{name}").json["metadata"]
         own = [s["snapshot-id"] for s in metadata["snapshots"] if s["summary"].get("ducklake.snapshot-id") == str(s["snapshot-id"])]
         conn = self.served.lake.psycopg()
         named = conn.execute(NAMED_SINCE, {"uuid": metadata["table-uuid"]}).fetchone()
-        beside = {row[0] for row in conn.execute(BESIDE).fetchall()}
-        return [i for i in own if named is not None and i >= named[0] and i not in beside][-LONGEST_TRAVEL:]
+        left = {row[0] for row in conn.execute(LEFT).fetchall()}
+        return [i for i in own if named is not None and i >= named[0] and i in left][-LONGEST_TRAVEL:]
 
     def read_past(self, snapshot_ids: Sequence[int]) -> list[list[Any]]:
         """What DuckDB has at those snapshots."""

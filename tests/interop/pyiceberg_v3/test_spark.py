@@ -9,6 +9,7 @@ from pyiceberg.table import Table
 
 from tests.interop.pyiceberg_v3.folder import FolderCatalog
 from tests.interop.pyiceberg_v3.rows import BY_NAME, SCHEMA, make_rows
+from tests.support.going_on import check_going_on
 from tests.support.readers import Served
 from tests.support.spark import Spark
 
@@ -57,6 +58,7 @@ def test_over_rest(served: Served, spark: Spark) -> None:
     found = spark.arrow(f"SELECT id, _row_id FROM {name}").to_pylist()
     assert sorted((row["id"], row["_row_id"]) for row in found) == duck.execute("SELECT id, rowid FROM lake.ns.t ORDER BY id").fetchall()
     assert sorted(row["id"] for row in found) == [i for i in range(20) if i not in (3, 4, 5, 6)] + [50]
+    check_going_on(served, ("ns", "t"))
 
 
 def by_id(row: dict[str, Any]) -> int:

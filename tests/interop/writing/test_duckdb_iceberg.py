@@ -6,6 +6,7 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 from tests.interop.writing.pair import Pair
+from tests.support.going_on import check_going_on
 
 
 def read_versions(conn: DuckDBPyConnection, catalog: str, versions: list[int]) -> list[list[Any]]:
@@ -42,6 +43,7 @@ def test_rows_come_and_go_by_turns(pair: Pair, format_version: int) -> None:
     lake.execute("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)")
     assert len(pair.rows()) == 6
     assert lake.execute("SELECT count(*), min(id), max(id) FROM lake.ns.t").fetchone() == (6, 0, 9)
+    check_going_on(pair.served, ("ns", "t"))
 
 
 def test_a_transaction_over_tables_is_one_lake_snapshot(pair: Pair) -> None:
@@ -79,6 +81,7 @@ def test_a_table_made_in_duckdb_is_written_over_rest(pair: Pair) -> None:
     assert described == [("INTEGER",), ("INTEGER",), ("VARCHAR",), ("TIMESTAMP",)]
     pair.lake.execute("UPDATE lake.ns.t SET a = a + 1")
     assert sorted(row[0] for row in pair.rows()) == [2, 1001]
+    check_going_on(pair.served, ("ns", "t"))
 
 
 @pytest.mark.parametrize("format_version", [2, 3])

@@ -32,6 +32,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from tests.support.going_on import check_going_on
 from tests.support.readers import Served
 
 SCHEMA = Schema(
@@ -90,7 +91,7 @@ def test_a_created_table_is_ducklakes(catalog: RestCatalog, duck: DuckDBPyConnec
     assert table.schema().identifier_field_ids == [1]
 
 
-def test_every_kind_of_value_is_appended(catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
+def test_every_kind_of_value_is_appended(served: Served, catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
     """DuckDB reads each type that PyIceberg writes, and its statistics never hide a row."""
     types = [BooleanType(), IntegerType(), LongType(), FloatType(), DoubleType(), DecimalType(9, 2), DateType(), TimeType()]
     types += [TimestampType(), TimestamptzType(), StringType(), UUIDType(), BinaryType(), MapType(100, StringType(), 101, LongType())]
@@ -105,6 +106,7 @@ def test_every_kind_of_value_is_appended(catalog: RestCatalog, duck: DuckDBPyCon
     for column in (f"c{i}" for i in range(1, 13)):
         query = f"SELECT count(*) FROM lake.ns.t WHERE {column} = (SELECT min({column}) FROM lake.ns.t)"
         assert duck.execute(query).fetchone() == (1,), column
+    check_going_on(served, ("ns", "t"))
 
 
 def test_appends_from_both_sides_add_up(catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
@@ -156,7 +158,7 @@ def check_history(duck: DuckDBPyConnection, table: Table) -> None:
         assert mine == duck.execute(query).fetchall(), snapshot
 
 
-def test_columns_evolve_on_both_sides(catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
+def test_columns_evolve_on_both_sides(served: Served, catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
     """Adding, renaming, promoting, moving, dropping: DuckDB follows, and its own change keeps what only Iceberg can say."""
     table = catalog.create_table("ns.t", SCHEMA)
     table.append(rows(table, 1, 2))
@@ -178,6 +180,7 @@ def test_columns_evolve_on_both_sides(catalog: RestCatalog, duck: DuckDBPyConnec
     assert table.schema().find_field("by_duckdb").field_id == table.metadata.last_column_id
     duck.execute("CALL ducklake_flush_inlined_data('lake')")
     assert len(both(duck, table)) == 4
+    check_going_on(served, ("ns", "t"))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,7 @@ def test_create_transactions(catalog: RestCatalog, duck: DuckDBPyConnection) -> 
         catalog.create_table("ns.t", SCHEMA)
 
 
-def test_renamed_and_dropped(catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
+def test_renamed_and_dropped(served: Served, catalog: RestCatalog, duck: DuckDBPyConnection) -> None:
     """A renamed table keeps uuid, location and rows, across namespaces too; a dropped one is gone on both sides."""
     catalog.create_namespace("other")
     table = catalog.create_table("ns.t", SCHEMA)
@@ -256,6 +259,7 @@ def test_renamed_and_dropped(catalog: RestCatalog, duck: DuckDBPyConnection) -> 
     assert duck.execute("SELECT count(*) FROM lake.other.u WHERE id >= 0").fetchone() == (32,)
     duck.execute("INSERT INTO lake.other.u SELECT range, 'd', NULL FROM range(50, 90)")
     assert len(renamed.refresh().scan().to_arrow()) == 72
+    check_going_on(served, ("other", "u"))
     catalog.drop_table("other.u")
     assert catalog.list_tables("other") == []
     assert duck.execute("SELECT count(*) FROM duckdb_tables() WHERE database_name = 'lake'").fetchone() == (0,)

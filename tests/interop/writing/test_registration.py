@@ -19,6 +19,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from tests.rest.serving import make_settings, serve
+from tests.support.going_on import check_going_on
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 
@@ -35,12 +36,12 @@ class World:
 
     there: SqlCatalog
     here: RestCatalog
-    lake: FreshLake
+    served: Served
 
     @property
     def duck(self) -> DuckDBPyConnection:
         """A fresh DuckDB session in the lake."""
-        return self.lake.duckdb()
+        return self.served.lake.duckdb()
 
     def register(self, table: Table, name: str = "ns.t") -> Table:
         """Register a table of the other catalog by its metadata file."""
@@ -52,12 +53,13 @@ def world(lake: FreshLake, tmp_path: Path) -> Iterator[World]:
     """Both catalogs with the namespace `ns`."""
     root = lake.iceberg_path.removesuffix("/").rpartition("/")[0] + "/elsewhere"
     with serve(make_settings(lake, allowed_locations=(root,))) as server:
-        here = Served(lake, server).pyiceberg().catalog
+        served = Served(lake, server)
+        here = served.pyiceberg().catalog
         here.create_namespace("ns")
         keys = {key: value for key, value in here.properties.items() if key.startswith("s3.")}
         there = SqlCatalog("there", uri=f"sqlite:///{tmp_path}/there.db", warehouse=root, **keys)
         there.create_namespace("ns")
-        yield World(there, here, lake)
+        yield World(there, here, served)
         there.engine.dispose()
         here.close()
 
@@ -115,6 +117,7 @@ def test_a_tables_rows_history_and_refs_come_along(world: World, version: str) -
         chain.append(parents[chain[-1]])
     assert chain[-1] == there.snapshots()[0].snapshot_id
     assert in_order(table.scan(snapshot_id=table.refs()["first"].snapshot_id).to_arrow()) == in_order(rows(1, 2, 3))
+    check_going_on(world.served, ("ns", "t"))
 
 
 def test_evolved_schemas_and_specs_come_along(world: World) -> None:
@@ -155,6 +158,7 @@ def test_evolved_schemas_and_specs_come_along(world: World) -> None:
     taken = {field.field_id for schema in there.schemas().values() for field in schema.fields}
     assert table.schema().find_field("later").field_id > max(taken)
     assert len(table.scan(row_filter=EqualTo("title", "n5")).to_arrow()) == 1
+    check_going_on(world.served, ("ns", "t"))
 
 
 def evolved(table: Table, *ids: int) -> pa.Table:
@@ -187,6 +191,7 @@ def test_files_without_field_ids_are_read_by_their_names(world: World) -> None:
     assert both(world, table)[2] == {"id": 3, "title": "new", "more": 2}
     table.append(pa.table({"id": [4], "title": ["last"], "more": pa.array([None], pa.int64())}))
     assert [row["title"] for row in both(world, table)] == ["own", "a", "new", "last"]
+    check_going_on(world.served, ("ns", "t"))
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])

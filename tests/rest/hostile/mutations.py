@@ -110,7 +110,8 @@ def _add_update(draw: Draw, body: Any, path: Path, others: Sequence[Recorded]) -
     key = draw(st.sampled_from(["updates", "updates", "requirements"]))
     items = [item for other in others for item in list_items(other.body, key)]
     made = copy.deepcopy(body)
-    holder = made["table-changes"][0] if isinstance(made, dict) and made.get("table-changes") else made
+    changes = made.get("table-changes") if isinstance(made, dict) else None
+    holder = changes[0] if isinstance(changes, list) and changes else made
     if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
         return _replace(draw, body, path, others)
     holder[key].insert(draw(st.integers(0, len(holder[key]))), draw(st.sampled_from(items)))

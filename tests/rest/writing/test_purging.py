@@ -122,6 +122,17 @@ def test_a_purge_that_was_broken_off_is_finished_by_its_copy(client: Client, lak
     assert sweep(lake) == []
 
 
+def test_a_copy_of_an_older_server_s_purge_leaves_the_others_alone(client: Client, lake: FreshLake, break_off: Any) -> None:
+    """It noted no uuid with the key, so nothing tells which purge it was: what is left goes when its time has come."""
+    location, key = client.load()["location"], str(uuid4())
+    assert break_off("t", key, is_away=True).status == 204
+    left = list_objects(client, location)
+    lake.psycopg().execute("UPDATE iceberg_idempotency SET object_uuid = NULL")
+    assert break_off("t", key, is_away=False).status == 204
+    assert list_objects(client, location) == left
+    assert len(sweep(lake)) == len(left)
+
+
 def test_a_purge_that_was_broken_off_spares_what_others_have(client: Client, lake: FreshLake, break_off: Any) -> None:
     """The metadata of whoever was there before, everything of whoever is there since, and files that DuckDB still reads."""
     location = f"{lake.iceberg_path}chosen"
@@ -191,6 +202,33 @@ def test_a_purge_that_ends_while_a_table_comes_back_is_seen(
     assert "dropped with its files" in refused.json["error"]["message"]
     assert break_off("t", key, is_away=False).status == 204
     assert list_objects(client, newest.partition("/metadata/")[0]) == set()
+
+
+@pytest.mark.parametrize(("file", "step"), [pytest.param("newest", "exists", id="newest"), pytest.param("older", "list_under", id="older")])
+def test_a_purge_that_was_noted_before_a_table_comes_back_is_seen(
+    client: Client, break_off: Any, monkeypatch: pytest.MonkeyPatch, file: str, step: str
+) -> None:
+    """It would come to its end while the file is read, and nothing would tell of it any more when the files have gone."""
+    older = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    assert client.commit([{"action": "set-properties", "updates": {"k": "v"}}]).status == 200
+    newest = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    key, real = str(uuid4()), getattr(Objects, step)
+    assert break_off("t", key, is_away=True).status == 204
+    ended: list[int] = []
+
+    def look(objects: Objects, uri: str) -> Any:
+        found = real(objects, uri)
+        found = found if isinstance(found, bool) else list(found)
+        if not ended:
+            ended.append(0)
+            ended.append(break_off("t", key, is_away=False).status)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, step, look)
+        refused = client.post("namespaces/main/register", {"name": "u", "metadata-location": newest if file == "newest" else older})
+    assert refused.error == (400, "BadRequestException")
+    assert "dropped with its files" in refused.json["error"]["message"]
 
 
 def let_pass(lake: FreshLake, time: timedelta) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from duckicelake.store.objects import Objects
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
@@ -216,6 +217,38 @@ def test_registering_over_a_table_ends_that(client: Client, lake: FreshLake) -> 
     gone = drop(client)
     assert register(client, gone, overwrite=True).status == 200
     assert lake.duckdb().execute("SELECT count(*) FROM t").fetchone() == (0,)
+
+
+COUNT_LIVE = "SELECT count(*) FROM ducklake_table WHERE lower(table_name) = 'u' AND end_snapshot IS NULL"
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["kept", "overwritten"])
+@pytest.mark.parametrize(("file", "step"), [pytest.param("newest", "exists", id="newest"), pytest.param("older", "list_under", id="older")])
+def test_a_name_that_is_taken_while_a_table_comes_is_seen(
+    client: Client, lake: FreshLake, monkeypatch: pytest.MonkeyPatch, file: str, step: str, overwrite: bool
+) -> None:
+    """While its file is read, somebody makes a table of that name: one table has it, the first one unless it is to be overwritten."""
+    older = client.server.get("namespaces/main/tables/t").json["metadata-location"]
+    lake.duckdb().execute("DELETE FROM t WHERE id < 90")
+    newest, real, made = drop(client), getattr(Objects, step), list[str]()
+
+    def look(objects: Objects, uri: str) -> Any:
+        if not made:
+            made.append("")
+            made.append(client.create("u").json["metadata"]["table-uuid"])
+        return real(objects, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, step, look)
+        answer = register(client, newest if file == "newest" else older, "u", overwrite=overwrite)
+    assert len(made) == len(("begun", "its uuid"))
+    if overwrite:
+        assert answer.status == 200
+        assert client.load("u")["table-uuid"] == answer.json["metadata"]["table-uuid"] != made[1]
+    else:
+        assert answer.error == (409, "AlreadyExistsException")
+        assert client.load("u")["table-uuid"] == made[1]
+    assert lake.psycopg().execute(COUNT_LIVE).fetchone() == (1,)
 
 
 def unregister(client: Client, name: str = "t", **headers: str) -> Answer:

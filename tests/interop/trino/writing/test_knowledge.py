@@ -84,6 +84,7 @@ def test_statistics_are_written_read_and_dropped(filled: Story) -> None:
     assert filled.load()["statistics"] == []
     filled.run("ANALYZE {t} WITH (columns = ARRAY['part'])")
     assert {row[0]: row[2] for row in filled.run("SHOW STATS FOR {t}")} == {"id": None, "part": 2.0, "name": None, None: None}
+    filled.check_going_on()
 
 
 def test_branches_and_tags_of_others_are_read(filled: Story) -> None:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.interop.trino.writing.story import Story
+from tests.support.going_on import check_going_on
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("trino")]
 
@@ -105,6 +106,7 @@ def test_rows_of_tables_that_duckdb_made(story: Story) -> None:
     assert {row[1] for row in rows[:3]} == {"trino"}
     story.run("ALTER TABLE {t} EXECUTE optimize")
     assert story.ask('SELECT "Id", s, small, more FROM {t} ORDER BY ALL') == rows
+    check_going_on(story.served, ("ns", "t"))
 
 
 def test_rows_go_in_beside_duckdb(story: Story) -> None:

@@ -151,6 +151,7 @@ def test_tables_of_the_first_version_grow_up(story: Story) -> None:
     assert len({row[1] for row in rows}) == 3
     assert None not in {row[2] for row in rows}
     assert len(story.check_past()) == 5
+    story.check_going_on()
 
 
 def test_tables_are_renamed_and_dropped(story: Story) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.rest.writing.refs.maintenance import expire_everything
+from tests.support.going_on import check_going_on
 from tests.support.readers import Served
 from tests.support.spark import Spark
 
@@ -31,6 +32,7 @@ def test_refs_from_first_to_last(served: Served, spark: Spark, format_version: i
     assert story.ids("VERSION AS OF 'dev'") == [0, 1, 2, 4, 5, 6, 7, 8, 9, 11, 12]
     fast_forward_and_stage(story)
     roll_back_and_expire(story)
+    check_going_on(served, ("ns", "t"), travels_after_merge=False)
 
 
 def fast_forward_and_stage(story: "Story") -> None:

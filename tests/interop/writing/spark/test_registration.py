@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.rest.serving import make_settings, serve
+from tests.support.going_on import check_going_on
 from tests.support.lakes import make_lake
 from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
@@ -114,6 +115,7 @@ def test_a_table_of_spark_comes_along(world: World, version: int) -> None:
     duck.execute("UPDATE lake.ns.t SET title = 'duck' WHERE id < 8")
     duck.execute("CALL ducklake_merge_adjacent_files('lake')")
     assert len(world.both()) == 17
+    check_going_on(world.served, ("ns", "t"), travels_after_merge=False)
 
 
 def test_rows_that_spark_deleted_by_vectors_stay_deleted(world: World) -> None:
@@ -128,3 +130,4 @@ def test_rows_that_spark_deleted_by_vectors_stay_deleted(world: World) -> None:
     assert len(world.both()) == 70
     ids = [row["_row_id"] for row in world.run("SELECT _row_id FROM {h}")]
     assert len(set(ids)) == 70
+    check_going_on(world.served, ("ns", "t"), travels_after_merge=False)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.expressions import IsNull
 
+from tests.support.going_on import check_going_on
 from tests.support.readers import Served
 from tests.support.spark import Spark
 
@@ -43,7 +44,7 @@ def run(served: Served, spark: Spark) -> Run:
         pytest.param(3, "", id="copy-on-write", marks=pytest.mark.long),
     ],
 )
-def test_rows_are_written(run: Run, format_version: int, mode: str) -> None:
+def test_rows_are_written(run: Run, served: Served, format_version: int, mode: str) -> None:
     """Inserts, deletes, updates and merges in both ways that Spark has, partitioned and sorted, compacted and overwritten."""
     run(f"CREATE TABLE {{t}} (id bigint, name string) USING iceberg TBLPROPERTIES ('format-version' = '{format_version}'{mode})")
     for statement in [
@@ -62,26 +63,36 @@ def test_rows_are_written(run: Run, format_version: int, mode: str) -> None:
         "CALL {c}.system.rewrite_manifests('ns.t')",
         "INSERT OVERWRITE {t} SELECT * FROM {t} WHERE id > 20",
         "DELETE FROM {t} WHERE id >= 0",
-        "INSERT INTO {t} VALUES (1, 'last', 1)",
+        "INSERT INTO {t} SELECT id, 'last', id FROM range(20)",
+        "DELETE FROM {t} WHERE id IN (3, 13)",
     ]:
         run(statement)
+    check_going_on(served, ("ns", "t"), travels_after_merge=False)
 
 
-def test_tables_are_made_from_queries_and_replaced(run: Run) -> None:
-    """CREATE, CREATE OR REPLACE and REPLACE TABLE, with a query and without; then renamed and dropped."""
+@pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
+def test_tables_are_made_from_queries_and_replaced(run: Run, served: Served, format_version: int) -> None:
+    """CREATE, CREATE OR REPLACE and REPLACE TABLE, with a query and without, up to version 3; then renamed and dropped."""
     for statement in [
-        "CREATE TABLE {t} USING iceberg AS SELECT id, 'x' AS q FROM range(5)",
+        f"CREATE TABLE {{t}} USING iceberg TBLPROPERTIES ('format-version' = '{format_version}') AS SELECT id, 'x' AS q FROM range(5)",
         "CREATE OR REPLACE TABLE {t} USING iceberg AS SELECT id AS other, array(id) AS m FROM range(3)",
         "REPLACE TABLE {t} USING iceberg PARTITIONED BY (q) AS SELECT id, 'y' AS q FROM range(7)",
         "REPLACE TABLE {t} (id bigint) USING iceberg",
         "INSERT INTO {t} VALUES (1), (2)",
         "CREATE OR REPLACE TABLE {t} (id bigint, word string) USING iceberg PARTITIONED BY (word)",
         "INSERT INTO {t} VALUES (3, 'c')",
-        "ALTER TABLE {t} RENAME TO ns.u",
-        "DROP TABLE {c}.ns.u",
-        "DROP NAMESPACE {c}.ns",
     ]:
         run(statement)
+        assert served.server.get("namespaces/ns/tables/t").json["metadata"]["format-version"] == format_version
+    run(
+        "REPLACE TABLE {t} USING iceberg PARTITIONED BY (bucket(2, id)) TBLPROPERTIES ('format-version' = '3')"
+        " AS SELECT id, concat('w', id % 3) AS word FROM range(30)"
+    )
+    assert served.server.get("namespaces/ns/tables/t").json["metadata"]["format-version"] == 3
+    run("ALTER TABLE {t} RENAME TO ns.u")
+    check_going_on(served, ("ns", "u"))
+    run("DROP TABLE {c}.ns.u")
+    run("DROP NAMESPACE {c}.ns")
 
 
 def test_rows_are_found_by_a_field_of_a_struct_that_is_null(served: Served, spark: Spark) -> None:
@@ -93,3 +104,4 @@ def test_rows_are_found_by_a_field_of_a_struct_that_is_null(served: Served, spar
     assert spark.arrow(f"SELECT count(*) AS n FROM {table} WHERE s.f IS NULL")["n"].to_pylist() == [10]
     assert served.pyiceberg().catalog.load_table(("main", "t")).scan(row_filter=IsNull("s.f")).to_arrow().num_rows == 10
     assert lake.execute("SELECT count(*) FROM t WHERE s.f IS NULL").fetchone() == (10,)
+    check_going_on(served, ("main", "t"))

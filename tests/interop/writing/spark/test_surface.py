@@ -106,10 +106,12 @@ def overwrite_partition(story: Story, left: Rows) -> None:
     assert sorted(story.run("SELECT id FROM {t} WHERE name LIKE 'd%'")) == sorted([*left, (500,)])
 
 
-def test_streams_in_and_out(served: Served, spark: Spark, tmp_path: Path) -> None:
-    """From one table into another, a batch at a time: DuckDB's inserts flow too, each row once."""
-    story = Story(served, spark, "", "'format-version' = '2'")
-    story.run("CREATE TABLE {c}.ns.out (id bigint, name string) USING iceberg")
+@pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
+def test_streams_in_and_out(served: Served, spark: Spark, tmp_path: Path, format_version: int) -> None:
+    """From one table into another, a batch at a time: DuckDB's inserts flow too, each row once; deletes are passed over when told so."""
+    properties = f"'format-version' = '{format_version}', {MERGE_ON_READ}"
+    story = Story(served, spark, "", properties)
+    story.run(f"CREATE TABLE {{c}}.ns.out (id bigint, name string) USING iceberg TBLPROPERTIES ({properties})")
     flow = make_flow(story, tmp_path)
     story.run("INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
     flow()
@@ -119,14 +121,20 @@ def test_streams_in_and_out(served: Served, spark: Spark, tmp_path: Path) -> Non
     flow()
     flow()
     story.check(23, "out")
+    story.run("DELETE FROM {t} WHERE id IN (1, 101)")
+    story.duck.execute("DELETE FROM lake.ns.t WHERE id = 102")
+    story.run("DELETE FROM {c}.ns.out WHERE id = 103")
+    story.run("INSERT INTO {t} VALUES (4, 'after')")
+    flow(**{"streaming-skip-delete-snapshots": "true", "streaming-skip-overwrite-snapshots": "true"})
+    story.check(23, "out")
     check_going_on(served, ("ns", "out"))
 
 
-def make_flow(story: Story, tmp_path: Path) -> Callable[[], None]:
-    """What moves all rows that are new in ns.t to ns.out."""
+def make_flow(story: Story, tmp_path: Path) -> Callable[..., None]:
+    """What moves all rows that are new in ns.t to ns.out, with options for the reader."""
 
-    def flow() -> None:
-        rows = story.spark.session.readStream.format("iceberg").load(f"{story.catalog}.ns.t")
+    def flow(**options: str) -> None:
+        rows = story.spark.session.readStream.format("iceberg").options(**options).load(f"{story.catalog}.ns.t")
         writing = rows.writeStream.format("iceberg").outputMode("append").trigger(availableNow=True)
         query = writing.option("checkpointLocation", str(tmp_path)).toTable(f"{story.catalog}.ns.out")
         query.awaitTermination()
@@ -134,9 +142,10 @@ def make_flow(story: Story, tmp_path: Path) -> Callable[[], None]:
     return flow
 
 
-def test_changelogs(served: Served, spark: Spark) -> None:
+@pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
+def test_changelogs(served: Served, spark: Spark, format_version: int) -> None:
     """What came, went and changed between snapshots, DuckDB's inserts too; delete files are more than Spark's changelog takes."""
-    story = Story(served, spark, "", "'format-version' = '2'")
+    story = Story(served, spark, "", f"'format-version' = '{format_version}'")
     story.run("INSERT INTO {t} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     story.duck.execute("INSERT INTO lake.ns.t VALUES (4, 'duck')")
     story.run("UPDATE {t} SET name = 'x' WHERE id = 2")
@@ -157,3 +166,4 @@ def test_changelogs(served: Served, spark: Spark) -> None:
         story.run("SELECT * FROM changes")
     story.spark.session.catalog.dropTempView("changes")
     story.check(2)
+    check_going_on(served, ("ns", "t"))

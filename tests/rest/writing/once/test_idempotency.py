@@ -1,7 +1,7 @@
 """Requests with an Idempotency-Key: done once, answered alike, by any server."""
 
 import json
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -10,6 +10,7 @@ import pytest
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, open_client, read_rows
 from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
 
 SET = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
 VIEW = {"representations": [{"type": "sql", "sql": "SELECT 1 AS id", "dialect": "duckdb"}], "default-namespace": ["main"]}
@@ -179,21 +180,35 @@ def test_a_key_is_of_one_request(client: Client, lake: FreshLake) -> None:
     assert read_rows(lake) == rows
 
 
-def test_copies_at_the_same_moment_are_one(client: Client, lake: FreshLake) -> None:
-    """Of eight copies one does it, and all hear so."""
-    key, answers = str(uuid4()), list[Answer]()
-    before = count_snapshots(lake)
+COPIES = 6
+LOCK = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
+SELECT_WAITING = "SELECT count(*) FROM pg_locks WHERE relation = 'ducklake_snapshot'::regclass AND NOT granted"
 
-    def send() -> None:
-        answers.append(ask(client.server, "POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, key))
 
-    threads = [Thread(target=send) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [answer.status for answer in answers] == [200] * 8
-    assert len({answer.json["metadata"]["table-uuid"] for answer in answers}) == 1
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        pytest.param("POST", "namespaces/main/tables", {"name": "new", "schema": COLUMNS}, id="create table"),
+        pytest.param("DELETE", "namespaces/main/tables/t", None, id="drop table"),
+        # done twice, the second would hear that nothing was there to remove
+        pytest.param("POST", "namespaces/n/properties", {"removals": ["a"]}, id="properties"),
+    ],
+)
+def test_copies_at_the_same_moment_are_one(client: Client, lake: FreshLake, method: str, path: str, body: Any) -> None:
+    """All have found nothing of each other and wait for the lake: one does it, and all hear that it is done."""
+    assert client.post("namespaces/n/properties", {"updates": {"a": "b"}}).status == 200
+    key, before = str(uuid4()), count_snapshots(lake)
+    other, look = lake.psycopg(autocommit=False), lake.psycopg()
+    other.execute(LOCK)
+    with ThreadPoolExecutor(COPIES) as pool:
+        sent = [pool.submit(ask, client.server, method, path, body, key) for _ in range(COPIES)]
+        try:
+            wait_for(lambda: look.execute(SELECT_WAITING).fetchone() == (COPIES,), "all copies to wait for the lake")
+        finally:
+            other.rollback()
+        answers = [copy.result() for copy in sent]
+    assert {answer.status for answer in answers} <= {200, 204}
+    assert len({answer.body for answer in answers}) == 1
     assert count_snapshots(lake) == before + 1
 
 
