@@ -129,8 +129,11 @@ class Table:
 
     def check_rows(self, where: str, *names: str) -> None:
         """Those have the rows of the copy."""
+        # by name: clients may have moved columns, and DuckDB has them in the order of their ids
+        columns = ", ".join(self.columns)
         for name in names:
-            both = f"(FROM {name} EXCEPT ALL FROM temp.copy) UNION ALL (FROM temp.copy EXCEPT ALL FROM {name})"
+            theirs = f"SELECT {columns} FROM {name}"
+            both = f"({theirs} EXCEPT ALL FROM temp.copy) UNION ALL (FROM temp.copy EXCEPT ALL {theirs})"
             assert self.ask(both) == [], f"{name}: {where}"
 
     def list_snapshots(self) -> list[int]:
@@ -157,4 +160,4 @@ class Table:
     def _read(self, name: str, snapshot_id: int) -> list[Any]:
         # Within one commit a column is there from the first snapshot on in DuckDB, and NULL.
         rows = self.conn.execute(f"FROM {name} AT (VERSION => {snapshot_id})").to_arrow_table().to_pylist()
-        return sorted(({key: value for key, value in row.items() if value is not None} for row in rows), key=repr)
+        return sorted(({key: row[key] for key in sorted(row) if row[key] is not None} for row in rows), key=repr)

@@ -33,10 +33,10 @@ def parse_notes(notes: Sequence[JsonNote]) -> Mapping[int, Schema]:
 def carry_over(fields: tuple[NestedField, ...], before: Schema) -> Schema:
     """Return columns as DuckLake says them, with what an older schema said of the same ones and DuckLake cannot.
 
-    That is: docs and NOT NULL below the root, defaults, and which columns identify a row.
+    That is: docs and NOT NULL below the root, defaults, which columns identify a row, and the order of columns.
     """
     known = {item.field_id: item for _, item in walk_fields(before.fields)}
-    merged = tuple(_merge(item, known, is_root=True) for item in fields)
+    merged = _in_order([_merge(item, known, is_root=True) for item in fields], known)
     schema = Schema(0, merged)
     still = ((i, find_field(schema, i)) for i in before.identifier_field_ids)
     kept = tuple(i for i, item in still if item is not None and can_identify(item))
@@ -54,10 +54,16 @@ def _merge(item: NestedField, known: Mapping[int, NestedField], *, is_root: bool
     return merged if is_root else replace(merged, doc=old.doc, required=old.required)
 
 
+def _in_order(fields: Sequence[NestedField], known: Mapping[int, NestedField]) -> tuple[NestedField, ...]:
+    """Return siblings in the order of those that are known, new ones behind them."""
+    places = {field_id: place for place, field_id in enumerate(known)}
+    return tuple(sorted(fields, key=lambda item: places.get(item.field_id, len(places))))
+
+
 def _merge_type(type_: IcebergType, known: Mapping[int, NestedField]) -> IcebergType:
     match type_:
         case StructType(fields):
-            return StructType(tuple(_merge(item, known, is_root=False) for item in fields))
+            return StructType(_in_order([_merge(item, known, is_root=False) for item in fields], known))
         case ListType(element_id, element_type, required):
             old = known.get(element_id)
             return ListType(element_id, _merge_type(element_type, known), required if old is None else old.required)

@@ -118,7 +118,8 @@ def to_column_type(type_: IcebergType, path: str) -> str:
 def create_columns(table_id: int, schema: Schema) -> list[NewRow]:
     """Return the columns and comments of a new table."""
     wanted = list_wanted(schema)
-    rows: list[NewRow] = [_new_column(table_id, item, _order_of(item, wanted)) for item in wanted]
+    orders = _list_orders(wanted, {})
+    rows: list[NewRow] = [_new_column(table_id, item, orders[item.field.field_id]) for item in wanted]
     return rows + [NewComment(table_id, item.field.field_id, doc) for item in wanted if (doc := _root_doc(item))]
 
 
@@ -143,13 +144,12 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
     past = {row.column_id: row for row in columns}
     rows: list[NewRow] = []
     old_fields = _fields_by_id(rules.before)
-    ordered = _keeps_order(wanted, known)
+    orders = _list_orders(wanted, known)
     for item in wanted:
         old = known.get(item.field.field_id)
-        order = _kept_order(item, old) if ordered else _order_of(item, wanted)
         if old is None and item.field.field_id in past:
             _next_type(past[item.field.field_id], item, rules.widens)
-        new = _new_column(table_id, item, order)
+        new = _new_column(table_id, item, orders[item.field.field_id])
         if old is not None:
             kind = _next_type(old, item, rules.widens)
             before = old_fields.get(old.column_id)
@@ -184,26 +184,27 @@ def _walk_leniently(fields: Sequence[NestedField], parent: int | None) -> Iterat
         yield from _walk_leniently(child_fields(field.type), field.field_id)
 
 
-def _keeps_order(wanted: Sequence[Wanted], known: Mapping[int, ColumnRow]) -> bool:
-    """Tell whether live columns stand in the wanted order, and new ones come after them when numbered by id."""
+def _list_orders(wanted: Sequence[Wanted], known: Mapping[int, ColumnRow]) -> dict[int, int]:
+    """Return the order of each column by its id: that of ids, in which DuckDB shows columns, wherever clients put them.
+
+    Clients' order is noted with their schema. DuckDB 1.5.5 gives a column that it alters its id as order, and writes inlined rows by
+    other places than it reads them by when that changes the order of columns.
+    """
+    by_id = {item.field.field_id: item for item in sorted(wanted, key=lambda item: item.field.field_id)}
+    own = {i: item.position if _is_value_first(item, by_id) else i for i, item in by_id.items()}
+    kept = {i: known[i].column_order if i in known else order for i, order in own.items()}
     last: dict[int | None, int] = {}
-    for item in wanted:
-        old = known.get(item.field.field_id)
-        order = _kept_order(item, old)
-        if order <= last.get(item.parent, -1):
-            return False
-        last[item.parent] = order
-    return True
+    for i, item in by_id.items():
+        if kept[i] <= last.get(item.parent, -1) and not _is_value_first(item, by_id):
+            return own
+        last[item.parent] = kept[i]
+    return kept
 
 
-def _kept_order(item: Wanted, old: ColumnRow | None) -> int:
-    return item.field.field_id if old is None else old.column_order
-
-
-def _order_of(item: Wanted, wanted: Sequence[Wanted]) -> int:
-    """DuckDB gives a column it alters its id as order, so ids are used wherever they ascend."""
-    siblings = [other.field.field_id for other in wanted if other.parent == item.parent]
-    return item.field.field_id if siblings == sorted(siblings) else item.position
+def _is_value_first(item: Wanted, by_id: Mapping[int, Wanted]) -> bool:
+    """Tell whether a column is of a map whose value has a lower id than its key: a map's key comes first, whatever their ids."""
+    parent = None if item.parent is None else by_id[item.parent].field.type
+    return isinstance(parent, MapType) and parent.value_id < parent.key_id
 
 
 def _root_doc(item: Wanted) -> str | None:

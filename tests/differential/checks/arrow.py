@@ -27,10 +27,10 @@ class WrongShape(AssertionError):
 
 
 def plain_rows(columns: Sequence[Column], table: pa.Table, dialect: Dialect = Dialect.ICEBERG) -> Rows:
-    """The rows of a reader's answer, as a multiset."""
-    if table.column_names != [column.name for column in columns]:
+    """The rows of a reader's answer, as a multiset; columns go by name, for clients may have moved them."""
+    if sorted(table.column_names) != sorted(column.name for column in columns):
         raise WrongShape(f"columns {table.column_names}, expected {[column.name for column in columns]}")
-    plain = [_plain_chunks(column, table.column(index), dialect) for index, column in enumerate(columns)]
+    plain = [_plain_chunks(column, table.column(column.name), dialect) for column in columns]
     return Counter(zip(*plain, strict=True))
 
 

@@ -89,4 +89,4 @@ class Story:
 
 def _sort(rows: list[dict[str, Any]]) -> list[str]:
     # DuckDB calls the zone Etc/UTC.
-    return sorted(repr(row).replace("Etc/UTC", "UTC") for row in rows)
+    return sorted(repr(dict(sorted(row.items()))).replace("Etc/UTC", "UTC") for row in rows)

@@ -46,7 +46,8 @@ def test_columns_come_change_and_go(story: Story, format_version: int) -> None:
         assert story.check() == 2, change
     story.run("INSERT INTO {t} (id, title, extra) VALUES (NULL, 'later', 5000000000)")
     kinds = dict(story.ask("SELECT column_name, column_type FROM (DESCRIBE {t})"))
-    assert list(kinds) == ["id", "mid", "title", "s", "r", "de", "l", "extra"]
+    assert list(kinds) == ["id", "title", "s", "r", "de", "l", "extra", "mid"]
+    assert [row[0] for row in story.run("SHOW COLUMNS FROM {t}")] == ["id", "mid", "title", "s", "r", "de", "l", "extra"]
     assert kinds["s"] == "STRUCT(a BIGINT, d VARCHAR)"
     before = story.load()
     for statement, why in REFUSED:
