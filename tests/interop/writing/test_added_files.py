@@ -44,7 +44,8 @@ class Story:
         names = [column[0] for column in found.description]
         duck = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
         for shown in (ice, duck):
-            assert sorted(map(repr, shown)) == sorted(repr({name: row[name] for name in names}) for row in rows)
+            mine = [{name: row[name] for name in names} for row in shown]
+            assert sorted(map(repr, mine)) == sorted(repr({name: row[name] for name in names}) for row in rows)
 
 
 def test_columns_are_found_by_their_names(served: Served) -> None:

@@ -55,8 +55,10 @@ class Story:
         """Both sides have rows with these ids, alike in every column."""
         arrow = self.table.refresh().scan().to_arrow()
         assert sorted(arrow["id"].to_pylist()) == sorted(ids)
-        mine = self.duck.execute(f"SELECT {', '.join(arrow.column_names)} FROM arrow ORDER BY ALL").fetchall()
-        assert mine == self.duck.execute("FROM lake.ns.t ORDER BY ALL").fetchall()
+        names = ", ".join(arrow.column_names)
+        assert len(arrow.column_names) == len(self.duck.execute("DESCRIBE lake.ns.t").fetchall())
+        mine = self.duck.execute(f"SELECT {names} FROM arrow ORDER BY ALL").fetchall()
+        assert mine == self.duck.execute(f"SELECT {names} FROM lake.ns.t ORDER BY ALL").fetchall()
 
     def finish(self) -> None:
         """Plain DuckDB goes on."""
