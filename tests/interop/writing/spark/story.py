@@ -34,7 +34,8 @@ class Story:
 
     def check(self, count: int, name: str = "t") -> None:
         """Both sides have that many rows, the same ones."""
-        mine = sorted(self.run(f"SELECT * FROM {{c}}.ns.{name}"), key=repr)
+        names = [row[0] for row in self.duck.execute(f"DESCRIBE lake.ns.{name}").fetchall()]
+        mine = sorted(self.run(f"SELECT {', '.join(f'`{one}`' for one in names)} FROM {{c}}.ns.{name}"), key=repr)
         assert mine == sorted(self.duck.execute(f"FROM lake.ns.{name}").fetchall(), key=repr)
         assert len(mine) == count
 
