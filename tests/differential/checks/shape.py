@@ -26,11 +26,12 @@ def check_shape(past: Past, table: Table, published: IcebergTable) -> None:
 
 
 def check_schema(table: Table, published: IcebergTable) -> None:
-    """Names, types, NOT NULL, comments, and which columns identify a row are the model's."""
+    """Names, types, NOT NULL, comments, and which columns identify a row are the model's; their order is a client's affair."""
     shown = [(field.name, str(field.field_type), field.required, field.doc) for field in published.schema().fields]
     shown = [(name, _without_ids(type_name), required, doc) for name, type_name, required, doc in shown]
     expected = [(column.name, format_iceberg_type(column.kind), column.required, column.comment) for column in table.columns]
-    assert shown == expected, f"{table.ident} has columns {shown}, expected {expected}"
+    by_name = sorted(expected, key=lambda item: item[0])
+    assert sorted(shown, key=lambda item: item[0]) == by_name, f"{table.ident} has columns {shown}, expected {expected}"
     identifier = {table.column(column_id).name for column_id in table.shown_identifier}
     assert published.schema().identifier_field_names() == identifier, f"{table.ident} has not the identifier {identifier}"
 
