@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.commits.client import Client
-from bench.loads import measure_body
+from bench.loads import measure_answer
 from bench.report import Cell
 from bench.stand import Stand
 from bench.statistics import percentile
@@ -40,10 +40,10 @@ def measure_commits(stand: Stand, client: Client, make: Make, commits: int) -> d
         client.commit(make())
         client.keep()
     spent = [measure_commit(stand, client, make()) for _ in range(commits)]
-    body_ms = measure_body(stand, client.answer_bytes)
+    answer_ms = measure_answer(client.answer_bytes)
     cpu: dict[str, float] = {f"{name}_cpu_ms": percentile([one.cpu_ms[name] for one in spent], 0.5) for name in spent[0].cpu_ms}
     cpu["server_and_postgres_cpu_ms"] = cpu["server_cpu_ms"] + cpu["postgres_cpu_ms"]
-    cpu |= {"body_cpu_ms": body_ms, "server_without_body_cpu_ms": cpu["server_cpu_ms"] - body_ms}
+    cpu |= {"answer_cpu_ms": answer_ms, "server_without_answer_cpu_ms": cpu["server_cpu_ms"] - answer_ms}
     walls = [one.wall_ms for one in spent]
     return {"commits": commits, **cpu, "wall_p50_ms": percentile(walls, 0.5), "wall_p90_ms": percentile(walls, 0.9)}
 

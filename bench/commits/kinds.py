@@ -39,7 +39,7 @@ def measure_growth(stand: Stand, scale: Scale) -> Result:
             client = open_client(stand, table.name)
             row = measure_commits(stand, client, choose(client), scale.later_inserts)
             rows.append({"commit": kind, "snapshots": table.snapshots, **row})
-            costs.append(float(row["server_without_body_cpu_ms"] or 0))
+            costs.append(float(row["server_without_answer_cpu_ms"] or 0))
         for table, cost in zip(tables[1:], costs[1:], strict=True):
             facts[f"{kind}_at_{table.snapshots}_over_{tables[0].snapshots}"] = cost / costs[0]
     return Result("Commits by the length of the history", rows, facts)

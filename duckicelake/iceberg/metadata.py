@@ -101,8 +101,8 @@ def default_spec(metadata: TableMetadata) -> PartitionSpec:
 
 
 def find_snapshot(metadata: TableMetadata, snapshot_id: int | None) -> Snapshot | None:
-    """The snapshot of that id."""
-    return next((item for item in metadata.snapshots if item.snapshot_id == snapshot_id), None)
+    """The snapshot of that id, looked for from the newest on."""
+    return None if snapshot_id is None else next((item for item in reversed(metadata.snapshots) if item.snapshot_id == snapshot_id), None)
 
 
 def format_metadata(metadata: TableMetadata) -> dict[str, object]:

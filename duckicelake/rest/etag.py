@@ -3,12 +3,15 @@
 import hashlib
 
 
-def build_etag(body: bytes) -> bytes:
-    """Return the tag of a body.
+def build_etag(*body: bytes) -> bytes:
+    """Return the tag of a body, which may come in parts.
 
     It is weak because the plain and the gzipped form of a body share it (RFC 9110, 8.8.1).
     """
-    return b'W/"%b"' % hashlib.sha256(body).hexdigest()[:24].encode()
+    digest = hashlib.sha256()
+    for part in body:
+        digest.update(part)
+    return b'W/"%b"' % digest.hexdigest()[:24].encode()
 
 
 def matches_etag(if_none_match: bytes, etag: bytes) -> bool:

@@ -1,6 +1,7 @@
 """Ready-made answers: the bytes, headers and tag of one body, prepared once and sent many times."""
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duckicelake.rest.etag import build_etag, matches_etag
@@ -36,13 +37,13 @@ class ReadyAnswer:
         return 200, self.headers, self.body
 
 
-def build_ready_answer(body: bytes, *, is_kept: bool = True, tagged: bytes | None = None) -> ReadyAnswer:
+def build_ready_answer(body: bytes, *, is_kept: bool = True, tagged: Sequence[bytes] = ()) -> ReadyAnswer:
     """Return the answer that carries a JSON body; a long one that is kept for many requests is compressed here, once.
 
-    `tagged`: the body that its tag is of, where the client will ask for another one than this.
+    `tagged`: the parts of the body that its tag is of, where the client will ask for another one than this.
     `no-cache` lets a client keep the answer and makes it ask again: a load is never stale.
     """
-    etag = build_etag(body if tagged is None else tagged)
+    etag = build_etag(*(tagged or (body,)))
     common: Headers = [(b"etag", etag), (b"cache-control", b"private, no-cache"), (b"vary", b"accept-encoding")]
     json_type = (b"content-type", b"application/json")
     zipped = gzip.compress(body, GZIP_LEVEL, mtime=0) if is_kept and len(body) > GZIP_FROM_BYTES else None

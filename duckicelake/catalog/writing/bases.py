@@ -1,6 +1,6 @@
 """What a commit starts from: a table as it was published, and the client's manifests, all read before the lock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -38,7 +38,7 @@ from duckicelake.translate.locations import (
 )
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.shape.name_mapping import FileColumns
-from duckicelake.translate.shape.told_snapshots import without_aliases
+from duckicelake.translate.shape.told_snapshots import undo_aliases
 from duckicelake.translate.to_ducklake.commits import (
     check_parents,
     find_main_target,
@@ -126,7 +126,7 @@ def recall_base(warehouse: Warehouse, ask: Ask) -> Base | None:
         return None
     seen = Seen(past.seen.table, published.position, past.seen.repair_id if memory.repair_id is None else memory.repair_id)
     try:
-        require(ask, Base(ask.ident, seen.table, without_aliases(published.metadata), published.position))
+        require(ask, Base(ask.ident, seen.table, undo_aliases(published.metadata), published.position))
         return replace(_build_on(warehouse, ask, replace(past, seen=seen)), is_recalled=True)
     except CatalogError:
         # what is wrong is told of the table as it is
@@ -144,7 +144,7 @@ def _build_on(warehouse: Warehouse, ask: Ask, past: Past) -> Base:
     metadata, position, published = None, NOTHING, None
     if table is not None:
         table, published = publish_table(warehouse, ask.ident, past.seen)
-        metadata, position = without_aliases(published.metadata), published.position
+        metadata, position = undo_aliases(published.metadata), published.position
     _check_told_locations(warehouse, ask, metadata)
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, published, grounds=Grounds(locations, warehouse.roots, lake_folder))
@@ -279,8 +279,7 @@ def _check_told_locations(warehouse: Warehouse, ask: Ask, metadata: TableMetadat
 
 def _check_in_time(ask: Ask, base: Base) -> None:
     require(ask, base)
-    ours, known = list_ours(base), base.known
-    check_parents(base.metadata, map_updates(ask.commit.updates, lambda i: i if i in ours else known.get(i, i)))
+    check_parents(base.metadata, map_updates(ask.commit.updates, make_translator(base)))
 
 
 def look_up(conn: psycopg.Connection, ask: Ask, base: Base) -> Base:
@@ -294,7 +293,8 @@ def look_up(conn: psycopg.Connection, ask: Ask, base: Base) -> Base:
 def _list_asked(ask: Ask, base: Base) -> list[int]:
     """Return the ids of a request that are not the table's own, or should not be."""
     added = {snapshot.snapshot_id for snapshot in list_added(ask.commit.updates)}
-    return list(set(list_client_ids(ask.commit.requirements, ask.commit.updates)) - list_ours(base) | added)
+    others = set(list_client_ids(ask.commit.requirements, ask.commit.updates)) - added
+    return [*(others - find_ours(base, others)), *added]
 
 
 def watch(asks: Sequence[Ask], bases: Sequence[Base]) -> Watched | None:
@@ -311,15 +311,28 @@ def look_up_all(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> l
     return [look_up(commit.conn, ask, base) for ask, base in zip(asks, bases, strict=True)]
 
 
-def list_ours(base: Base) -> set[int]:
-    """Return the ids of the snapshots that the table has."""
-    return {snapshot.snapshot_id for snapshot in base.metadata.snapshots} if base.metadata else set[int]()
+def find_ours(base: Base, ids: Collection[int]) -> set[int]:
+    """Return those of the ids that snapshots of the table have; commits mostly ask for its newest ones."""
+    found = set[int]()
+    if base.metadata is None or not ids:
+        return found
+    for snapshot in reversed(base.metadata.snapshots):
+        if snapshot.snapshot_id in ids:
+            found.add(snapshot.snapshot_id)
+            if len(found) == len(ids):
+                break
+    return found
+
+
+def make_translator(base: Base) -> Callable[[int], int]:
+    """Return what gives the id that the lake has for a snapshot which a client may know by its own."""
+    known, ours = base.known, find_ours(base, base.known.keys())
+    return lambda snapshot_id: snapshot_id if snapshot_id in ours else known.get(snapshot_id, snapshot_id)
 
 
 def require(ask: Ask, base: Base) -> None:
     """Raise CommitFailed when a requirement does not hold."""
-    ours, known = list_ours(base), base.known
-    check_requirements(base.metadata, map_requirements(ask.commit.requirements, lambda i: i if i in ours else known.get(i, i)))
+    check_requirements(base.metadata, map_requirements(ask.commit.requirements, make_translator(base)))
 
 
 def has_landed(commit: Commit, ask: Ask, base: Base) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from duckicelake.catalog.writing.bases import Ask, Base, list_ours, require
+from duckicelake.catalog.writing.bases import Ask, Base, find_ours, make_translator, require
 from duckicelake.catalog.writing.files import FileWriter, Planned, add_snapshots
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.names import find_column_names
@@ -65,16 +65,16 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
     NoSuchNamespace, AlreadyExists
     """
     require(ask, base)
-    known, ours = base.known, list_ours(base)
+    to_lake_id = make_translator(base)
     live = None if base.published is None else to_live(base.published.state)
     shown = {spec.spec_id for spec in base.metadata.partition_specs} if base.metadata else set[int]()
     if base.metadata is not None and live is not None:
         base = replace(base, metadata=with_removed(base.metadata, live.notes))
     added = list_added(ask.commit.updates)
     fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(added, 1)}
-    _check_fresh(fresh, known, ours)
+    _check_fresh(fresh, base)
     _check_kept(fresh, ask)
-    updates = map_updates(ask.commit.updates, lambda i: fresh[i] if i in fresh else i if i in ours else known.get(i, i))
+    updates = map_updates(ask.commit.updates, lambda i: fresh[i] if i in fresh else to_lake_id(i))
     updates = updates if base.metadata is None else name_added_specs(updates, shown)
     check_parents(base.metadata, updates)
     last = base.metadata.last_sequence_number if base.metadata else 0
@@ -104,8 +104,9 @@ def _with_own_specs(base: Base, updates: Sequence[TableUpdate], shown: Collectio
     return replace(base, changes=[renumber_specs(change, spec_ids) for change in base.changes])
 
 
-def _check_fresh(fresh: Mapping[int, int], known: Mapping[int, int], ours: set[int]) -> None:
-    taken = [snapshot_id for snapshot_id in fresh if snapshot_id in known or snapshot_id in ours]
+def _check_fresh(fresh: Mapping[int, int], base: Base) -> None:
+    ours = find_ours(base, fresh.keys())
+    taken = [snapshot_id for snapshot_id in fresh if snapshot_id in base.known or snapshot_id in ours]
     if taken:
         raise BadRequest(f"Cannot add snapshot {taken[0]}: the table has a snapshot of that id; choose another.")
 

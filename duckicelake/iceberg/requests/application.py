@@ -129,7 +129,8 @@ def _shapes(metadata: TableMetadata) -> tuple[object, ...]:
 
 def _check_snapshot_schemas(draft: Draft, metadata: TableMetadata) -> None:
     schema_ids = {item.schema_id for item in metadata.schemas}
-    for snapshot in metadata.snapshots:
+    added = len(draft.added_snapshot_ids)
+    for snapshot in metadata.snapshots if draft.removed_schema_ids else metadata.snapshots[-added:] if added else ():
         lost = snapshot.schema_id is not None and snapshot.schema_id not in schema_ids
         if lost and snapshot.snapshot_id in draft.added_snapshot_ids:
             raise BadRequest(f"Cannot add snapshot {snapshot.snapshot_id}: its schema {snapshot.schema_id} is unknown; add it first")

@@ -112,17 +112,15 @@ def settle_log(base: TableMetadata | None, draft: Draft) -> tuple[tuple[int, int
 
     Source: Iceberg spec «snapshot-log»; an entry of a removed snapshot takes those before it along
     """
-    metadata = draft.metadata
-    known = {item.snapshot_id for item in metadata.snapshots}
+    metadata, log = draft.metadata, draft.metadata.snapshot_log
     earlier = len(base.snapshot_log) if base is not None else 0
-    settled: list[tuple[int, int]] = []
-    for i, (at_ms, snapshot_id) in enumerate(metadata.snapshot_log):
-        passing = i >= earlier and snapshot_id in draft.added_snapshot_ids and snapshot_id != metadata.current_snapshot_id
-        if snapshot_id not in known and snapshot_id in draft.removed_snapshot_ids:
-            settled.clear()
-        elif not passing:
-            settled.append((max(at_ms, settled[-1][0]) if settled and i >= earlier else at_ms, snapshot_id))
-    return tuple(settled)
+    gone = draft.removed_snapshot_ids and draft.removed_snapshot_ids - {item.snapshot_id for item in metadata.snapshots}
+    cut = next((i for i in reversed(range(len(log))) if log[i][1] in gone), -1) + 1 if gone else 0
+    settled = log[cut:earlier]
+    for at_ms, snapshot_id in log[max(cut, earlier) :]:
+        if snapshot_id not in draft.added_snapshot_ids or snapshot_id == metadata.current_snapshot_id:
+            settled += ((max(at_ms, settled[-1][0]) if settled else at_ms, snapshot_id),)
+    return settled
 
 
 def _keep_refs(draft: Draft, names: Iterable[str]) -> Draft:

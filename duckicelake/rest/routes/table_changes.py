@@ -36,7 +36,7 @@ from duckicelake.rest.requests import (
     decode_rename,
     describe_body,
 )
-from duckicelake.rest.routes.tables import build_response, encode_commit_result, encode_load_result
+from duckicelake.rest.routes.tables import build_response, encode_commit_result, encode_load_result, list_load_result
 from duckicelake.rest.served import Served
 
 CREATED: dict[int | str, dict[str, Any]] = {200: {"model": LoadTableResult, "description": "The table's metadata, with an ETag."}}
@@ -102,7 +102,7 @@ class TableChangeRoutes:
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
         check_moved(at.session, TABLE, to_levels(done.moved_to))
         # who has this answer has what the next load shows
-        return build_response(build_ready_answer(encode_commit_result(done), is_kept=False, tagged=encode_load_result(done)), [])
+        return build_response(build_ready_answer(encode_commit_result(done), is_kept=False, tagged=list_load_result(done)), [])
 
     def drop_table(
         self,

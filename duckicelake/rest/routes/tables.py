@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -114,10 +115,15 @@ class TableRoutes:
 
 def encode_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> bytes:
     """Return the body of a load; the metadata is JSON already and is put in as it is."""
+    return b"".join(list_load_result(loaded, keys))
+
+
+def list_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> Sequence[bytes]:
+    """Return the body of a load in parts: joining those of a long history takes milliseconds."""
     told = loaded.config if keys is None else {**loaded.config, **keys.config}
     config = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
     more = b"" if keys is None else encode_credentials(keys)
-    return b'{%b"metadata":%b,"config":%b%b}' % (_encode_location(loaded), loaded.metadata, config, more)
+    return b'{%b"metadata":' % _encode_location(loaded), loaded.metadata, b',"config":%b%b}' % (config, more)
 
 
 def encode_commit_result(loaded: LoadedTable) -> bytes:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
-from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import SnapshotNote
 from duckicelake.values import replace
@@ -43,12 +44,17 @@ def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableM
     """Return the metadata with snapshots under their authors' ids as well, before all others; no ref names them."""
     if not aliases:
         return metadata
-    known = {snapshot.snapshot_id for snapshot in metadata.snapshots}
-    fresh = tuple(alias for alias in aliases if alias.snapshot_id not in known)
+    fresh = tuple(alias for alias in aliases if find_snapshot(metadata, alias.snapshot_id) is None)
     return replace(metadata, snapshots=(*fresh, *metadata.snapshots)) if fresh else metadata
 
 
+def undo_aliases(metadata: TableMetadata) -> TableMetadata:
+    """Return published metadata as it was before `with_aliases`; what this takes does not grow with the history."""
+    aliases = sum(1 for _ in takewhile(lambda snapshot: ALIAS_PROPERTY in snapshot.summary, metadata.snapshots))
+    return replace(metadata, snapshots=metadata.snapshots[aliases:]) if aliases else metadata
+
+
 def without_aliases(metadata: TableMetadata) -> TableMetadata:
-    """Return the metadata with every snapshot under DuckLake's id alone."""
+    """Return anybody's metadata with every snapshot under DuckLake's id alone."""
     kept = tuple(snapshot for snapshot in metadata.snapshots if ALIAS_PROPERTY not in snapshot.summary)
     return replace(metadata, snapshots=kept) if len(kept) < len(metadata.snapshots) else metadata

@@ -49,7 +49,7 @@ def change_statistics(table_id: int, base: TableMetadata | None, new: TableMetad
     Raises: BadRequest: a file is of no snapshot of the table, or lies elsewhere
     """
     rows: list[NewRow] = []
-    known = {snapshot.snapshot_id for snapshot in new.snapshots}
+    known = {snapshot.snapshot_id for snapshot in new.snapshots} if new.statistics or new.partition_statistics else set[int]()
     for kind, before, after in (
         (TABLE, _by_snapshot(base.statistics if base else ()), _by_snapshot(new.statistics)),
         (PARTITION, _by_snapshot(base.partition_statistics if base else ()), _by_snapshot(new.partition_statistics)),

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.support.lakes import FreshLake
 WARM_UP, COMMITS = 7, 5
 """psycopg prepares what it has sent five times."""
 
+SNAPSHOTS = 60
 MOST_CALLS = {"set-properties": 2650, "fast append": 6900}
 """Of functions of Python and C in all the server's threads, uvicorn's and psycopg's included; about a twelfth more than there are."""
 
@@ -65,12 +67,30 @@ def counted(lake: FreshLake) -> Iterator[tuple[Client, Calls]]:
 def test_a_small_commit_is_few_calls(counted: tuple[Client, Calls], kind: str) -> None:
     """The least of several: now and then a thread of the pool, or of the memory's scales, does something beside it."""
     client, calls = counted
-    make: Callable[[], Sequence[Mapping[str, Any]]] = client.set_property if kind == "set-properties" else client.append
+    found = count_commits(client, calls, client.set_property if kind == "set-properties" else client.append)
+    assert MOST_CALLS[kind] / 2 < min(found) <= MOST_CALLS[kind], found
+
+
+def test_a_long_history_is_no_more_calls(counted: tuple[Client, Calls]) -> None:
+    """Not even one for every other snapshot that the table has."""
+    client, calls = counted
+    client.commit(client.append())
+    client.keep()
+    short = count_commits(client, calls, client.set_property)
+    for _ in range(SNAPSHOTS):
+        client.commit(client.append())
+        client.keep()
+    long = count_commits(client, calls, client.set_property)
+    assert min(long) - min(short) < SNAPSHOTS / 2, (short, long)
+
+
+def count_commits(client: Client, calls: Calls, make: Callable[[], Sequence[Mapping[str, Any]]]) -> list[int]:
+    """Return how many calls each of some commits is, after those that warm up."""
     found: list[int] = []
     for number in range(WARM_UP + COMMITS):
         updates = make()
-        count = calls.of(lambda updates=updates: client.commit(updates))
+        count = calls.of(partial(client.commit, updates))
         client.keep()
         if number >= WARM_UP:
             found.append(count)
-    assert MOST_CALLS[kind] / 2 < min(found) <= MOST_CALLS[kind], found
+    return found
