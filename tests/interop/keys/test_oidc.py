@@ -127,6 +127,7 @@ def test_duckdb_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded,
 
 
 @pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.xdist_group("trino")
 def test_trino_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, issuer: Issuing, trino: Trino) -> None:
     """It writes as `etl`; with the token of one who reads it is refused."""

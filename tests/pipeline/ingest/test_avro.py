@@ -82,6 +82,7 @@ def test_what_is_no_avro_says_so(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("pipeline")
+@pytest.mark.long
 def test_avro_is_taken_as_spark_reads_it(mill: Mill) -> None:
     """Logical types, unions and enums; files of several schemas at once; columns of paths; evolution; a file that was cut; none twice."""
     write_avro(mill.folder / "day=1/a.avro", [{"name": "id", "type": "int"}, *LOGICAL], [{"id": 1} | VALUES], codec="deflate")

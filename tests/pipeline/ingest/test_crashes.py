@@ -102,6 +102,7 @@ def test_others_may_write_meanwhile(mill: Mill, version: str) -> None:
     assert mill.list_refs("trips") == ["main"]
 
 
+@pytest.mark.long
 def test_a_column_that_comes_between_starts_anew(mill: Mill) -> None:
     """Files that were staged do not follow onto another table."""
     fill(mill)
@@ -116,6 +117,7 @@ def test_a_column_that_comes_between_starts_anew(mill: Mill) -> None:
     check_whole(mill)
 
 
+@pytest.mark.long
 def test_a_merge_starts_anew(mill: Mill) -> None:
     """What it did depends on rows that others may have changed."""
     fill(mill)
@@ -131,7 +133,8 @@ def test_a_merge_starts_anew(mill: Mill) -> None:
     assert mill.rows() == [(1, "new"), (2, "new"), (3, "c")]
 
 
-@pytest.mark.parametrize("when", [pytest.param("branch raw.trips__ingested", marks=pytest.mark.long), "publish"])
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["branch raw.trips__ingested", "publish"])
 def test_of_two_runs_at_once_one_takes_the_files(mill: Mill, when: str) -> None:
     """The other one finds nothing left, whenever it comes between."""
     fill(mill)

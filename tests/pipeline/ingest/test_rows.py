@@ -148,7 +148,7 @@ def test_a_file_that_changed_is_not_taken_twice(mill: Mill) -> None:
     assert mill.run().status == Status.nothing_new
 
 
-@pytest.mark.parametrize("vanishes", [True, False])
+@pytest.mark.parametrize("vanishes", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_file_that_changes_while_it_is_read_stops_the_run(mill: Mill, vanishes: bool) -> None:
     """What was counted is not what is there: nothing is taken, and nothing is left over."""
     mill.write("a.csv", "id\n1\n")

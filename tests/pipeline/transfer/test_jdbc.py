@@ -61,6 +61,7 @@ def test_sqlite_with_views(ferry: Ferry) -> None:
     assert describe(again) == [("a.b.none", "failed", None), ("a.b.t", "already-there", 3), ("a.b.v", "already-there", None)]
 
 
+@pytest.mark.long
 def test_postgres_without_views(ferry: Ferry, tmp_path: Path) -> None:
     """V0, in a database that holds two catalogs: which is meant has to be said; rows are copied."""
     dsn = ferry.served.lake.dsn

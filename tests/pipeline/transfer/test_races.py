@@ -48,6 +48,7 @@ def test_two_exports_at_once_make_one_table(ferry: Ferry) -> None:
     assert ferry.run("SELECT count(*) AS n FROM {t}.ns.t") == [{"n": 5}]
 
 
+@pytest.mark.long
 def test_a_table_that_is_written_to_meanwhile_is_copied_as_it_was(ferry: Ferry) -> None:
     """A lake exported by REST to itself: its snapshot is read, or nothing where no snapshot has the present columns."""
     ferry.ask_duckdb("CREATE SCHEMA ns; CREATE TABLE ns.t AS SELECT range AS id FROM range(5)")

@@ -66,7 +66,8 @@ def world(stack: SharedStack, spark: Spark, tmp_path: Path) -> Iterator[World]:
         world.run("DROP TABLE {t}")
 
 
-@pytest.mark.parametrize("version", [*(pytest.param(version, marks=pytest.mark.long) for version in (1, 2)), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_table_of_spark_comes_along(world: World, version: int) -> None:
     """Rows, history, row lineage, partitions, deletes; then every statement leaves both with the same rows."""
     mode = "" if version == 1 else f", {MERGE_ON_READ}"

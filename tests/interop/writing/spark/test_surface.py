@@ -70,7 +70,8 @@ def collect_garbage(story: Story) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format_version", "mode"), [pytest.param(2, "", id="copy-on-write"), pytest.param(3, f", {MERGE_ON_READ}", id="deletion vectors")]
+    ("format_version", "mode"),
+    [pytest.param(2, "", id="copy-on-write", marks=pytest.mark.long), pytest.param(3, f", {MERGE_ON_READ}", id="deletion vectors")],
 )
 def test_rows_are_merged(served: Served, spark: Spark, format_version: int, mode: str) -> None:
     """MERGE with all its clauses over rows of both sides, deletes by subquery, overwritten partitions, a branch written and published."""
