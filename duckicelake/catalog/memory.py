@@ -7,6 +7,7 @@ from itertools import islice
 from threading import Lock
 from typing import cast
 
+from duckicelake.catalog.outbox import Held
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
@@ -48,7 +49,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A history as far as it has been folded into manifests, to go on from when only newer snapshots follow."""
+    """A history as far as it has been folded into manifests, to go on from when only newer snapshots follow.
+
+    `held` are objects that the next snapshot may name, and nothing names yet.
+    """
 
     since: Since
     history_id: int
@@ -60,6 +64,7 @@ class Folded:
     name_mapping: str | None
     shelves: Shelves
     written: Mapping[tuple[int, int], ManifestFile]
+    held: Mapping[str, Held]
     totals: Totals
     snapshots: tuple[Snapshot, ...]
     visibility: Mapping[FileKey, Visibility]
