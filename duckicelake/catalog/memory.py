@@ -150,6 +150,14 @@ class TableMemory:
     is_lost: bool = False
     offer: Offer | None = None
 
+    def forget_gone(self, gone: Collection[str]) -> None:
+        """Forget objects that the store does not have any more: what is made of them again is written again."""
+        self.known_uris = None if self.known_uris is None else self.known_uris.difference(gone)
+        derived = (file.file_path for made in (self.derived_rows, self.delete_files) for file in made.values())
+        manifests = () if self.folded is None else (manifest.manifest_path for manifest in self.folded.written.values())
+        if any(uri in gone for uri in (*derived, *manifests)):
+            self.forget_made()
+
     def forget_made(self) -> None:
         """Forget the objects that were made: those of a load that failed may never have reached the store."""
         self.folded = None
