@@ -46,6 +46,25 @@ def test_pyiceberg_cannot_write_to_partitions_of_uuids(served: Served) -> None:
     assert served.pyiceberg().read(T).num_rows == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param("RENAME x TO y", id="renamed"),
+        pytest.param("DROP COLUMN x", id="dropped"),
+    ],
+)
+def test_pyiceberg_upserts_nothing_after_a_change_of_columns(served: Served, change: str) -> None:
+    """It reads by the schema of the current snapshot, until there is one with the new columns."""
+    conn = run(served, "CREATE TABLE t AS SELECT 1 AS id, 'a' AS x, 'a' AS z", f"ALTER TABLE t {change}")
+    table = served.pyiceberg().catalog.load_table(T)
+    rows = pa.Table.from_pylist([{"id": 1, "y": "a", "z": "b"}], schema=schema_to_pyarrow(table.schema()))
+    with pytest.raises(ValueError, match="names are not matching"):
+        table.upsert(rows, join_cols=["id"])
+    conn.execute("INSERT INTO t (id, z) VALUES (2, 'c')")
+    assert table.refresh().upsert(rows, join_cols=["id"]).rows_updated == 1
+    assert sorted(published(served, "z")) == ["b", "c"]
+
+
 def test_an_alter_of_duckdb_iceberg_takes_all_comments_of_columns(served: Served) -> None:
     """It sends a schema without any; defaults stay."""
     create = ("CREATE TABLE t (id INTEGER, x INTEGER)", "INSERT INTO t VALUES (1, 1)", "ALTER TABLE t ADD COLUMN d INTEGER DEFAULT 7")
