@@ -1,5 +1,6 @@
 """Stock clients as accounts, set up by what `connect` prints; and a catalog whose keys are dead until they are refreshed."""
 
+import math
 import shlex
 import time
 from collections.abc import Generator, Mapping
@@ -20,6 +21,7 @@ from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark
 from tests.support.sts import Asked, Given, assume_until, run_sts
 from tests.support.trino.server import Trino
+from tests.support.waiting import wait_for
 
 LIFE_S = 600
 
@@ -55,20 +57,28 @@ def add_trino(trino: Trino, guarded: Guarded, principal: str | None, own: Mappin
 
 @dataclass(slots=True)
 class Handed:
-    """Which keys were handed out: dead ones, and living ones to those who came for newer ones."""
+    """Which keys were handed out: dead ones, and living ones to those who came for newer ones, or after as many dead ones as may be."""
 
     stack: SharedStack
     refreshing: Event = field(default_factory=Event)
     dead: int = 0
     living: int = 0
+    most_dead: float = math.inf
+    life_s: int = LIFE_S
+    ends_s: int = 0
 
     def give(self, asked: Asked) -> Given:
         """Keys that ended a minute ago, but while somebody asks for newer ones."""
-        if self.refreshing.is_set():
+        if self.refreshing.is_set() or self.dead >= self.most_dead:
             self.living += 1
-            return assume_until(self.stack, asked, int(time.time()) + LIFE_S)
+            self.ends_s = int(time.time()) + self.life_s
+            return assume_until(self.stack, asked, self.ends_s)
         self.dead += 1
         return assume_until(self.stack, asked, int(time.time()) - 60)
+
+    def wait_over(self) -> None:
+        """Wait until the last living keys have ended."""
+        wait_for(lambda: time.time() > self.ends_s or None, "keys to end")
 
 
 @contextmanager
