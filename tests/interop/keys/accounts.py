@@ -15,8 +15,10 @@ from duckicelake.backends.buckets import ROLE_ARN
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.snippets import format_spark, format_trino
 from tests.rest.auth.principals import GRANTS, Guarded, secret_of
-from tests.rest.serving import make_settings, serve_app
+from tests.rest.serving import make_settings, serve, serve_app
+from tests.support.going_on import check_going_on
 from tests.support.lakes import FreshLake
+from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark
 from tests.support.sts import Asked, Given, assume_until, run_sts
@@ -53,6 +55,12 @@ def add_trino(trino: Trino, guarded: Guarded, principal: str | None, own: Mappin
     lines = [line.partition("=") for line in format_trino(facts_of(guarded, principal or "nobody")).splitlines()]
     account = ("oauth2.credential", "oauth2.server-uri", "oauth2.scope") if principal is None else ()
     return trino.add({name: text for name, _, text in lines if name != "connector.name" and not name.endswith(account)} | dict(own or {}))
+
+
+def check_going_on_without_account(guarded: Guarded, name: str, *, travels_after_merge: bool = True) -> None:
+    """Fail unless DuckDB goes on with a table of `a` as with one of its own; asked of a server that wants no account."""
+    with serve(make_settings(guarded.lake)) as server:
+        check_going_on(Served(guarded.lake, server), ("a", name), travels_after_merge=travels_after_merge)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tests.interop.keys.accounts import add_spark, guard_with_dead_keys
+from tests.interop.keys.accounts import add_spark, check_going_on_without_account, guard_with_dead_keys
 from tests.rest.auth.principals import Guarded
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack
@@ -61,6 +61,7 @@ def test_a_writer_writes(guarded: Guarded, spark: Spark) -> None:
         spark.session.sql(statement.format(c=name))
     assert truth.execute("SELECT i, s FROM lake.a.rows WHERE i < -1").fetchall() == [(-7, "seventh")]
     assert truth.execute("SELECT count(*), sum(i) FROM lake.a.made").fetchone() == (10, sum(range(11, 20)) + 99)
+    check_going_on_without_account(guarded, "made", travels_after_merge=False)
     spark.session.sql(f"DROP TABLE {name}.a.made")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.interop.keys.accounts import add_trino, guard_with_dead_keys
+from tests.interop.keys.accounts import add_trino, check_going_on_without_account, guard_with_dead_keys
 from tests.rest.auth.principals import Guarded
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack
@@ -77,6 +77,7 @@ def test_a_writer_writes(guarded: Guarded, trino: Trino, writer: str) -> None:
         trino.arrow(statement.format(c=writer))
     assert truth.execute("SELECT i, s FROM lake.a.rows WHERE i < -1").fetchall() == [(-7, "seventh")]
     assert truth.execute("SELECT count(*), sum(i) FROM lake.a.made").fetchone() == (10, sum(range(11, 20)) + 99)
+    check_going_on_without_account(guarded, "made")
     trino.arrow(f"DROP TABLE {writer}.a.made")
 
 
