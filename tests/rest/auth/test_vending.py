@@ -132,8 +132,9 @@ def test_who_may_not_read_writes_blindly(vending: Guarded) -> None:
     assert is_refused(s3.list_objects_v2, Bucket=bucket, Prefix=f"{key}/")
 
 
-def test_a_shared_folder_is_opened_file_by_file(lake: FreshLake) -> None:
+def test_a_shared_folder_is_opened_file_by_file(each_lake: FreshLake) -> None:
     """After a rename DuckDB puts another table into the same folder: each key opens its own table's files alone."""
+    lake = each_lake
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
         conn = lake.duckdb()
         for first, second in (("one", "ONE"), ("two", "two")):
