@@ -122,6 +122,10 @@ def test_the_long_suite_asks_for_a_minio(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, "`.ci/install --minio` builds it" in done.stderr) == (1, True)
+    command[-1] = "--all"
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert "--all asks none" in done.stderr
+    assert "Python 3.11 or newer is needed" in done.stderr
 
 
 @pytest.mark.parametrize("folder", ["duckicelake", "tests", "demo", "bench"])
