@@ -1,4 +1,4 @@
-"""Columns whose type a commit widens: queries by the wider type find every row that is there."""
+"""Bounds as DuckDB reads them: its queries find every row of clients' files, and those of a type that a commit widened."""
 
 import struct
 from typing import Any
@@ -63,3 +63,31 @@ def test_duckdb_widens_a_clients_floats(standing: Server, standing_lake: FreshLa
     session = standing_lake.duckdb()
     session.execute(f"ALTER TABLE {name} ALTER x TYPE DOUBLE")
     assert session.execute(FOUND.format(name)).fetchone() == (20, 20, 20)
+
+
+def test_a_time_before_the_year_1_is_found(standing: Server, standing_lake: FreshLake) -> None:
+    """DuckDB has the era behind the date, before the time of day."""
+    client, name = open_client(standing, standing_lake), f"w{uuid4().hex}"
+    schema = {"type": "struct", "fields": [{"id": 1, "name": "day", "required": False, "type": "timestamp"}]}
+    base = client.post("namespaces/main/tables", {"name": name, "schema": schema}).json["metadata"]
+    told: dict[str, Any] = {"value_counts": {1: 1}, "null_value_counts": {1: 0}}
+    first = -63_530_000_000_000_000
+    bounds = {1: struct.pack("<q", first)}
+    file = write_file(
+        client, base, "a", {1: pa.array([first], pa.int64()).view(pa.timestamp("us"))}, **told, lower_bounds=bounds, upper_bounds=bounds
+    )
+    assert client.commit(client.append(base, 9_000_000_001, [file]), name=name).status == 200
+    assert standing_lake.duckdb().execute(f"SELECT count(*) FROM {name} WHERE day < '0001-01-01'").fetchone() == (1,)
+
+
+def test_the_most_distant_date_hides_nothing(standing: Server, standing_lake: FreshLake) -> None:
+    """It is infinity to DuckDB, which reads no date of that text."""
+    client, name = open_client(standing, standing_lake), f"w{uuid4().hex}"
+    schema = {"type": "struct", "fields": [{"id": 1, "name": "d", "required": False, "type": "date"}]}
+    base = client.post("namespaces/main/tables", {"name": name, "schema": schema}).json["metadata"]
+    told: dict[str, Any] = {"value_counts": {1: 2}, "null_value_counts": {1: 0}}
+    bounds: dict[str, Any] = {"lower_bounds": {1: struct.pack("<i", 0)}, "upper_bounds": {1: struct.pack("<i", 2**31 - 1)}}
+    file = write_file(client, base, "a", {1: pa.array([0, 2**31 - 1], pa.int32()).view(pa.date32())}, **told, **bounds)
+    assert client.commit(client.append(base, 9_000_000_001, [file]), name=name).status == 200
+    for condition in ("d = '1970-01-01'", "d > '2000-01-01'", "isinf(d)"):
+        assert standing_lake.duckdb().execute(f"SELECT count(*) FROM {name} WHERE {condition}").fetchone() == (1,)
