@@ -19,6 +19,7 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_FILES = 400, 50, 5, 14
 EVERYWHERE = {"errors", "values"}
 PURE_ROWS = {
     "lake.rows",
+    "lake.bounds.rows",
     "lake.refs.rows",
     "lake.writing.rows",
     "lake.writing.note_rows",

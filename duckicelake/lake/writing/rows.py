@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from duckicelake.lake.bounds.rows import BoundsRow
 from duckicelake.lake.changes import Change
 from duckicelake.lake.refs.rows import NewRefRow
 from duckicelake.lake.sorting.rows import SortingRow
@@ -361,6 +362,7 @@ NewRow = (
     | NewColumnStats
     | AddedRows
     | ForgottenBounds
+    | BoundsRow
     | NewDeleteFile
     | EndedDeleteFile
     | FoldedDeletes

@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
+from duckicelake.lake.bounds.statements import BOUNDS_STATEMENTS
 from duckicelake.lake.refs import rows as ref_rows
 from duckicelake.lake.refs.returned import RETURN_FILES
 from duckicelake.lake.refs.statements import REF_STATEMENTS
@@ -374,6 +375,7 @@ STATEMENTS: Mapping[type[rows.NewRow], Sequence[LiteralString]] = {
     rows.NewShape: (INSERT_SHAPES,),
     rows.NewSnapshotNote: (INSERT_SNAPSHOT_NOTES,),
     rows.NewFileNote: (INSERT_FILE_NOTES,),
+    **BOUNDS_STATEMENTS,
     **REF_STATEMENTS,
     **REGISTERED_STATEMENTS,
     **SORTING_STATEMENTS,

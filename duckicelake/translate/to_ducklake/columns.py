@@ -16,6 +16,7 @@ from duckicelake.iceberg.types import (
     child_fields,
     find_decimal,
 )
+from duckicelake.lake.bounds.rows import WidenedFloats
 from duckicelake.lake.rows import ColumnRow
 from duckicelake.lake.writing.rows import EndedColumn, EndedComment, NewColumn, NewComment, NewRow
 from duckicelake.translate.to_ducklake.names import check_distinct, fold_name
@@ -41,6 +42,7 @@ RESERVED_NAMES = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
 METADATA_NAMES = frozenset({"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"})
 """Columns that Iceberg's readers add to every table; Spark and Trino read none that has its own. Source: `MetadataColumns`"""
 NO_DEFAULT = "NULL"
+WIDENING = "float32", "float64"
 NARROW = frozenset({"int8", "int16", "uint8", "uint16", "uint32", "json", "timestamp_s", "timestamp_ms"})
 """Types that hold less than the Iceberg type they are published as, and widen without loss."""
 NOT_WRITABLE = frozenset({"int128", "uint128", "timetz", "timestamp_ns", "geometry"})
@@ -143,6 +145,7 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
     known = {row.column_id: row for row in columns if row.end_snapshot is None}
     past = {row.column_id: row for row in columns}
     rows: list[NewRow] = []
+    widened: list[NewRow] = []
     old_fields = _fields_by_id(rules.before)
     orders = _list_orders(wanted, known)
     for item in wanted:
@@ -157,13 +160,15 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
             new = _keep(new, old, kind, keeps_default=keeps_default)
             if is_same(new, old):
                 continue
+            if (old.column_type.lower(), kind) == WIDENING:
+                widened.append(WidenedFloats(table_id, new.column_id))
             rows.append(EndedColumn(table_id, new.column_id))
         rows.append(new)
     # columns that are not published are not the client's to drop
     gone = sorted((known.keys() & old_fields.keys()) - {item.field.field_id for item in wanted})
     ends: list[NewRow] = [row for row in rows if isinstance(row, EndedColumn)]
     news: list[NewRow] = [row for row in rows if isinstance(row, NewColumn)]
-    return [*(EndedColumn(table_id, column_id) for column_id in gone), *ends, *news]
+    return [*(EndedColumn(table_id, column_id) for column_id in gone), *ends, *news, *widened]
 
 
 def change_comments(table_id: int, comments: Mapping[int, str], after: Schema) -> list[NewRow]:
@@ -221,7 +226,7 @@ def _new_column(table_id: int, item: Wanted, order: int) -> NewColumn:
         column_name=field.name,
         column_type=item.column_type,
         initial_default=_to_default(field, field.initial_default),
-        default_value=_to_default(field, field.write_default) or NO_DEFAULT,
+        default_value=NO_DEFAULT if (default := _to_default(field, field.write_default)) is None else default,
         default_value_type="literal" if is_leaf else "",
         nulls_allowed=item.parent is not None or not field.required,
         parent_column=item.parent,
@@ -257,8 +262,12 @@ def is_same(new: NewColumn, old: ColumnRow) -> bool:
     return (
         (new.column_order, new.column_name, new.column_type) == (old.column_order, old.column_name, old.column_type.lower())
         and (new.nulls_allowed, new.parent_column) == (old.nulls_allowed, old.parent_column)
-        and (new.default_value or NO_DEFAULT) == (old.default_value or NO_DEFAULT)
+        and _told_default(new.default_value) == _told_default(old.default_value)
     )
+
+
+def _told_default(text: str | None) -> str:
+    return NO_DEFAULT if text is None else text
 
 
 def _next_type(old: ColumnRow, item: Wanted, widens: bool) -> str:

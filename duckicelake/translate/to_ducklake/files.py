@@ -19,6 +19,7 @@ from duckicelake.translate.shape.told_specs import format_partition
 from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
 
 FLOATING = frozenset({"float", "double"})
+DOUBLE = PrimitiveType("double")
 PARQUET = "PARQUET"
 
 
@@ -124,7 +125,9 @@ def _find_bounds(file: DataFile, field_id: int, type_: PrimitiveType) -> tuple[s
     """Return both bounds as texts, or none: half of them, or such that no value lies between, prove nothing."""
     lower = decode_bound(type_, (file.lower_bounds or {}).get(field_id))
     upper = decode_bound(type_, (file.upper_bounds or {}).get(field_id))
-    texts = find_text(type_, lower), find_text(type_, upper)
+    # a float's own shortest text is that of another double, and the column may become one
+    exact = DOUBLE if type_.name == "float" else type_
+    texts = find_text(exact, lower), find_text(exact, upper)
     if None in texts or not _is_ordered(lower, upper):
         return None, None
     return texts

@@ -3,7 +3,7 @@
 import math
 import struct
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,16 @@ import numpy as np
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.bounds import decode_value
 from duckicelake.iceberg.transforms import DAY_MICROS, civil_date
-from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.iceberg.types import PrimitiveType, find_decimal
+
+LIMITS: Mapping[str, tuple[int, int]] = {
+    "date": (-(2**31) + 2, 2**31 - 2),
+    "time": (0, DAY_MICROS),
+    "timestamp": (-9_223_372_022_400_000_000, 2**63 - 2),
+    "timestamptz": (-9_223_372_022_400_000_000, 2**63 - 2),
+}
+"""The least and the greatest value that DuckDB reads from a text; the numbers beside them are infinity to it."""
+WIDE = Context(prec=200)
 
 
 def decode_bound(type_: PrimitiveType, content: bytes | None) -> object | None:
@@ -27,7 +36,16 @@ def decode_bound(type_: PrimitiveType, content: bytes | None) -> object | None:
 def find_text(type_: PrimitiveType, value: object | None) -> str | None:
     """Return the text of a value, or None when DuckDB has none for it."""
     format_one = FORMATS.get(type_.name.partition("(")[0])
-    return None if value is None or format_one is None else format_one(value)
+    return None if value is None or format_one is None or not _is_held(type_, value) else format_one(value)
+
+
+def _is_held(type_: PrimitiveType, value: object) -> bool:
+    """Tell whether DuckDB reads the text of a value: a bound that it does not read hides its file from every query."""
+    if isinstance(value, Decimal):
+        decimal = find_decimal(type_)
+        return decimal is not None and abs(value.scaleb(decimal[1], WIDE)) < 10 ** decimal[0]
+    limits = LIMITS.get(type_.name)
+    return limits is None or (isinstance(value, int) and limits[0] <= value <= limits[1])
 
 
 def _format_float(value: float) -> str | None:
@@ -55,13 +73,11 @@ def _format_time(micros: int) -> str:
 
 def _format_timestamp(micros: int) -> str:
     days, rest = divmod(micros, DAY_MICROS)
-    date, _, era = _format_date(days).partition(" ")
-    return f"{date} {_format_time(rest)}" + (f" {era}" if era else "")
+    return f"{_format_date(days)} {_format_time(rest)}"
 
 
-def _format_timestamptz(micros: int) -> str | None:
-    # DuckDB puts the era behind the offset, and no reader of ours looks there
-    return f"{_format_timestamp(micros)}+00" if civil_date(micros // DAY_MICROS)[0] > 0 else None
+def _format_timestamptz(micros: int) -> str:
+    return f"{_format_timestamp(micros)}+00"
 
 
 def _format_string(value: str) -> str | None:

@@ -14,6 +14,7 @@ from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
 from duckicelake.translate.values import parse_value
 
 DAY_MICROS = 86_400_000_000
+FIRST_MICROS = -9_223_372_022_400_000_000
 FLOATS = st.floats(width=32, allow_nan=False)
 VALUES = st.one_of(
     st.tuples(st.just("boolean"), st.booleans()),
@@ -24,8 +25,8 @@ VALUES = st.one_of(
     st.tuples(st.just("decimal(9, 2)"), st.integers(-(10**9) + 1, 10**9 - 1).map(lambda n: Decimal(n).scaleb(-2))),
     st.tuples(st.just("date"), st.integers(-1_000_000, 2_900_000)),
     st.tuples(st.just("time"), st.integers(0, DAY_MICROS - 1)),
-    st.tuples(st.just("timestamp"), st.integers(-(10**16), 10**17)),
-    st.tuples(st.just("timestamptz"), st.integers(-(10**16), 10**17)),
+    st.tuples(st.just("timestamp"), st.integers(FIRST_MICROS, 10**17)),
+    st.tuples(st.just("timestamptz"), st.integers(FIRST_MICROS, 10**17)),
     st.tuples(st.just("string"), st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))),
 )
 DUCKDB: dict[str, str] = {"int": "INTEGER", "long": "BIGINT", "string": "VARCHAR", "decimal(9, 2)": "DECIMAL(9, 2)"}
@@ -55,6 +56,31 @@ def test_duckdb_takes_every_text(duck: duckdb.DuckDBPyConnection, typed: tuple[s
     name, value = typed
     text = find_text(PrimitiveType(name), value)
     assert duck.execute(f"SELECT TRY_CAST(? AS {DUCKDB.get(name, name.upper())}) IS NOT NULL", [text]).fetchone() == (True,)
+
+
+EDGES: dict[str, tuple[int, int]] = {
+    "date": (-(2**31), 2**31 - 1),
+    "time": (-1, DAY_MICROS + 1),
+    "timestamp": (-(2**63), 2**63 - 1),
+    "timestamptz": (-(2**63), 2**63 - 1),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_what_duckdb_reads_no_text_of_has_none(duck: duckdb.DuckDBPyConnection, name: str) -> None:
+    """The numbers that are infinity to it, and those beyond its types; such a bound would hide the file from every query."""
+    for edge in EDGES[name]:
+        texts = [(find_text(PrimitiveType(name), value), value) for value in range(edge - 3, edge + 4) if -(2**63) <= value < 2**63]
+        assert None in [text for text, _ in texts]
+        for text, _ in texts:
+            assert text is None or duck.execute(f"SELECT TRY_CAST(? AS {name}) IS NOT NULL", [text]).fetchone() == (True,)
+
+
+@pytest.mark.parametrize("digits", [9, 10, 60])
+def test_a_decimal_has_the_digits_of_its_type(digits: int) -> None:
+    """Of more than those DuckDB reads nothing."""
+    kind = PrimitiveType("decimal(9, 2)")
+    assert (find_text(kind, Decimal(10**digits - 1).scaleb(-2)) is None) == (digits > 9)
 
 
 @given(VALUES)

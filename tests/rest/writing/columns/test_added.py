@@ -163,3 +163,13 @@ def test_no_location_ends_in_the_middle(table: Table, mark: str) -> None:
     ):
         assert answer.error == (400, "BadRequestException")
         assert "'?' or '#'" in answer.json["error"]["message"]
+
+
+def test_a_default_may_be_an_empty_text(table: Table) -> None:
+    """It is not taken for none: DuckDB writes it where an INSERT leaves the column out, also after other columns came."""
+    text, other = field(7, "text", "string", **default("")), field(8, "other")
+    assert table.change([ID, PLACE, text]).status == 200
+    assert table.change([ID, PLACE, text, other]).status == 200
+    table.lake.duckdb().execute(f"INSERT INTO {table.name} (id) VALUES (2)")
+    in_duckdb, in_iceberg = table.read()
+    assert [row["text"] for row in in_duckdb] == [row["text"] for row in in_iceberg] == ["", ""]
