@@ -25,6 +25,7 @@ PROBE_SECONDS = 2
 TRANSFER_SECONDS = 120
 RETRY_SECONDS = 2
 LIST_CHUNK = 1000
+PART_BYTES, PARTS_AT_ONCE = 8 * 1024 * 1024, 2
 OUT_OF_RANGE = frozenset({"InvalidRange", "416"})
 
 
@@ -91,6 +92,25 @@ class S3Bucket:
         except AlreadyExistsError:
             return False
         return True
+
+    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
+        failed: list[Exception] = []
+
+        def pass_on() -> Iterator[bytes]:
+            try:
+                yield from parts
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        try:
+            with self._telling("write", key):
+                obstore.put(self._client, key, pass_on(), use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+        except Exception:
+            # what the store's client makes of it says less
+            if failed:
+                raise failed[0] from None
+            raise
 
     def replace(self, key: str, content: bytes, etag: str) -> str | None:
         try:
