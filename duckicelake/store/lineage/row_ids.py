@@ -32,6 +32,7 @@ from duckicelake.store.parquet import FIELD_ID, telling
 ROW_ID = 2147483540
 MAX_FOOTER_BYTES = 4 * 1024 * 1024
 MAX_GROUP_ROWS = 16_000_000
+MAX_ROW_BYTES = 16
 STEP_ROWS, STEP_BYTES = 1_000_000, 8 * 1024 * 1024
 MAGIC, TRAILER_BYTES = b"PAR1", 8
 CODECS = {"UNCOMPRESSED": ("none", 0), "SNAPPY": ("snappy", 1), "GZIP": ("gzip", 2), "ZSTD": ("zstd", 6)}
@@ -62,6 +63,12 @@ class OpenRowIds:
     footer: bytes
     kept_bytes: int
 
+    @property
+    def rows(self) -> int:
+        """How many it has."""
+        metadata: Any = self.file.metadata
+        return sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+
     def fill(self, first_row_id: int) -> Generator[bytes]:
         """Yield the file part by part, each row's id being its position counted from that one where it has none.
 
@@ -89,17 +96,18 @@ class OpenRowIds:
         old = metadata.column(self.column)
         name, codec = CODECS.get(old.compression, CODECS["ZSTD"])
         schema = pa.schema([pa.field("_row_id", pa.int64())])
-        sink, lowest, highest, rows = pa.BufferOutputStream(), [], [], 0
+        sink, rows = pa.BufferOutputStream(), 0
+        bounds: list[int] = []
         with telling("data file"):
             writer = pq.ParquetWriter(sink, schema, compression=cast("Any", name), use_dictionary=False, store_schema=False)
             with writer:
                 path = self.file.schema.column(self.column).path
                 for batch in self.file.iter_batches(STEP_ROWS, row_groups=[group], columns=[path], use_threads=False):
                     ids = _fill(batch.column(0), first_row_id + rows)
-                    lowest.append(int(ids.min()))
-                    highest.append(int(ids.max()))
+                    bounds += [int(ids.min()), int(ids.max())]
                     rows += len(ids)
-                    writer.write_table(pa.Table.from_arrays([pa.array(ids)], schema=schema), row_group_size=len(ids))
+                    column = cast("Any", pa.array(ids))
+                    writer.write_table(pa.Table.from_arrays([column], schema=schema), row_group_size=len(ids))
             written: Any = pq.read_metadata(pa.BufferReader(sink.getvalue()))
         if rows != metadata.num_rows or not rows:
             raise Unsupported(f"A row group of a data file has {rows} row ids, and is said to have {metadata.num_rows} rows.")
@@ -108,7 +116,7 @@ class OpenRowIds:
         # pages of one column follow each other, whatever row group they are of
         content = sink.getvalue().slice(parts[0].data_page_offset, length).to_pybytes()
         plain_bytes = sum(part.total_uncompressed_size for part in parts)
-        return content, _Chunk(offset, codec, rows, plain_bytes, length, min(lowest), max(highest))
+        return content, _Chunk(offset, codec, rows, plain_bytes, length, min(bounds), max(bounds))
 
 
 def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
@@ -121,9 +129,7 @@ def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
     column = _find_column(file)
     if column is None or not _may_be_open(file, column):
         return None
-    metadata: Any = file.metadata
-    if max(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)) > MAX_GROUP_ROWS:
-        raise Unsupported(f"A data file has row groups of more than {MAX_GROUP_ROWS} rows.")
+    _check_groups(file, column)
     source.seek(size_bytes - TRAILER_BYTES)
     footer_bytes = int.from_bytes(_read_all(source, TRAILER_BYTES)[:4], "little")
     if not 0 < footer_bytes <= min(MAX_FOOTER_BYTES, size_bytes - TRAILER_BYTES):
@@ -131,6 +137,13 @@ def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
     kept_bytes = size_bytes - TRAILER_BYTES - footer_bytes
     source.seek(kept_bytes)
     return OpenRowIds(source, file, column, _read_all(source, footer_bytes), kept_bytes)
+
+
+def _check_groups(file: pq.ParquetFile, column: int) -> None:
+    metadata: Any = file.metadata
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        if group.num_rows > MAX_GROUP_ROWS or group.column(column).total_uncompressed_size > MAX_ROW_BYTES * group.num_rows + STEP_BYTES:
+            raise Unsupported(f"A data file has row groups of more than {MAX_GROUP_ROWS} rows, or row ids of very many bytes.")
 
 
 def _find_column(file: pq.ParquetFile) -> int | None:
