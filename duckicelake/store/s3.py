@@ -94,23 +94,14 @@ class S3Bucket:
         return True
 
     def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
-        failed: list[Exception] = []
-
-        def pass_on() -> Iterator[bytes]:
-            try:
-                yield from parts
-            except Exception as error:
-                failed.append(error)
-                raise
-
-        try:
+        with self._telling("write", key):
+            writer = obstore.open_writer(self._client, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+        # not as a context: that would end the object, too, when `parts` fails
+        for part in parts:
             with self._telling("write", key):
-                obstore.put(self._client, key, pass_on(), use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
-        except Exception:
-            # what the store's client makes of it says less
-            if failed:
-                raise failed[0] from None
-            raise
+                writer.write(part)
+        with self._telling("write", key):
+            writer.close()
 
     def replace(self, key: str, content: bytes, etag: str) -> str | None:
         try:

@@ -15,7 +15,7 @@ from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
-from duckicelake.catalog.writing.ready.row_ids import Arrival, RowIdWriter, find_waiting, put_in_place
+from duckicelake.catalog.writing.ready.row_ids import Arrival, RowIdWriter, choose_new, find_waiting, put_in_place
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_emptying, find_move
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
@@ -208,6 +208,7 @@ def _with_row_ids(
         except CatalogError:
             # what is late is refused under the lock, and what has landed is known there
             return base, changes
+        waiting = choose_new(conn, base.table, waiting)
         check_files(conn, base.table.table_id, base.grounds, [each.file.file_path for each in waiting])
     writer = RowIdWriter(warehouse.objects, base.grounds.locations[-1])
     writer.copy(waiting)

@@ -101,13 +101,17 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask], digest: str = "") -> Done
                 break
         except _GivenWay:
             pass
+        except (BadRequest, CommitFailed):
+            _remove_copies(warehouse, bases)
+            raise
         except LakeBusy as error:
+            _remove_copies(warehouse, bases)
             raise CommitFailed(error.message) from error
     raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
 
 
 def _remove_copies(warehouse: Warehouse, bases: Sequence[Base]) -> None:
-    """Remove what was written for another state of a table; what is left is found by those who look for orphans."""
+    """Remove what was written for a commit that is not done; what is left then is found by those who look for orphans."""
     copies = [uri for base in bases for uri in base.copies]
     if copies:
         with suppress(CatalogError):

@@ -13,6 +13,7 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range
 FIXED_LENGTHS = {TRUE: 0, FALSE: 0, BYTE: 1, DOUBLE: 8}
 MAX_DEPTH = 16
 LONG_LIST, MAX_DELTA = 15, 15
+MAX_SHIFT = 63
 
 
 class Field(NamedTuple):
@@ -102,6 +103,8 @@ def _read_varint(encoded: bytes, place: int) -> tuple[int, int]:
         number |= (encoded[place] & 0x7F) << shift
         shift += 7
         place += 1
+        if shift > MAX_SHIFT:
+            raise _damaged()
     return number | encoded[place] << shift, place + 1
 
 
@@ -134,7 +137,7 @@ def _walk_struct(encoded: bytes, place: int, found: list[Field] | None, depth: i
 
 def _skip_item(encoded: bytes, place: int, kind: int, depth: int) -> int:
     """Return where an item of a list or map ends: truth is a byte there."""
-    return place + 1 if kind in (TRUE, FALSE) else _skip(encoded, place, kind, depth)
+    return _within(encoded, place + 1) if kind in (TRUE, FALSE) else _skip(encoded, place, kind, depth)
 
 
 def _skip(encoded: bytes, place: int, kind: int, depth: int) -> int:

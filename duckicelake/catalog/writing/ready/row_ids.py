@@ -4,17 +4,24 @@ Iceberg counts the id of a row from its file's first where the column `_row_id` 
 DuckDB reads NULL. A copy that has the ids written takes the place of such a file, on both sides.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import uuid4
+
+import psycopg
 
 from duckicelake.catalog.writing.ready.snapshots import FIRST_LINEAGE_FORMAT, FileChange
 from duckicelake.errors import NotFound, Unsupported
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.lake.read import read_data_path
+from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.lookups import find_files_by_path
 from duckicelake.store.lineage.row_ids import ROW_ID, open_row_ids
 from duckicelake.store.objects import Objects
+from duckicelake.translate.locations import list_spellings, table_folder, to_canonical
 from duckicelake.values import replace
 
 OVERWRITE = "overwrite"
@@ -69,6 +76,15 @@ def _may_wait(file: DataFile, columns: Set[int], operation: str) -> bool:
     if ROW_ID in nulls:
         return nulls[ROW_ID] > 0
     return operation == OVERWRITE and not nulls.keys() >= columns
+
+
+def choose_new(conn: psycopg.Connection, table: TableRow, waiting: Sequence[WaitingFile]) -> list[WaitingFile]:
+    """Return those that come once, by whatever spelling, and are not in the table: the others are refused as they are."""
+    folder = table_folder(read_data_path(conn), table)
+    spelled = {path: each.file.file_path for each in waiting for path in list_spellings(folder, each.file.file_path)}
+    live = {spelled[row.path] for row in find_files_by_path(conn, table.table_id, spelled)}
+    counts = Counter(to_canonical(each.file.file_path) for each in waiting)
+    return [each for each in waiting if each.file.file_path not in live and counts[to_canonical(each.file.file_path)] == 1]
 
 
 @dataclass(slots=True)
