@@ -11,7 +11,7 @@ from duckicelake.catalog.memory import Published
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.places import Grounds, check_files, check_given, get_place
-from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
+from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready, with_copies
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
@@ -179,41 +179,47 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         raise
     if move is not None and base.metadata is not None:
         changes.append(find_move(reader, base.metadata, move))
-    base, changes = _with_row_ids(warehouse, ask, base, changes, beside)
+    base = _with_row_ids(warehouse, ask, replace(base, changes=changes, move=move, beside=beside), reader)
     if may_lack_field_ids(base.metadata, ask.commit.updates):
-        base = replace(base, footers=read_footers(warehouse, base.table, base.grounds, changes))
-    if not any(change.deletes or change.returned for change in changes):
-        return replace(base, changes=changes, deletes=[NO_DELETES] * len(changes), move=move, beside=beside)
+        base = replace(base, footers=read_footers(warehouse, base.table, base.grounds, base.changes))
+    if not any(change.deletes or change.returned for change in base.changes):
+        return replace(base, deletes=[NO_DELETES] * len(base.changes))
     with reading(warehouse.lake) as conn:
-        deletes = DeleteWriter(conn, warehouse.objects, base.grounds.locations, base.table).make_ready(changes)
-    return replace(base, changes=changes, deletes=deletes, move=move, beside=beside)
+        writer = DeleteWriter(conn, warehouse.objects, base.grounds.locations, base.table)
+        return replace(base, deletes=writer.make_ready(base.changes))
 
 
-def _with_row_ids(
-    warehouse: Warehouse, ask: Ask, base: Base, changes: Sequence[FileChange], beside: Mapping[int, ReadySnapshot]
-) -> tuple[Base, Sequence[FileChange]]:
-    """Return the base and its changes with copies of the data files in which rows wait for their ids."""
+def _with_row_ids(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestReader) -> Base:
+    """Return the base with copies in place of the data files in which rows wait for their ids."""
     if base.table is None or base.metadata is None or base.published is None:
-        return base, changes
+        return base
+    added, beside = list_added(ask.commit.updates), base.beside
     arrivals = [
-        Arrival(change, snapshot.summary.get("operation", ""), snapshot.added_rows or 0 if snapshot.snapshot_id in beside else 0)
-        for change, snapshot in zip(changes, list_added(ask.commit.updates), strict=False)
+        Arrival(snapshot, beside[snapshot.snapshot_id].change if snapshot.snapshot_id in beside else change, snapshot.snapshot_id in beside)
+        for snapshot, change in zip(added, base.changes, strict=False)
     ]
     waiting = find_waiting(base.metadata, arrivals, base.published.state.next_row_id)
     if not waiting:
-        return base, changes
+        return base
     with reading(warehouse.lake) as conn:
         try:
             require(ask, look_up(conn, ask, base))
         except CatalogError:
             # what is late is refused under the lock, and what has landed is known there
-            return base, changes
+            return base
         waiting = choose_new(conn, base.table, waiting)
         check_files(conn, base.table.table_id, base.grounds, [each.file.file_path for each in waiting])
     writer = RowIdWriter(warehouse.objects, base.grounds.locations[-1])
     writer.copy(waiting)
-    copies = [file.file_path for file in writer.copies.values()]
-    return replace(base, copies=copies), [put_in_place(change, writer.copies) for change in changes] if copies else changes
+    if not writer.copies:
+        return base
+    ids = {snapshot.snapshot_id for snapshot in added}
+    return replace(
+        base,
+        copies=[file.file_path for file in writer.copies.values()],
+        changes=[put_in_place(change, writer.copies) for change in base.changes],
+        beside={i: with_copies(reader, ready, writer.copies, ids) for i, ready in base.beside.items()},
+    )
 
 
 def _empty(base: Base, metadata: TableMetadata, reader: ManifestReader) -> Base:

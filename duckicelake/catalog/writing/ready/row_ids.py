@@ -15,6 +15,7 @@ from duckicelake.catalog.writing.ready.snapshots import FIRST_LINEAGE_FORMAT, Fi
 from duckicelake.errors import NotFound, Unsupported
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read import read_data_path
 from duckicelake.lake.rows import TableRow
@@ -35,11 +36,11 @@ SMALL_BYTES, SMALL_ROWS = 4 * 1024 * 1024, 500_000
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What a snapshot of a request brings: its files, what its client calls it, and row ids that it takes beside main."""
+    """What a snapshot of a request does, and its own word for it; beside main it takes as many row ids as it says."""
 
+    snapshot: Snapshot
     change: FileChange
-    operation: str = ""
-    taken_row_ids: int = 0
+    is_beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,19 @@ def find_waiting(metadata: TableMetadata, arrivals: Sequence[Arrival], next_row_
     columns = {field.field_id for field in current_schema(metadata).fields if isinstance(field.type, PrimitiveType)}
     found: list[WaitingFile] = []
     for arrival in arrivals:
+        snapshot, file_row_id = arrival.snapshot, next_row_id
         for file in arrival.change.added:
-            if _may_wait(file, columns, arrival.operation):
-                found.append(WaitingFile(file, next_row_id))
-            next_row_id += file.record_count
+            if arrival.is_beside:
+                # its manifests stay, and so does what they count from
+                is_told = file.first_row_id is not None and snapshot.first_row_id is not None
+                file_row_id = next_row_id + (file.first_row_id or 0) - (snapshot.first_row_id or 0) if is_told else -1
+            if file_row_id >= 0 and _may_wait(file, columns, snapshot.summary.get("operation", "")):
+                found.append(WaitingFile(file, file_row_id))
+            file_row_id += file.record_count
         if arrival.change.returned:
             # those that the lake has forgotten get ids too, and how many these are is seen under the lock
             break
-        next_row_id += arrival.taken_row_ids
+        next_row_id = next_row_id + (snapshot.added_rows or 0) if arrival.is_beside else file_row_id
     return found[:MAX_FILES]
 
 

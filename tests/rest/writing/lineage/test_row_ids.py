@@ -202,7 +202,7 @@ def test_version_two_has_no_row_ids(client: Client, session: DuckDBPyConnection)
 
 
 def test_two_snapshots_of_one_request(client: Client, session: DuckDBPyConnection) -> None:
-    """Ids go on from one to the next, over those of a branch too, whose file stays the client's own."""
+    """Ids go on from one to the next, over those of a branch too."""
     base = client.load()
     first = client.add(base, SECOND, [write_waiting(client, "a", [11, 12], [None, None])])
     beside = client.add(base, FIRST + 100, [write_waiting(client, "beside", [50, 51, 52], [None] * 3)])
@@ -212,7 +212,31 @@ def test_two_snapshots_of_one_request(client: Client, session: DuckDBPyConnectio
     assert client.commit(updates).status == 200
     assert row_ids(session)[-3:] == [(11, 10), (12, 11), (13, 15)]
     assert told_row_ids(client) == row_ids(session)
-    assert {"beside.parquet", "old.parquet"} < list_files(client)
+    assert client.commit([set_ref("main", client.load()["refs"]["side"]["snapshot-id"], "branch")]).status == 200
+    assert row_ids(session)[-3:] == [(50, 12), (51, 13), (52, 14)]
+
+
+def test_a_branch_has_copies_from_the_start(client: Client, lake: FreshLake, server: Server, session: DuckDBPyConnection) -> None:
+    """What main takes over from it later is the same file, with the same ids; commits to main between take others."""
+    base = client.load()
+    beside = client.add(base, SECOND, [write_waiting(client, "a", [3, 11], [3, None]), write_waiting(client, "b", [12], [None])])
+    assert client.commit([{"action": "add-snapshot", "snapshot": beside}, set_ref("side", SECOND, "branch")]).status == 200
+    side = client.load()["refs"]["side"]["snapshot-id"]
+    copies = list_files(client) - {"old.parquet", "a.parquet", "b.parquet"}
+    assert len(copies) == 2
+    later = append(client, THIRD, [write_waiting(client, "c", [13], [None])])
+    later[-1]["ref-name"] = "other"
+    assert client.commit(later).status == 200
+    assert client.commit([set_ref("main", side, "branch")], [assert_main(base["current-snapshot-id"])]).status == 200
+    assert set(live_paths(session)) == {"old.parquet", *copies}
+    assert row_ids(session)[-2:] == [(11, 11), (12, 12)]
+    assert told_row_ids(client) == row_ids(session)
+    assert client.commit(append(client, FIRST + 100, [write_waiting(client, "d", [14], [None])])).status == 200
+    assert told_row_ids(client) == row_ids(session)
+    session.execute("DELETE FROM lake.t WHERE id = 3")
+    assert len({row_id for _, row_id in row_ids(session)}) == len(row_ids(session)) == 13
+    assert session.execute(MERGE).fetchall() == [(4,)]
+    check_going_on(Served(lake, server), ("main", "t"))
 
 
 def test_a_file_is_added_once(client: Client) -> None:
