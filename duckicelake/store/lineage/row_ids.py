@@ -31,9 +31,9 @@ from duckicelake.store.parquet import FIELD_ID, telling
 
 ROW_ID = 2147483540
 MAX_FOOTER_BYTES = 4 * 1024 * 1024
-MAX_GROUP_ROWS = 16_000_000
+MAX_GROUP_ROWS = 10_000_000
 MAX_ROW_BYTES = 16
-STEP_ROWS, STEP_BYTES = 1_000_000, 8 * 1024 * 1024
+STEP_ROWS, STEP_BYTES = 250_000, 8 * 1024 * 1024
 MAGIC, TRAILER_BYTES = b"PAR1", 8
 CODECS = {"UNCOMPRESSED": ("none", 0), "SNAPPY": ("snappy", 1), "GZIP": ("gzip", 2), "ZSTD": ("zstd", 6)}
 """What pyarrow calls them, and their number in a footer; a column of another codec is written in the last of these."""
@@ -108,13 +108,14 @@ class OpenRowIds:
                     rows += len(ids)
                     column = cast("Any", pa.array(ids))
                     writer.write_table(pa.Table.from_arrays([column], schema=schema), row_group_size=len(ids))
-            written: Any = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+            encoded = sink.getvalue()
+            written: Any = pq.read_metadata(pa.BufferReader(encoded))
         if rows != metadata.num_rows or not rows:
             raise Unsupported(f"A row group of a data file has {rows} row ids, and is said to have {metadata.num_rows} rows.")
         parts = [written.row_group(place).column(0) for place in range(written.num_row_groups)]
         length = sum(part.total_compressed_size for part in parts)
         # pages of one column follow each other, whatever row group they are of
-        content = sink.getvalue().slice(parts[0].data_page_offset, length).to_pybytes()
+        content = encoded.slice(parts[0].data_page_offset, length).to_pybytes()
         plain_bytes = sum(part.total_uncompressed_size for part in parts)
         return content, _Chunk(offset, codec, rows, plain_bytes, length, min(bounds), max(bounds))
 
