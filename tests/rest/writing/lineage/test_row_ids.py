@@ -51,10 +51,11 @@ def client(server: Server, lake: FreshLake) -> Client:
 
 
 def write_waiting(client: Client, name: str, ids: Sequence[int], row_ids: Sequence[int | None], **more: Any) -> DataFile:
-    """A file with rows of these ids, and of these row ids as far as they have some."""
+    """A file with rows of these ids, and of these row ids as far as they have some, of the table `t` unless told."""
+    table = more.pop("table", "t")
     columns: Mapping[int, Any] = {1: pa.array(ids), 2: pa.array(["new"] * len(ids)), ROW_ID: pa.array(row_ids, pa.int64())}
     told = {"null_value_counts": {**ALL_COUNTED, ROW_ID: row_ids.count(None)}}
-    return write_file(client, client.load(), name, columns, **told | more)
+    return write_file(client, client.load(table), name, columns, **told | more)
 
 
 def append(client: Client, snapshot_id: int, files: Sequence[DataFile], operation: str = "append") -> list[Any]:
@@ -158,15 +159,17 @@ def test_ids_are_counted_from_the_table_as_it_is_then(client: Client, lake: Fres
     assert len(list_files(client) - {"old.parquet", "mixed.parquet", "beside.parquet"}) == 2
 
 
-def test_a_late_commit_leaves_nothing(client: Client, session: DuckDBPyConnection) -> None:
-    """Whether that is seen before its files are copied, or under the lock."""
+def test_a_late_commit_leaves_nothing(client: Client, session: DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are not copied where its requirements say so, and the copies go where it is seen under the lock."""
     updates = append(client, SECOND, [write_waiting(client, "mixed", [11, 12], [None, None])])
     session.execute("INSERT INTO lake.t SELECT 100 + range, 'duck' FROM range(20)")
     before = list_files(client)
     for number in (updates[0]["snapshot"]["sequence-number"], 1000):
         updates[0]["snapshot"]["sequence-number"] = number
         assert client.commit(updates).error == (409, "CommitFailedException")
-        assert client.commit(updates, [assert_main(FIRST)]).error == (409, "CommitFailedException")
+        with monkeypatch.context() as patched:
+            patched.setattr("duckicelake.catalog.writing.bases.RowIdWriter", None)
+            assert client.commit(updates, [assert_main(FIRST)]).error == (409, "CommitFailedException")
         assert list_files(client) == before
 
 
@@ -195,7 +198,7 @@ def test_other_files_are_not_even_read(client: Client, session: DuckDBPyConnecti
 def test_version_two_has_no_row_ids(client: Client, session: DuckDBPyConnection) -> None:
     """What a column of that id holds there is the client's."""
     base = client.create("two").json["metadata"]
-    file = replace(write_waiting(client, "mixed", [11], [None]), file_path=f"{base['location']}/data/mixed.parquet")
+    file = write_waiting(client, "mixed", [11], [None], table="two")
     assert client.commit(client.append(base, SECOND, [file]), name="two").status == 200
     [(path,)] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 'two')").fetchall()
     assert path == file.file_path
