@@ -167,6 +167,12 @@ def test_footers_are_taken_apart_and_put_together() -> None:
             split_struct(footer[:cut])
 
 
+def test_numbers_have_ten_bytes_at_most() -> None:
+    """Longer ones take time that grows with the square of their length."""
+    with pytest.raises(Unsupported):
+        split_struct(b"\x06" + b"\x80" * 20 + b"\x01\x02\x00")
+
+
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_numbers_come_back(number: int) -> None:
     """Of every size and sign."""
