@@ -94,14 +94,12 @@ class S3Bucket:
         return True
 
     def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
-        with self._telling("write", key):
-            writer = obstore.open_writer(self._client, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
-        # not as a context: that would end the object, too, when `parts` fails
-        for part in parts:
-            with self._telling("write", key):
+        with (
+            self._telling("write", key),
+            obstore.open_writer(self._client, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE) as writer,
+        ):
+            for part in parts:
                 writer.write(part)
-        with self._telling("write", key):
-            writer.close()
 
     def replace(self, key: str, content: bytes, etag: str) -> str | None:
         try:
