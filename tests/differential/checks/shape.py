@@ -127,5 +127,5 @@ def _finest_unit(units: set[str]) -> str:
 
 
 def _field_ids(table: Table, published: IcebergTable) -> dict[int, int]:
-    fields = published.schema().fields
-    return {column.column_id: field.field_id for column, field in zip(table.columns, fields, strict=True)}
+    fields = {field.name: field.field_id for field in published.schema().fields}
+    return {column.column_id: fields[column.name] for column in table.columns}
