@@ -9,7 +9,15 @@ from tests.support.lakes import FreshLake, make_lake
 from tests.support.minio import run_minio
 from tests.support.shared_stack import SharedStack
 
-STORES = ["seaweedfs", pytest.param("minio", marks=[pytest.mark.long, pytest.mark.xdist_group("minio")])]
+STORES = ["seaweedfs", pytest.param("minio", marks=[pytest.mark.minio, pytest.mark.xdist_group("minio")])]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is asked of a MinIO too is asked by the long suite alone, unless it is the core of what keys must hold."""
+    for item in items:
+        if item.get_closest_marker("minio"):
+            item.add_marker("whole" if item.get_closest_marker("core") else "long")
 
 
 @pytest.fixture(scope="session")

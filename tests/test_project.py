@@ -122,6 +122,11 @@ def test_the_long_suite_asks_for_a_minio(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, "`.ci/install --minio` builds it" in done.stderr) == (1, True)
+    command[-1] = "--all"
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert "--all asks none" in done.stderr
+    # it goes on, to what needs more programs than are there
+    assert "apt-get install" not in done.stderr
 
 
 @pytest.mark.parametrize("folder", ["duckicelake", "tests", "demo", "bench"])

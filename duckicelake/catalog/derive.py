@@ -82,15 +82,19 @@ class Deriver:
         uri = inlined_uri(self.location, file.file.begin_snapshot, format_digest(made.content))
         self.outbox.add(uri, made.content)
         found = to_inlined_data_file(uri, made, tree)
-        self.memory.derived_rows[file.identity()] = self.memory.derived_files[file.file.key] = found
+        self.memory.derived_files[file.file.key] = found
+        if not self.outbox.is_holding:
+            self.memory.derived_rows[file.identity()] = found
 
     def derive_deletes(self, target: AnyFile, positions: Longs) -> DataFile:
         """Return the delete file that marks these positions of a data file."""
         remembered = (target.file_path, f"v{self.format_version} {format_digest(positions.tobytes())} {target.partition}")
         found = self.memory.delete_files.get(remembered)
         if found is None:
-            derive = self._derive_vector if self.format_version >= V3 else self._derive_positions
-            found = self.memory.delete_files[remembered] = derive(target, positions)
+            found = (self._derive_vector if self.format_version >= V3 else self._derive_positions)(target, positions)
+            if not self.outbox.is_holding:
+                # what is held may never be written, and is to be made again then
+                self.memory.delete_files[remembered] = found
         return found
 
     def _derive_positions(self, target: AnyFile, positions: Longs) -> DataFile:

@@ -169,12 +169,13 @@ def fold(
     history = to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
     writer = make_writer(conn, objects, reading, note, memory)
     added = [file.key for step in (history.base, *history.steps) for file in step.added]
-    writer.deriver.derive_rows({key: reading.sources.derived[key] for key in added if key in reading.sources.derived})
+    _derive_rows(writer, history, reading)
     writer.files.place(added)
     with closing(writer.files):
         shelves = _take_shelves(writer, history, earlier)
         plans = to_manifests(history.steps, shelves, writer.files.spec_of)
         snapshots = (*before, *writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
+    written = _still_carried(writer.written, shelves)
     memory.folded = Folded(
         since=Since(state.position.lake_snapshot_id, state.next_file_id),
         history_id=state.history_id,
@@ -185,7 +186,8 @@ def fold(
         schema_ids=reading.schemas.list_ids(state.position.lake_snapshot_id),
         name_mapping=reading.mapping.format(),
         shelves=shelves,
-        written=_still_carried(writer.written, shelves),
+        written=written,
+        held=writer.deriver.outbox.list_held(manifest.manifest_path for manifest in written.values()),
         totals=writer.totals,
         snapshots=snapshots,
         visibility=_still_live(writer.visibility, shelves),
@@ -194,6 +196,21 @@ def fold(
         breaks_vectors=writer.files.breaks_vectors,
     )
     return snapshots, writer.deriver.outbox
+
+
+def _derive_rows(writer: ManifestWriter, history: History, reading: Reading) -> None:
+    """Make the files of rows that lie in Postgres, or elsewhere by now; those of snapshots that nobody sees are held."""
+    derived = reading.sources.derived
+    steps = [(_find_first(history), history.base), *((step.snapshot_id, step) for step in history.steps)]
+    for is_hidden in (False, True):
+        keys = [file.key for i, step in steps if (i in writer.hidden) == is_hidden for file in step.added if file.key in derived]
+        with writer.deriver.outbox.holding(is_hidden=is_hidden):
+            writer.deriver.derive_rows({key: derived[key] for key in keys})
+
+
+def _find_first(history: History) -> int:
+    """Return the snapshot in whose manifests is what came before it."""
+    return history.steps[0].snapshot_id if history.steps else history.base.snapshot_id
 
 
 def make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory) -> ManifestWriter:
@@ -205,14 +222,16 @@ def make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, no
     if earlier is None:
         memory.data_files.clear()
         memory.checked_files.clear()
-    deriver = Deriver(state, note.location, memory, Outbox(objects, memory.known_uris), reading.schemas.format_version)
+    outbox = Outbox(objects, memory.known_uris, held=dict(earlier.held) if earlier is not None else {})
+    deriver = Deriver(state, note.location, memory, outbox, reading.schemas.format_version)
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory, objects, reading.mapping)
     files.foreseen = reading.foreseen
     files.maker.known_types = _remember_by(reading.schemas, state, memory).leaf_types
     notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
     aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
-    writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased)
+    hidden = frozenset(move.lake_snapshot_id for move in state.notes.refs.moves)
+    writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased, hidden=hidden)
     writer.adopted = Adopted(conn, state, writer.maker, objects, memory, reading.sources.files)
     if earlier is not None:
         files.has_unproven, files.breaks_vectors = earlier.has_unproven, earlier.breaks_vectors
@@ -229,7 +248,8 @@ def _still_aliased(writer: ManifestWriter, state: TableState) -> dict[int, Snaps
 def _take_shelves(writer: ManifestWriter, history: History, earlier: Folded | None) -> Shelves:
     if earlier is not None:
         return earlier.shelves
-    writer.count_base(history.base)
+    with writer.deriver.outbox.holding(is_hidden=_find_first(history) in writer.hidden):
+        writer.count_base(history.base)
     return new_shelves(history, writer.files.spec_of)
 
 

@@ -132,5 +132,5 @@ def _list_lost(objects: Objects, published: Published, memory: TableMemory) -> l
     lost = list_missing_objects(objects, location, published.state.notes.metadata_log[-1].metadata_version)
     if not lost:
         with memory.lock:
-            memory.known_uris = None if memory.known_uris is None else memory.known_uris - gone
+            memory.forget_gone(gone)
     return lost

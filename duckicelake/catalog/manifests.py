@@ -29,7 +29,8 @@ class ManifestWriter:
     """Writes one table's manifests. `note` says which sequence numbers its lake snapshots have.
 
     `written` knows manifests by content and number; `adopted` those that others have made. `notes` are what clients said,
-    by lake snapshot; those of `aliases` are also written under their authors' ids.
+    by lake snapshot; those of `aliases` are also written under their authors' ids. Of `hidden` snapshots clients see others in
+    their place: what only they would name is not written before another one names it.
     """
 
     deriver: Deriver
@@ -41,6 +42,7 @@ class ManifestWriter:
     tally: Tally = field(default_factory=Tally)
     notes: Mapping[int, SnapshotNote] = field(default_factory=dict[int, SnapshotNote])
     aliased: frozenset[int] = frozenset()
+    hidden: frozenset[int] = frozenset()
     aliases: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
     adopted: Adopted | None = None
     maker: ManifestMaker = field(init=False)
@@ -55,7 +57,8 @@ class ManifestWriter:
         snapshots: list[Snapshot] = []
         for batch in self._batches(plans):
             for plan in batch:
-                snapshots.append(self._write_snapshot(plan, parent))
+                with self.deriver.outbox.holding(is_hidden=plan.step.snapshot_id in self.hidden):
+                    snapshots.append(self._write_snapshot(plan, parent))
                 parent = snapshots[-1].snapshot_id
         return snapshots
 
@@ -121,7 +124,8 @@ class ManifestWriter:
     def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
         content = self.encode_list(header, files)
         uri = manifest_list_uri(self.deriver.location, header.snapshot_id, format_digest(content))
-        self.deriver.outbox.add(uri, content)
+        if not self.deriver.outbox.is_holding:
+            self.deriver.outbox.add(uri, content)
         return uri
 
     @property
@@ -133,7 +137,9 @@ class ManifestWriter:
         for plan, following in zip_longest(fresh, fresh[1:]):
             self.files.prepare(_keys(plan), () if following is None else _keys(following))
             self.written[plan.content, plan.number] = self._encode(plan)
-        return [self.written[plan.content, plan.number] for plan in plans]
+        files = [self.written[plan.content, plan.number] for plan in plans]
+        self.deriver.outbox.release(file.manifest_path for file in files)
+        return files
 
     def _find_adopted(self, plan: ManifestPlan) -> AdoptedManifest | None:
         return None if self.adopted is None else self.adopted.find(plan)
@@ -157,9 +163,11 @@ class ManifestWriter:
             raise BadRequest(f"The manifest {found.described.manifest_path} that is offered has other bytes than what this server makes.")
 
     def _encode(self, plan: ManifestPlan) -> ManifestFile:
-        made = self.maker.make(plan, [self._file(entry, plan) for entry in plan.entries])
+        files, outbox = [self._file(entry, plan) for entry in plan.entries], self.deriver.outbox
+        made = self.maker.make(plan, files)
         self.tally.take(made.tally)
-        self.deriver.outbox.add(made.uri, made.content)
+        outbox.release(file.file_path for file in files)
+        outbox.add(made.uri, made.content, [file.file_path for file in files] if outbox.held else ())
         return made.described
 
     def _file(self, entry: EntryPlan, plan: ManifestPlan) -> AnyFile:

@@ -7,6 +7,7 @@ from itertools import islice
 from threading import Lock
 from typing import cast
 
+from duckicelake.catalog.outbox import Held
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
@@ -48,7 +49,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A history as far as it has been folded into manifests, to go on from when only newer snapshots follow."""
+    """A history as far as it has been folded into manifests, to go on from when only newer snapshots follow.
+
+    `held` are objects that the next snapshot may name, and nothing names yet.
+    """
 
     since: Since
     history_id: int
@@ -60,6 +64,7 @@ class Folded:
     name_mapping: str | None
     shelves: Shelves
     written: Mapping[tuple[int, int], ManifestFile]
+    held: Mapping[str, Held]
     totals: Totals
     snapshots: tuple[Snapshot, ...]
     visibility: Mapping[FileKey, Visibility]
@@ -144,6 +149,14 @@ class TableMemory:
     hint_etag: str | None = None
     is_lost: bool = False
     offer: Offer | None = None
+
+    def forget_gone(self, gone: Collection[str]) -> None:
+        """Forget objects that the store does not have any more: what is made of them again is written again."""
+        self.known_uris = None if self.known_uris is None else self.known_uris.difference(gone)
+        derived = (file.file_path for made in (self.derived_rows, self.delete_files) for file in made.values())
+        manifests = () if self.folded is None else (manifest.manifest_path for manifest in self.folded.written.values())
+        if any(uri in gone for uri in (*derived, *manifests)):
+            self.forget_made()
 
     def forget_made(self) -> None:
         """Forget the objects that were made: those of a load that failed may never have reached the store."""

@@ -1,6 +1,8 @@
 """Objects on their way to the store: written once, in parallel, never held for long."""
 
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from duckicelake.store.objects import Objects
@@ -9,11 +11,20 @@ SHIP_BYTES = 32 * 1024 * 1024
 SHIP_COUNT = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An object that nothing names yet, and those of its kind that it names itself."""
+
+    content: bytes
+    names: Sequence[str] = ()
+
+
 @dataclass(slots=True)
 class Outbox:
     """Collects objects and writes those the store does not have yet, one box after the other beside its caller's work.
 
-    `known_uris` grows with every box that has arrived.
+    `known_uris` grows with every box that has arrived. `held` are objects that are made and named by nothing that clients see:
+    they stay here until something does, since the store would have them for whoever removes what nothing names.
     """
 
     objects: Objects
@@ -21,16 +32,47 @@ class Outbox:
     waiting: dict[str, bytes] = field(default_factory=dict[str, bytes])
     waiting_bytes: int = 0
     sent: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    held: dict[str, Held] = field(default_factory=dict[str, Held])
+    is_holding: bool = False
+    held_bytes: int = 0
     _arrival: "Future[set[str]] | None" = None
 
-    def add(self, uri: str, content: bytes) -> None:
-        """Take an object; a full box is sent off, once the one before has arrived."""
+    def add(self, uri: str, content: bytes, names: Sequence[str] = ()) -> None:
+        """Take an object; a full box is sent off, once the one before has arrived. `names` are of objects that go with it."""
         if uri in self.known_uris or uri in self.waiting or uri in self.sent:
+            return
+        if self.is_holding and self.held_bytes < SHIP_BYTES:
+            self.held.setdefault(uri, Held(content, [name for name in names if name in self.held]))
+            self.held_bytes += len(content)
             return
         self.waiting[uri] = content
         self.waiting_bytes += len(content)
         if self.waiting_bytes >= SHIP_BYTES or len(self.waiting) >= SHIP_COUNT:
             self._send()
+
+    @contextmanager
+    def holding(self, *, is_hidden: bool) -> Generator[None]:
+        """Keep what is added meanwhile, if clients do not see what names it, as long as that is not too much to be kept."""
+        self.is_holding = is_hidden
+        try:
+            yield
+        finally:
+            self.is_holding = False
+
+    def release(self, uris: Iterable[str]) -> None:
+        """Let go of those that were held, and of what they name, since something names them now."""
+        if self.is_holding or not self.held:
+            return
+        for uri in uris:
+            held = self.held.pop(uri, None)
+            if held is not None:
+                self.add(uri, held.content)
+                self.release(held.names)
+
+    def list_held(self, uris: Iterable[str]) -> dict[str, Held]:
+        """Return what is held under these URIs, and what that names."""
+        found = {uri: self.held[uri] for uri in uris if uri in self.held}
+        return found | {name: self.held[name] for held in found.values() for name in held.names if name in self.held}
 
     def ship(self) -> None:
         """Write everything that is waiting; afterwards all of it is in the store."""

@@ -1,7 +1,7 @@
 """`duckicelake check`: what is wrong with a lake, and what to do about it."""
 
 import contextlib
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +16,7 @@ from duckicelake.catalog.health import list_missing_objects
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.catalog.publish import new_note
 from duckicelake.catalog.tables import Ident, load_table
-from duckicelake.catalog.warehouse import Limits, close_warehouse, open_warehouse
+from duckicelake.catalog.warehouse import Limits, Warehouse, close_warehouse, open_warehouse
 from duckicelake.catalog.writing.lifecycle.orphans import list_orphans
 from duckicelake.catalog.writing.lifecycle.purging import finish
 from duckicelake.commands.prepare import connect_postgres, read_paths
@@ -24,7 +24,7 @@ from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
 from duckicelake.lake.adopted.manifests import forget_adopted
-from duckicelake.lake.connect import mapped_errors
+from duckicelake.lake.connect import mapped_errors, writing
 from duckicelake.lake.inspect import Finding
 from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
 from duckicelake.lake.notes import note_repair
@@ -194,8 +194,8 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
 
     So goes what purges that began before that time, and were broken off, have left of dropped tables.
 
-    Tables that cannot be published keep everything, and so do those spared, by schema and name. A server that publishes
-    meanwhile may count on an object that goes: `repair_lake` afterwards brings it back.
+    Tables that cannot be published keep everything, and so do those spared, by schema and name. Servers are told after each
+    table: one that publishes meanwhile may count on an object that goes, and `repair_lake` afterwards brings it back.
     """
     warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, _read_store_settings(lake))
     removed: list[str] = []
@@ -213,11 +213,22 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
                 continue
             with contextlib.suppress(BadRequest, Unsupported, NotFound, NoSuchTable):
                 found = list_orphans(warehouse, Ident(to_levels(schema_name), table_name), before)
-                warehouse.objects.delete_many(found)
+                _remove_told(warehouse, found)
                 removed += found
     finally:
         close_warehouse(warehouse)
     return removed
+
+
+def _remove_told(warehouse: Warehouse, uris: Sequence[str]) -> None:
+    """Remove objects, and let servers trust nothing of what they remember of the store, whatever of it has gone."""
+    if not uris:
+        return
+    try:
+        warehouse.objects.delete_many(uris)
+    finally:
+        with writing(warehouse.lake) as conn:
+            note_repair(conn)
 
 
 def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:

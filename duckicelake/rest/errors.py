@@ -75,6 +75,7 @@ UNROUTED = "unrouted"
 
 READS = frozenset({"GET", "HEAD"})
 RETRY_AFTER_S = "1"
+CHALLENGE = 'Bearer realm="duckicelake"'
 MAX_SHOWN_PATH = 200
 
 ErrorHandler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
@@ -97,13 +98,18 @@ def build_catalog_error(scope: Scope, error: CatalogError) -> Response:
     """Return the answer to an error of the catalog.
 
     Only a read that found the catalog out of reach, and a write that was never begun, are told to come again: a client may
-    send a commit with `Retry-After` again by itself (reference: Java's ExponentialHttpRequestRetryStrategy).
+    send a commit with `Retry-After` again by itself (reference: Java's ExponentialHttpRequestRetryStrategy). A 401 says what it
+    wants instead (RFC 9110, 11.6.1; RFC 6750, 3).
     """
     status, kind = find_answer(type(error))
-    retry_after = RETRY_AFTER_S if status == 503 and (scope["method"] in READS or isinstance(error, LakeBusy)) else None
-    if isinstance(error, TooManyRequests):
-        retry_after = str(error.retry_after_s)
-    return build_error(scope, status, kind, error.message, None if retry_after is None else {"Retry-After": retry_after})
+    headers: dict[str, str] = {}
+    if isinstance(error, NotAuthorized):
+        headers["WWW-Authenticate"] = CHALLENGE
+    elif isinstance(error, TooManyRequests):
+        headers["Retry-After"] = str(error.retry_after_s)
+    elif status == 503 and (scope["method"] in READS or isinstance(error, LakeBusy)):
+        headers["Retry-After"] = RETRY_AFTER_S
+    return build_error(scope, status, kind, error.message, headers)
 
 
 def build_server_error(scope: Scope) -> Response:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,17 +38,21 @@ class LocalDisk:
         return None if found is None else _format_etag(found)
 
     def put_new(self, key: str, content: bytes) -> bool:
-        with _telling("write", key), _written_beside(key, content) as part:
+        with _telling("write", key), _written_beside(key, [content]) as part:
             try:
                 os.link(part, key)
             except FileExistsError:
                 return False
         return True
 
+    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
+        with _telling("write", key), _written_beside(key, parts) as part:
+            os.replace(part, key)
+
     def replace(self, key: str, content: bytes, etag: str) -> str | None:
         if self.find_etag(key) is None:
             return None
-        with _telling("replace", key), _locked_folder(key), _written_beside(key, content) as part:
+        with _telling("replace", key), _locked_folder(key), _written_beside(key, [content]) as part:
             if self.find_etag(key) != etag:
                 return None
             os.replace(part, key)
@@ -92,14 +96,15 @@ def _format_etag(found: os.stat_result) -> str:
 
 
 @contextmanager
-def _written_beside(key: str, content: bytes) -> Generator[str]:
+def _written_beside(key: str, parts: Iterable[bytes]) -> Generator[str]:
     """A finished file in the key's folder, made durable, and gone again afterwards unless it was moved."""
     folder = Path(key).parent
     folder.mkdir(parents=True, exist_ok=True)
     descriptor, part = tempfile.mkstemp(PART_SUFFIX, PART_PREFIX, folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            for content in parts:
+                file.write(content)
             file.flush()
             os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())

@@ -83,6 +83,14 @@ class Objects:
         with self._alone(uri):
             return place.put_new(key, content)
 
+    def put_parts(self, uri: str, parts: Iterator[bytes]) -> None:
+        """Write an object from parts as they come, a few of them in memory at once; nothing is there before the last one.
+
+        Its name must be nobody else's: what is there may be written over. Whatever `parts` raises ends it.
+        """
+        place, key = self._find(uri)
+        place.put_parts(key, parts)
+
     def put_many_new(self, items: Iterable[tuple[str, bytes]]) -> set[str]:
         """Write objects side by side; the URIs that were not there before.
 

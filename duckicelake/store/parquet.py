@@ -194,7 +194,8 @@ def read_columns(source: BinaryIO) -> tuple[dict[tuple[str, ...], int | None], d
     """Read a Parquet file's columns at every level: the field id each carries, or None, and the Arrow types of the leaves.
 
     Shape:  paths of names; a list's element is `element`, a map's are `key` and `value`, however the file calls them
-    Raises: Unsupported — no Parquet file, or one whose Arrow schema gives a column a field id that is no number
+    Raises: Unsupported — no Parquet file, one whose Arrow schema gives a column a field id that is no number, or one where two
+            columns are called the same and not each has a field id
     """
     with telling("data file"):
         return find_columns(pq.ParquetFile(source).schema_arrow)
@@ -220,9 +221,12 @@ LISTS: Sequence[Callable[[Any], bool]] = (
 def _walk_columns(path: tuple[str, ...], field: Any, found: dict[tuple[str, ...], int | None], kinds: dict[tuple[str, ...], str]) -> None:
     metadata: dict[bytes, bytes] = field.metadata or {}
     try:
-        found[path] = int(metadata[b"PARQUET:field_id"]) if b"PARQUET:field_id" in metadata else None
+        own = int(metadata[b"PARQUET:field_id"]) if b"PARQUET:field_id" in metadata else None
     except ValueError as error:
         raise Unsupported(f"Column {'.'.join(path)!r} has the field id {metadata[b'PARQUET:field_id']!r}, which is no number.") from error
+    if path in found and None in (own, found[path]):
+        raise Unsupported(f"Two columns are called {'.'.join(path)!r}, and not each has a field id; rename one in the file.")
+    found[path] = own
     kind: Any = field.type
     if pa.types.is_struct(kind):
         for place in range(kind.num_fields):

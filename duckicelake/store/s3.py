@@ -25,6 +25,7 @@ PROBE_SECONDS = 2
 TRANSFER_SECONDS = 120
 RETRY_SECONDS = 2
 LIST_CHUNK = 1000
+PART_BYTES, PARTS_AT_ONCE = 8 * 1024 * 1024, 2
 OUT_OF_RANGE = frozenset({"InvalidRange", "416"})
 
 
@@ -91,6 +92,14 @@ class S3Bucket:
         except AlreadyExistsError:
             return False
         return True
+
+    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
+        with (
+            self._telling("write", key),
+            obstore.open_writer(self._client, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE) as writer,
+        ):
+            for part in parts:
+                writer.write(part)
 
     def replace(self, key: str, content: bytes, etag: str) -> str | None:
         try:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from duckicelake.catalog.health import Rounds
+from duckicelake.catalog.health import Rounds, list_missing_objects
 from duckicelake.catalog.memory import estimate_bytes
 from duckicelake.catalog.warehouse import Limits, Memories, Warehouse
 from duckicelake.errors import Unsupported
@@ -84,3 +84,25 @@ def test_what_nobody_needs_may_be_deleted(lake: FreshLake, warehouse: Warehouse,
     rounds.make()
     assert forgotten == [table_id]
     assert late.objects.exists(needed)
+
+
+def test_what_was_deleted_while_nobody_needed_it_is_made_again(lake: FreshLake, warehouse: Warehouse) -> None:
+    """A file that comes back with the deletes it had once: they were removed meanwhile, and a round has seen it."""
+    conn = lake.duckdb()
+    conn.execute("CREATE TABLE t AS SELECT range AS i FROM range(100)")
+    rows: list[tuple[str]] = conn.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
+    conn.execute("DELETE FROM t WHERE i = 0")
+    location = load(warehouse).location
+    [deletes] = [uri for uri, _ in warehouse.objects.list_under(location) if "/data/deletes-" in uri]
+    conn.execute("CALL ducklake_flush_inlined_data('lake')")
+    conn.execute("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)")
+    conn.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
+    load(warehouse)
+    warehouse.objects.delete(deletes)
+    Rounds(warehouse, 1, lambda _: None).make()
+    conn.execute("CALL ducklake_add_data_files('lake', 't', ?)", rows[0])
+    conn.execute("DELETE FROM t WHERE i = 0")
+    version = load(warehouse).metadata_location
+    assert version is not None
+    assert list_missing_objects(warehouse.objects, location, int(version.rpartition("/v")[2].partition(".")[0])) == []
+    assert warehouse.objects.exists(deletes)

@@ -67,3 +67,34 @@ def test_nothing_to_ship(objects: Objects) -> None:
     outbox = Outbox(objects, set())
     outbox.ship()
     assert outbox.known_uris == set()
+
+
+def test_what_nothing_names_waits_until_something_does(objects: Objects, tmp_path: Path) -> None:
+    """Held objects are not written with the others, and when they are let go, then with what they name."""
+    outbox = Outbox(objects, set())
+    file, manifest, other, plain = (f"file://{tmp_path}/{name}" for name in ("file", "manifest", "other", "plain"))
+    with outbox.holding(is_hidden=True):
+        outbox.add(file, b"f")
+        outbox.add(manifest, b"m", [file, plain])
+        outbox.add(other, b"o")
+        outbox.release([manifest])
+    outbox.add(plain, b"p")
+    outbox.ship()
+    assert outbox.known_uris == {plain}
+    later = Outbox(objects, outbox.known_uris, held=outbox.list_held([manifest]))
+    assert later.held.keys() == {manifest, file}
+    later.release([manifest, other])
+    later.ship()
+    assert later.known_uris == {plain, manifest, file}
+    assert objects.read(file) == b"f"
+
+
+def test_no_more_is_held_than_a_box(objects: Objects, tmp_path: Path) -> None:
+    """What is too much to be kept is written at once."""
+    outbox = Outbox(objects, set())
+    with outbox.holding(is_hidden=True):
+        for number in range(3):
+            outbox.add(f"file://{tmp_path}/{number}", bytes(SHIP_BYTES // 2))
+    assert len(outbox.held) == 2
+    outbox.ship()
+    assert len(outbox.known_uris) == 1

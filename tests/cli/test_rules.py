@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from duckicelake.access.grants import format_name
 from tests.cli.test_commands import settings_for
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
@@ -64,3 +67,36 @@ def assert_recorded(guarded: Guarded) -> None:
         ("removeRole", ["role:analysts"]),
         ("removePrincipal", ["alice"]),
     ]
+
+
+QUOTE, DOUBLE_QUOTE, SHELL = (
+    "x'); DROP TABLE iceberg_grant; --",
+    'x"; DROP TABLE iceberg_grant; /* */ -- \\',
+    "$(touch in) `touch in`; touch in\n'; \\g",
+)
+
+
+def test_names_are_never_statements(lake: FreshLake, tmp_path: Path) -> None:
+    """Principals and roles of such names are refused; a table of one is granted as grants are written, to nobody but who is named."""
+
+    def call(*words: str) -> Done:
+        return run(tmp_path, *words, "--home", str(tmp_path / "home"), settings=settings_for(lake))
+
+    names = [name.replace('"', '""') for name in (QUOTE, DOUBLE_QUOTE + SHELL)]
+    lake.duckdb().execute('CREATE SCHEMA lake."{0}"; CREATE TABLE lake."{0}"."{1}" (i INT)'.format(*names))
+    assert call("principal", "add", "alice", "--no-secret").status == 0
+    for words in (
+        ("principal", "add", QUOTE, "--no-secret"),
+        ("role", "join", DOUBLE_QUOTE, SHELL),
+        ("revoke", "read", f"table:a.{SHELL}", "alice"),
+    ):
+        done = call(*words)
+        assert (done.status, done.out) == (1, ""), words
+        assert "Traceback" not in done.err
+    place = f"table:{format_name((QUOTE, DOUBLE_QUOTE + SHELL))}"
+    done = call("grant", "read", place, "alice")
+    assert (done.status, done.err) == (0, "")
+    assert call("grants").out == f"read {place} alice\n"
+    assert not (tmp_path / "in").exists()
+    with pytest.raises(ValueError, match="null byte"):
+        call("principal", "add", "no argument holds a \0")

@@ -20,7 +20,7 @@ from duckicelake.lake.install import install
 from tests.crashes.asked import Stand
 from tests.crashes.kinds import KINDS
 from tests.crashes.process import Running, running
-from tests.crashes.story import DONE, UNKNOWN, Onlooker, break_off, check_retry, is_ready, list_effects, open_onlooker
+from tests.crashes.story import BEYOND, DONE, UNKNOWN, Onlooker, break_off, check_retry, is_ready, list_effects, open_onlooker
 from tests.rest.serving import make_settings
 from tests.rest.writing.client import open_client
 from tests.support.keys import format_s3_keys
@@ -100,7 +100,8 @@ def stop(place: Place, kind: str, effect: int) -> str:
     asked = KINDS[kind](place.ask(before), f"{kind}_{effect}")
     snapshots = before.count_snapshots()
     name, answer = break_off(server, asked, effect, place.cluster.stop_at_once)
-    place.cluster.start()
+    if name != BEYOND:
+        place.cluster.start()
     wait_for(lambda: is_ready(server), "the server to be ready")
     look = place.open_onlooker()
     assert answer is not None

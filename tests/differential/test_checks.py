@@ -1,17 +1,18 @@
 """The checks themselves: each kind of lie in a table's metadata is found out."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyiceberg.conversions import to_bytes
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
 from tests.differential.checks.contents import check_contents
 from tests.differential.checks.deletes import Targets, list_targets
-from tests.differential.checks.manifests import check_metadata
+from tests.differential.checks.manifests import check_metadata, list_snapshots
 from tests.differential.checks.partitions import check_partitions
 from tests.differential.checks.snapshots import check_snapshot_ids, list_appends
 from tests.differential.generator.definitions import CreateTable, SetComment
@@ -150,6 +151,27 @@ def test_a_snapshot_too_many_or_too_few_is_found(served: Served, sessions: Sessi
     vars(published.metadata)["snapshots"] = published.snapshots()[:1]
     with pytest.raises(AssertionError):
         check_snapshot_ids(past, table, published, {2})
+
+
+def test_files_of_removed_snapshots_keep_their_numbers(published: IcebergTable, served: Served) -> None:
+    """The next snapshot that is left adds them, for readers of increments; no other number than one of those gone is taken for theirs."""
+    head = published.snapshots()[0].snapshot_id
+    published.manage_snapshots().create_tag(head, "v").commit()
+    served.lake.duckdb().execute("INSERT INTO t SELECT i, 'p0' FROM range(40) r(i)")
+    before = list_numbers(published.refresh())
+    published.maintenance.expire_snapshots().older_than(datetime.now(UTC) + timedelta(days=1)).commit()
+    left = [snapshot.sequence_number for snapshot in list_snapshots(published.refresh())]
+    assert list_numbers(published) == before
+    assert set(before.values()) - set(left), "every file is of a snapshot that is left"
+    assert check_metadata(published, has_expired=True, has_refs=True)
+    with pytest.raises(AssertionError, match="not set"):
+        check_metadata(published, has_expired=False, has_refs=True)
+
+
+def list_numbers(table: IcebergTable) -> dict[str, int]:
+    """The sequence number of each live data file."""
+    entries = (entry for entry in table.inspect.entries().to_pylist() if entry["status"] != ManifestEntryStatus.DELETED)
+    return {entry["data_file"]["file_path"]: entry["sequence_number"] for entry in entries if entry["data_file"]["content"] == 0}
 
 
 def unknown_target(files: dict[str, DataFile]) -> None:

@@ -46,6 +46,28 @@ def test_pyiceberg_cannot_write_to_partitions_of_uuids(served: Served) -> None:
     assert served.pyiceberg().read(T).num_rows == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(("rename_column", "x", "y"), id="renamed"),
+        pytest.param(("delete_column", "x"), id="dropped"),
+        pytest.param(("move_first", "z"), id="moved"),
+    ],
+)
+def test_pyiceberg_upserts_nothing_after_a_change_of_columns(served: Served, change: tuple[str, ...]) -> None:
+    """It reads by the schema of the current snapshot, until there is one with the new columns."""
+    conn = run(served, "CREATE TABLE t AS SELECT 1 AS id, 'a' AS x, 'a' AS z")
+    table = served.pyiceberg().catalog.load_table(T)
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        getattr(update, change[0])(*change[1:])
+    rows = pa.Table.from_pylist([{"id": 1, "y": "a", "x": "a", "z": "b"}], schema=schema_to_pyarrow(table.refresh().schema()))
+    with pytest.raises(ValueError, match="names are not matching"):
+        table.upsert(rows, join_cols=["id"])
+    conn.execute("INSERT INTO t (id, z) VALUES (2, 'c')")
+    assert table.refresh().upsert(rows, join_cols=["id"]).rows_updated == 1
+    assert sorted(published(served, "z")) == ["b", "c"]
+
+
 def test_an_alter_of_duckdb_iceberg_takes_all_comments_of_columns(served: Served) -> None:
     """It sends a schema without any; defaults stay."""
     create = ("CREATE TABLE t (id INTEGER, x INTEGER)", "INSERT INTO t VALUES (1, 1)", "ALTER TABLE t ADD COLUMN d INTEGER DEFAULT 7")

@@ -64,7 +64,9 @@ class Server:
         try:
             connection.request(method, path if path.startswith("/") else f"{BASE}/{path}", body, dict(headers or {}))
             response = connection.getresponse()
-            return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+            answer = Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+            assert "www-authenticate" in answer.headers or answer.status != 401, "RFC 9110 wants a challenge with each 401"
+            return answer
         finally:
             connection.close()
 

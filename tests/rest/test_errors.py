@@ -86,6 +86,13 @@ def test_a_read_is_told_to_come_again(method: str) -> None:
     assert build_catalog_error({"type": "http", "method": method}, ServiceUnavailable("gone")).headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("kind", [kind for kind in ALL_ERRORS if find_answer(kind)[0] == 401], ids=lambda kind: kind.__name__)
+def test_a_401_says_what_it_wants(kind: type[CatalogError], method: str) -> None:
+    """A challenge comes with each, wherever it is raised (RFC 9110, 11.6.1); those of /v1/oauth/tokens have their own."""
+    assert build_catalog_error({"type": "http", "method": method}, kind("who?")).headers["www-authenticate"].startswith("Bearer")
+
+
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 def test_a_write_is_never_told_to_come_again(method: str) -> None:
     """Java sends a POST again by itself on 503 with Retry-After: a commit could land twice."""

@@ -1,7 +1,10 @@
 """Every request gets an id, a log line, its numbers, and an answer whatever happens."""
 
 import asyncio
+import gzip
+import json
 import logging
+import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -119,6 +122,39 @@ def test_a_body_that_is_too_large_is_refused(standing: Server) -> None:
     """413 instead of memory."""
     answer = standing.ask("POST", "namespaces/main/tables/t/metrics", {"Content-Type": "application/json"}, b" " * (33 * 1024 * 1024))
     assert answer.error == (413, "BadRequestException")
+
+
+PACKED_HEADERS = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+
+
+def test_a_packed_body_is_what_it_holds(standing: Server) -> None:
+    """The `gzip` that HTTP clients may send, with or without a length beforehand; it is counted unpacked."""
+    large = json.dumps({"namespace": ["packed_large"], "properties": {"k": "v" * (2 * LARGE_BYTES)}}).encode()
+    for body in (b'{"namespace": ["packed"]}', large):
+        made = standing.ask("POST", "namespaces", PACKED_HEADERS, gzip.compress(body))
+        assert made.status == 200, made.body
+    assert standing.get("namespaces/packed_large").json["properties"]["k"] == "v" * (2 * LARGE_BYTES)
+    assert standing.ask("POST", "namespaces", PACKED_HEADERS | {"Content-Encoding": "identity"}, b'{"namespace": ["plain"]}').status == 200
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status", "reason"),
+    [
+        pytest.param("gzip", b'{"namespace": ["n"]}', 400, "is not gzip", id="not packed"),
+        pytest.param("gzip", gzip.compress(b'{"namespace": ["n"]}')[:-9], 400, "whole", id="cut"),
+        pytest.param("gzip", gzip.compress(b"{}") * 2, 400, "one member", id="two members"),
+        pytest.param("x-gzip", gzip.compress(bytes(64 * 1024 * 1024)), 413, "larger than", id="bomb"),
+        pytest.param("gzip", gzip.compress(b"[" * 2_000_000), 413, "arrays", id="nested"),
+        pytest.param("gzip", gzip.compress(random.Random(1).randbytes(2_000_000))[:-1000], 400, "whole", id="large and cut"),
+        pytest.param("br", b"{}", 415, "send gzip", id="another coding"),
+        pytest.param("gzip, gzip", gzip.compress(gzip.compress(b"{}")), 415, "send gzip", id="packed twice"),
+    ],
+)
+def test_a_body_that_is_packed_otherwise_is_refused(standing: Server, coding: str, body: bytes, status: int, reason: str) -> None:
+    """By a true reason, in Iceberg's shape, and never unpacked beyond what may be sent at all."""
+    answer = standing.ask("POST", "namespaces", PACKED_HEADERS | {"Content-Encoding": coding}, body)
+    assert answer.error == (status, "BadRequestException")
+    assert reason in answer.json["error"]["message"]
 
 
 def test_the_openapi_page_is_there(standing: Server) -> None:

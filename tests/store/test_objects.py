@@ -50,6 +50,36 @@ def test_an_object_is_written_once(objects: Objects, folder: str) -> None:
     assert objects.read(uri) == b"first"
 
 
+def test_parts_become_one_object(objects: Objects, folder: str) -> None:
+    """Few or many bytes of them, and none at all; nobody sees the object before the last part."""
+    large = [bytes([number]) * 3_000_000 for number in range(7)]
+
+    def watch(uri: str, parts: list[bytes]) -> Iterator[bytes]:
+        for part in parts:
+            assert not objects.exists(uri)
+            yield part
+
+    for name, parts in (("few", [b"a", b"", b"bc"]), ("many", large), ("none", [])):
+        uri = f"{folder}/parts/{name}"
+        objects.put_parts(uri, watch(uri, parts))
+        assert objects.read(uri) == b"".join(parts)
+
+
+def test_parts_that_break_off_leave_nothing(objects: Objects, folder: str) -> None:
+    """Early or late; who wrote them learns why."""
+    for count in (0, 1, 7):
+        uri = f"{folder}/broken/{count}"
+
+        def break_off(count: int = count) -> Iterator[bytes]:
+            yield from (b"x" * 3_000_000 for _ in range(count))
+            raise Unsupported("No more.")
+
+        with pytest.raises(Unsupported, match="No more"):
+            objects.put_parts(uri, break_off())
+        assert not objects.exists(uri)
+    assert [uri for uri, _ in objects.list_under(f"{folder}/broken")] == []
+
+
 def test_an_empty_object_is_an_object(objects: Objects, folder: str) -> None:
     """No bytes is a content like any other."""
     assert objects.put_new(f"{folder}/empty", b"")

@@ -178,8 +178,24 @@ def test_a_field_id_that_is_no_number_is_refused() -> None:
         read_columns(io.BytesIO(content))
 
 
+def test_two_columns_of_one_name_need_field_ids() -> None:
+    """By name nobody could tell which is meant."""
+    plain, first, second = (pa.field("a", pa.int64(), metadata=told) for told in ({}, {"PARQUET:field_id": "1"}, {"PARQUET:field_id": "2"}))
+    assert read_columns(io.BytesIO(write_columns([first, second])))[0] == {("a",): 2}
+    nested = pa.field("s", pa.struct([plain, plain]))
+    for fields in ([plain, plain], [first, plain], [plain, first], [nested]):
+        with pytest.raises(Unsupported, match="Two columns are called"):
+            read_columns(io.BytesIO(write_columns(fields)))
+
+
 def write(field: Any, values: list[Any]) -> bytes:
     """A Parquet file of one column."""
+    return write_columns([field], [pa.array(values, field.type)])
+
+
+def write_columns(fields: list[Any], arrays: list[Any] | None = None) -> bytes:
+    """A Parquet file of columns, without rows unless told."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays([pa.array(values, field.type)], schema=pa.schema([field])), sink)
+    schema = pa.schema(fields)
+    pq.write_table(schema.empty_table() if arrays is None else pa.Table.from_arrays(arrays, schema=schema), sink)
     return sink.getvalue().to_pybytes()

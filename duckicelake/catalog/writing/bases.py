@@ -10,11 +10,12 @@ import psycopg
 from duckicelake.catalog.memory import Published
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.places import Grounds, check_given, get_place
-from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready
+from duckicelake.catalog.writing.places import Grounds, check_files, check_given, get_place
+from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready, with_copies
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
+from duckicelake.catalog.writing.ready.row_ids import Arrival, RowIdWriter, choose_new, find_waiting, put_in_place
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_emptying, find_move
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
@@ -71,7 +72,8 @@ class Base:
     those of snapshots that stay, when the request removes specs. With `move` the last of the changes gives main the files of
     that snapshot. `beside` are the snapshots that are not for main, by their client's ids. `known` are, under the lock, the
     lake snapshots of those of the client's ids that have been committed. `is_emptied`: main has no rows in the end.
-    `is_recalled`: all is as it was remembered. `footers` are of data files that may carry no field ids.
+    `is_recalled`: all is as it was remembered. `footers` are of data files that may carry no field ids. `copies` are the data
+    files that take the place of the client's.
     """
 
     ident: Ident
@@ -89,6 +91,7 @@ class Base:
     is_emptied: bool = False
     is_recalled: bool = False
     footers: Footers = field(default_factory=dict[str, FileColumns])
+    copies: Sequence[str] = ()
 
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
@@ -176,13 +179,47 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         raise
     if move is not None and base.metadata is not None:
         changes.append(find_move(reader, base.metadata, move))
+    base = _with_row_ids(warehouse, ask, replace(base, changes=changes, move=move, beside=beside), reader)
     if may_lack_field_ids(base.metadata, ask.commit.updates):
-        base = replace(base, footers=read_footers(warehouse, base.table, base.grounds, changes))
-    if not any(change.deletes or change.returned for change in changes):
-        return replace(base, changes=changes, deletes=[NO_DELETES] * len(changes), move=move, beside=beside)
+        base = replace(base, footers=read_footers(warehouse, base.table, base.grounds, base.changes))
+    if not any(change.deletes or change.returned for change in base.changes):
+        return replace(base, deletes=[NO_DELETES] * len(base.changes))
     with reading(warehouse.lake) as conn:
-        deletes = DeleteWriter(conn, warehouse.objects, base.grounds.locations, base.table).make_ready(changes)
-    return replace(base, changes=changes, deletes=deletes, move=move, beside=beside)
+        writer = DeleteWriter(conn, warehouse.objects, base.grounds.locations, base.table)
+        return replace(base, deletes=writer.make_ready(base.changes))
+
+
+def _with_row_ids(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestReader) -> Base:
+    """Return the base with copies in place of the data files in which rows wait for their ids."""
+    if base.table is None or base.metadata is None or base.published is None:
+        return base
+    added, beside = list_added(ask.commit.updates), base.beside
+    arrivals = [
+        Arrival(snapshot, beside[snapshot.snapshot_id].change if snapshot.snapshot_id in beside else change, snapshot.snapshot_id in beside)
+        for snapshot, change in zip(added, base.changes, strict=False)
+    ]
+    waiting = find_waiting(base.metadata, arrivals, base.published.state.next_row_id)
+    if not waiting:
+        return base
+    with reading(warehouse.lake) as conn:
+        try:
+            require(ask, look_up(conn, ask, base))
+        except CatalogError:
+            # what is late is refused under the lock, and what has landed is known there
+            return base
+        waiting = choose_new(conn, base.table, waiting)
+        check_files(conn, base.table.table_id, base.grounds, [each.file.file_path for each in waiting])
+    writer = RowIdWriter(warehouse.objects, base.grounds.locations[-1])
+    writer.copy(waiting)
+    if not writer.copies:
+        return base
+    ids = {snapshot.snapshot_id for snapshot in added}
+    return replace(
+        base,
+        copies=[file.file_path for file in writer.copies.values()],
+        changes=[put_in_place(change, writer.copies) for change in base.changes],
+        beside={i: with_copies(reader, ready, writer.copies, ids) for i, ready in base.beside.items()},
+    )
 
 
 def _empty(base: Base, metadata: TableMetadata, reader: ManifestReader) -> Base:

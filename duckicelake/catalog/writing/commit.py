@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from duckicelake.catalog.writing.together import (
     is_whole_replay,
     note_together,
 )
-from duckicelake.errors import AlreadyExists, BadRequest, CommitFailed, LakeBusy, NoSuchNamespace, NoSuchTable
+from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, CommitFailed, LakeBusy, NoSuchNamespace, NoSuchTable
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.updates import AssignUuid
 from duckicelake.lake.connect import reading
@@ -95,14 +95,27 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask], digest: str = "") -> Done
         except _Moved:
             # of what was remembered nobody has asked yet whether the request landed: no is not to be said by that
             is_over = time.monotonic() > until and not any(base.is_recalled for base in bases)
+            _remove_copies(warehouse, bases)
             bases = ()
             if is_over:
                 break
         except _GivenWay:
             pass
+        except (BadRequest, CommitFailed):
+            _remove_copies(warehouse, bases)
+            raise
         except LakeBusy as error:
+            _remove_copies(warehouse, bases)
             raise CommitFailed(error.message) from error
     raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
+
+
+def _remove_copies(warehouse: Warehouse, bases: Sequence[Base]) -> None:
+    """Remove what was written for a commit that is not done; what is left then is found by those who look for orphans."""
+    copies = [uri for base in bases for uri in base.copies]
+    if copies:
+        with suppress(CatalogError):
+            warehouse.objects.delete_many(copies)
 
 
 def _read_bases(warehouse: Warehouse, asks: Sequence[Ask], *, recalls: bool) -> list[Base]:

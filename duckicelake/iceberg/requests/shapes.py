@@ -82,13 +82,23 @@ def set_default_spec(draft: Draft, update: SetDefaultSpec) -> Draft:
 
 
 def name_added_specs(updates: Sequence[TableUpdate], shown: Collection[int]) -> list[TableUpdate]:
-    """Return the updates with LAST_ADDED for a default spec that they add themselves, under an id that only their client knows."""
+    """Return the updates with LAST_ADDED for a default spec that they add themselves, under an id that only their client knows.
+
+    One that is not the last is added once more before, which makes it that, and so is the last one afterwards.
+    """
     named: list[TableUpdate] = []
-    last: int | None = None
+    added: dict[int, AddSpec] = {}
+    last: AddSpec | None = None
     for update in updates:
-        last = update.spec.spec_id if isinstance(update, AddSpec) else last
-        is_own = isinstance(update, SetDefaultSpec) and update.spec_id == last and last not in shown
-        named.append(SetDefaultSpec(LAST_ADDED) if is_own else update)
+        if isinstance(update, AddSpec):
+            added[update.spec.spec_id] = last = update
+        own = added.get(update.spec_id) if isinstance(update, SetDefaultSpec) and update.spec_id not in shown else None
+        if own is None or last is None:
+            named.append(update)
+        elif own is last:
+            named.append(SetDefaultSpec(LAST_ADDED))
+        else:
+            named += [own, SetDefaultSpec(LAST_ADDED), last]
     return named
 
 

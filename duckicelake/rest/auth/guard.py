@@ -15,7 +15,6 @@ from duckicelake.rest.door import Door
 from duckicelake.rest.errors import UNROUTED, build_catalog_error
 from duckicelake.rest.layers.limit import BodyLimit
 
-CHALLENGE = 'Bearer realm="duckicelake"'
 BEARER = b"bearer "
 
 
@@ -93,9 +92,7 @@ class Guard:
     async def _refuse(self, error: CatalogError, scope: Scope, receive: Receive, send: Send) -> None:
         note_error(self._door, scope, error)
         answer = build_catalog_error(scope, error)
-        if isinstance(error, NotAuthorized):
-            answer.headers["WWW-Authenticate"] = CHALLENGE
-        else:
+        if not isinstance(error, NotAuthorized):
             operation = find_operation(scope)
             scope["operation"] = UNROUTED if operation is None else operation.name
         await answer(scope, receive, send)

@@ -1,6 +1,7 @@
 """How much a client may send, and for how long."""
 
 import asyncio
+import zlib
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,6 +17,9 @@ MAX_ITEMS = 2_000_000
 TOO_LARGE = f"The request's body is larger than {MAX_BODY_BYTES} bytes."
 BUSY = "The server is busy with other large requests; nothing was done. Try again."
 TOO_MANY = f"The request's body holds more than {MAX_NODES} arrays and objects, or {MAX_ITEMS} commas; send it in parts."
+NOT_GZIP = "The request's body is not gzip, one member and whole, as its Content-Encoding says."
+NO_SUCH_CODING = "The request's Content-Encoding is not supported; send gzip, or none."
+GZIP = frozenset({"gzip", "x-gzip"})
 BODILESS = frozenset({"GET", "HEAD"})
 CLOSE = {"Connection": "close"}
 
@@ -23,7 +27,7 @@ CLOSE = {"Connection": "close"}
 class BodyLimit:
     """Passes a request on when its body has come whole; refuses one that is too large, or takes longer than `seconds`.
 
-    Of large bodies it passes a few at a time.
+    What gzip has packed is passed on unpacked, and counts as that. Of large bodies it passes a few at a time.
     A body of a GET or HEAD is nobody's concern, and left where it is.
     """
 
@@ -55,14 +59,32 @@ class BodyLimit:
             return
         if len(body) > MAX_BODY_BYTES:
             await build_error(scope, 413, "BadRequestException", TOO_LARGE)(scope, receive, send)
+        elif codings := list_codings(scope):
+            await self._pass_packed(body, codings, scope, receive, send)
         elif len(body) <= LARGE_BYTES:
             await self._app(scope, replay(body, receive), send)
-        elif holds_too_much(body):
-            await build_error(scope, 413, "BadRequestException", TOO_MANY)(scope, receive, send)
         else:
             await self._pass_large(body, scope, receive, send)
 
-    async def _pass_large(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_packed(self, body: bytes, codings: list[str], scope: Scope, receive: Receive, send: Send) -> None:
+        if len(codings) > 1 or codings[0] not in GZIP:
+            await build_error(scope, 415, "BadRequestException", NO_SUCH_CODING, {"Accept-Encoding": "gzip"})(scope, receive, send)
+            return
+        try:
+            small = unpack(body, LARGE_BYTES)
+        except zlib.error:
+            await build_error(scope, 400, "BadRequestException", NOT_GZIP)(scope, receive, send)
+            return
+        if small is None:
+            await self._pass_large(body, scope, receive, send, is_packed=True)
+        else:
+            tell_unpacked(scope, small)
+            await self._app(scope, replay(small, receive), send)
+
+    async def _pass_large(self, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_packed: bool = False) -> None:
+        if not is_packed and holds_too_much(body):
+            await build_error(scope, 413, "BadRequestException", TOO_MANY)(scope, receive, send)
+            return
         try:
             async with asyncio.timeout(self._seconds):
                 await self._large.acquire()
@@ -70,9 +92,52 @@ class BodyLimit:
             await build_error(scope, 503, "ServiceUnavailableException", BUSY, {"Retry-After": "1", **CLOSE})(scope, receive, send)
             return
         try:
-            await self._app(scope, replay(body, receive), send)
+            if is_packed:
+                await self._unpack_large(body, scope, receive, send)
+            else:
+                await self._app(scope, replay(body, receive), send)
         finally:
             self._large.release()
+
+    async def _unpack_large(self, packed: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await asyncio.to_thread(unpack, packed, MAX_BODY_BYTES)
+        except zlib.error:
+            await build_error(scope, 400, "BadRequestException", NOT_GZIP)(scope, receive, send)
+            return
+        if body is None or holds_too_much(body):
+            await build_error(scope, 413, "BadRequestException", TOO_LARGE if body is None else TOO_MANY)(scope, receive, send)
+        else:
+            tell_unpacked(scope, body)
+            await self._app(scope, replay(body, receive), send)
+
+
+def list_codings(scope: Scope) -> list[str]:
+    """Return how a body is packed, in order, without what changes nothing."""
+    told = b",".join(value for name, value in scope["headers"] if name == b"content-encoding").decode("latin-1")
+    return [coding for text in told.split(",") if (coding := text.strip().lower()) not in ("", "identity")]
+
+
+def unpack(body: bytes, most_bytes: int) -> bytes | None:
+    """Return what gzip has packed, None when it is more than that many bytes; no more is ever unpacked.
+
+    Raises: zlib.error: it is not gzip, not whole, or has something behind it
+    """
+    if not body:
+        return body
+    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    unpacked = unpacking.decompress(body, most_bytes + 1)
+    if len(unpacked) > most_bytes:
+        return None
+    if not unpacking.eof or unpacking.unused_data:
+        raise zlib.error(NOT_GZIP)
+    return unpacked
+
+
+def tell_unpacked(scope: Scope, body: bytes) -> None:
+    """Let a request say of its body what is true of it once it is unpacked."""
+    others = [(name, value) for name, value in scope["headers"] if name not in (b"content-encoding", b"content-length")]
+    scope["headers"] = [*others, (b"content-length", b"%d" % len(body))]
 
 
 def find_announced_length(scope: Scope) -> int:

@@ -48,12 +48,15 @@ def check_metadata(
         _check_chain(table)
     ever: dict[FileKey, ManifestEntry] = {}
     left: dict[int | None, Live] = {}
+    shown = {found.snapshot_id: found.sequence_number or 0 for found in list_snapshots(table)}
     for snapshot in list_snapshots(table):
         before = left.get(snapshot.parent_snapshot_id)
         is_cut = before is None and has_expired
         if before is None:
             before = _read_carried(table, snapshot) if is_cut else {}
         changes = _read_changes(table, snapshot, before)
+        numbers = range(shown.get(snapshot.parent_snapshot_id or 0, 0) + 1, snapshot.sequence_number or 0)
+        _check_added(snapshot, changes.added, set(numbers) - set(shown.values()) if has_expired else set())
         if not has_moved:
             _check_carried(changes.live, before)
         _check_summary(snapshot, changes, is_cut=is_cut)
@@ -129,7 +132,6 @@ def _read_changes(table: IcebergTable, snapshot: Snapshot, before: Live) -> Chan
             if entry.snapshot_id == snapshot.snapshot_id:
                 assert entry.status == ManifestEntryStatus.ADDED, f"{key} is new but not ADDED"
                 assert key not in before, f"{key} is added but was there"
-                assert entry.file_sequence_number == snapshot.sequence_number
                 added[key] = entry
             else:
                 assert key in before, f"{key} is old but was not there"
@@ -141,6 +143,13 @@ def _read_changes(table: IcebergTable, snapshot: Snapshot, before: Live) -> Chan
 def key_of(data_file: DataFile) -> FileKey:
     """A file by what it holds and where it is."""
     return data_file.content.name, data_file.file_path
+
+
+def _check_added(snapshot: Snapshot, added: Live, gone: set[int]) -> None:
+    """A new file has its snapshot's number, or keeps one of those of `gone` forerunners, for which the snapshot stands, too."""
+    for key, entry in added.items():
+        assert entry.sequence_number == entry.file_sequence_number, key
+        assert entry.file_sequence_number in {snapshot.sequence_number, *gone}, f"{key} of {entry.file_sequence_number}, not {gone}"
 
 
 def _check_carried(live: Live, before: Live) -> None:

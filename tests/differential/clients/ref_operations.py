@@ -22,7 +22,8 @@ class MakeRef:
         return f"/* {kind} {self.name} of {lake.tables[self.table_id].sql_name}, retaining {self.retention} */"
 
     def apply(self, lake: Lake) -> Lake:
-        return _with_ref(lake, self.table_id, self.name, Ref(self.is_branch, lake.tables[self.table_id].rows, self.retention))
+        table = lake.tables[self.table_id]
+        return _with_ref(lake, self.table_id, self.name, Ref(self.is_branch, table.rows, self.retention, table.snapshot_shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ class WriteToBranch:
         changed = self.change.apply(lake.with_table(replace(table, rows=ref.rows)))
         written = changed.tables[self.table_id]
         # Whatever the branch holds may become main's.
-        changed = changed.with_table(replace(written, rows=main))
+        changed = changed.with_table(replace(written, rows=main, older_shape=table.older_shape))
         # PyIceberg 0.12 does not tell again what the branch retains.
-        return _with_ref(changed, self.table_id, self.name, Ref(ref.is_branch, written.rows))
+        return _with_ref(changed, self.table_id, self.name, Ref(ref.is_branch, written.rows, shape=table.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class MoveMain:
 
     def apply(self, lake: Lake) -> Lake:
         table = lake.tables[self.table_id]
-        return lake.with_table(replace(table, rows=table.refs[self.name].rows))
+        ref = table.refs[self.name]
+        return lake.with_table(replace(table, rows=ref.rows).changed_from(ref.shape))
 
 
 def _with_ref(lake: Lake, table_id: int, name: str, ref: Ref) -> Lake:

@@ -105,7 +105,8 @@ class MoveColumn:
         return f"/* column {self.column_id} of {lake.tables[self.table_id].sql_name} goes behind {self.after_id} */"
 
     def apply(self, lake: Lake) -> Lake:
-        return lake
+        table = lake.tables[self.table_id]
+        return lake.with_table(replace(table, times_moved=table.times_moved + 1).changed_from(table.snapshot_shape))
 
 
 @dataclass(frozen=True, slots=True)

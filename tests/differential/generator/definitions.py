@@ -151,7 +151,7 @@ class DropColumn:
     def apply(self, lake: Lake) -> Lake:
         table = lake.tables[self.table_id]
         columns = tuple(column for column in table.columns if column.column_id != self.column_id)
-        return lake.with_table(replace(table, columns=columns))
+        return lake.with_table(replace(table, columns=columns).changed_from(table.snapshot_shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,8 @@ class RenameColumn:
 
     def apply(self, lake: Lake) -> Lake:
         table = lake.tables[self.table_id]
-        return lake.with_table(table.with_column(replace(table.column(self.column_id), name=self.name)))
+        renamed = table.with_column(replace(table.column(self.column_id), name=self.name))
+        return lake.with_table(renamed.changed_from(table.snapshot_shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,16 +39,22 @@ class SortKey:
     nulls_first: bool
 
 
+# The names of a table's columns, by their ids, and how often clients have moved one.
+Shape = tuple[Mapping[int, str], int]
 Retention = tuple[int | None, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A tag or branch, the rows of what it names, and what it retains: its own age and that of snapshots in ms, how many of them."""
+    """A tag or branch, the rows of what it names, and what it retains: its own age and that of snapshots in ms, how many of them.
+
+    `shape` is that of the table when what it names was made.
+    """
 
     is_branch: bool
     rows: tuple[Row, ...]
     retention: Retention = (None, None, None)
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,9 @@ class Table:
     lacking: frozenset[int] = frozenset()
     # Columns that came after rows: DuckDB 1.5.5 cannot flush such rows once the table is sorted by the column.
     younger: frozenset[int] = frozenset()
+    # What the schema of the current snapshot is where the table has another one by now: PyIceberg 0.12 upserts by that schema.
+    older_shape: Shape | None = None
+    times_moved: int = 0
     # What the names of added files mean, by path in lower case.
     file_names: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     has_added_files: bool = False
@@ -124,6 +133,20 @@ class Table:
         columns = {column.column_id for column in self.columns}
         return keys if all(key.column_id in columns for key in keys) else ()
 
+    @property
+    def shape(self) -> Shape:
+        """The names of the columns, and how often one was moved."""
+        return {column.column_id: column.name for column in self.columns}, self.times_moved
+
+    def changed_from(self, older: Shape | None) -> "Table":
+        """The same table, whose current snapshot is of that shape; None: it has none."""
+        return replace(self, older_shape=None if older == self.shape else older)
+
+    @property
+    def snapshot_shape(self) -> Shape | None:
+        """The shape of the current snapshot, None when there is none."""
+        return (self.older_shape or self.shape) if self.has_had_rows else None
+
     def plain_rows(self, columns: tuple[Column, ...] | None = None) -> Rows:
         """The rows as a reader should show them, under another schema of this table if one is given."""
         shown = self.columns if columns is None else columns
@@ -169,7 +192,8 @@ class Lake:
             added.append(Row(version, values))
             seen_null.update(column.column_id for column in table.columns if values.get(column.column_id) is None)
             version += 1
-        grown = replace(table, rows=tuple(added), seen_null=frozenset(seen_null), has_had_rows=True)
+        older = table.older_shape if version == self.next_version else None
+        grown = replace(table, rows=tuple(added), seen_null=frozenset(seen_null), has_had_rows=True, older_shape=older)
         return replace(self.with_table(grown), next_version=version)
 
 

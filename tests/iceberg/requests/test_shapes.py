@@ -229,6 +229,18 @@ def test_a_spec_has_the_id_that_its_client_gives_it_until_the_request_is_done():
     assert name_added_specs([SetDefaultSpec(1), *asked[:1]], {0}) == [SetDefaultSpec(1), *asked[:1]]
 
 
+def test_the_default_may_be_a_spec_that_was_added_before_another():
+    """Both have other ids here than their client gives them, and what it calls the last one is the last one still."""
+    hidden, third = apply(table(), specs(BUCKET)), replace(BUCKET, name="id_other", transform="bucket[9]", field_id=1002)
+    asked = [AddSpec(PartitionSpec(1, (DAY,))), AddSpec(PartitionSpec(2, (third,))), SetDefaultSpec(1)]
+    found = apply(hidden, *name_added_specs(asked, {0}))
+    assert [item.fields for item in found.partition_specs] == [(), (BUCKET,), (DAY,), (third,)]
+    assert found.default_spec_id == 2
+    assert find_spec_ids(name_added_specs(asked, {0}), {0}, found) == {1: 2, 2: 3}
+    assert apply(hidden, *name_added_specs([*asked, SetDefaultSpec(LAST_ADDED)], {0})).default_spec_id == 3
+    assert apply(hidden, *name_added_specs([*asked, SetDefaultSpec(2)], {0})).default_spec_id == 3
+
+
 def test_specs_are_removed():
     """Ids that are not there are no error, and the number of a removed field is not given again."""
     base = apply(table(), specs(BUCKET), specs(DAY))

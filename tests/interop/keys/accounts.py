@@ -1,5 +1,6 @@
 """Stock clients as accounts, set up by what `connect` prints; and a catalog whose keys are dead until they are refreshed."""
 
+import math
 import shlex
 import time
 from collections.abc import Generator, Mapping
@@ -14,12 +15,15 @@ from duckicelake.backends.buckets import ROLE_ARN
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.snippets import format_spark, format_trino
 from tests.rest.auth.principals import GRANTS, Guarded, secret_of
-from tests.rest.serving import make_settings, serve_app
+from tests.rest.serving import make_settings, serve, serve_app
+from tests.support.going_on import check_going_on
 from tests.support.lakes import FreshLake
+from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark
 from tests.support.sts import Asked, Given, assume_until, run_sts
 from tests.support.trino.server import Trino
+from tests.support.waiting import wait_for
 
 LIFE_S = 600
 
@@ -53,22 +57,36 @@ def add_trino(trino: Trino, guarded: Guarded, principal: str | None, own: Mappin
     return trino.add({name: text for name, _, text in lines if name != "connector.name" and not name.endswith(account)} | dict(own or {}))
 
 
+def check_going_on_without_account(guarded: Guarded, name: str, *, travels_after_merge: bool = True) -> None:
+    """Fail unless DuckDB goes on with a table of `a` as with one of its own; asked of a server that wants no account."""
+    with serve(make_settings(guarded.lake)) as server:
+        check_going_on(Served(guarded.lake, server), ("a", name), travels_after_merge=travels_after_merge)
+
+
 @dataclass(slots=True)
 class Handed:
-    """Which keys were handed out: dead ones, and living ones to those who came for newer ones."""
+    """Which keys were handed out: dead ones, and living ones to those who came for newer ones, or after as many dead ones as may be."""
 
     stack: SharedStack
     refreshing: Event = field(default_factory=Event)
     dead: int = 0
     living: int = 0
+    most_dead: float = math.inf
+    life_s: int = LIFE_S
+    ends_s: int = 0
 
     def give(self, asked: Asked) -> Given:
         """Keys that ended a minute ago, but while somebody asks for newer ones."""
-        if self.refreshing.is_set():
+        if self.refreshing.is_set() or self.dead >= self.most_dead:
             self.living += 1
-            return assume_until(self.stack, asked, int(time.time()) + LIFE_S)
+            self.ends_s = int(time.time()) + self.life_s
+            return assume_until(self.stack, asked, self.ends_s)
         self.dead += 1
         return assume_until(self.stack, asked, int(time.time()) - 60)
+
+    def wait_over(self) -> None:
+        """Wait until the last living keys have ended."""
+        wait_for(lambda: time.time() > self.ends_s or None, "keys to end")
 
 
 @contextmanager

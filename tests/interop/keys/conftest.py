@@ -25,10 +25,3 @@ def guarded(each_lake: FreshLake) -> Generator[Guarded]:
     """It on each kind of store."""
     with guard_rows(each_lake) as running:
         yield running
-
-
-@pytest.fixture
-def guarded_once(lake: FreshLake) -> Generator[Guarded]:
-    """It on the embedded store alone, for clients that take long."""
-    with guard_rows(lake) as running:
-        yield running

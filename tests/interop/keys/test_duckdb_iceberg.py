@@ -4,6 +4,7 @@ import duckdb
 import pytest
 from duckdb import DuckDBPyConnection
 
+from tests.interop.keys.accounts import check_going_on_without_account
 from tests.rest.auth.principals import Guarded, secret_of
 from tests.rest.serving import WAREHOUSE
 from tests.support.lakes import open_duckdb
@@ -54,6 +55,7 @@ def test_a_writer_writes(guarded: Guarded) -> None:
     assert truth.execute("SELECT count(*), sum(i) FROM lake.a.made").fetchone() == (10, 45)
     assert conn.execute("SELECT count(*), sum(i) FROM ice.a.made").fetchone() == (10, 45)
     assert conn.execute("SELECT count(*) FROM ice.a.rows WHERE i = 7").fetchone() == (1,)
+    check_going_on_without_account(guarded, "made")
 
 
 def test_two_tables_have_keys_of_their_own(guarded: Guarded) -> None:

@@ -5,6 +5,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, OAuthError
 
+from tests.interop.keys.accounts import check_going_on_without_account
 from tests.rest.auth.principals import Guarded, secret_of
 from tests.rest.serving import WAREHOUSE
 
@@ -66,6 +67,7 @@ def test_a_writer_writes(guarded: Guarded) -> None:
     assert conn.execute("FROM lake.a.made").fetchall() == [(8, "eight")]
     assert conn.execute("SELECT count(*) FROM lake.a.rows WHERE s IN ('seven', 'eight')").fetchone() == (2,)
     assert made.refresh().scan().to_arrow().num_rows == 1
+    check_going_on_without_account(guarded, "made")
     catalog.drop_table(("a", "made"))
     assert not catalog.table_exists(("a", "made"))
 

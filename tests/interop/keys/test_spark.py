@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tests.interop.keys.accounts import add_spark, guard_with_dead_keys
+from tests.interop.keys.accounts import add_spark, check_going_on_without_account, guard_with_dead_keys
 from tests.rest.auth.principals import Guarded
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack
@@ -30,9 +30,9 @@ WRITES = (
 )
 
 
-def test_a_reader_reads_and_is_refused_each_write(guarded_once: Guarded, spark: Spark) -> None:
+def test_a_reader_reads_and_is_refused_each_write(guarded: Guarded, spark: Spark) -> None:
     """With what the catalog hands out alone; each refusal says why, and nothing is changed."""
-    name, truth = add_spark(spark, guarded_once, "reader"), guarded_once.lake.duckdb()
+    name, truth = add_spark(spark, guarded, "reader"), guarded.lake.duckdb()
     before = truth.execute("SELECT count(*), sum(i) FROM lake.a.rows").fetchone()
     [row] = spark.arrow(f"SELECT count(*) AS c, sum(i) AS s FROM {name}.a.rows").to_pylist()
     assert (row["c"], row["s"]) == before
@@ -46,9 +46,9 @@ def test_a_reader_reads_and_is_refused_each_write(guarded_once: Guarded, spark: 
         spark.session.sql(f"SELECT * FROM {name}.b.t")
 
 
-def test_a_writer_writes(guarded_once: Guarded, spark: Spark) -> None:
+def test_a_writer_writes(guarded: Guarded, spark: Spark) -> None:
     """Into a table of DuckDB's and into tables of its own, each kind of change, and DuckDB sees the rows."""
-    name, truth = add_spark(spark, guarded_once, "writer"), guarded_once.lake.duckdb()
+    name, truth = add_spark(spark, guarded, "writer"), guarded.lake.duckdb()
     for statement in (
         "INSERT INTO {c}.a.rows VALUES (-7, 'seven'), (-8, 'eight')",
         "DELETE FROM {c}.a.rows WHERE i = -8",
@@ -61,6 +61,7 @@ def test_a_writer_writes(guarded_once: Guarded, spark: Spark) -> None:
         spark.session.sql(statement.format(c=name))
     assert truth.execute("SELECT i, s FROM lake.a.rows WHERE i < -1").fetchall() == [(-7, "seventh")]
     assert truth.execute("SELECT count(*), sum(i) FROM lake.a.made").fetchone() == (10, sum(range(11, 20)) + 99)
+    check_going_on_without_account(guarded, "made", travels_after_merge=False)
     spark.session.sql(f"DROP TABLE {name}.a.made")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.interop.keys.accounts import add_trino, guard_with_dead_keys
+from tests.interop.keys.accounts import add_trino, check_going_on_without_account, guard_with_dead_keys
 from tests.rest.auth.principals import Guarded
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack
@@ -31,24 +31,24 @@ WRITES = (
 
 
 @pytest.fixture
-def reader(guarded_once: Guarded, trino: Trino) -> Generator[str]:
+def reader(guarded: Guarded, trino: Trino) -> Generator[str]:
     """The catalog as who may only read."""
-    name = add_trino(trino, guarded_once, "reader")
+    name = add_trino(trino, guarded, "reader")
     yield name
     trino.arrow(f"DROP CATALOG {name}")
 
 
 @pytest.fixture
-def writer(guarded_once: Guarded, trino: Trino) -> Generator[str]:
+def writer(guarded: Guarded, trino: Trino) -> Generator[str]:
     """The catalog as who may write."""
-    name = add_trino(trino, guarded_once, "writer")
+    name = add_trino(trino, guarded, "writer")
     yield name
     trino.arrow(f"DROP CATALOG {name}")
 
 
-def test_a_reader_reads_and_is_refused_each_write(guarded_once: Guarded, trino: Trino, reader: str) -> None:
+def test_a_reader_reads_and_is_refused_each_write(guarded: Guarded, trino: Trino, reader: str) -> None:
     """With what the catalog hands out alone; each refusal says why among its causes, and nothing is changed."""
-    truth = guarded_once.lake.duckdb()
+    truth = guarded.lake.duckdb()
     before = truth.execute("SELECT count(*), sum(i) FROM lake.a.rows").fetchone()
     [row] = trino.arrow(f"SELECT count(*) AS c, sum(i) AS s FROM {reader}.a.rows").to_pylist()
     assert (row["c"], row["s"]) == before
@@ -62,9 +62,9 @@ def test_a_reader_reads_and_is_refused_each_write(guarded_once: Guarded, trino: 
         trino.arrow(f"SELECT * FROM {reader}.b.t")
 
 
-def test_a_writer_writes(guarded_once: Guarded, trino: Trino, writer: str) -> None:
+def test_a_writer_writes(guarded: Guarded, trino: Trino, writer: str) -> None:
     """Into a table of DuckDB's and into tables of its own, each kind of change, and DuckDB sees the rows."""
-    truth = guarded_once.lake.duckdb()
+    truth = guarded.lake.duckdb()
     for statement in (
         "INSERT INTO {c}.a.rows VALUES (-7, 'seven'), (-8, 'eight')",
         "DELETE FROM {c}.a.rows WHERE i = -8",
@@ -77,6 +77,7 @@ def test_a_writer_writes(guarded_once: Guarded, trino: Trino, writer: str) -> No
         trino.arrow(statement.format(c=writer))
     assert truth.execute("SELECT i, s FROM lake.a.rows WHERE i < -1").fetchall() == [(-7, "seventh")]
     assert truth.execute("SELECT count(*), sum(i) FROM lake.a.made").fetchone() == (10, sum(range(11, 20)) + 99)
+    check_going_on_without_account(guarded, "made")
     trino.arrow(f"DROP TABLE {writer}.a.made")
 
 

@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
+from tests.rest.writing.refs.maintenance import EVERYTHING
 from tests.support.readers import Served
 
 ABC = Schema(*(NestedField(number, name, LongType()) for number, name in enumerate("abc", 1)))
@@ -88,6 +89,27 @@ def test_files_of_a_branch_are_known_by_their_names_when_main_takes_them(served:
     assert tip is not None
     story.table.manage_snapshots().set_current_snapshot(tip.snapshot_id).commit()
     story.check({"a": 1, "b": 2, "c": 3}, {"a": 11, "b": None, "c": 13})
+
+
+def test_files_come_back_with_their_names_when_main_goes_back(served: Served) -> None:
+    """Under new names of columns, after their rows were deleted and all of DuckLake's past is gone, and others come after them."""
+    story = Story(served)
+    story.add(c=3, a=1, b=2)
+    story.add(b=12, a=11)
+    target = story.table.refresh().current_snapshot()
+    assert target is not None
+    story.duck.execute("DELETE FROM lake.ns.t WHERE a = 1")
+    story.duck.execute("ALTER TABLE lake.ns.t RENAME COLUMN a TO z")
+    story.duck.execute("TRUNCATE lake.ns.t")
+    story.check()
+    story.table.refresh().manage_snapshots().set_current_snapshot(target.snapshot_id).commit()
+    back: list[Values] = [{"z": 1, "b": 2, "c": 3}, {"z": 11, "b": 12, "c": None}]
+    story.check(*back)
+    for statement in EVERYTHING:
+        story.duck.execute(statement)
+        story.check(*back)
+    story.add(c=23, z=21)
+    story.check(*back, {"z": 21, "b": None, "c": 23})
 
 
 @pytest.mark.parametrize(

@@ -132,8 +132,9 @@ def test_who_may_not_read_writes_blindly(vending: Guarded) -> None:
     assert is_refused(s3.list_objects_v2, Bucket=bucket, Prefix=f"{key}/")
 
 
-def test_a_shared_folder_is_opened_file_by_file(lake: FreshLake) -> None:
+def test_a_shared_folder_is_opened_file_by_file(each_lake: FreshLake) -> None:
     """After a rename DuckDB puts another table into the same folder: each key opens its own table's files alone."""
+    lake = each_lake
     with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
         conn = lake.duckdb()
         for first, second in (("one", "ONE"), ("two", "two")):
@@ -203,7 +204,7 @@ def test_policies_name_the_partition_of_the_role(lake: FreshLake) -> None:
 
 
 def test_keys_end(stack: SharedStack, lake: FreshLake) -> None:
-    """What was opened with a key is closed when its time is over; whoever asks then gets another."""
+    """What was opened with a key is closed when its time is over; who asks then gets another, never a 304 for the old one."""
     ends_s = [int(time.time()) + 3, int(time.time()) + 600]
     with (
         run_sts(lambda asked: assume_until(stack, asked, ends_s.pop(0))) as sts,
@@ -217,4 +218,6 @@ def test_keys_end(stack: SharedStack, lake: FreshLake) -> None:
 
         wait_for(is_over, "the end of the key")
         assert time.time() >= int(first.config["s3.session-token-expires-at-ms"]) / 1000
+        headers = {"If_None_Match": first.etag, "X_Iceberg_Access_Delegation": "vended-credentials"}
+        assert guarded.get("reader", PATH, **headers).status == 200
         assert load_with_keys(guarded, "reader", PATH).s3.list_objects_v2(Bucket=bucket, Prefix=f"{key}/")["KeyCount"] > 0

@@ -49,6 +49,7 @@ class Vended:
     metadata: Mapping[str, Any]
     config: Mapping[str, str]
     prefixes: tuple[str, ...]
+    etag: str
 
 
 def load_with_keys(guarded: Guarded, principal: str, path: str) -> Vended:
@@ -59,7 +60,7 @@ def load_with_keys(guarded: Guarded, principal: str, path: str) -> Vended:
     told = answer.json
     prefixes = tuple(each["prefix"] for each in told["storage-credentials"])
     assert all(each["config"] == told["config"] for each in told["storage-credentials"])
-    return Vended(open_vended(told["config"]), told["metadata"], told["config"], prefixes)
+    return Vended(open_vended(told["config"]), told["metadata"], told["config"], prefixes, answer.headers["etag"])
 
 
 def split(uri: str) -> tuple[str, str]:

@@ -70,12 +70,13 @@ class Client:
         number = (metadata if parent is None else {}).get("last-sequence-number", (parent or {}).get("sequence-number", 0)) + 1
         header = make_header(metadata, **shape)
         added = snapshot_id, number
-        manifests = [self._write_manifest(metadata, added, header, files)] if files else []
+        first_row_id = metadata["next-row-id"] if header.format_version == FIRST_WITH_ROW_IDS else None
+        manifests = [replace(self._write_manifest(metadata, added, header, files), first_row_id=first_row_id)] if files else []
         manifests += [self._write_manifest(metadata, added, replace(header, content=1), deletes)] if deletes else []
         manifests += self._read_list(current) if current else []
         list_path = f"{metadata['location']}/metadata/snap-{uuid4()}.avro"
         parent_id = None if current is None else current["snapshot-id"]
-        written = ManifestListHeader(snapshot_id, parent_id, number, header.format_version)
+        written = ManifestListHeader(snapshot_id, parent_id, number, header.format_version, first_row_id)
         self.objects.put_new(list_path, encode_manifest_list(written, manifests))
         snapshot = {
             "snapshot-id": snapshot_id,

@@ -129,6 +129,47 @@ def test_a_branch_keeps_its_files(client: Client, lake: FreshLake, session: Duck
     assert "beside.parquet" in sweep(lake)
 
 
+def test_a_running_server_knows_what_was_removed(client: Client, lake: FreshLake, session: DuckDBPyConnection, readable: Served) -> None:
+    """It made a delete file that nothing names any more; the sweep takes it, and a file that comes back needs it again."""
+    rows: list[Any] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()
+    made = {name for name in list_names(client) if name.startswith("deletes-")}
+    session.execute("CALL ducklake_flush_inlined_data('lake')")
+    session.execute("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)")
+    session.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
+    for value in ("v", "w"):
+        assert client.commit([{"action": "set-properties", "updates": {"k": value}}]).status == 200
+    assert sweep(lake) >= made
+    session.execute("CALL ducklake_add_data_files('lake', 't', ?)", rows[0])
+    session.execute("DELETE FROM t WHERE id < 50")
+    assert list_names(client) >= made
+    assert len(read_ids(readable)) == 101
+
+
+@pytest.mark.parametrize("moves", [pytest.param("back", id="rolled back"), pytest.param("on", id="published")])
+def test_where_main_was_put_needs_nothing_unnamed(
+    client: Client, lake: FreshLake, session: DuckDBPyConnection, readable: Served, moves: str
+) -> None:
+    """A snapshot that clients never see writes nothing: servers that see the table first write nothing that a sweep finds again.
+
+    The server that put main there has all that the next snapshot names.
+    """
+    target, expected = client.load()["snapshots"][1]["snapshot-id"], set(range(101))
+    if moves == "on":
+        added = client.add(client.load(), MINE, [write_rows(client, "staged", 1000)])
+        assert client.commit([{"action": "add-snapshot", "snapshot": added}]).status == 200
+        target, expected = MINE, {*range(50, 101), 1000}
+    assert client.commit([set_ref("main", target, "branch")]).status == 200
+    for value in ("v", "w"):
+        assert client.commit([{"action": "set-properties", "updates": {"k": value}}]).status == 200
+    sweep(lake)
+    assert sweep(lake) == set()
+    assert find_lost_objects(lake.psycopg(), client.objects) == []
+    session.execute("INSERT INTO t VALUES (5000, 'z')")
+    client.load()
+    assert find_lost_objects(lake.psycopg(), client.objects) == []
+    assert set(read_ids(readable)) == {*expected, 5000}
+
+
 def test_a_table_that_was_at_the_same_place_keeps_everything(client: Client, lake: FreshLake) -> None:
     """Where two tables have been, nothing is removed: the first may be registered again."""
     location = client.load()["location"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, OpenManifest, live_files
+from duckicelake.catalog.writing.ready.row_ids import put_in_place
 from duckicelake.catalog.writing.ready.snapshots import FileChange, find_added
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import ADDED, DATA, DataFile, ManifestEntry, encode_manifest
@@ -65,12 +66,39 @@ def _check_once(reader: ManifestReader, paths: Sequence[str], carried: Manifests
         seen.add(to_canonical(path))
 
 
-def _copy(reader: ManifestReader, file: ManifestFile, added: Collection[int]) -> ManifestFile:
+def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[str, DataFile], added: Collection[int]) -> ReadySnapshot:
+    """Return a snapshot whose data files are copies of the client's, in manifests made anew; `copies` are by the paths of these.
+
+    Where its deletes name one of them, it stays as it was.
+    """
+    own = [file for file in ready.files if file.added_snapshot_id in added]
+    listed = {file.manifest_path: [entry.data_file for entry in reader.read_manifest(file).entries] for file in own}
+    if any(file.referenced_data_file in copies for files in listed.values() for file in files):
+        return ready
+    wanted = {file.manifest_path for file in own if any(each.file_path in copies for each in listed[file.manifest_path])}
+    files = [_copy(reader, file, added, copies) if file.manifest_path in wanted else file for file in ready.files]
+    paths = [copies[path].file_path if path in copies else path for path in ready.paths]
+    return replace(ready, files=files, change=put_in_place(ready.change, copies), paths=sorted(paths))
+
+
+NO_COPIES: Mapping[str, DataFile] = {}
+
+
+def _copy(reader: ManifestReader, file: ManifestFile, added: Collection[int], copies: Mapping[str, DataFile] = NO_COPIES) -> ManifestFile:
     manifest: OpenManifest = reader.read_manifest(file)
-    content = encode_manifest(manifest.header, [_without_own(entry, file, added) for entry in manifest.entries])
+    entries = [_without_own(_with_copy(entry, copies), file, added) for entry in manifest.entries]
+    content = encode_manifest(manifest.header, entries)
     uri = manifest_uri(reader.grounds.locations[-1], format_digest(content))
     reader.objects.put_new(uri, content)
     return replace(file, manifest_path=uri, manifest_length=len(content))
+
+
+def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> ManifestEntry:
+    copy = copies.get(entry.data_file.file_path)
+    if copy is None:
+        return entry
+    data_file = replace(entry.data_file, file_path=copy.file_path, file_size_in_bytes=copy.file_size_in_bytes)
+    return replace(entry, data_file=data_file)
 
 
 def _without_own(entry: ManifestEntry, file: ManifestFile, added: Collection[int]) -> ManifestEntry:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.differential.clients.draws.pyiceberg import draw_client_column, draw_client_drop, draw_client_promotion, only
 from tests.differential.clients.draws.whole import draw_client_table
 from tests.differential.clients.shape_operations import TellPartitioning
-from tests.differential.generator.definitions import AddColumn
+from tests.differential.generator.definitions import AddColumn, CreateNamespace
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.tables import Draw, draw_table
 from tests.differential.generator.kinds import Kind, Listing, Mapping, Scalar, Struct
@@ -102,5 +102,11 @@ def _draw_column(draw: Draw, lake: Lake) -> Operation | None:
     return operation if isinstance(operation, AddColumn) and isinstance(operation.column.kind, Scalar) else None
 
 
+def _draw_namespace(draw: Draw, lake: Lake) -> Operation | None:
+    """A schema whose name has no dot, which the extension would take for a level."""
+    operation = tables.draw_namespace(draw, lake)
+    return None if isinstance(operation, CreateNamespace) and "." in operation.name else operation
+
+
 _COLUMNS: tuple[Maker, ...] = (_draw_column, draw_client_promotion, draw_client_drop, columns.draw_rename_column)
-_NAMES: tuple[Maker, ...] = (tables.draw_namespace, draw_client_table, tables.draw_rename_table, tables.draw_drop_table)
+_NAMES: tuple[Maker, ...] = (_draw_namespace, draw_client_table, tables.draw_rename_table, tables.draw_drop_table)

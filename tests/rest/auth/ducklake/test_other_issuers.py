@@ -113,6 +113,7 @@ def test_a_role_ends_with_the_token_or_the_lifetime_whichever_is_earlier(foreign
     assert all(now < end <= time.time() + 3601 for end in ends_of(longest))
     within_skew = foreign.refuse("erin", groups=["timed"], exp=now - 5)
     assert within_skew.error == (401, "NotAuthorizedException")
+    assert within_skew.headers["www-authenticate"].startswith("Bearer")
     conn = first.psycopg()
     assert conn.execute(COUNT).fetchone() == (1,)
     admin.execute("UPDATE iceberg_reader SET expires_at = clock_timestamp() WHERE role_name = %s", [first.role])

@@ -66,6 +66,7 @@ def open_as_duckdb(guarded: Guarded) -> Any:
 WHO = ["reader", "writer", "duckdb"]
 
 
+@pytest.mark.core
 def test_own_objects_are_open(field: Field) -> None:
     """The positive control: whoever reads may read and list, whoever writes may write, copy and delete at the location."""
     for keys in (field.reader.s3, field.writer.s3, field.duckdb):
@@ -87,6 +88,7 @@ def test_own_objects_are_open(field: Field) -> None:
     assert not [key for key in list_keys(field.root, f"{field.location}/") if "new.parquet" in key]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("who", WHO)
 def test_nothing_of_others_is_read_or_changed(field: Field, who: str, place: str) -> None:
@@ -132,6 +134,7 @@ def test_steps_and_wildcards_lead_nowhere(field: Field, base: str, step: str) ->
     assert field.root.get_object(Bucket=BUCKET, Key=field.others["sibling"])["Body"].read(4) == b"PAR1"
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("prefix", ["", "/", "t1", "{own}", "{own}0", "{parent}", "{parent}/t", "*", "{own}/../"])
 def test_lists_by_other_prefixes_are_refused(field: Field, prefix: str) -> None:
     """Nor without a prefix, nor with one that is the beginning of the own."""
@@ -142,6 +145,7 @@ def test_lists_by_other_prefixes_are_refused(field: Field, prefix: str) -> None:
         assert not found.get("KeyCount")
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("who", ["reader", "duckdb"])
 def test_a_reader_changes_nothing_of_its_own_table(field: Field, who: str) -> None:
     """Reading is reading."""
@@ -153,6 +157,7 @@ def test_a_reader_changes_nothing_of_its_own_table(field: Field, who: str) -> No
         assert is_refused(s3.copy_object, Bucket=BUCKET, Key=place, CopySource={"Bucket": BUCKET, "Key": field.own})
 
 
+@pytest.mark.core
 def test_a_writer_does_not_touch_duckdbs_files(field: Field) -> None:
     """They are DuckLake's to remove; a writer's are at the location."""
     s3 = field.writer.s3
@@ -161,6 +166,7 @@ def test_a_writer_does_not_touch_duckdbs_files(field: Field) -> None:
     assert is_refused(s3.put_object, Bucket=BUCKET, Key=f"{field.own_folder}/new.parquet", Body=b"x")
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("who", WHO)
 def test_keys_are_for_objects_alone(field: Field, who: str) -> None:
     """Nothing of the bucket, its policies, its versions or of other sessions."""
@@ -175,6 +181,7 @@ def test_keys_are_for_objects_alone(field: Field, who: str) -> None:
     assert field.root.list_buckets()["Buckets"]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("place", PLACES)
 def test_no_part_of_others_is_copied(field: Field, place: str) -> None:
     """Not as a part of an upload either; from the own table it is."""
@@ -210,6 +217,7 @@ def test_links_of_the_own_table_work(field: Field) -> None:
         assert (status, body[:4]) == (200, b"PAR1")
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("who", WHO)
 def test_keys_give_no_other_keys(field: Field, who: str) -> None:
     """Neither the token service nor the store's own management takes them for somebody who may ask for more."""

@@ -1,0 +1,1 @@
+"""Row ids inside data files, which Iceberg lets a file leave open."""

@@ -1,0 +1,225 @@
+"""A data file with its open row ids filled in: every byte of it but those of the column `_row_id` stays where it is.
+
+The new column chunks come after all others, where the old footer was, and the new footer names them there.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from duckicelake.errors import Unsupported
+from duckicelake.store.lineage.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Field,
+    decode_int,
+    encode_binary,
+    encode_int,
+    join_list,
+    join_struct,
+    split_list,
+    split_struct,
+)
+from duckicelake.store.parquet import FIELD_ID, telling
+
+ROW_ID = 2147483540
+MAX_FOOTER_BYTES = 4 * 1024 * 1024
+MAX_GROUP_ROWS = 10_000_000
+MAX_ROW_BYTES = 16
+STEP_ROWS, STEP_BYTES = 250_000, 8 * 1024 * 1024
+MAGIC, TRAILER_BYTES = b"PAR1", 8
+CODECS = {"UNCOMPRESSED": ("none", 0), "SNAPPY": ("snappy", 1), "GZIP": ("gzip", 2), "ZSTD": ("zstd", 6)}
+"""What pyarrow calls them, and their number in a footer; a column of another codec is written in the last of these."""
+PLAIN, RLE = 0, 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """The column of one row group as it is written anew. `offset` is where it begins in the file."""
+
+    offset: int
+    codec: int
+    rows: int
+    plain_bytes: int
+    content_bytes: int
+    lowest: int
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRowIds:
+    """A Parquet file in which rows wait for their ids; `column` is the place of `_row_id` among its leaves."""
+
+    source: BinaryIO
+    file: pq.ParquetFile
+    column: int
+    footer: bytes
+    kept_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """How many it has."""
+        metadata: Any = self.file.metadata
+        return sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+
+    def fill(self, first_row_id: int) -> Generator[bytes]:
+        """Yield the file part by part, each row's id being its position counted from that one where it has none.
+
+        Raises: Unsupported — the file is damaged
+        """
+        self.source.seek(0)
+        for start in range(0, self.kept_bytes, STEP_BYTES):
+            wanted = min(STEP_BYTES, self.kept_bytes - start)
+            self.source.seek(start)
+            yield _read_all(self.source, wanted)
+        offset, position = self.kept_bytes, 0
+        chunks: list[_Chunk] = []
+        for group in range(self.file.metadata.num_row_groups):
+            content, chunk = self._fill_group(group, first_row_id + position, offset)
+            yield content
+            chunks.append(chunk)
+            offset += len(content)
+            position += chunk.rows
+        footer = _with_chunks(self.footer, self.column, chunks)
+        yield footer + len(footer).to_bytes(4, "little") + MAGIC
+
+    def _fill_group(self, group: int, first_row_id: int, offset: int) -> tuple[bytes, _Chunk]:
+        """Return the column's chunk of one row group."""
+        metadata: Any = self.file.metadata.row_group(group)
+        old = metadata.column(self.column)
+        name, codec = CODECS.get(old.compression, CODECS["ZSTD"])
+        schema = pa.schema([pa.field("_row_id", pa.int64())])
+        sink, rows = pa.BufferOutputStream(), 0
+        bounds: list[int] = []
+        with telling("data file"):
+            writer = pq.ParquetWriter(sink, schema, compression=cast("Any", name), use_dictionary=False, store_schema=False)
+            with writer:
+                path = self.file.schema.column(self.column).path
+                for batch in self.file.iter_batches(STEP_ROWS, row_groups=[group], columns=[path], use_threads=False):
+                    ids = _fill(batch.column(0), first_row_id + rows)
+                    bounds += [int(ids.min()), int(ids.max())]
+                    rows += len(ids)
+                    column = cast("Any", pa.array(ids))
+                    writer.write_table(pa.Table.from_arrays([column], schema=schema), row_group_size=len(ids))
+            encoded = sink.getvalue()
+            written: Any = pq.read_metadata(pa.BufferReader(encoded))
+        if rows != metadata.num_rows or not rows:
+            raise Unsupported(f"A row group of a data file has {rows} row ids, and is said to have {metadata.num_rows} rows.")
+        parts = [written.row_group(place).column(0) for place in range(written.num_row_groups)]
+        length = sum(part.total_compressed_size for part in parts)
+        # pages of one column follow each other, whatever row group they are of
+        content = encoded.slice(parts[0].data_page_offset, length).to_pybytes()
+        plain_bytes = sum(part.total_uncompressed_size for part in parts)
+        return content, _Chunk(offset, codec, rows, plain_bytes, length, min(bounds), max(bounds))
+
+
+def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
+    """Return a data file in which rows have no id of their own though the file has a column for them, None for any other.
+
+    Raises: Unsupported — no Parquet file, or one that is too large to be written anew
+    """
+    with telling("data file"):
+        file = pq.ParquetFile(source)
+    column = _find_column(file)
+    if column is None or not _may_be_open(file, column):
+        return None
+    _check_groups(file, column)
+    source.seek(size_bytes - TRAILER_BYTES)
+    footer_bytes = int.from_bytes(_read_all(source, TRAILER_BYTES)[:4], "little")
+    if not 0 < footer_bytes <= min(MAX_FOOTER_BYTES, size_bytes - TRAILER_BYTES):
+        raise Unsupported(f"A data file has a footer of {footer_bytes} bytes, more than the {MAX_FOOTER_BYTES} that are written anew.")
+    kept_bytes = size_bytes - TRAILER_BYTES - footer_bytes
+    source.seek(kept_bytes)
+    return OpenRowIds(source, file, column, _read_all(source, footer_bytes), kept_bytes)
+
+
+def _check_groups(file: pq.ParquetFile, column: int) -> None:
+    metadata: Any = file.metadata
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        if group.num_rows > MAX_GROUP_ROWS or group.column(column).total_uncompressed_size > MAX_ROW_BYTES * group.num_rows + STEP_BYTES:
+            raise Unsupported(f"A data file has row groups of more than {MAX_GROUP_ROWS} rows, or row ids of very many bytes.")
+
+
+def _find_column(file: pq.ParquetFile) -> int | None:
+    """Return the place of `_row_id` among a file's leaves, None when it has none that may be NULL."""
+    fields: list[Any] = list(file.schema_arrow)
+    names = [field.name for field in fields if (field.metadata or {}).get(FIELD_ID) == str(ROW_ID).encode()]
+    leaves = [file.schema.column(place) for place in range(len(file.schema))]
+    places = [place for place, leaf in enumerate(leaves) if leaf.path in names and leaf.physical_type == "INT64"]
+    is_plain = len(places) == 1 and leaves[places[0]].max_definition_level == 1 and leaves[places[0]].max_repetition_level == 0
+    return places[0] if is_plain else None
+
+
+def _may_be_open(file: pq.ParquetFile, column: int) -> bool:
+    """Tell whether a column has NULL, or nobody says."""
+    metadata: Any = file.metadata
+    told = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
+    return any(found is None or found.null_count is None or found.null_count > 0 for found in told)
+
+
+def _fill(found: Any, first: int) -> Any:
+    counted = np.arange(first, first + len(found), dtype=np.int64)
+    return np.where(np.asarray(found.is_null()), counted, np.asarray(found.fill_null(0), dtype=np.int64))
+
+
+def _read_all(source: BinaryIO, length: int) -> bytes:
+    content = source.read(length)
+    if len(content) != length:
+        raise Unsupported("A data file is shorter than it is said to be.")
+    return content
+
+
+# the numbers are those of parquet.thrift
+
+
+def _with_chunks(footer: bytes, column: int, chunks: Sequence[_Chunk]) -> bytes:
+    """Return a footer (`FileMetaData`) whose row groups have these chunks of a column."""
+    fields = split_struct(footer)
+    for place, field in enumerate(fields):
+        if field.id == 4:
+            kind, groups = split_list(field.value)
+            groups = [_with_chunk(group, column, chunk) for group, chunk in zip(groups, chunks, strict=True)]
+            fields[place] = field._replace(value=join_list(kind, groups))
+    return join_struct(fields)
+
+
+def _with_chunk(group: bytes, column: int, chunk: _Chunk) -> bytes:
+    """Return a `RowGroup` with another chunk of a column, and the sizes that it has then."""
+    fields = {field.id: field for field in split_struct(group)}
+    kind, columns = split_list(fields[1].value)
+    old = {field.id: field for field in split_struct(columns[column])}
+    metadata = {field.id: field for field in split_struct(old[3].value)}
+    columns[column] = join_struct([Field(2, I64, encode_int(0)), Field(3, STRUCT, _to_metadata(metadata, chunk))])
+    fields[1] = fields[1]._replace(value=join_list(kind, columns))
+    # before and after: 6 and 7 are the sizes of a chunk, 2 and 6 those of a row group
+    for ours, theirs, size in ((2, 6, chunk.plain_bytes), (6, 7, chunk.content_bytes)):
+        if ours in fields:
+            number = decode_int(fields[ours].value) - decode_int(metadata[theirs].value) + size
+            fields[ours] = fields[ours]._replace(value=encode_int(number))
+    return join_struct(fields[field_id] for field_id in sorted(fields))
+
+
+def _to_metadata(old: dict[int, Field], chunk: _Chunk) -> bytes:
+    """Return the `ColumnMetaData` of a chunk; type and name are those that the column had."""
+    lowest, highest = (encode_binary(number.to_bytes(8, "little", signed=True)) for number in (chunk.lowest, chunk.highest))
+    statistics = [Field(3, I64, encode_int(0)), Field(5, BINARY, highest), Field(6, BINARY, lowest)]
+    return join_struct(
+        [
+            old[1],
+            Field(2, LIST, join_list(I32, [encode_int(PLAIN), encode_int(RLE)])),
+            old[3],
+            Field(4, I32, encode_int(chunk.codec)),
+            Field(5, I64, encode_int(chunk.rows)),
+            Field(6, I64, encode_int(chunk.plain_bytes)),
+            Field(7, I64, encode_int(chunk.content_bytes)),
+            Field(9, I64, encode_int(chunk.offset)),
+            Field(12, STRUCT, join_struct(statistics)),
+        ]
+    )
