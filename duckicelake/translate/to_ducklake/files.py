@@ -5,9 +5,12 @@ only, and a table's own bounds are forgotten with the first file of a client.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
@@ -21,6 +24,8 @@ from duckicelake.translate.to_ducklake.texts import decode_bound, find_text
 FLOATING = frozenset({"float", "double"})
 DOUBLE = PrimitiveType("double")
 PARQUET = "PARQUET"
+PLAIN_FLOATS = (1e-3, 1e15)
+"""Between these DuckDB writes floats without an exponent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +132,21 @@ def _find_bounds(file: DataFile, field_id: int, type_: PrimitiveType) -> tuple[s
     upper = decode_bound(type_, (file.upper_bounds or {}).get(field_id))
     # a float's own shortest text is that of another double, and the column may become one
     exact = DOUBLE if type_.name == "float" else type_
-    texts = find_text(exact, lower), find_text(exact, upper)
+    low, high = (lower, upper) if exact is type_ else (_widen_float(lower, -math.inf), _widen_float(upper, math.inf))
+    texts = find_text(exact, low), find_text(exact, high)
     if None in texts or not _is_ordered(lower, upper):
         return None, None
     return texts
+
+
+def _widen_float(value: object, towards: float) -> object:
+    """Return a float's bound, one float further out where its text may have an exponent.
+
+    DuckLake compares the text of the number asked for then as a double, which may lie beyond the float itself.
+    """
+    if not isinstance(value, float) or not math.isfinite(value) or value == 0 or PLAIN_FLOATS[0] <= abs(value) < PLAIN_FLOATS[1]:
+        return value
+    return float(np.nextafter(np.float32(value), np.float32(towards)))
 
 
 def _is_ordered(lower: object, upper: object) -> bool:

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from duckicelake.iceberg.manifest import DataFile
 from tests.rest.serving import Server
 from tests.rest.writing.client import Client, open_client, write_file
 from tests.support.lakes import FreshLake
@@ -63,6 +64,25 @@ def test_duckdb_widens_a_clients_floats(standing: Server, standing_lake: FreshLa
     session = standing_lake.duckdb()
     session.execute(f"ALTER TABLE {name} ALTER x TYPE DOUBLE")
     assert session.execute(FOUND.format(name)).fetchone() == (20, 20, 20)
+
+
+@pytest.mark.parametrize("text", ["3.4e38", "-2.3e20", "1.1e-7"])
+def test_floats_of_many_or_few_digits_are_found(standing: Server, standing_lake: FreshLake, text: str) -> None:
+    """DuckLake compares the text of such a number as a double with bounds that are floats."""
+    client, name = open_client(standing, standing_lake), f"w{uuid4().hex}"
+    schema = {"type": "struct", "fields": [{"id": 1, "name": "x", "required": False, "type": "float"}]}
+    base = client.post("namespaces/main/tables", {"name": name, "schema": schema}).json["metadata"]
+    told: dict[str, Any] = {"value_counts": {1: 1}, "null_value_counts": {1: 0}, "nan_value_counts": {1: 0}}
+    files: list[DataFile] = []
+    for value in (float(text), 0.5):
+        bounds = {1: struct.pack("<f", value)}
+        column = pa.array([value], pa.float32())
+        files.append(write_file(client, base, str(value), {1: column}, **told, lower_bounds=bounds, upper_bounds=bounds))
+    assert client.commit(client.append(base, 9_000_000_001, files), name=name).status == 200
+    session = standing_lake.duckdb()
+    for condition in ("=", ">=", "<="):
+        found = session.execute(f"SELECT count(*) FILTER (x <> 0.5) FROM {name} WHERE x {condition} ({text})::FLOAT").fetchone()
+        assert found == (1,), condition
 
 
 def test_a_time_before_the_year_1_is_found(standing: Server, standing_lake: FreshLake) -> None:
