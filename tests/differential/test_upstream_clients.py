@@ -3,7 +3,7 @@
 import duckdb
 import pyarrow as pa
 import pytest
-from pyiceberg.expressions import NotNull
+from pyiceberg.expressions import EqualTo, NotNull
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from tests.differential.upstream import T, published, run
@@ -34,6 +34,19 @@ def test_pyiceberg_keeps_nan_where_it_deletes_what_is_not_null(served: Served) -
     served.pyiceberg().catalog.load_table(T).delete(NotNull("x"))
     assert conn.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (3,)]
     assert sorted(published(served, "id")) == [1, 3]
+
+
+@pytest.mark.parametrize("units", [("year", "month"), ("year", "month", "day")], ids=lambda units: units[-1])
+def test_duckdb_iceberg_misses_days_before_1970(served: Served, units: tuple[str, ...]) -> None:
+    """Its conditions take a timestamp before 1970 for one of the month or day after; PyIceberg finds the row."""
+    keys = ", ".join(f"{unit}(x)" for unit in units)
+    times = "('1969-11-30 12:00:00'), ('1970-01-01 00:00:00')"
+    files_only = "CALL lake.set_option('data_inlining_row_limit', 0)"
+    run(served, files_only, "CREATE TABLE t (x TIMESTAMP)", f"ALTER TABLE t SET PARTITIONED BY ({keys})", f"INSERT INTO t VALUES {times}")
+    extension = served.duckdb_iceberg().conn
+    found = "SELECT count(*) FROM ice.main.t WHERE x = '1969-11-30 12:00:00'"
+    assert extension.execute(found).fetchone() == (0,)
+    assert served.pyiceberg().catalog.load_table(T).scan(row_filter=EqualTo("x", "1969-11-30T12:00:00")).to_arrow().num_rows == 1
 
 
 def test_pyiceberg_cannot_write_to_partitions_of_uuids(served: Served) -> None:
