@@ -144,7 +144,7 @@ def _widen_float(value: object, towards: float) -> object:
 
     DuckLake compares the text of the number asked for then as a double, which may lie beyond the float itself.
     """
-    if not isinstance(value, float) or not math.isfinite(value) or value == 0 or PLAIN_FLOATS[0] <= abs(value) < PLAIN_FLOATS[1]:
+    if not isinstance(value, float) or not math.isfinite(value) or value == 0.0 or PLAIN_FLOATS[0] <= abs(value) < PLAIN_FLOATS[1]:
         return value
     return float(np.nextafter(np.float32(value), np.float32(towards)))
 
