@@ -50,6 +50,11 @@ def fill(content: bytes, first: int = FIRST) -> bytes:
     return b"".join(opened.fill(first))
 
 
+def by_id(struct: bytes) -> dict[int, bytes]:
+    """The values of a struct."""
+    return {field.id: field.value for field in split_struct(struct)}
+
+
 HOW = [
     *(pytest.param({"compression": name}, id=name) for name in ("none", "snappy", "gzip", "zstd", "lz4", "brotli")),
     pytest.param({"data_page_version": "2.0", "write_page_index": True}, id="pages of version 2 and an index"),
@@ -165,6 +170,53 @@ def test_footers_are_taken_apart_and_put_together() -> None:
     for cut in range(0, len(footer), 7):
         with pytest.raises(Unsupported):
             split_struct(footer[:cut])
+
+
+@pytest.mark.parametrize("how", [{"compression": "none"}, {"compression": "zstd", "data_page_version": "2.0"}], ids=["none", "zstd"])
+def test_the_new_pages_are_told_of(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trino reads no column without an offset index where pages of others are passed over; each names a page and its first row."""
+    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_ROWS", 700)
+    content = fill(write(make_table(), write_page_index=True, **how))
+    footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+    row = 0
+    for group in split_list(by_id(footer)[4])[1]:
+        chunk = by_id(split_list(by_id(group)[1])[1][1])
+        start, length, metadata = decode_int(chunk[4]), decode_int(chunk[5]), by_id(chunk[3])
+        pages = [by_id(page) for page in split_list(by_id(content[start : start + length])[1])[1]]
+        place = decode_int(metadata[9])
+        assert len(pages) == -(-decode_int(metadata[5]) // 700)
+        for number, page in enumerate(pages):
+            assert (decode_int(page[1]), decode_int(page[3])) == (place, 700 * number)
+            place += decode_int(page[2])
+        assert place == decode_int(metadata[9]) + decode_int(metadata[7])
+        row += decode_int(metadata[5])
+    assert row == ROWS
+
+
+def test_a_file_that_begins_with_its_row_ids_stays() -> None:
+    """parquet-mr takes a row group to lie where its first column begins, and would find its middle behind the file's end."""
+    table = make_table().select(["_row_id", "name", "list"])
+    content = write(table)
+    with pytest.raises(Unsupported, match="begins with"):
+        open_row_ids(io.BytesIO(content), len(content))
+
+
+def test_row_ids_are_whole_numbers() -> None:
+    """Other types of eight bytes are no ids, and stay."""
+    for kind in (pa.time64("us"), pa.uint64(), pa.timestamp("us")):
+        table = make_table([None, 5])
+        ids = table.schema.set(1, make_field("_row_id", kind, ROW_ID))
+        content = write(table.set_column(1, ids.field(1), table["_row_id"].cast(kind)))
+        assert open_row_ids(io.BytesIO(content), len(content)) is None
+
+
+def test_a_long_footer_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes many times its bytes."""
+    content = write(make_table())
+    monkeypatch.setattr("duckicelake.store.lineage.row_ids.MAX_FOOTER_BYTES", 100)
+    monkeypatch.setattr("duckicelake.store.lineage.row_ids.pq.ParquetFile", None)
+    with pytest.raises(Unsupported, match="footer"):
+        open_row_ids(io.BytesIO(content), len(content))
 
 
 def test_numbers_have_ten_bytes_at_most() -> None:
