@@ -25,6 +25,7 @@ from duckicelake.store.lineage.thrift import (
     encode_int,
     join_list,
     join_struct,
+    read_struct,
     split_list,
     split_struct,
 )
@@ -34,6 +35,7 @@ ROW_ID = 2147483540
 MAX_FOOTER_BYTES = 4 * 1024 * 1024
 MAX_GROUP_ROWS = 10_000_000
 MAX_ROW_BYTES = 16
+MAX_PAGES = 100_000
 STEP_ROWS, STEP_BYTES = 250_000, 8 * 1024 * 1024
 MAGIC, TRAILER_BYTES = b"PAR1", 8
 CODECS = {"UNCOMPRESSED": ("none", 0), "SNAPPY": ("snappy", 1), "GZIP": ("gzip", 2), "ZSTD": ("zstd", 6)}
@@ -89,13 +91,17 @@ class OpenRowIds:
             chunks.append(chunk)
             offset += len(content)
             position += chunk.rows
-        footer = _with_chunks(self.footer, self.column, chunks)
+        try:
+            footer = _with_chunks(self.footer, self.column, chunks)
+        except (KeyError, IndexError, ValueError):
+            raise Unsupported("A data file's footer lacks what every footer has.") from None
         yield footer + len(footer).to_bytes(4, "little") + MAGIC
 
     def _fill_group(self, group: int, first_row_id: int, offset: int) -> tuple[bytes, _Chunk]:
         """Return the column's chunk of one row group."""
         metadata: Any = self.file.metadata.row_group(group)
         old = metadata.column(self.column)
+        self._check_pages(old, metadata.num_rows)
         name, codec = CODECS.get(old.compression, CODECS["ZSTD"])
         schema = pa.schema([pa.field("_row_id", pa.int64())])
         sink, rows = pa.BufferOutputStream(), 0
@@ -124,6 +130,23 @@ class OpenRowIds:
         rest = encoded.slice(behind).to_pybytes()
         index = _to_index(rest, behind, [part.num_values for part in parts], offset - parts[0].data_page_offset)
         return content + index, _Chunk(offset, codec, rows, plain_bytes, length, len(index), min(bounds), max(bounds))
+
+    def _check_pages(self, chunk: Any, rows: int) -> None:
+        """Raise Unsupported when the pages of a chunk are more than they may be once they are decompressed, whatever its footer says."""
+        starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
+        self.source.seek(min(starts, default=0))
+        content = _read_all(self.source, max(0, chunk.total_compressed_size))
+        place = plain_bytes = count = 0
+        while place < len(content):
+            fields, place = read_struct(content, place)
+            sizes = [decode_int(field.value) for field in fields if field.id in (2, 3) and field.kind == I32]
+            if len(sizes) < 2 or min(sizes) < 0:
+                raise Unsupported("A page of a data file does not say how long it is.")
+            place, plain_bytes, count = place + sizes[1], plain_bytes + sizes[0], count + 1
+            if plain_bytes > MAX_ROW_BYTES * rows + STEP_BYTES or count > MAX_PAGES:
+                raise Unsupported(
+                    f"The row ids of a row group of {rows} rows have {plain_bytes} bytes in {count} pages, which is too much."
+                )
 
 
 def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
@@ -163,7 +186,7 @@ def _find_column(file: pq.ParquetFile) -> int | None:
     """Return the place of `_row_id` among a file's leaves, None when it has none that may be NULL."""
     fields: list[Any] = list(file.schema_arrow)
     own = [field for field in fields if (field.metadata or {}).get(FIELD_ID) == str(ROW_ID).encode()]
-    names = [field.name for field in own if field.type == pa.int64()]
+    names = {field.name for field in own if field.type == pa.int64()}
     leaves = [file.schema.column(place) for place in range(len(file.schema))]
     places = [place for place, leaf in enumerate(leaves) if leaf.path in names and leaf.physical_type == "INT64"]
     is_plain = len(places) == 1 and leaves[places[0]].max_definition_level == 1 and leaves[places[0]].max_repetition_level == 0

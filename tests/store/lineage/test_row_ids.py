@@ -1,6 +1,7 @@
 """Open row ids are filled in, and nothing else of a file changes, whoever wrote it."""
 
 import io
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from duckicelake.errors import Unsupported
 from duckicelake.store.lineage.row_ids import ROW_ID, STEP_BYTES, open_row_ids
-from duckicelake.store.lineage.thrift import decode_int, encode_int, join_list, join_struct, split_list, split_struct
+from duckicelake.store.lineage.thrift import decode_int, encode_int, join_list, join_struct, read_struct, split_list, split_struct
 
 ROWS, FIRST = 20_000, 500
 IDS = [None if i % 3 == 0 else 10**12 + i for i in range(ROWS)]
@@ -217,6 +218,35 @@ def test_a_long_footer_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("duckicelake.store.lineage.row_ids.pq.ParquetFile", None)
     with pytest.raises(Unsupported, match="footer"):
         open_row_ids(io.BytesIO(content), len(content))
+
+
+def test_pages_are_not_decompressed_beyond_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the footer says of them: a page of a few bytes may become one of 2 GiB."""
+    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_BYTES", 1_000)
+    content = write(make_table(), use_dictionary=False, compression="zstd", row_group_size=ROWS)
+    place = pq.read_metadata(io.BytesIO(content)).row_group(0).column(1).data_page_offset
+    (kind, size, *rest), end = read_struct(content, place)
+    header = join_struct([kind, size._replace(value=encode_int(1_000_000)), *rest])
+    assert len(header) == end - place
+    fill(content)
+    with pytest.raises(Unsupported, match="too much"):
+        fill(content[:place] + header + content[end:])
+
+
+def test_footers_that_lack_something_are_refused() -> None:
+    """With our word for it, though pyarrow may read what is left; so are those that say a thing twice."""
+    content = write(make_table())
+    opened = open_row_ids(io.BytesIO(content), len(content))
+    assert opened is not None
+    fields = split_struct(opened.footer)
+    [groups] = [field for field in fields if field.id == 4]
+    kind, items = split_list(groups.value)
+    for less in (join_list(kind, items[:-1]), join_list(kind, [b"\0"] * len(items))):
+        footer = join_struct(field._replace(value=less) if field.id == 4 else field for field in fields)
+        with pytest.raises(Unsupported):
+            list(replace(opened, footer=footer).fill(FIRST))
+    with pytest.raises(Unsupported):
+        split_struct(join_struct([*fields[:4], fields[3], *fields[4:]]))
 
 
 def test_numbers_have_ten_bytes_at_most() -> None:
