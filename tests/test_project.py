@@ -125,7 +125,8 @@ def test_the_long_suite_asks_for_a_minio(tmp_path: Path) -> None:
     command[-1] = "--all"
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert "--all asks none" in done.stderr
-    assert "Python 3.11 or newer is needed" in done.stderr
+    # it goes on, to what needs more programs than are there
+    assert "apt-get install" not in done.stderr
 
 
 @pytest.mark.parametrize("folder", ["duckicelake", "tests", "demo", "bench"])

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import numpy
+
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_values import parse_value
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
@@ -93,9 +95,16 @@ def _same_default(new: NestedField, old: NestedField) -> bool:
     if not isinstance(old.type, PrimitiveType) or new.initial_default is None or old.initial_default is None:
         return False
     try:
-        return parse_value(old.type, new.initial_default) == parse_value(old.type, old.initial_default)
+        return _to_held(old.type, new.initial_default) == _to_held(old.type, old.initial_default)
     except BadRequest:
         return False
+
+
+def _to_held(type_: PrimitiveType, default: object) -> object:
+    """Return the value that a column of this type holds: Java tells of a promoted float the double that it is."""
+    value = parse_value(type_, default)
+    with numpy.errstate(over="ignore"):
+        return numpy.float32(value) if type_.name == "float" and isinstance(value, float) else value
 
 
 def check_field_ids(spec: PartitionSpec, specs: tuple[PartitionSpec, ...], format_version: int) -> None:

@@ -8,9 +8,10 @@ from duckicelake.lake.bounds.rows import BoundsRow, WidenedFloats
 UPDATE_FILE_BOUNDS = """
 WITH told AS (
     SELECT s.ctid AS place, s.min_value, s.max_value
-      FROM ducklake_file_column_stats s
-      JOIN unnest(%(table_id)s::bigint[], %(column_id)s::bigint[]) AS n(table_id, column_id)
-        ON n.table_id = s.table_id AND n.column_id = s.column_id
+      FROM unnest(%(table_id)s::bigint[], %(column_id)s::bigint[]) AS n(table_id, column_id)
+      -- no index finds statistics by their table
+      JOIN ducklake_data_file d ON d.table_id = n.table_id
+      JOIN ducklake_file_column_stats s ON s.data_file_id = d.data_file_id AND s.column_id = n.column_id
      -- numbers alone, and of them those that a float holds to its last bit: a cast of any other fails
      WHERE s.min_value ~ '^-?[0-9]{1,40}([.][0-9]{1,40})?(e[+-]?[0-9]{1,2})?$'
        AND s.max_value ~ '^-?[0-9]{1,40}([.][0-9]{1,40})?(e[+-]?[0-9]{1,2})?$'

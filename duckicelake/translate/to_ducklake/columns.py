@@ -248,7 +248,8 @@ def _to_default(field: NestedField, default: object) -> str | None:
 
 def _keep(new: NewColumn, old: ColumnRow, column_type: str, *, keeps_default: bool) -> NewColumn:
     """Return a column's next version with what the client cannot mean to change."""
-    kept = replace(new, column_type=column_type, initial_default=old.initial_default)
+    is_retold = (old.column_type.lower(), column_type) == WIDENING and new.initial_default is not None
+    kept = replace(new, column_type=column_type, initial_default=new.initial_default if is_retold else old.initial_default)
     if new.parent_column is not None:
         kept = replace(kept, nulls_allowed=old.nulls_allowed)
     if keeps_default:

@@ -72,6 +72,18 @@ def test_a_renamed_sibling_keeps_its_own(client: Client) -> None:
     assert client.load("renamed")["table-uuid"] == before["metadata"]["table-uuid"]
 
 
+def test_a_location_that_begins_alike_is_another(client: Client, lake: FreshLake) -> None:
+    """`chosen2` does not lie in `chosen`: its table keeps its objects."""
+    place = f"{lake.iceberg_path}chosen"
+    for name, location in (("u", place), ("v", f"{place}2")):
+        assert client.create(name, location=location).status == 200
+    objects = list_objects(client, f"{place}2")
+    assert objects
+    assert purge(client, "u") == 204
+    assert list_objects(client, f"{place}/") == set()
+    assert list_objects(client, f"{place}2") == objects
+
+
 def test_a_predecessor_at_the_same_location_may_still_come_back(client: Client, lake: FreshLake) -> None:
     """Of a location that two tables have had, a purge takes the metadata files of its own table alone."""
     location = f"{lake.iceberg_path}chosen"

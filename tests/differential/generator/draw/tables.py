@@ -166,8 +166,10 @@ def draw_partitioning(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_sorting(draw: Draw, lake: Lake) -> Operation | None:
-    """SET or RESET SORTED BY, by columns that are as old as the rows."""
+    """SET or RESET SORTED BY, by columns that are as old as the rows, where there have been some."""
     table = draw_table(draw, lake)
+    if not table.has_had_rows:
+        return None
     if table.sorting and draw(st.booleans()):
         return SetSorting(table.table_id, ())
     columns = [column for column in table.columns if isinstance(column.kind, Scalar) and column.column_id not in table.younger]

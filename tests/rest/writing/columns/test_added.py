@@ -165,6 +165,18 @@ def test_no_location_ends_in_the_middle(table: Table, mark: str) -> None:
         assert "'?' or '#'" in answer.json["error"]["message"]
 
 
+def test_a_promoted_default_may_be_told_as_a_double(table: Table) -> None:
+    """Java tells it so: the number that the float was all along, for rows older and newer than the column."""
+    exact = 0.10000000149011612
+    assert table.change([ID, PLACE, field(7, "x", "float", **default(0.1))]).status == 200
+    table.refuse([ID, PLACE, field(7, "x", "double", **default(0.1000001))], "Cannot change the initial default of")
+    done = table.change([ID, PLACE, field(7, "x", "double", **default(exact))])
+    assert done.status == 200, done.body
+    table.lake.duckdb().execute(f"INSERT INTO {table.name} (id) VALUES (2)")
+    in_duckdb, in_iceberg = table.read()
+    assert [row["x"] for row in in_duckdb] == [row["x"] for row in in_iceberg] == [exact, exact]
+
+
 def test_a_default_may_be_an_empty_text(table: Table) -> None:
     """It is not taken for none: DuckDB writes it where an INSERT leaves the column out, also after other columns came."""
     text, other = field(7, "text", "string", **default("")), field(8, "other")

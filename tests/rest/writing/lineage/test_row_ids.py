@@ -219,7 +219,7 @@ def test_two_snapshots_of_one_request(client: Client, session: DuckDBPyConnectio
     assert row_ids(session)[-3:] == [(50, 12), (51, 13), (52, 14)]
 
 
-def test_a_branch_has_copies_from_the_start(client: Client, lake: FreshLake, server: Server, session: DuckDBPyConnection) -> None:
+def test_a_branch_has_copies_from_the_start(client: Client, session: DuckDBPyConnection) -> None:
     """What main takes over from it later is the same file, with the same ids; commits to main between take others."""
     base = client.load()
     beside = client.add(base, SECOND, [write_waiting(client, "a", [3, 11], [3, None]), write_waiting(client, "b", [12], [None])])
@@ -239,7 +239,7 @@ def test_a_branch_has_copies_from_the_start(client: Client, lake: FreshLake, ser
     session.execute("DELETE FROM lake.t WHERE id = 3")
     assert len({row_id for _, row_id in row_ids(session)}) == len(row_ids(session)) == 12
     assert session.execute(MERGE).fetchall() == [(4,)]
-    check_going_on(Served(lake, server), ("main", "t"))
+    assert [i for i, _ in row_ids(session)][-5:] == [11, 12, 13, 14, 99]
 
 
 def beside_files(client: Client, name: str) -> list[DataFile]:
