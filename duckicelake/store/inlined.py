@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.inlined_types import FIELD_ID, InlinedColumn, Node, build_node, format_schema
+from duckicelake.store.inlined_types import FIELD_ID, NESTED, InlinedColumn, Node, build_node, format_schema
 from duckicelake.store.nested_text import parse_nested
 from duckicelake.store.parquet import encode_table
 
 __all__ = ["InlinedColumn", "InlinedFile", "LeafStats", "convert_rows", "encode_inlined", "format_lineage_schema", "split_by_snapshot"]
 
+MAX_FIXED_BYTES = 64 * 1024 * 1024
 ROW_ID, ROW_ID_FIELD = "_row_id", 2147483540
 SEQUENCE_NUMBER, SEQUENCE_NUMBER_FIELD = "_last_updated_sequence_number", 2147483539
 
@@ -87,10 +88,50 @@ def encode_inlined(columns: Sequence[InlinedColumn], table: pa.Table) -> Inlined
     """Write converted rows as one Parquet file; equal rows give equal bytes, under one release of pyarrow."""
     stats: dict[int, LeafStats] = {}
     for place, column in enumerate(columns):
-        _add_stats(stats, column, table.column(place).combine_chunks())
+        array: AnyArray = table.column(place).combine_chunks()
+        _add_stats(stats, column, array)
+        fixed = _fix_lengths(column, array, table.schema.field(place))
+        table = table if fixed is None else table.set_column(place, fixed[1], fixed[0])
     # Parquet's statistics pass over NaN, and DuckDB prunes by them although it sorts NaN above all numbers.
     has_nan = any(leaf.nan_count for leaf in stats.values())
     return InlinedFile(encode_table(table, statistics=not has_nan), table.num_rows, stats)
+
+
+def _fix_lengths(column: InlinedColumn, array: AnyArray, field: Any) -> tuple[AnyArray, Any] | None:
+    """Return a column with the lengths of its `fixed` parts, for PyIceberg reads them by no other type, or None when it has none.
+
+    A part with a value of another length, which DuckDB takes, stays as it is; so does one whose NULLs would take much room.
+    """
+    found: tuple[AnyArray, Any] | None = None
+    for leaf, is_repeated in _list_fixed(column, False):
+        most = array.nbytes // 4 if is_repeated else len(array)
+        wanted = _with_length(column, field, leaf)
+        if (leaf.length or 0) * most > MAX_FIXED_BYTES:
+            continue
+        try:
+            array = array.cast(wanted.type)
+        except pa.ArrowInvalid:
+            continue
+        found, field = (array, wanted), wanted
+    return found
+
+
+def _list_fixed(column: InlinedColumn, is_repeated: bool) -> Iterator[tuple[InlinedColumn, bool]]:
+    if column.length is not None:
+        yield column, is_repeated
+    for child in column.children:
+        yield from _list_fixed(child, is_repeated or column.ducklake_type != "struct")
+
+
+def _with_length(column: InlinedColumn, field: Any, leaf: InlinedColumn) -> Any:
+    """Return a column's Arrow field with one leaf of a fixed length."""
+    if column is leaf:
+        return field.with_type(pa.binary(leaf.length or 0))
+    if not column.children:
+        return field
+    kind = field.type
+    old = [kind.key_field, kind.item_field] if column.ducklake_type == "map" else [kind.field(i) for i in range(kind.num_fields)]
+    return field.with_type(NESTED[column.ducklake_type]([_with_length(c, f, leaf) for c, f in zip(column.children, old, strict=True)]))
 
 
 def _build_array(node: Node, values: list[Any]) -> AnyArray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema, leaf_fields
-from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
+from duckicelake.iceberg.types import NestedField, PrimitiveType, find_fixed_length, walk_fields
 from duckicelake.lake.rows import ColumnRow, JsonNote, TableState
 from duckicelake.translate.shape.leaf_types import ONLY_IN_V3
 from duckicelake.translate.shape.told_schemas import carry_over, format_note, parse_notes
@@ -51,6 +51,13 @@ class Schemas:
     def list_ids(self, lake_snapshot_id: int) -> list[int]:
         """Return the ids of the schemas up to a lake snapshot, in their order."""
         return [schema.schema_id for since, schema in self.timeline if since <= lake_snapshot_id]
+
+    @property
+    def lengths(self) -> Mapping[int, int]:
+        """The lengths of `fixed` columns by id, as the newest schema with each column says."""
+        types = {item.field_id: item.type for _, schema in self.timeline for _, item in walk_fields(schema.fields)}
+        found = {i: find_fixed_length(type_) for i, type_ in types.items() if isinstance(type_, PrimitiveType)}
+        return {i: length for i, length in found.items() if length is not None}
 
     @property
     def current(self) -> Schema:
