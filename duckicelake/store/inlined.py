@@ -90,48 +90,49 @@ def encode_inlined(columns: Sequence[InlinedColumn], table: pa.Table) -> Inlined
     for place, column in enumerate(columns):
         array: AnyArray = table.column(place).combine_chunks()
         _add_stats(stats, column, array)
-        fixed = _fix_lengths(column, array, table.schema.field(place))
-        table = table if fixed is None else table.set_column(place, fixed[1], fixed[0])
+        if _has_length(column):
+            field = table.schema.field(place)
+            fixed = _fix_lengths(column, field.type, array)
+            table = table.set_column(place, field.with_type(fixed.type), fixed)
     # Parquet's statistics pass over NaN, and DuckDB prunes by them although it sorts NaN above all numbers.
     has_nan = any(leaf.nan_count for leaf in stats.values())
     return InlinedFile(encode_table(table, statistics=not has_nan), table.num_rows, stats)
 
 
-def _fix_lengths(column: InlinedColumn, array: AnyArray, field: Any) -> tuple[AnyArray, Any] | None:
-    """Return a column with the lengths of its `fixed` parts, for PyIceberg reads them by no other type, or None when it has none.
+def _has_length(column: InlinedColumn) -> bool:
+    return column.length is not None or any(_has_length(child) for child in column.children)
 
-    A part with a value of another length, which DuckDB takes, stays as it is; so does one whose NULLs would take much room.
+
+def _fix_lengths(column: InlinedColumn, kind: Any, array: AnyArray) -> AnyArray:
+    """Return the same values with the lengths of `fixed` parts, for PyIceberg reads those by no other type.
+
+    `kind` is the array's type with field ids, which pyarrow's maps lose. A part with a value of another length,
+    which DuckDB takes, stays as it is; so does one whose NULLs would take much room.
     """
-    found: tuple[AnyArray, Any] | None = None
-    for leaf, is_repeated in _list_fixed(column, False):
-        most = array.nbytes // 4 if is_repeated else len(array)
-        wanted = _with_length(column, field, leaf)
-        if (leaf.length or 0) * most > MAX_FIXED_BYTES:
-            continue
-        try:
-            array = array.cast(wanted.type)
-        except pa.ArrowInvalid:
-            continue
-        found, field = (array, wanted), wanted
-    return found
-
-
-def _list_fixed(column: InlinedColumn, is_repeated: bool) -> Iterator[tuple[InlinedColumn, bool]]:
     if column.length is not None:
-        yield column, is_repeated
-    for child in column.children:
-        yield from _list_fixed(child, is_repeated or column.ducklake_type != "struct")
-
-
-def _with_length(column: InlinedColumn, field: Any, leaf: InlinedColumn) -> Any:
-    """Return a column's Arrow field with one leaf of a fixed length."""
-    if column is leaf:
-        return field.with_type(pa.binary(leaf.length or 0))
-    if not column.children:
-        return field
-    kind = field.type
-    old = [kind.key_field, kind.item_field] if column.ducklake_type == "map" else [kind.field(i) for i in range(kind.num_fields)]
-    return field.with_type(NESTED[column.ducklake_type]([_with_length(c, f, leaf) for c, f in zip(column.children, old, strict=True)]))
+        if column.length * len(array) > MAX_FIXED_BYTES:
+            return array
+        try:
+            return array.cast(pa.binary(column.length))
+        except pa.ArrowInvalid:
+            return array
+    if not _has_length(column):
+        return array
+    missing = array.is_null()
+    if column.ducklake_type == "struct":
+        # flattened, for below a struct that is null pyarrow has empty texts
+        below = zip(column.children, kind, array.flatten(), strict=True)
+        parts = [_fix_lengths(child, field.type, part) for child, field, part in below]
+        fields = [field.with_type(part.type) for field, part in zip(kind, parts, strict=True)]
+        return cast("Any", pa.StructArray).from_arrays(parts, fields=fields, mask=missing)
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    offsets = cast("Any", pc).subtract(array.offsets, first)
+    is_map = column.ducklake_type == "map"
+    found = [(kind.key_field, array.keys), (kind.item_field, array.items)] if is_map else [(kind.value_field, array.values)]
+    inner = [(child, field.type, part.slice(first, last - first)) for child, (field, part) in zip(column.children, found, strict=True)]
+    parts = [_fix_lengths(*item) for item in inner]
+    made = NESTED[column.ducklake_type]([field.with_type(part.type) for (field, _), part in zip(found, parts, strict=True)])
+    return cast("Any", pa.MapArray if is_map else pa.ListArray).from_arrays(offsets, *parts, type=made, mask=missing)
 
 
 def _build_array(node: Node, values: list[Any]) -> AnyArray:

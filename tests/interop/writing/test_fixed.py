@@ -1,5 +1,6 @@
 """Columns of Iceberg's type `fixed`: DuckDB has them as BLOB, clients see the length they gave, whatever DuckDB changes beside it."""
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -59,6 +60,9 @@ def test_lengths_survive_what_duckdb_changes(served: Served) -> None:
     make_table(catalog)
     duck.execute(INLINED)
     assert read(catalog) == [*ROWS, FOURTH]
+    duck.execute("INSERT INTO lake.ns.t (id, f) VALUES (5, 'gone')")
+    assert read(catalog)[-1] == {**dict.fromkeys(FOURTH), "id": 5, "f": b"gone"}
+    duck.execute("DELETE FROM lake.ns.t WHERE id = 5")
     for change in ("RENAME COLUMN other TO o", "ADD COLUMN more INTEGER", "RENAME COLUMN f TO ff", "ADD COLUMN b BLOB", "DROP COLUMN o"):
         duck.execute(f"ALTER TABLE lake.ns.t {change}")
     duck.execute("COMMENT ON COLUMN lake.ns.t.ff IS 'told'")
@@ -108,13 +112,14 @@ def test_partitions(served: Served, transform: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["fixed[8]", "binary"])
 def test_the_length_stays(served: Served, kind: str) -> None:
-    """No client may change it, nor make the column `binary` or a `binary` one `fixed`: readers find no such values in older files."""
+    """No client may change it, nor make the column `binary`: PyIceberg could not read the older files."""
     catalog = served.pyiceberg().catalog
     make_table(catalog)
     schema = catalog.load_table("ns.t").schema().model_dump(by_alias=True, mode="json")
     schema["fields"][1]["type"] = kind
     updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
-    answer = served.server.post("namespaces/ns/tables/t", {"requirements": [], "updates": updates})
+    body = json.dumps({"requirements": [], "updates": updates}).encode()
+    answer = served.server.ask("POST", "namespaces/ns/tables/t", {"Content-Type": "application/json"}, body)
     assert answer.status == 400, answer.json
     assert f"from fixed[4] to {kind}" in answer.json["error"]["message"]
     assert list_lengths(catalog.load_table("ns.t").schema()) == LENGTHS
