@@ -32,7 +32,8 @@ class Schemas:
 
     `format_version` is the lowest that can say them all, and never below the one given out before. `hidden` are columns
     that none of them shows. `told` are the schemas that Iceberg clients gave it, by id. `breaks_vectors`: files may hold
-    what Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long) or reads wrongly (milliseconds).
+    what Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long, BYTE_ARRAY in a `fixed` column) or
+    reads wrongly (milliseconds).
     """
 
     timeline: tuple[tuple[int, Schema], ...]
@@ -55,9 +56,7 @@ class Schemas:
     @property
     def lengths(self) -> Mapping[int, int]:
         """The lengths of `fixed` columns by id, as the newest schema with each column says."""
-        types = {item.field_id: item.type for _, schema in self.timeline for _, item in walk_fields(schema.fields)}
-        found = {i: find_fixed_length(type_) for i, type_ in types.items() if isinstance(type_, PrimitiveType)}
-        return {i: length for i, length in found.items() if length is not None}
+        return find_lengths(self.timeline)
 
     @property
     def current(self) -> Schema:
@@ -105,8 +104,15 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
     needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2 if has_deletes or table is None else V1
     noted = table.format_version if table else needed
-    breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row)
+    breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row) or bool(find_lengths(timeline))
     return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden, told, breaks_vectors)
+
+
+def find_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:
+    """Return the lengths of `fixed` columns by id, as the newest schema with each column says."""
+    types = {item.field_id: item.type for _, schema in timeline for _, item in walk_fields(schema.fields)}
+    found = {i: find_fixed_length(type_) for i, type_ in types.items() if isinstance(type_, PrimitiveType)}
+    return {i: length for i, length in found.items() if length is not None}
 
 
 def _has_millis(columns: Sequence[ColumnRow], oldest_row: int) -> bool:
