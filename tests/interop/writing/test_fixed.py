@@ -70,6 +70,7 @@ def test_lengths_survive_what_duckdb_changes(served: Served) -> None:
     assert list_lengths(table.schema()) == {("ff" if name == "f" else name): length for name, length in LENGTHS.items()}
     assert all(len(list_lengths(schema)) == len(LENGTHS) for schema in table.schemas().values())
     assert table.schema().identifier_field_names() == {"ff"}
+    assert table.properties["read.parquet.vectorization.enabled"] == "false"
     assert str(table.schema().find_field("b").field_type) == "binary"
     found = [{**row, "f": row["ff"], "other": old["other"]} for row, old in zip(read(catalog), [*ROWS, FOURTH], strict=True)]
     assert [{name: row[name] for name in ROWS[0]} for row in found] == [*ROWS, FOURTH]
