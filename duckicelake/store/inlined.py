@@ -91,7 +91,7 @@ def encode_inlined(columns: Sequence[InlinedColumn], table: pa.Table) -> Inlined
         array: AnyArray = table.column(place).combine_chunks()
         _add_stats(stats, column, array)
         if _has_length(column):
-            field: Any = table.schema.field(place)
+            field = cast("Any", table.schema).field(place)
             fixed = _fix_lengths(column, field.type, array)
             table = table.set_column(place, field.with_type(fixed.type), fixed)
     # Parquet's statistics pass over NaN, and DuckDB prunes by them although it sorts NaN above all numbers.
