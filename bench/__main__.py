@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cached import measure_cached, measure_foreign
+from bench.cached import measure_cached, measure_foreign, measure_guarded
 from bench.commits.big import measure_deletes, measure_many_files
 from bench.commits.floor import measure_floor
 from bench.commits.kinds import measure_growth, measure_kinds
@@ -22,6 +22,7 @@ from bench.stand import Stand, open_stand, temporary_home
 IDLE = "idle"
 ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "cached": measure_cached,
+    "guarded": measure_guarded,
     "snapshots": measure_snapshots,
     "files": measure_files,
     "later": measure_later_loads,

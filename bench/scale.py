@@ -8,6 +8,7 @@ class Scale:
     """Numbers of requests and items. Curves need three points or more to tell whether they are linear."""
 
     requests: int
+    turns: int
     large_body_snapshots: int
     snapshots: tuple[int, ...]
     files: tuple[int, ...]
@@ -24,6 +25,7 @@ class Scale:
 
 SMALL = Scale(
     400,
+    1,
     120,
     (1, 10, 40),
     (10, 100, 400),
@@ -39,6 +41,7 @@ SMALL = Scale(
 )
 USUAL = Scale(
     6000,
+    5,
     850,
     (1, 10, 100, 1000),
     (1000, 10_000, 100_000),

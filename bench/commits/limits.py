@@ -19,6 +19,8 @@ class Limit:
 LIMITS = (
     Limit("cached", "server_cpu_ms", 0.40, lambda row: row["connections"] == 1),
     Limit("cached", "server_cpu_ms", 0.15, lambda row: row["case"] == "200, 32 connections"),
+    Limit("guarded", "with_a_token_over_open", 2.0),
+    Limit("guarded", "with_a_token_and_keys_over_open", 2.4),
     Limit("later", "without_body_the_last_row_over_the_first", 2.0),
     Limit("commits", "server_and_postgres_cpu_ms", 28.0, lambda row: row["commit"] == "set-properties"),
     Limit("commits", "server_and_postgres_cpu_ms", 52.0, lambda row: row["commit"] == "fast append"),

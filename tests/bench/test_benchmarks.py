@@ -59,6 +59,11 @@ def test_cached_loads_share_queries_and_need_no_store(figures: Figures) -> None:
         assert 0.01 < row["server_cpu_ms"] < 20
         assert 0 < row["wall_p50_ms"] <= row["wall_p99_ms"]
     assert figures["cached"]["facts"]["answered_200_while_the_store_was_stopped"] == STOPPED_REQUESTS
+    guarded = figures["guarded"]
+    assert [row["statuses"] for row in guarded["rows"]] == [f"{SMALL.requests}×200"] * 3 * SMALL.turns
+    open_row, token, keys = guarded["rows"]
+    assert keys["json_bytes"] > open_row["json_bytes"] == token["json_bytes"]
+    assert guarded["facts"]["with_a_token_over_open"] == pytest.approx(token["server_cpu_ms"] / open_row["server_cpu_ms"])
 
 
 def test_first_loads_show_every_item(figures: Figures) -> None:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door, OpenLake
-from duckicelake.rest.layers.limit import LARGE_AT_ONCE, LARGE_BYTES, BodyLimit, find_announced_length
+from duckicelake.rest.layers.limit import LARGE_AT_ONCE, LARGE_BYTES, BodyLimit, find_announced_length, unpack
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.web import build_web
 from tests.rest.serving import Server, open_nothing, serve_app
@@ -155,6 +155,27 @@ def test_a_body_that_is_packed_otherwise_is_refused(standing: Server, coding: st
     answer = standing.ask("POST", "namespaces", PACKED_HEADERS | {"Content-Encoding": coding}, body)
     assert answer.error == (status, "BadRequestException")
     assert reason in answer.json["error"]["message"]
+
+
+def test_a_large_packed_body_of_little_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of nothing take seconds to be unpacked, and the loop that serves everybody else goes on."""
+    loops: list[bool] = []
+
+    def watched(body: bytes, most_bytes: int) -> bytes | None:
+        loops.append(asyncio._get_running_loop() is not None)
+        return unpack(body, most_bytes)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await PlainTextResponse((await receive())["body"])(scope, receive, send)
+
+    packed = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * (LARGE_BYTES // 5) + gzip.compress(b"x")[10:]
+    monkeypatch.setattr("duckicelake.rest.layers.limit.unpack", watched)
+    with serve_app(BodyLimit(answer, 5)) as server:
+        assert server.ask("POST", "/x", PACKED_HEADERS, packed).body == b"x"
+        assert loops == [False]
+        assert server.ask("POST", "/x", PACKED_HEADERS, gzip.compress(b"small")).body == b"small"
+    assert loops == [False, True]
 
 
 def test_the_openapi_page_is_there(standing: Server) -> None:

@@ -11,7 +11,7 @@ from duckicelake.catalog.memory import Published
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.places import Grounds, check_files, check_given, get_place
-from duckicelake.catalog.writing.ready.beside import ReadySnapshot, make_ready, with_copies
+from duckicelake.catalog.writing.ready.beside import ReadySnapshot, find_deleted, make_ready, with_copies
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
@@ -198,14 +198,21 @@ def _with_row_ids(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         Arrival(snapshot, beside[snapshot.snapshot_id].change if snapshot.snapshot_id in beside else change, snapshot.snapshot_id in beside)
         for snapshot, change in zip(added, base.changes, strict=False)
     ]
+    ids = {snapshot.snapshot_id for snapshot in added}
     waiting = find_waiting(base.metadata, arrivals, base.published.state.next_row_id)
+    deleted = find_deleted(reader, beside.values(), ids) if waiting else set[str | None]()
+    # what deletes on branches name stays under its name, on whatever branch it is
+    waiting = [] if None in deleted else [each for each in waiting if each.file.file_path not in deleted]
     if not waiting:
         return base
     with reading(warehouse.lake) as conn:
+        found = look_up(conn, ask, base)
+        if _has_landed(ask, base.table, found.known):
+            return base
         try:
-            require(ask, look_up(conn, ask, base))
+            require(ask, found)
         except CatalogError:
-            # what is late is refused under the lock, and what has landed is known there
+            # what is late is refused under the lock
             return base
         waiting = choose_new(conn, base.table, waiting)
         check_files(conn, base.table.table_id, base.grounds, [each.file.file_path for each in waiting])
@@ -213,7 +220,6 @@ def _with_row_ids(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
     writer.copy(waiting)
     if not writer.copies:
         return base
-    ids = {snapshot.snapshot_id for snapshot in added}
     return replace(
         base,
         copies=[file.file_path for file in writer.copies.values()],

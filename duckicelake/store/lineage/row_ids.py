@@ -5,6 +5,7 @@ The new column chunks come after all others, where the old footer was, and the n
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -24,6 +25,7 @@ from duckicelake.store.lineage.thrift import (
     encode_int,
     join_list,
     join_struct,
+    read_struct,
     split_list,
     split_struct,
 )
@@ -33,6 +35,7 @@ ROW_ID = 2147483540
 MAX_FOOTER_BYTES = 4 * 1024 * 1024
 MAX_GROUP_ROWS = 10_000_000
 MAX_ROW_BYTES = 16
+MAX_PAGES = 100_000
 STEP_ROWS, STEP_BYTES = 250_000, 8 * 1024 * 1024
 MAGIC, TRAILER_BYTES = b"PAR1", 8
 CODECS = {"UNCOMPRESSED": ("none", 0), "SNAPPY": ("snappy", 1), "GZIP": ("gzip", 2), "ZSTD": ("zstd", 6)}
@@ -49,6 +52,7 @@ class _Chunk:
     rows: int
     plain_bytes: int
     content_bytes: int
+    index_bytes: int
     lowest: int
     highest: int
 
@@ -87,19 +91,24 @@ class OpenRowIds:
             chunks.append(chunk)
             offset += len(content)
             position += chunk.rows
-        footer = _with_chunks(self.footer, self.column, chunks)
+        try:
+            footer = _with_chunks(self.footer, self.column, chunks)
+        except (KeyError, IndexError, ValueError):
+            raise Unsupported("A data file's footer lacks what every footer has.") from None
         yield footer + len(footer).to_bytes(4, "little") + MAGIC
 
     def _fill_group(self, group: int, first_row_id: int, offset: int) -> tuple[bytes, _Chunk]:
         """Return the column's chunk of one row group."""
         metadata: Any = self.file.metadata.row_group(group)
         old = metadata.column(self.column)
+        self._check_pages(old, metadata.num_rows)
         name, codec = CODECS.get(old.compression, CODECS["ZSTD"])
         schema = pa.schema([pa.field("_row_id", pa.int64())])
         sink, rows = pa.BufferOutputStream(), 0
         bounds: list[int] = []
         with telling("data file"):
-            writer = pq.ParquetWriter(sink, schema, compression=cast("Any", name), use_dictionary=False, store_schema=False)
+            how: Any = {"compression": name, "use_dictionary": False, "store_schema": False, "write_page_index": True}
+            writer = pq.ParquetWriter(sink, schema, **how)
             with writer:
                 path = self.file.schema.column(self.column).path
                 for batch in self.file.iter_batches(STEP_ROWS, row_groups=[group], columns=[path], use_threads=False):
@@ -117,7 +126,27 @@ class OpenRowIds:
         # pages of one column follow each other, whatever row group they are of
         content = encoded.slice(parts[0].data_page_offset, length).to_pybytes()
         plain_bytes = sum(part.total_uncompressed_size for part in parts)
-        return content, _Chunk(offset, codec, rows, plain_bytes, length, min(bounds), max(bounds))
+        behind = parts[0].data_page_offset + length
+        rest = encoded.slice(behind).to_pybytes()
+        index = _to_index(rest, behind, [part.num_values for part in parts], offset - parts[0].data_page_offset)
+        return content + index, _Chunk(offset, codec, rows, plain_bytes, length, len(index), min(bounds), max(bounds))
+
+    def _check_pages(self, chunk: Any, rows: int) -> None:
+        """Raise Unsupported when the pages of a chunk are more than they may be once they are decompressed, whatever its footer says."""
+        starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
+        self.source.seek(min(starts, default=0))
+        content = _read_all(self.source, max(0, chunk.total_compressed_size))
+        place = plain_bytes = count = 0
+        while place < len(content):
+            fields, place = read_struct(content, place)
+            sizes = [decode_int(field.value) for field in fields if field.id in (2, 3) and field.kind == I32]
+            if len(sizes) < 2 or min(sizes) < 0:
+                raise Unsupported("A page of a data file does not say how long it is.")
+            place, plain_bytes, count = place + sizes[1], plain_bytes + sizes[0], count + 1
+            if plain_bytes > MAX_ROW_BYTES * rows + STEP_BYTES or count > MAX_PAGES:
+                raise Unsupported(
+                    f"The row ids of a row group of {rows} rows have {plain_bytes} bytes in {count} pages, which is too much."
+                )
 
 
 def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
@@ -125,32 +154,39 @@ def open_row_ids(source: BinaryIO, size_bytes: int) -> OpenRowIds | None:
 
     Raises: Unsupported — no Parquet file, or one that is too large to be written anew
     """
+    source.seek(max(0, size_bytes - TRAILER_BYTES))
+    footer_bytes = int.from_bytes(_read_all(source, TRAILER_BYTES)[:4], "little")
+    if not 0 < footer_bytes <= min(MAX_FOOTER_BYTES, size_bytes - TRAILER_BYTES):
+        raise Unsupported(f"A data file has a footer of {footer_bytes} bytes, more than the {MAX_FOOTER_BYTES} that are written anew.")
     with telling("data file"):
         file = pq.ParquetFile(source)
     column = _find_column(file)
     if column is None or not _may_be_open(file, column):
         return None
     _check_groups(file, column)
-    source.seek(size_bytes - TRAILER_BYTES)
-    footer_bytes = int.from_bytes(_read_all(source, TRAILER_BYTES)[:4], "little")
-    if not 0 < footer_bytes <= min(MAX_FOOTER_BYTES, size_bytes - TRAILER_BYTES):
-        raise Unsupported(f"A data file has a footer of {footer_bytes} bytes, more than the {MAX_FOOTER_BYTES} that are written anew.")
     kept_bytes = size_bytes - TRAILER_BYTES - footer_bytes
     source.seek(kept_bytes)
     return OpenRowIds(source, file, column, _read_all(source, footer_bytes), kept_bytes)
 
 
 def _check_groups(file: pq.ParquetFile, column: int) -> None:
+    if not column:
+        # parquet-mr gives a row group to whoever reads the middle of it, counted from where its first column begins
+        raise Unsupported("A data file begins with its row ids; have them written behind other columns.")
     metadata: Any = file.metadata
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        if group.num_rows > MAX_GROUP_ROWS or group.column(column).total_uncompressed_size > MAX_ROW_BYTES * group.num_rows + STEP_BYTES:
-            raise Unsupported(f"A data file has row groups of more than {MAX_GROUP_ROWS} rows, or row ids of very many bytes.")
+        if (
+            not 0 < group.num_rows <= MAX_GROUP_ROWS
+            or group.column(column).total_uncompressed_size > MAX_ROW_BYTES * group.num_rows + STEP_BYTES
+        ):
+            raise Unsupported(f"A data file has row groups of no rows, or of more than {MAX_GROUP_ROWS}, or row ids of very many bytes.")
 
 
 def _find_column(file: pq.ParquetFile) -> int | None:
     """Return the place of `_row_id` among a file's leaves, None when it has none that may be NULL."""
     fields: list[Any] = list(file.schema_arrow)
-    names = [field.name for field in fields if (field.metadata or {}).get(FIELD_ID) == str(ROW_ID).encode()]
+    own = [field for field in fields if (field.metadata or {}).get(FIELD_ID) == str(ROW_ID).encode()]
+    names = {field.name for field in own if field.type == pa.int64()}
     leaves = [file.schema.column(place) for place in range(len(file.schema))]
     places = [place for place, leaf in enumerate(leaves) if leaf.path in names and leaf.physical_type == "INT64"]
     is_plain = len(places) == 1 and leaves[places[0]].max_definition_level == 1 and leaves[places[0]].max_repetition_level == 0
@@ -190,13 +226,17 @@ def _with_chunks(footer: bytes, column: int, chunks: Sequence[_Chunk]) -> bytes:
     return join_struct(fields)
 
 
+def _by_id(struct: bytes) -> dict[int, Field]:
+    return {field.id: field for field in split_struct(struct)}
+
+
 def _with_chunk(group: bytes, column: int, chunk: _Chunk) -> bytes:
     """Return a `RowGroup` with another chunk of a column, and the sizes that it has then."""
-    fields = {field.id: field for field in split_struct(group)}
+    fields = _by_id(group)
     kind, columns = split_list(fields[1].value)
-    old = {field.id: field for field in split_struct(columns[column])}
-    metadata = {field.id: field for field in split_struct(old[3].value)}
-    columns[column] = join_struct([Field(2, I64, encode_int(0)), Field(3, STRUCT, _to_metadata(metadata, chunk))])
+    metadata = _by_id(_by_id(columns[column])[3].value)
+    index = [Field(4, I64, encode_int(chunk.offset + chunk.content_bytes)), Field(5, I32, encode_int(chunk.index_bytes))]
+    columns[column] = join_struct([Field(2, I64, encode_int(0)), Field(3, STRUCT, _to_metadata(metadata, chunk)), *index])
     fields[1] = fields[1]._replace(value=join_list(kind, columns))
     # before and after: 6 and 7 are the sizes of a chunk, 2 and 6 those of a row group
     for ours, theirs, size in ((2, 6, chunk.plain_bytes), (6, 7, chunk.content_bytes)):
@@ -204,6 +244,24 @@ def _with_chunk(group: bytes, column: int, chunk: _Chunk) -> bytes:
             number = decode_int(fields[ours].value) - decode_int(metadata[theirs].value) + size
             fields[ours] = fields[ours]._replace(value=encode_int(number))
     return join_struct(fields[field_id] for field_id in sorted(fields))
+
+
+def _to_index(rest: bytes, behind: int, counts: Sequence[int], shift: int) -> bytes:
+    """Return where the pages of a chunk are (`OffsetIndex`), `shift` bytes later than in a file which has them as row groups of `counts`.
+
+    `rest` is what that file has behind its pages. Trino reads no column without such an index where it passes over pages of another.
+    """
+    footer_bytes = int.from_bytes(rest[-TRAILER_BYTES:-4], "little")
+    groups = split_list(_by_id(rest[-TRAILER_BYTES - footer_bytes : -TRAILER_BYTES])[4].value)[1]
+    pages: list[bytes] = []
+    for group, earlier in zip(groups, accumulate(counts, initial=0), strict=False):
+        chunk = _by_id(split_list(_by_id(group)[1].value)[1][0])
+        start, length = decode_int(chunk[4].value) - behind, decode_int(chunk[5].value)
+        for page in split_list(_by_id(rest[start : start + length])[1].value)[1]:
+            place = _by_id(page)
+            moved = {1: decode_int(place[1].value) + shift, 3: decode_int(place[3].value) + earlier}
+            pages.append(join_struct(place[i]._replace(value=encode_int(moved[i])) if i in moved else place[i] for i in sorted(place)))
+    return join_struct([Field(1, LIST, join_list(STRUCT, pages))])
 
 
 def _to_metadata(old: dict[int, Field], chunk: _Chunk) -> bytes:

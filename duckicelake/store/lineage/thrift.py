@@ -5,6 +5,7 @@ Source: Thrift «Compact protocol encoding»
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from duckicelake.errors import Unsupported
@@ -25,15 +26,24 @@ class Field(NamedTuple):
 
 
 def split_struct(encoded: bytes) -> list[Field]:
-    """Return the fields of a struct. Raises Unsupported for other bytes."""
-    fields: list[Field] = []
-    try:
-        end = _walk_struct(encoded, 0, fields)
-    except IndexError:
-        raise _damaged() from None
+    """Return the fields of a struct, their ids ascending. Raises Unsupported for other bytes."""
+    fields, end = read_struct(encoded, 0)
     if end != len(encoded):
         raise _damaged()
     return fields
+
+
+def read_struct(encoded: bytes, place: int) -> tuple[list[Field], int]:
+    """Return the fields of a struct that begins there, and where it ends. Raises Unsupported for other bytes."""
+    fields: list[Field] = []
+    try:
+        end = _walk_struct(encoded, place, fields)
+    except IndexError:
+        raise _damaged() from None
+    # what stands there twice, others may take the other one of
+    if any(field.id >= following.id for field, following in pairwise(fields)):
+        raise _damaged()
+    return fields, end
 
 
 def join_struct(fields: Iterable[Field]) -> bytes:

@@ -1,6 +1,7 @@
 """Open row ids are filled in, and nothing else of a file changes, whoever wrote it."""
 
 import io
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from duckicelake.errors import Unsupported
 from duckicelake.store.lineage.row_ids import ROW_ID, STEP_BYTES, open_row_ids
-from duckicelake.store.lineage.thrift import decode_int, encode_int, join_list, join_struct, split_list, split_struct
+from duckicelake.store.lineage.thrift import decode_int, encode_int, join_list, join_struct, read_struct, split_list, split_struct
 
 ROWS, FIRST = 20_000, 500
 IDS = [None if i % 3 == 0 else 10**12 + i for i in range(ROWS)]
@@ -48,6 +49,11 @@ def fill(content: bytes, first: int = FIRST) -> bytes:
     opened = open_row_ids(io.BytesIO(content), len(content))
     assert opened is not None
     return b"".join(opened.fill(first))
+
+
+def by_id(struct: bytes) -> dict[int, bytes]:
+    """The values of a struct."""
+    return {field.id: field.value for field in split_struct(struct)}
 
 
 HOW = [
@@ -165,6 +171,82 @@ def test_footers_are_taken_apart_and_put_together() -> None:
     for cut in range(0, len(footer), 7):
         with pytest.raises(Unsupported):
             split_struct(footer[:cut])
+
+
+@pytest.mark.parametrize("how", [{"compression": "none"}, {"compression": "zstd", "data_page_version": "2.0"}], ids=["none", "zstd"])
+def test_the_new_pages_are_told_of(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trino reads no column without an offset index where pages of others are passed over; each names a page and its first row."""
+    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_ROWS", 700)
+    content = fill(write(make_table(), write_page_index=True, **how))
+    footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+    row = 0
+    for group in split_list(by_id(footer)[4])[1]:
+        chunk = by_id(split_list(by_id(group)[1])[1][1])
+        start, length, metadata = decode_int(chunk[4]), decode_int(chunk[5]), by_id(chunk[3])
+        pages = [by_id(page) for page in split_list(by_id(content[start : start + length])[1])[1]]
+        place = decode_int(metadata[9])
+        assert len(pages) == -(-decode_int(metadata[5]) // 700)
+        for number, page in enumerate(pages):
+            assert (decode_int(page[1]), decode_int(page[3])) == (place, 700 * number)
+            place += decode_int(page[2])
+        assert place == decode_int(metadata[9]) + decode_int(metadata[7])
+        row += decode_int(metadata[5])
+    assert row == ROWS
+
+
+def test_a_file_that_begins_with_its_row_ids_stays() -> None:
+    """parquet-mr takes a row group to lie where its first column begins, and would find its middle behind the file's end."""
+    table = make_table().select(["_row_id", "name", "list"])
+    content = write(table)
+    with pytest.raises(Unsupported, match="begins with"):
+        open_row_ids(io.BytesIO(content), len(content))
+
+
+def test_row_ids_are_whole_numbers() -> None:
+    """Other types of eight bytes are no ids, and stay."""
+    for kind in (pa.time64("us"), pa.uint64(), pa.timestamp("us")):
+        table = make_table([None, 5])
+        ids = table.schema.set(1, make_field("_row_id", kind, ROW_ID))
+        content = write(table.set_column(1, ids.field(1), table["_row_id"].cast(kind)))
+        assert open_row_ids(io.BytesIO(content), len(content)) is None
+
+
+def test_a_long_footer_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes many times its bytes."""
+    content = write(make_table())
+    monkeypatch.setattr("duckicelake.store.lineage.row_ids.MAX_FOOTER_BYTES", 100)
+    monkeypatch.setattr("duckicelake.store.lineage.row_ids.pq.ParquetFile", None)
+    with pytest.raises(Unsupported, match="footer"):
+        open_row_ids(io.BytesIO(content), len(content))
+
+
+def test_pages_are_not_decompressed_beyond_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the footer says of them: a page of a few bytes may become one of 2 GiB."""
+    monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_BYTES", 1_000)
+    content = write(make_table(), use_dictionary=False, compression="zstd", row_group_size=ROWS)
+    place = pq.read_metadata(io.BytesIO(content)).row_group(0).column(1).data_page_offset
+    (kind, size, *rest), end = read_struct(content, place)
+    header = join_struct([kind, size._replace(value=encode_int(1_000_000)), *rest])
+    assert len(header) == end - place
+    fill(content)
+    with pytest.raises(Unsupported, match="too much"):
+        fill(content[:place] + header + content[end:])
+
+
+def test_footers_that_lack_something_are_refused() -> None:
+    """With our word for it, though pyarrow may read what is left; so are those that say a thing twice."""
+    content = write(make_table())
+    opened = open_row_ids(io.BytesIO(content), len(content))
+    assert opened is not None
+    fields = split_struct(opened.footer)
+    [groups] = [field for field in fields if field.id == 4]
+    kind, items = split_list(groups.value)
+    for less in (join_list(kind, items[:-1]), join_list(kind, [b"\0"] * len(items))):
+        footer = join_struct(field._replace(value=less) if field.id == 4 else field for field in fields)
+        with pytest.raises(Unsupported):
+            list(replace(opened, footer=footer).fill(FIRST))
+    with pytest.raises(Unsupported):
+        split_struct(join_struct([*fields[:4], fields[3], *fields[4:]]))
 
 
 def test_numbers_have_ten_bytes_at_most() -> None:

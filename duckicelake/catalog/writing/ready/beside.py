@@ -4,7 +4,7 @@ The copies lie under the table's location and are all there is of them: DuckLake
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, OpenManifest, live_files
@@ -66,16 +66,18 @@ def _check_once(reader: ManifestReader, paths: Sequence[str], carried: Manifests
         seen.add(to_canonical(path))
 
 
-def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[str, DataFile], added: Collection[int]) -> ReadySnapshot:
-    """Return a snapshot whose data files are copies of the client's, in manifests made anew; `copies` are by the paths of these.
+def find_deleted(reader: ManifestReader, beside: Iterable[ReadySnapshot], added: Collection[int]) -> set[str | None]:
+    """Return the data files whose rows snapshots delete by manifests of those `added`; None stands for whatever a file may name."""
+    own = (file for ready in beside for file in ready.files if file.content != DATA and file.added_snapshot_id in added)
+    return {live.file.referenced_data_file for live in live_files(map(reader.read_manifest, own))}
 
-    Where its deletes name one of them, it stays as it was.
-    """
-    own = [file for file in ready.files if file.added_snapshot_id in added]
-    listed = {file.manifest_path: [entry.data_file for entry in reader.read_manifest(file).entries] for file in own}
-    if any(file.referenced_data_file in copies for files in listed.values() for file in files):
-        return ready
-    wanted = {file.manifest_path for file in own if any(each.file_path in copies for each in listed[file.manifest_path])}
+
+def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[str, DataFile], added: Collection[int]) -> ReadySnapshot:
+    """Return a snapshot whose data files are copies of the client's, in manifests made anew; `copies` are by the paths of these."""
+    own = [file for file in ready.files if file.added_snapshot_id in added and file.content == DATA]
+    wanted = {
+        file.manifest_path for file in own if any(entry.data_file.file_path in copies for entry in reader.read_manifest(file).entries)
+    }
     files = [_copy(reader, file, added, copies) if file.manifest_path in wanted else file for file in ready.files]
     paths = [copies[path].file_path if path in copies else path for path in ready.paths]
     return replace(ready, files=files, change=put_in_place(ready.change, copies), paths=sorted(paths))
@@ -95,10 +97,7 @@ def _copy(reader: ManifestReader, file: ManifestFile, added: Collection[int], co
 
 def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> ManifestEntry:
     copy = copies.get(entry.data_file.file_path)
-    if copy is None:
-        return entry
-    data_file = replace(entry.data_file, file_path=copy.file_path, file_size_in_bytes=copy.file_size_in_bytes)
-    return replace(entry, data_file=data_file)
+    return entry if copy is None else replace(entry, data_file=replace(copy, first_row_id=entry.data_file.first_row_id))
 
 
 def _without_own(entry: ManifestEntry, file: ManifestFile, added: Collection[int]) -> ManifestEntry:

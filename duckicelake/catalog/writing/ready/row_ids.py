@@ -7,6 +7,7 @@ DuckDB reads NULL. A copy that has the ids written takes the place of such a fil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import TypeVar
 from uuid import uuid4
 
 import psycopg
@@ -24,6 +25,8 @@ from duckicelake.store.lineage.row_ids import ROW_ID, open_row_ids
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import list_spellings, table_folder, to_canonical
 from duckicelake.values import replace
+
+Told = TypeVar("Told")
 
 OVERWRITE = "overwrite"
 MAX_COPIED_BYTES = 1024 * 1024 * 1024
@@ -126,7 +129,7 @@ class RowIdWriter:
             size_bytes = self._put(uri, opened.fill(waiting.first_row_id), file)
         except (NotFound, Unsupported):
             return
-        self.copies[file.file_path] = replace(file, file_path=uri, file_size_in_bytes=size_bytes)
+        self.copies[file.file_path] = _to_copy(file, uri, size_bytes)
 
     def _put(self, uri: str, parts: Iterator[bytes], file: DataFile) -> int:
         """Write a copy and return its size."""
@@ -137,6 +140,23 @@ class RowIdWriter:
         lengths: list[int] = []
         self.objects.put_parts(uri, _count(parts, lengths))
         return sum(lengths)
+
+
+def _to_copy(file: DataFile, uri: str, size_bytes: int) -> DataFile:
+    """Return a file under another name, without what was said of ids when some were missing."""
+    return replace(
+        file,
+        file_path=uri,
+        file_size_in_bytes=size_bytes,
+        column_sizes=_without_row_ids(file.column_sizes),
+        null_value_counts=None if file.null_value_counts is None else {**file.null_value_counts, ROW_ID: 0},
+        lower_bounds=_without_row_ids(file.lower_bounds),
+        upper_bounds=_without_row_ids(file.upper_bounds),
+    )
+
+
+def _without_row_ids(told: Mapping[int, Told] | None) -> Mapping[int, Told] | None:
+    return None if told is None else {field_id: value for field_id, value in told.items() if field_id != ROW_ID}
 
 
 def _count(parts: Iterator[bytes], lengths: list[int]) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ from tests.differential.generator.draw.tables import Draw, draw_table
 from tests.differential.generator.kinds import Kind, Listing, Mapping, Scalar, Struct
 from tests.differential.generator.layout import SetPartitioning
 from tests.differential.generator.model import Lake
+from tests.differential.generator.nested import PromoteField
 from tests.differential.generator.operations import Delete, Insert, Merge, Truncate, Update
 from tests.differential.generator.steps import Operation, Step
 
@@ -102,11 +103,22 @@ def _draw_column(draw: Draw, lake: Lake) -> Operation | None:
     return operation if isinstance(operation, AddColumn) and isinstance(operation.column.kind, Scalar) else None
 
 
+def _draw_promotion(draw: Draw, lake: Lake) -> Operation | None:
+    """A wider type of a column, or of a field of a struct that holds nothing deeper: others the extension refuses by itself."""
+    operation = draw_client_promotion(draw, lake)
+    if not isinstance(operation, PromoteField):
+        return operation
+    root = operation.path[0]
+    kind = lake.tables[operation.table_id].column(root).kind if isinstance(root, int) else None
+    is_flat = isinstance(kind, Struct) and all(isinstance(part.kind, Scalar) for part in kind.fields)
+    return operation if is_flat else None
+
+
 def _draw_namespace(draw: Draw, lake: Lake) -> Operation | None:
     """A schema whose name has no dot, which the extension would take for a level."""
     operation = tables.draw_namespace(draw, lake)
     return None if isinstance(operation, CreateNamespace) and "." in operation.name else operation
 
 
-_COLUMNS: tuple[Maker, ...] = (_draw_column, draw_client_promotion, draw_client_drop, columns.draw_rename_column)
+_COLUMNS: tuple[Maker, ...] = (_draw_column, _draw_promotion, draw_client_drop, columns.draw_rename_column)
 _NAMES: tuple[Maker, ...] = (_draw_namespace, draw_client_table, tables.draw_rename_table, tables.draw_drop_table)

@@ -242,6 +242,52 @@ def test_a_branch_has_copies_from_the_start(client: Client, session: DuckDBPyCon
     assert [i for i, _ in row_ids(session)][-5:] == [11, 12, 13, 14, 99]
 
 
+def beside_files(client: Client, name: str) -> list[DataFile]:
+    """The data files that the newest snapshot of a branch has of its own kind: all but those of main."""
+    metadata = client.load()
+    [snapshot] = [s for s in metadata["snapshots"] if s["snapshot-id"] == metadata["refs"][name]["snapshot-id"]]
+    listed = decode_manifest_list(client.objects.read(snapshot["manifest-list"]))
+    manifests = [decode_manifest(client.objects.read(file.manifest_path), file.manifest_path)[1] for file in listed if not file.content]
+    return [entry.data_file for entries in manifests for entry in entries if not entry.data_file.file_path.endswith("/old.parquet")]
+
+
+@pytest.mark.parametrize("is_vector", [pytest.param(True, id="vector"), pytest.param(False, id="positions")])
+def test_a_file_that_a_branch_deletes_from_stays(client: Client, *, is_vector: bool) -> None:
+    """Its delete file goes on naming it, on every branch of the request: a copy would have the deleted rows again."""
+    base = client.load()
+    file = write_waiting(client, "a", [11, 12], [None, None])
+    told: dict[str, Any] = {"content": 1, "file_format": "PARQUET", "record_count": 1}
+    if is_vector:
+        told |= {"file_format": "PUFFIN", "referenced_data_file": file.file_path, "content_offset": 4, "content_size_in_bytes": 40}
+    first = client.add(base, SECOND, [file])
+    second = client.add(base, THIRD, [], [data_file(base, "deletes", **told)], parent=first | {"schema-id": 0})
+    updates: list[Any] = [{"action": "add-snapshot", "snapshot": each} for each in (first, second)]
+    assert client.commit([*updates, set_ref("one", SECOND, "branch"), set_ref("two", THIRD, "branch")]).status == 200
+    assert list_files(client) == {"old.parquet", "a.parquet"}
+    assert [[each.file_path for each in beside_files(client, name)] for name in ("one", "two")] == [[file.file_path]] * 2
+
+
+def test_what_was_said_of_open_ids_is_not_said_of_a_copy(client: Client) -> None:
+    """It has others: a branch's manifests, which are the client's, say no bounds of them, and that none is NULL."""
+    bounds = {1: (11).to_bytes(8, "little"), ROW_ID: (3).to_bytes(8, "little")}
+    file = write_waiting(client, "a", [11, 12], [3, None], lower_bounds=bounds, upper_bounds=bounds, column_sizes={1: 5, ROW_ID: 5})
+    beside = client.add(client.load(), SECOND, [file])
+    assert client.commit([{"action": "add-snapshot", "snapshot": beside}, set_ref("side", SECOND, "branch")]).status == 200
+    [copy] = beside_files(client, "side")
+    assert copy.file_path != file.file_path
+    assert (copy.lower_bounds, copy.upper_bounds, copy.column_sizes) == ({1: bounds[1]}, {1: bounds[1]}, {1: 5})
+    assert copy.null_value_counts == {**ALL_COUNTED, ROW_ID: 0}
+
+
+def test_what_landed_elsewhere_is_not_copied(client: Client, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that remembers the table asks before it copies."""
+    updates = append(client, SECOND, [write_waiting(client, "mixed", [11], [None])])
+    with serve(make_settings(lake)) as other:
+        assert open_client(other, lake).commit(updates).status == 200
+    monkeypatch.setattr("duckicelake.catalog.writing.bases.RowIdWriter", None)
+    assert client.commit(updates).status == 200
+
+
 def test_a_file_is_added_once(client: Client) -> None:
     """Twice in one request is refused as for any other file, by whatever spelling."""
     file = write_waiting(client, "mixed", [11], [None])
