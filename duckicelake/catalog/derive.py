@@ -22,6 +22,8 @@ from duckicelake.translate.shape.remedies import ColumnTree
 from duckicelake.translate.types import columns_at, find_hidden, refuse_value
 from duckicelake.translate.visibility import FileKey, InlinedFile, Longs, RestoredFile
 
+NO_LENGTHS: Mapping[int, int] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Deriver:
@@ -32,6 +34,7 @@ class Deriver:
     memory: TableMemory
     outbox: Outbox
     format_version: int
+    lengths: Mapping[int, int]
 
     def derive_rows(self, files: Mapping[FileKey, InlinedFile | RestoredFile]) -> None:
         """Make every file of rows that is not remembered, reading each source of them once."""
@@ -52,7 +55,7 @@ class Deriver:
 
     def _derive_inlined(self, table: InlinedTable, files: Sequence[InlinedFile]) -> None:
         tree = columns_at(self.state.columns, (), table.begin_snapshot)
-        columns = to_inlined_columns(tree, None, find_hidden(self.state.columns))
+        columns = to_inlined_columns(tree, None, find_hidden(self.state.columns), self.lengths)
         by_begin = {file.file.begin_snapshot: file for file in files}
         rows = [(row[0], row[1], *row[3:]) for row in table.rows if row[1] in by_begin]
         try:
@@ -65,7 +68,7 @@ class Deriver:
 
     def _restore(self, version: SchemaVersionRow, data_file_ids: frozenset[int], files: Sequence[RestoredFile]) -> None:
         tree = columns_at(self.state.columns, (), version.begin_snapshot)
-        columns = to_inlined_columns(tree, None)
+        columns = to_inlined_columns(tree, None, lengths=self.lengths)
         folder = table_folder(self.state.data_path, self.state.table)
         uris = {
             row.data_file_id: file_uri(folder, row.path, row.path_is_relative)
@@ -110,12 +113,20 @@ class Deriver:
         return to_deletion_vector(uri, puffin, len(positions), target)
 
 
-def to_inlined_columns(tree: ColumnTree, parent: int | None, hidden: frozenset[int] = frozenset()) -> tuple[InlinedColumn, ...]:
-    """Return the columns below a parent (None: the table's own) as the store wants them."""
+def to_inlined_columns(
+    tree: ColumnTree, parent: int | None, hidden: frozenset[int] = frozenset(), lengths: Mapping[int, int] = NO_LENGTHS
+) -> tuple[InlinedColumn, ...]:
+    """Return the columns below a parent (None: the table's own) as the store wants them; `lengths` are those of `fixed` ones by id."""
     return tuple(
-        InlinedColumn(row.column_id, row.column_name, row.column_type, to_inlined_columns(tree, row.column_id, hidden), not is_hidden)
+        InlinedColumn(
+            field_id=row.column_id,
+            name=row.column_name,
+            ducklake_type=row.column_type,
+            children=to_inlined_columns(tree, row.column_id, hidden, lengths),
+            is_shown=row.column_id not in hidden,
+            length=lengths.get(row.column_id) if row.column_type.lower() == "blob" else None,
+        )
         for row in tree.children.get(parent, ())
-        for is_hidden in [row.column_id in hidden]
     )
 
 

@@ -51,6 +51,8 @@ class KeyColumn:
         if name == "decimal":
             precision, scale = (int(number) for number in numbers.rstrip(")").split(","))
             return pa.decimal128(precision, scale)
+        if name.startswith("fixed["):
+            return KINDS["binary"]
         if name not in KINDS:
             raise Unsupported(f"Rows cannot be deleted by equality of a column of the type {self.type_name}.")
         return KINDS[name]

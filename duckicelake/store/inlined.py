@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duckicelake.errors import Unsupported
-from duckicelake.store.inlined_types import FIELD_ID, InlinedColumn, Node, build_node, format_schema
+from duckicelake.store.inlined_types import FIELD_ID, NESTED, InlinedColumn, Node, build_node, format_schema
 from duckicelake.store.nested_text import parse_nested
 from duckicelake.store.parquet import encode_table
 
 __all__ = ["InlinedColumn", "InlinedFile", "LeafStats", "convert_rows", "encode_inlined", "format_lineage_schema", "split_by_snapshot"]
 
+MAX_FIXED_BYTES = 64 * 1024 * 1024
 ROW_ID, ROW_ID_FIELD = "_row_id", 2147483540
 SEQUENCE_NUMBER, SEQUENCE_NUMBER_FIELD = "_last_updated_sequence_number", 2147483539
 
@@ -87,10 +88,51 @@ def encode_inlined(columns: Sequence[InlinedColumn], table: pa.Table) -> Inlined
     """Write converted rows as one Parquet file; equal rows give equal bytes, under one release of pyarrow."""
     stats: dict[int, LeafStats] = {}
     for place, column in enumerate(columns):
-        _add_stats(stats, column, table.column(place).combine_chunks())
+        array: AnyArray = table.column(place).combine_chunks()
+        _add_stats(stats, column, array)
+        if _has_length(column):
+            field = cast("Any", table.schema).field(place)
+            fixed = _fix_lengths(column, field.type, array)
+            table = table.set_column(place, field.with_type(fixed.type), fixed)
     # Parquet's statistics pass over NaN, and DuckDB prunes by them although it sorts NaN above all numbers.
     has_nan = any(leaf.nan_count for leaf in stats.values())
     return InlinedFile(encode_table(table, statistics=not has_nan), table.num_rows, stats)
+
+
+def _has_length(column: InlinedColumn) -> bool:
+    return column.length is not None or any(_has_length(child) for child in column.children)
+
+
+def _fix_lengths(column: InlinedColumn, kind: Any, array: AnyArray) -> AnyArray:
+    """Return the same values with the lengths of `fixed` parts, for PyIceberg reads those by no other type.
+
+    `kind` is the array's type with field ids, which pyarrow's maps lose. A part with a value of another length,
+    which DuckDB takes, stays as it is; so does one whose NULLs would take much room.
+    """
+    if column.length is not None:
+        if column.length * len(array) > MAX_FIXED_BYTES:
+            return array
+        try:
+            return array.cast(pa.binary(column.length))
+        except pa.ArrowInvalid:
+            return array
+    if not _has_length(column):
+        return array
+    missing = array.is_null()
+    if column.ducklake_type == "struct":
+        # flattened, for below a struct that is null pyarrow has empty texts
+        below = zip(column.children, kind, array.flatten(), strict=True)
+        parts = [_fix_lengths(child, field.type, part) for child, field, part in below]
+        fields = [field.with_type(part.type) for field, part in zip(kind, parts, strict=True)]
+        return cast("Any", pa.StructArray).from_arrays(parts, fields=fields, mask=missing)
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    offsets = cast("Any", pc).subtract(array.offsets, first)
+    is_map = column.ducklake_type == "map"
+    found = [(kind.key_field, array.keys), (kind.item_field, array.items)] if is_map else [(kind.value_field, array.values)]
+    inner = [(child, field.type, part.slice(first, last - first)) for child, (field, part) in zip(column.children, found, strict=True)]
+    parts = [_fix_lengths(*item) for item in inner]
+    made = NESTED[column.ducklake_type]([field.with_type(part.type) for (field, _), part in zip(found, parts, strict=True)])
+    return cast("Any", pa.MapArray if is_map else pa.ListArray).from_arrays(offsets, *parts, type=made, mask=missing)
 
 
 def _build_array(node: Node, values: list[Any]) -> AnyArray:

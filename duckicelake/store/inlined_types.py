@@ -42,7 +42,8 @@ class UnsayableValue(Exception):
 class InlinedColumn:
     """A row of `ducklake_column` with its children in order: a struct's fields, a list's element, a map's key and value.
 
-    What is not shown stands in no published schema, so its values do not matter.
+    What is not shown stands in no published schema, so its values do not matter. `length`: that of Iceberg's `fixed`, of which
+    DuckLake knows `blob`.
     """
 
     field_id: int
@@ -50,6 +51,7 @@ class InlinedColumn:
     ducklake_type: str
     children: "tuple[InlinedColumn, ...]" = ()
     is_shown: bool = True
+    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

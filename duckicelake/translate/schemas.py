@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema, leaf_fields
-from duckicelake.iceberg.types import NestedField, PrimitiveType, walk_fields
+from duckicelake.iceberg.types import NestedField, PrimitiveType, find_fixed_length, walk_fields
 from duckicelake.lake.rows import ColumnRow, JsonNote, TableState
 from duckicelake.translate.shape.leaf_types import ONLY_IN_V3
 from duckicelake.translate.shape.told_schemas import carry_over, format_note, parse_notes
@@ -32,7 +32,8 @@ class Schemas:
 
     `format_version` is the lowest that can say them all, and never below the one given out before. `hidden` are columns
     that none of them shows. `told` are the schemas that Iceberg clients gave it, by id. `breaks_vectors`: files may hold
-    what Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long) or reads wrongly (milliseconds).
+    what Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long, BYTE_ARRAY in a `fixed` column) or
+    reads wrongly (milliseconds).
     """
 
     timeline: tuple[tuple[int, Schema], ...]
@@ -51,6 +52,11 @@ class Schemas:
     def list_ids(self, lake_snapshot_id: int) -> list[int]:
         """Return the ids of the schemas up to a lake snapshot, in their order."""
         return [schema.schema_id for since, schema in self.timeline if since <= lake_snapshot_id]
+
+    @property
+    def lengths(self) -> Mapping[int, int]:
+        """The lengths of `fixed` columns by id, as the newest schema with each column says."""
+        return find_lengths(self.timeline)
 
     @property
     def current(self) -> Schema:
@@ -98,8 +104,15 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
     needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2 if has_deletes or table is None else V1
     noted = table.format_version if table else needed
-    breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row)
+    breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row) or bool(find_lengths(timeline))
     return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden, told, breaks_vectors)
+
+
+def find_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:
+    """Return the lengths of `fixed` columns by id, as the newest schema with each column says."""
+    types = {item.field_id: item.type for _, schema in timeline for _, item in walk_fields(schema.fields)}
+    found = {i: find_fixed_length(type_) for i, type_ in types.items() if isinstance(type_, PrimitiveType)}
+    return {i: length for i, length in found.items() if length is not None}
 
 
 def _has_millis(columns: Sequence[ColumnRow], oldest_row: int) -> bool:

@@ -163,3 +163,40 @@ def test_a_slice_is_a_file_of_its_own() -> None:
     file = encode_inlined(COLUMNS, part)
     assert file == encode_inlined(COLUMNS, convert_rows(COLUMNS, rows[:1]))
     assert pq.read_table(io.BytesIO(file.content)).column("_row_id").to_pylist() == [0]
+
+
+KEY = InlinedColumn(1, "k", "blob", length=2)
+MAP = InlinedColumn(5, "m", "map", (InlinedColumn(6, "key", "varchar"), InlinedColumn(7, "value", "blob", length=1)))
+PARTS = InlinedColumn(2, "l", "list", (InlinedColumn(3, "element", "struct", (InlinedColumn(4, "x", "blob", length=3),)),))
+
+
+@pytest.mark.parametrize(
+    ("values", "lengths"),
+    [
+        pytest.param([(b"ab", "[{'x': abc}, NULL, {'x': NULL}]", "{k=v, l=NULL}"), (None, None, None)], (2, 3, 1), id="as told"),
+        pytest.param([(b"ab", "[]", "{}"), (b"a", "[]", None)], (-1, 3, 1), id="another length"),
+        pytest.param([(b"ab", "[{'x': abc}, {'x': abcd}]", "{k=vv}")], (2, -1, -1), id="within lists and maps"),
+    ],
+)
+def test_fixed_parts_have_their_length_unless_a_value_has_another(values: Any, lengths: tuple[int, ...]) -> None:
+    """PyIceberg reads a `fixed` column by no other Parquet type; values and field ids stay what they are, and slices count alone."""
+    columns = [KEY, PARTS, MAP]
+    rows = [(row_id, 1, *value) for row_id, value in enumerate(values)]
+    beside = (b"too long", "[{'x': too long}]", "{k=too long}")
+    _, part, _ = (part for _, part in split_by_snapshot(convert_rows(columns, [(7, 0, *beside), *rows, (9, 2, *beside)])))
+    file = encode_inlined(columns, part)
+    read = pq.read_table(io.BytesIO(file.content))
+    inner: Any = read.schema.field("l").type
+    found = (read.schema.field("k").type, inner.value_type.field("x").type, read.schema.field("m").type.item_type)
+    assert found == tuple(pa.binary(length) for length in lengths)
+    fields = (inner.value_type.field("x"), read.schema.field("m").type.key_field, read.schema.field("m").type.item_field)
+    assert [field.metadata[b"PARQUET:field_id"] for field in fields] == [b"4", b"6", b"7"]
+    assert read.select(["k", "l", "m"]).to_pylist() == part.select(["k", "l", "m"]).to_pylist()
+    assert file.stats.keys() == {1}
+
+
+def test_many_nulls_of_a_great_length_take_no_room() -> None:
+    """Whoever makes a table chooses the length."""
+    column = InlinedColumn(1, "k", "blob", length=999_999_999)
+    file = encode_inlined([column], convert_rows([column], [(row_id, 1, None) for row_id in range(100)]))
+    assert len(file.content) < 10_000

@@ -46,3 +46,11 @@ def test_rows_are_found_by_a_column_within_a_struct(encoding: str) -> None:
     keys = read_keys(write(ROWS[2:3], SCHEMA, encoding), [KeyColumn(4, "string")], 10)
     found = find_equal_rows(io.BytesIO(write(ROWS, SCHEMA, encoding)), keys, {})
     assert found.tolist() == [i for i in range(40) if i % 3 == 2]
+
+
+@pytest.mark.parametrize("stored", [pa.binary(2), pa.binary()], ids=str)
+def test_rows_are_found_by_a_fixed_column(stored: Any) -> None:
+    """Whether a client wrote it or DuckDB, which has BYTE_ARRAY in its files."""
+    rows = [{"f": value} for value in (b"ab", b"cd", None, b"\x00\xff", b"ab")]
+    keys = read_keys(write(rows[2:4], pa.schema([number("f", pa.binary(2), 1)]), "PLAIN"), [KeyColumn(1, "fixed[2]")], 10)
+    assert find_equal_rows(io.BytesIO(write(rows, pa.schema([number("f", stored, 1)]), "PLAIN")), keys, {}).tolist() == [2, 3]

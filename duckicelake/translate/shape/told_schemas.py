@@ -5,7 +5,16 @@ from collections.abc import Mapping, Sequence
 
 from duckicelake.iceberg.encoding.json_reader import as_object
 from duckicelake.iceberg.schema import Schema, can_identify, find_field, format_schema, parse_schema
-from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
+from duckicelake.iceberg.types import (
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+    find_fixed_length,
+    walk_fields,
+)
 from duckicelake.lake.rows import JsonNote
 from duckicelake.values import replace
 
@@ -33,7 +42,7 @@ def parse_notes(notes: Sequence[JsonNote]) -> Mapping[int, Schema]:
 def carry_over(fields: tuple[NestedField, ...], before: Schema) -> Schema:
     """Return columns as DuckLake says them, with what an older schema said of the same ones and DuckLake cannot.
 
-    That is: docs and NOT NULL below the root, defaults, which columns identify a row, and the order of columns.
+    That is: docs and NOT NULL below the root, defaults, the length of `fixed` columns, which columns identify a row, and their order.
     """
     known = {item.field_id: item for _, item in walk_fields(before.fields)}
     merged = _in_order([_merge(item, known, is_root=True) for item in fields], known)
@@ -45,7 +54,7 @@ def carry_over(fields: tuple[NestedField, ...], before: Schema) -> Schema:
 
 def _merge(item: NestedField, known: Mapping[int, NestedField], *, is_root: bool) -> NestedField:
     old = known.get(item.field_id)
-    merged = replace(item, type=_merge_type(item.type, known))
+    merged = replace(item, type=_merge_type(item.type, old, known))
     if old is None:
         return merged
     initial = old.initial_default if merged.initial_default is None else merged.initial_default
@@ -60,16 +69,18 @@ def _in_order(fields: Sequence[NestedField], known: Mapping[int, NestedField]) -
     return tuple(sorted(fields, key=lambda item: places.get(item.field_id, len(places))))
 
 
-def _merge_type(type_: IcebergType, known: Mapping[int, NestedField]) -> IcebergType:
+def _merge_type(type_: IcebergType, told: NestedField | None, known: Mapping[int, NestedField]) -> IcebergType:
     match type_:
         case StructType(fields):
             return StructType(_in_order([_merge(item, known, is_root=False) for item in fields], known))
         case ListType(element_id, element_type, required):
             old = known.get(element_id)
-            return ListType(element_id, _merge_type(element_type, known), required if old is None else old.required)
+            return ListType(element_id, _merge_type(element_type, old, known), required if old is None else old.required)
         case MapType(key_id, key_type, value_id, value_type, required):
             old = known.get(value_id)
             value_required = required if old is None else old.required
-            return MapType(key_id, _merge_type(key_type, known), value_id, _merge_type(value_type, known), value_required)
-        case PrimitiveType():
-            return type_
+            key = _merge_type(key_type, known.get(key_id), known)
+            return MapType(key_id, key, value_id, _merge_type(value_type, old, known), value_required)
+        case PrimitiveType(name):
+            is_fixed = told is not None and isinstance(told.type, PrimitiveType) and find_fixed_length(told.type) is not None
+            return told.type if told is not None and is_fixed and name == "binary" else type_

@@ -15,6 +15,7 @@ from duckicelake.iceberg.types import (
     StructType,
     child_fields,
     find_decimal,
+    find_fixed_length,
 )
 from duckicelake.lake.bounds.rows import WidenedFloats
 from duckicelake.lake.rows import ColumnRow
@@ -112,6 +113,11 @@ def to_column_type(type_: IcebergType, path: str) -> str:
             decimal = find_decimal(type_)
             if decimal is not None:
                 return f"decimal({decimal[0]},{decimal[1]})"
+            length = find_fixed_length(type_)
+            if length == 0:
+                raise BadRequest(f"Column {path!r} has the type {name}, which Parquet cannot hold; give it a length of 1 or more.")
+            if length is not None:
+                return TYPES["binary"]
             if name not in TYPES:
                 raise BadRequest(f"Column {path!r} has the type {name}, which is not taken yet; see MISSING.md for what is.")
             return TYPES[name]
@@ -156,6 +162,7 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
         if old is not None:
             kind = _next_type(old, item, rules.widens)
             before = old_fields.get(old.column_id)
+            _check_length(before, item.field)
             keeps_default = before is not None and before.write_default == item.field.write_default
             new = _keep(new, old, kind, keeps_default=keeps_default)
             if is_same(new, old):
@@ -281,6 +288,14 @@ def _next_type(old: ColumnRow, item: Wanted, widens: bool) -> str:
         keeps = find_primitive(live) == find_primitive(item.column_type) and not (widens and _is_narrow(old))
         return live if keeps else item.column_type
     raise BadRequest(f"Column {item.field.name!r} cannot change its type from {live} to {item.column_type}; add another column.")
+
+
+def _check_length(before: NestedField | None, after: NestedField) -> None:
+    """Raise BadRequest when a `fixed` column would get another length or become `binary`: both are `blob`, and readers take them apart."""
+    if before is None or not isinstance(before.type, PrimitiveType) or not isinstance(after.type, PrimitiveType):
+        return
+    if find_fixed_length(before.type) != find_fixed_length(after.type):
+        raise BadRequest(f"Column {after.name!r} cannot change its type from {before.type} to {after.type}; add another column.")
 
 
 def has_narrow(columns: Sequence[ColumnRow]) -> bool:

@@ -16,7 +16,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
+from pyiceberg.types import FixedType, IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from tests.rest.serving import make_settings, serve
 from tests.support.going_on import check_going_on
@@ -262,3 +262,15 @@ def test_refs_move_over_the_past(world: World) -> None:
     table.maintenance.expire_snapshots().by_id(second).commit()
     assert second not in {snapshot.snapshot_id for snapshot in table.refresh().snapshots()}
     assert [row["id"] for row in both(world, table)] == [3]
+
+
+def test_fixed_columns_come_along(world: World) -> None:
+    """With their lengths; a DuckDB row beside them is read by every reader, and by clients under the length still."""
+    schema = Schema(NestedField(1, "id", IntegerType()), NestedField(2, "key", FixedType(4)))
+    there = world.there.create_table("ns.t", schema)
+    there.append(pa.table({"id": [1, 2], "key": [b"abcd", b"\x00\xff\x80\\"]}, schema=schema.as_arrow()))
+    table = world.register(there)
+    world.duck.execute("INSERT INTO lake.ns.t VALUES (3, 'efgh')")
+    assert [row["key"] for row in both(world, table)] == [b"abcd", b"\x00\xff\x80\\", b"efgh"]
+    assert str(table.schema().find_field("key").field_type) == "fixed[4]"
+    check_going_on(world.served, ("ns", "t"))

@@ -225,7 +225,7 @@ BROKEN: Mapping[str, Any] = {
     "an unknown snapshot": {"current-snapshot-id": 7},
     "no uuid": {"table-uuid": "t"},
     "a type DuckLake has not": {
-        "schemas": [{"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "fixed[3]"}]}]
+        "schemas": [{"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "fixed[0]"}]}]
     },
     "names that differ by case": {
         "schemas": [

@@ -3,7 +3,7 @@
 import pytest
 
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.types import IcebergType, NestedField, PrimitiveType, StructType
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, fixed_type
 from duckicelake.translate.shape.told_schemas import carry_over
 
 LONG, DOUBLE, FLOAT = PrimitiveType("long"), PrimitiveType("double"), PrimitiveType("float")
@@ -26,3 +26,25 @@ def test_what_identifies_a_row_stays_as_long_as_it_may(type_: IcebergType, requi
     changed = (NestedField(1, "key", type_, required), NestedField(2, "other", LONG, True))
     assert carry_over(changed, TOLD).identifier_field_ids == kept
     assert carry_over(changed[1:], TOLD).identifier_field_ids == (2,)
+
+
+@pytest.mark.parametrize(
+    ("type_", "kept"),
+    [pytest.param("binary", "fixed[4]", id="still bytes"), pytest.param("string", "string", id="of another type")],
+)
+def test_the_length_of_fixed_columns_stays_as_long_as_they_are_bytes(type_: str, kept: str) -> None:
+    """At every level: DuckDB knows BLOB alone, and has no say about another column's id."""
+
+    def fields(name: str) -> tuple[NestedField, ...]:
+        leaf = PrimitiveType(name)
+        inner = StructType((NestedField(2, "x", ListType(3, leaf, False), False), NestedField(4, "y", leaf, False)))
+        return (
+            NestedField(1, "s", inner, False),
+            NestedField(5, "m", MapType(6, leaf, 7, leaf, False), False),
+            NestedField(8, "k", leaf, True),
+        )
+
+    before = Schema(0, fields(str(fixed_type(4))))
+    assert carry_over(fields(type_), before).fields == fields(kept)
+    other = (NestedField(9, "k", PrimitiveType("binary"), True),)
+    assert carry_over(other, before).fields == other
