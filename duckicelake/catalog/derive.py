@@ -16,7 +16,7 @@ from duckicelake.store.parquet import encode_position_deletes
 from duckicelake.store.rewritten import RowPlaces, restore_rows, take_rows
 from duckicelake.translate.files import find_lower, find_upper, to_deletion_vector, to_position_deletes
 from duckicelake.translate.locations import deletes_uri, file_uri, format_digest, inlined_uri, table_folder
-from duckicelake.translate.schemas import V3
+from duckicelake.translate.schemas import V3, Schemas
 from duckicelake.translate.shape.leaf_types import find_primitive
 from duckicelake.translate.shape.remedies import ColumnTree
 from duckicelake.translate.types import columns_at, find_hidden, refuse_value
@@ -33,8 +33,12 @@ class Deriver:
     location: str
     memory: TableMemory
     outbox: Outbox
-    format_version: int
-    lengths: Mapping[int, int]
+    schemas: Schemas
+
+    @property
+    def format_version(self) -> int:
+        """The table's format version, which says what deletes are."""
+        return self.schemas.format_version
 
     def derive_rows(self, files: Mapping[FileKey, InlinedFile | RestoredFile]) -> None:
         """Make every file of rows that is not remembered, reading each source of them once."""
@@ -55,7 +59,7 @@ class Deriver:
 
     def _derive_inlined(self, table: InlinedTable, files: Sequence[InlinedFile]) -> None:
         tree = columns_at(self.state.columns, (), table.begin_snapshot)
-        columns = to_inlined_columns(tree, None, find_hidden(self.state.columns), self.lengths)
+        columns = to_inlined_columns(tree, None, find_hidden(self.state.columns), self.schemas.lengths)
         by_begin = {file.file.begin_snapshot: file for file in files}
         rows = [(row[0], row[1], *row[3:]) for row in table.rows if row[1] in by_begin]
         try:
@@ -68,7 +72,7 @@ class Deriver:
 
     def _restore(self, version: SchemaVersionRow, data_file_ids: frozenset[int], files: Sequence[RestoredFile]) -> None:
         tree = columns_at(self.state.columns, (), version.begin_snapshot)
-        columns = to_inlined_columns(tree, None, lengths=self.lengths)
+        columns = to_inlined_columns(tree, None, lengths=self.schemas.lengths)
         folder = table_folder(self.state.data_path, self.state.table)
         uris = {
             row.data_file_id: file_uri(folder, row.path, row.path_is_relative)

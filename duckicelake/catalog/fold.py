@@ -223,7 +223,7 @@ def make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, no
         memory.data_files.clear()
         memory.checked_files.clear()
     outbox = Outbox(objects, memory.known_uris, held=dict(earlier.held) if earlier is not None else {})
-    deriver = Deriver(state, note.location, memory, outbox, reading.schemas.format_version, reading.schemas.lengths)
+    deriver = Deriver(state, note.location, memory, outbox, reading.schemas)
     folder = table_folder(state.data_path, state.table)
     files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, memory, objects, reading.mapping)
     files.foreseen = reading.foreseen
