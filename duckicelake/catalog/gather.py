@@ -14,6 +14,7 @@ from duckicelake.iceberg.deletion_vector import decode_deletion_vector, position
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.refs.rows import UNTOLD
 from duckicelake.lake.rows import DeleteFileRow, FileSpan, PartialFileRow, SchemaVersionRow, TableState
+from duckicelake.store.inlined_types import InlinedColumn
 from duckicelake.store.objects import Objects
 from duckicelake.store.parquet import read_positions
 from duckicelake.store.rewritten import Embedded, can_restore, read_embedded
@@ -150,11 +151,15 @@ def _is_restorable(state: TableState, written_at: int, embedded: Embedded, layou
     oldest, newest = int(embedded.snapshot_ids.min()), int(embedded.snapshot_ids.max())
     if newest >= written_at or not layouts:
         return False
-    version = find_version(layouts, oldest)
-    if find_version(layouts, newest) != version:
-        return False
-    tree = columns_at(state.columns, (), version.begin_snapshot)
-    return can_restore(to_inlined_columns(tree, None), embedded)
+    first, last = find_version(layouts, oldest), find_version(layouts, newest)
+    columns = _columns_of(state, first)
+    # a client's partition spec makes a version too, and rows stay what they were
+    between = [version for version in layouts if first.begin_snapshot < version.begin_snapshot <= last.begin_snapshot]
+    return all(_columns_of(state, version) == columns for version in between) and can_restore(columns, embedded)
+
+
+def _columns_of(state: TableState, version: SchemaVersionRow) -> Sequence[InlinedColumn]:
+    return to_inlined_columns(columns_at(state.columns, (), version.begin_snapshot), None)
 
 
 def read_deletes(objects: Objects, folder: str, rows: Sequence[DeleteFileRow], memory: TableMemory) -> None:

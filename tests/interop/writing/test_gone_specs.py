@@ -66,3 +66,21 @@ def test_a_spec_comes_with_rows_under_it(served: Served) -> None:
     assert len(read_both(table, duck)) == 65
     assert len({file["partition"]["kind"] for file in table.inspect.files().to_pylist() if file["spec_id"] == table.spec().spec_id}) == 1
     check_going_on(served, ("ns", "t"))
+
+
+def test_a_flush_across_another_spec_changes_no_snapshot_that_was_shown(served: Served) -> None:
+    """Rows that DuckDB inlined before a client partitioned the table and after it go into one file; each insert stays one."""
+    duck = served.lake.duckdb()
+    duck.execute("CREATE TABLE t (id BIGINT)")
+    duck.execute("INSERT INTO t VALUES (1), (2)")
+    table = served.pyiceberg().catalog.load_table("main.t")
+    with table.update_spec() as update:
+        update.add_identity("id")
+    duck.execute("INSERT INTO t VALUES (3)")
+    duck.execute("DELETE FROM t WHERE id = 2")
+    shown = [(snapshot.snapshot_id, snapshot.manifest_list, snapshot.summary) for snapshot in table.refresh().snapshots()]
+    duck.execute("CALL ducklake_flush_inlined_data('lake')")
+    flushed = table.refresh().snapshots()
+    assert [(snapshot.snapshot_id, snapshot.manifest_list, snapshot.summary) for snapshot in flushed[:-1]] == shown
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 3]
+    assert sorted(table.scan(snapshot_id=shown[1][0]).to_arrow()["id"].to_pylist()) == [1, 2, 3]
