@@ -146,7 +146,9 @@ def _widen_float(value: object, towards: float) -> object:
     """
     if not isinstance(value, float) or not math.isfinite(value) or value == 0.0 or PLAIN_FLOATS[0] <= abs(value) < PLAIN_FLOATS[1]:
         return value
-    return float(np.nextafter(np.float32(value), np.float32(towards)))
+    # beyond the outermost float is infinity, of which numpy warns
+    with np.errstate(over="ignore"):
+        return float(np.nextafter(np.float32(value), np.float32(towards)))
 
 
 def _is_ordered(lower: object, upper: object) -> bool:

@@ -66,7 +66,7 @@ def test_duckdb_widens_a_clients_floats(standing: Server, standing_lake: FreshLa
     assert session.execute(FOUND.format(name)).fetchone() == (20, 20, 20)
 
 
-@pytest.mark.parametrize("text", ["3.4e38", "-2.3e20", "1.1e-7"])
+@pytest.mark.parametrize("text", ["3.4028234663852886e38", "-3.4028234663852886e38", "3.4e38", "-2.3e20", "1.1e-7"])
 def test_floats_of_many_or_few_digits_are_found(standing: Server, standing_lake: FreshLake, text: str) -> None:
     """DuckLake compares the text of such a number as a double with bounds that are floats."""
     client, name = open_client(standing, standing_lake), f"w{uuid4().hex}"
