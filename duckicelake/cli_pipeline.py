@@ -18,7 +18,9 @@ HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Po
 WarehouseOption = Annotated[str | None, typer.Option(help="Which lake, when several are served.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 ReportOption = Annotated[Path | None, typer.Option(help="Where to write what was done and found, as JSON.")]
-MasterOption = Annotated[str, typer.Option(help="Spark's master.")]
+MasterOption = Annotated[
+    str, typer.Option(help="Spark's master, or sc://HOST:PORT of Spark Connect.", envvar="SPARK_REMOTE", show_envvar=True)
+]
 MemoryOption = Annotated[str, typer.Option(help="Memory of Spark's driver.")]
 ConfOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a setting of Spark.")]
 CredentialOption = Annotated[

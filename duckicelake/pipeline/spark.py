@@ -1,4 +1,4 @@
-"""One quiet local Spark session that knows Iceberg, and its catalogs over REST."""
+"""One quiet Spark session that knows Iceberg, and its catalogs over REST."""
 
 import contextlib
 import subprocess
@@ -12,7 +12,9 @@ import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
+from duckicelake.pipeline.connect import SCHEME, connect_session, naming_writes
 from duckicelake.pipeline.jars import Jar, Progress, fetch_jars
 from duckicelake.pipeline.java import find_java_home, find_trust_store
 from duckicelake.pipeline.libraries import iceberg_jars
@@ -26,6 +28,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %m%n%ex{5}
 """
 _SECONDS_TO_STOP = 20
+_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+"""Where PySpark's functions look whether they are for Spark Connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,15 @@ class SparkPlan:
     scratch: Path
     threads: int = 2
     driver_memory: str = "1g"
-    master: str | None = None
+    # A connection string may hold a token.
+    master: str | None = field(default=None, repr=False)
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
     jars: tuple[Jar, ...] = ()
+
+    @property
+    def is_connect(self) -> bool:
+        """Tell whether the work is given to a server of Spark Connect."""
+        return self.master is not None and self.master.startswith(SCHEME)
 
     @property
     def is_local(self) -> bool:
@@ -70,7 +80,14 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     """The one Spark session of this process, ended with its Java process at the end of the block.
 
     `environ` is the process's own environment: Spark's launcher reads JAVA_HOME there, and finds ours.
+    Raises: BadRequest, ServiceUnavailable: a server of Spark Connect cannot be used
     """
+    if plan.is_connect:
+        with _environment(environ, {_CONNECT_MODE: "1"}):
+            needed = (*iceberg_jars(pyspark.__version__), *plan.jars)
+            with connect_session(plan.master or "", plan.conf, needed, progress) as session:
+                yield session
+        return
     java_home = find_java_home(environ, plan.cache)
     store = find_trust_store(java_home)
     trust = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
@@ -78,8 +95,10 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     jars = fetch_jars(wanted, plan.cache / "jars", java, progress)
     # Spark starts any python3 for our functions unless it is told which.
     python = environ.get("PYSPARK_PYTHON", sys.executable)
-    own = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": python}
-    with _environment(environ, own | ({"SPARK_LOCAL_IP": "127.0.0.1"} if plan.is_local else {})):
+    own: dict[str, str | None] = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": python}
+    # Whoever names a master does not mean the server that this variable names.
+    own |= {"SPARK_REMOTE": None} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if plan.is_local else {})
+    with _environment(environ, own):
         session = _build(_settings(plan, jars, trust))
         try:
             yield session
@@ -130,6 +149,11 @@ def naming_snapshots(properties: Mapping[str, str]) -> Generator[None]:
         with contextlib.suppress(Py4JError, OSError):
             for name in properties:
                 environment.remove(name)
+
+
+def naming_statements(spark: SparkSession, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
+    """The same for statements that write rows, over Spark Connect too."""
+    return naming_writes(spark, properties) if is_remote() else naming_snapshots(properties)
 
 
 def catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
@@ -222,14 +246,18 @@ def end_process(process: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _environment(environ: MutableMapping[str, str], changes: Mapping[str, str]) -> Generator[None]:
+def _environment(environ: MutableMapping[str, str], changes: Mapping[str, str | None]) -> Generator[None]:
     before = {name: environ.get(name) for name in changes}
-    environ.update(changes)
+    _change(environ, changes)
     try:
         yield
     finally:
-        for name, setting in before.items():
-            if setting is None:
-                environ.pop(name, None)
-            else:
-                environ[name] = setting
+        _change(environ, before)
+
+
+def _change(environ: MutableMapping[str, str], changes: Mapping[str, str | None]) -> None:
+    for name, setting in changes.items():
+        if setting is None:
+            environ.pop(name, None)
+        else:
+            environ[name] = setting

@@ -29,7 +29,8 @@ CATALOG = "lake"
 class Machine:
     """Where Spark runs, and what it is told beside our settings."""
 
-    master: str = "local[*]"
+    # A connection string may hold a token.
+    master: str = field(default="local[*]", repr=False)
     memory: str = "2g"
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
 

@@ -12,7 +12,7 @@ from duckicelake.errors import CommitFailed
 from duckicelake.pipeline.ingest.target import quote, quote_ident
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
-from duckicelake.pipeline.spark import naming_snapshots
+from duckicelake.pipeline.spark import naming_statements
 
 BRANCH_PREFIX = "ingest_"
 STALE = timedelta(hours=24)
@@ -112,7 +112,7 @@ class Stage:
     def run(self, ident: Ident, statement: str) -> None:
         """Change the branch by a statement."""
         self.tell(f"write {ident}")
-        with naming_snapshots(self.properties):
+        with naming_statements(self.spark, self.properties):
             self.spark.sql(statement)
 
     def look(self, ident: Ident, base: int | None) -> Staged:

@@ -78,6 +78,8 @@ def list_by_spark(spark: SparkSession, source: str) -> DataFrame:
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
         found = reader.load(find_root(source))
+        # Spark Connect looks no earlier than it has to.
+        _ = found.schema
     except AnalysisException as error:
         if find_condition(error) == _PATH_NOT_FOUND:
             raise NoSource(f"there is no {source}") from error

@@ -1,0 +1,201 @@
+"""A session on somebody else's Spark, over Spark Connect: no Java and no libraries here, and a look at whether they are there."""
+
+import contextlib
+import socket
+import warnings
+from collections.abc import Generator, Iterable, Mapping
+from importlib.metadata import version as read_version
+from importlib.util import find_spec
+from typing import Any
+
+import pyspark
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from duckicelake.errors import BadRequest, ServiceUnavailable
+from duckicelake.pipeline.jars import Jar, Progress
+from duckicelake.pipeline.older import find_condition
+
+SCHEME = "sc://"
+DEFAULT_PORT = 15002
+CONNECT_SECONDS = 10
+RETRIES = 6
+"""Within half a minute; Spark's own ten minutes would be waited for after every server that is gone."""
+
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+}
+"""What rows depend on, whatever the server's own settings are."""
+# Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
+FIXED = {"spark.sql.variable.substitute": "false"}
+
+CLASSES = {
+    "iceberg-spark-runtime": "org.apache.iceberg.spark.SparkCatalog",
+    "iceberg-aws-bundle": "software.amazon.awssdk.services.s3.S3Client",
+    "hadoop-aws": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "s3-transfer-manager": "software.amazon.awssdk.transfer.s3.S3TransferManager",
+    "postgresql": "org.postgresql.Driver",
+    "sqlite-jdbc": "org.sqlite.JDBC",
+}
+"""A class of each library by which it is known; Avro's is missed by Spark itself, in so many words, when a file needs it."""
+
+_MISSING_CLASS = "DATATYPE_MISMATCH.UNEXPECTED_CLASS_TYPE"
+_GONE = ("INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_NOT_FOUND")
+_UTC = ("UTC", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal")
+
+
+def find_place(url: str) -> str:
+    """Where a connection string leads, without what else it says: that may be secret."""
+    place = url.removeprefix(SCHEME).partition("/")[0].partition(";")[0].rpartition("@")[2]
+    return place if ":" in place.rpartition("]")[2] else f"{place}:{DEFAULT_PORT}"
+
+
+@contextlib.contextmanager
+def connect_session(url: str, conf: Mapping[str, str], jars: Iterable[Jar], progress: Progress) -> Generator[SparkSession]:
+    """A session of its own on the server, ended with the block. The environment has to say that functions are made for Connect.
+
+    `jars` are what the server needs. Raises: BadRequest: the string or a setting is wrong, or the server lacks something;
+        ServiceUnavailable: nobody answers
+    """
+    place = find_place(url)
+    progress(f"connecting to Spark at {place}")
+    with warnings.catch_warnings():
+        # What comes of it is told by us.
+        warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
+        session = _open(url, place)
+        try:
+            try:
+                check_server(session, place, jars)
+                _apply(session, conf)
+            except PySparkException as error:
+                raise _explain(place, error) from None
+            yield session
+        finally:
+            session.stop()
+
+
+def _open(url: str, place: str) -> SparkSession:
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 0):
+        raise BadRequest(f"Spark Connect is used from Spark 4.0 on, and pyspark {pyspark.__version__} is installed")
+    if find_spec("grpc") is None or find_spec("grpc_status") is None or find_spec("zstandard") is None:
+        raise BadRequest("Spark Connect needs more libraries of Python: pip install 'duckicelake[spark,connect]'")
+    # They are an extra, and loading them takes a second.
+    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+    from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: PLC0415
+
+    try:
+        builder = DefaultChannelBuilder(url)
+    except (PySparkException, ValueError):
+        # Its own message may show a part of the string that is secret.
+        shape = "write sc://HOST:PORT/;NAME=VALUE;…, where = and ; in a value are %3D and %3B"
+        raise BadRequest(f"the connection string for {place} cannot be read: {shape}") from None
+    _check_answers(place)
+    session: Any = ConnectSession.builder.channelBuilder(builder).create()
+    session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=10_000)])
+    return session
+
+
+def _check_answers(place: str) -> None:
+    """Raises: ServiceUnavailable: nobody listens; Spark's client would try for minutes."""
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ServiceUnavailable(f"no Spark Connect server answers at {place}: {error.strerror or error}") from None
+
+
+def _explain(place: str, error: PySparkException) -> BadRequest | ServiceUnavailable:
+    first = str(error).strip().splitlines()[0]
+    if is_gone(error):
+        return ServiceUnavailable(f"the Spark Connect server at {place} does not answer: {explain_gone(error)}")
+    return BadRequest(f"the Spark Connect server at {place} refuses: {first}")
+
+
+def check_server(session: SparkSession, place: str, jars: Iterable[Jar]) -> None:
+    """Raises: BadRequest: the server is of another release, or lacks what jobs need; the message says how to start one that has it."""
+    ours = pyspark.__version__
+    if session.version.split(".")[:2] != ours.split(".")[:2]:
+        raise BadRequest(f"the server at {place} is Spark {session.version} and pyspark here {ours}: install pyspark=={session.version}")
+    needed = list(jars)
+    lacks = [jar.file_name for jar in needed if not _has_class(session, next((CLASSES[name] for name in CLASSES if name in jar.artifact), ""))]
+    if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
+        lacks.append("Iceberg's extensions in spark.sql.extensions")
+    zone = _find_zone(session)
+    if zone not in _UTC:
+        lacks.append(f"UTC as Java's time zone (it has {zone})")
+    if lacks:
+        packages = ",".join(f"{jar.group}:{jar.artifact}:{jar.version}" for jar in needed)
+        java = " ".join(f"--conf spark.{role}.extraJavaOptions=-Duser.timezone=UTC" for role in ("driver", "executor"))
+        how = f"--packages {packages} --conf spark.sql.extensions={EXTENSIONS} {java}"
+        raise BadRequest(f"the Spark Connect server at {place} lacks {', '.join(lacks)}. Start it with {how}")
+
+
+def _has_class(session: SparkSession, name: str) -> bool:
+    """Whether the server's Java knows a class, which Spark says when it looks at a call of it; nothing is called."""
+    if not name:
+        return True
+    try:
+        _ = session.sql(f"SELECT reflect('{name}', 'duckicelake')").schema  # noqa: S608  names of our own
+    except PySparkException as error:
+        if is_gone(error):
+            raise
+        return find_condition(error) != _MISSING_CLASS
+    return True
+
+
+def _find_zone(session: SparkSession) -> str:
+    # Databases and ORC give times by Java's own zone, whatever the session's is.
+    (row,) = session.sql("SELECT reflect('java.time.ZoneId', 'systemDefault') AS zone").collect()
+    return str(row["zone"])
+
+
+def _apply(session: SparkSession, conf: Mapping[str, str]) -> None:
+    for name, text in {**SETTINGS, **conf, **FIXED}.items():
+        try:
+            session.conf.set(name, text)
+        except PySparkException as error:
+            if not (find_condition(error) or "").startswith("CANNOT_MODIFY"):
+                raise
+            raise BadRequest(f"--conf {name} is the server's to set: a session of Spark Connect cannot") from None
+
+
+@contextlib.contextmanager
+def naming_writes(session: SparkSession, properties: Mapping[str, str]) -> Generator[None]:
+    """Inside, the snapshots of this session's statements that write rows carry these in their summary; procedures' do not."""
+    try:
+        for name, value in properties.items():
+            session.conf.set(f"{SNAPSHOT_PROPERTY}{name}", value)
+        yield
+    finally:
+        # When the server is gone there is nothing to take back, and what ended the work counts.
+        with contextlib.suppress(PySparkException):
+            for name in properties:
+                session.conf.unset(f"{SNAPSHOT_PROPERTY}{name}")
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether what ran the session is gone: its Java, or the server of Spark Connect, or what that knew of the session."""
+    if isinstance(error, Py4JNetworkError | OSError):
+        return True
+    if not isinstance(error, PySparkException) or not is_remote():
+        return False
+    # The names are gRPC's; the class that has them is there with the extra alone.
+    code: Any = getattr(error, "getGrpcStatusCode", lambda: None)()
+    return getattr(code, "name", "") == "UNAVAILABLE" or find_condition(error) in _GONE
+
+
+def explain_gone(error: BaseException) -> str:
+    """Why a server that is gone cannot be used any more, without gRPC's own record of it."""
+    condition = find_condition(error) if isinstance(error, PySparkException) else None
+    return "it was started anew, and knows nothing of the session" if condition in _GONE else "it is gone, or the way to it"
