@@ -1,20 +1,22 @@
 """A session on somebody else's Spark, over Spark Connect: no Java and no libraries here, and a look at whether they are there."""
 
 import contextlib
+import logging
 import socket
 import warnings
-from collections.abc import Generator, Iterable, Mapping
-from importlib.metadata import version as read_version
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from duckicelake.errors import BadRequest, ServiceUnavailable
+from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.jars import Jar, Progress
 from duckicelake.pipeline.older import find_condition
 
@@ -49,6 +51,8 @@ CLASSES = {
 }
 """A class of each library by which it is known; Avro's is missed by Spark itself, in so many words, when a file needs it."""
 
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Where PySpark writes every error of a server, its Java's trace and all, before anybody decides what comes of it."""
 _MISSING_CLASS = "DATATYPE_MISMATCH.UNEXPECTED_CLASS_TYPE"
 _GONE = ("INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_NOT_FOUND")
 _UTC = ("UTC", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal")
@@ -72,6 +76,8 @@ def connect_session(url: str, conf: Mapping[str, str], jars: Iterable[Jar], prog
     with warnings.catch_warnings():
         # What comes of it is told by us.
         warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         session = _open(url, place)
         try:
             try:
@@ -118,7 +124,7 @@ def _check_answers(place: str) -> None:
 def _explain(place: str, error: PySparkException) -> BadRequest | ServiceUnavailable:
     first = str(error).strip().splitlines()[0]
     if is_gone(error):
-        return ServiceUnavailable(f"the Spark Connect server at {place} does not answer: {explain_gone(error)}")
+        return ServiceUnavailable(f"{place}: {explain_gone(error)}")
     return BadRequest(f"the Spark Connect server at {place} refuses: {first}")
 
 
@@ -128,7 +134,9 @@ def check_server(session: SparkSession, place: str, jars: Iterable[Jar]) -> None
     if session.version.split(".")[:2] != ours.split(".")[:2]:
         raise BadRequest(f"the server at {place} is Spark {session.version} and pyspark here {ours}: install pyspark=={session.version}")
     needed = list(jars)
-    lacks = [jar.file_name for jar in needed if not _has_class(session, next((CLASSES[name] for name in CLASSES if name in jar.artifact), ""))]
+    lacks = [
+        jar.file_name for jar in needed if not _has_class(session, next((CLASSES[name] for name in CLASSES if name in jar.artifact), ""))
+    ]
     if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
         lacks.append("Iceberg's extensions in spark.sql.extensions")
     zone = _find_zone(session)
@@ -146,7 +154,7 @@ def _has_class(session: SparkSession, name: str) -> bool:
     if not name:
         return True
     try:
-        _ = session.sql(f"SELECT reflect('{name}', 'duckicelake')").schema  # noqa: S608  names of our own
+        _ = session.sql(f"SELECT reflect('{name}', 'duckicelake')").schema
     except PySparkException as error:
         if is_gone(error):
             raise
@@ -184,18 +192,54 @@ def naming_writes(session: SparkSession, properties: Mapping[str, str]) -> Gener
                 session.conf.unset(f"{SNAPSHOT_PROPERTY}{name}")
 
 
+def check_executors(session: SparkSession) -> None:
+    """Raises: BadRequest: executors of a server of Spark Connect cannot run our functions, which they load by their names."""
+    if not is_remote():
+        return
+    ours = version("duckicelake")
+
+    # A function within a function goes there as it is, and needs nothing of ours to be loaded.
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            found = version("duckicelake")
+        except PackageNotFoundError:
+            found = ""
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"version": [found]})
+
+    rows: Any = session.range(0, 1, 1, 1).mapInArrow(look, "version string").collect()
+    found = rows[0]["version"]
+    if found != ours:
+        has = f"duckicelake {found}" if found else "no duckicelake"
+        raise BadRequest(
+            f"the executors of the Spark Connect server have {has} in their Python, and need {ours}: install 'duckicelake[spark]=={ours}' "
+            "there, and have PYSPARK_PYTHON name that Python when the server is started"
+        )
+
+
+def check_procedures() -> None:
+    """Raises: Unsupported: what a procedure of Iceberg's commits would not say which run did it."""
+    if is_remote():
+        raise Unsupported(
+            "over Spark Connect, Iceberg's rewrite_data_files cannot be told which run it belongs to: "
+            "compact with a --master of another kind; the other steps are done"
+        )
+
+
 def is_gone(error: BaseException) -> bool:
     """Whether what ran the session is gone: its Java, or the server of Spark Connect, or what that knew of the session."""
     if isinstance(error, Py4JNetworkError | OSError):
         return True
-    if not isinstance(error, PySparkException) or not is_remote():
+    # Errors of Spark Connect alone have one; their class is there with the extra alone.
+    find_code: Any = getattr(error, "getGrpcStatusCode", None)
+    if find_code is None or not isinstance(error, PySparkException):
         return False
-    # The names are gRPC's; the class that has them is there with the extra alone.
-    code: Any = getattr(error, "getGrpcStatusCode", lambda: None)()
-    return getattr(code, "name", "") == "UNAVAILABLE" or find_condition(error) in _GONE
+    return getattr(find_code(), "name", "") == "UNAVAILABLE" or find_condition(error) in _GONE
 
 
-def explain_gone(error: BaseException) -> str:
-    """Why a server that is gone cannot be used any more, without gRPC's own record of it."""
-    condition = find_condition(error) if isinstance(error, PySparkException) else None
-    return "it was started anew, and knows nothing of the session" if condition in _GONE else "it is gone, or the way to it"
+def explain_gone(error: Exception) -> str:
+    """What a server of Spark Connect that is gone leaves to be said, without gRPC's own record of it; "" for other errors."""
+    if not isinstance(error, PySparkException) or not is_gone(error):
+        return ""
+    is_new = find_condition(error) in _GONE
+    return f"the Spark Connect server {'was started anew, and knows nothing of this session' if is_new else 'is gone, or the way to it'}"

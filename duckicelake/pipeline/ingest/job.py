@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
+from duckicelake.pipeline.connect import explain_gone
 from duckicelake.pipeline.ingest.evolution import Change, plan_evolution
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
@@ -115,6 +116,9 @@ def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False) -> Repo
 
 def explain(error: Exception) -> str:
     """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
+    gone = explain_gone(error)
+    if gone:
+        return gone
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith(("at ", "...", "JVM stacktrace"))]
     causes = [line for line in said[EXPLAINED_LINES:] if line.startswith("Caused by")]

@@ -9,11 +9,11 @@ from typing import Any
 
 import duckdb
 import psycopg
-from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable, Unsupported
 from duckicelake.iceberg.schema import parse_schema
+from duckicelake.pipeline.connect import check_procedures, is_gone
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
@@ -215,11 +215,12 @@ class Keeper:
     def _rewrite(self, name: TableName, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
         try:
             session = self.spark.get()
+            check_procedures()
             with naming_snapshots(self.properties):
                 return rewrite(session, self.desk.catalog, name.ident, call)
-        except (Py4JNetworkError, OSError):
-            # Its Java is gone.
-            self.spark.close()
+        except SPARK_FAILURES as error:
+            if is_gone(error):
+                self.spark.close()
             raise
 
     def _tell(self, name: TableName, step: Step, done: Rewritten, attempt: int) -> Done:

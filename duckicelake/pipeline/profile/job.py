@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from importlib.metadata import version as read_version
 
 import psycopg
-from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from duckicelake.errors import CommitFailed, NoSuchTable, Unsupported
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
+from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
@@ -108,8 +108,7 @@ class Profiler:
                 self.desk.tell(f"scan {ident}")
                 extremes = read_extremes(self.spark.get(), quote_ident(self.desk.catalog, ident), state)
             except SPARK_FAILURES as error:
-                if isinstance(error, Py4JNetworkError | OSError):
-                    # Its Java is gone.
+                if is_gone(error):
                     self.spark.close()
                 newest = self._load(ident)
                 if newest is None or self._load(ident, state.snapshot_id) is not None:

@@ -2,17 +2,19 @@
 
 import json
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as read_version
 from typing import Any
 
-from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import CommitFailed, NoSuchTable, ServiceUnavailable, Unsupported
+from duckicelake.pipeline.connect import check_executors, is_gone
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
@@ -90,8 +92,7 @@ class Publisher:
         except Unsupported as error:
             yield Published(str(ident), Verdict.skipped, message=error.message)
         except FAILURES as error:
-            if isinstance(error, Py4JNetworkError | OSError):
-                # Its Java is gone.
+            if is_gone(error):
                 self.spark.close()
             yield Published(str(ident), Verdict.failed, message=explain(error))
 
@@ -133,9 +134,7 @@ class Publisher:
         files = sum(count_entries(item) for digest, item in plan.manifests.items() if digest not in self.made)
         self.desk.tell(f"make {len(missing)} manifests of {files} files of {ident}")
         task = Task(self.desk.place, json.dumps(plan.answer["recipe"]))
-        context = self.spark.get().sparkContext
-        slices = min(len(missing), context.defaultParallelism * SLICES_PER_CORE)
-        for text in context.parallelize(missing, slices).mapPartitions(task.make_all).collect():
+        for text in give_out(self.spark.get(), task, missing):
             item = json.loads(text)
             if "error" in item:
                 raise _ERRORS[item["kind"]](item["error"])
@@ -153,6 +152,20 @@ class Publisher:
         return self.desk.connect().manage(method, path, body, SECONDS_TO_ANSWER)
 
 
+def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Iterable[str]:
+    """What executors tell of each manifest. Raises: what Spark raises; BadRequest: executors of Spark Connect lack our functions"""
+    if not is_remote():
+        slices = min(len(plans), spark.sparkContext.defaultParallelism * SLICES_PER_CORE)
+        return spark.sparkContext.parallelize(plans, slices).mapPartitions(task.make_all).collect()
+    check_executors(spark)
+    # Rows that Spark makes lie in as many parts as it has cores.
+    cores = spark.range(_MANY).select(F.spark_partition_id()).distinct().count()
+    slices = min(len(plans), cores * SLICES_PER_CORE)
+    given = spark.createDataFrame([(plan,) for plan in plans], "plan string").repartition(slices)
+    return [row["told"] for row in given.mapInArrow(task.make_batches, "told string").collect()]
+
+
+_MANY = 100_000
 _ERRORS = {"lost": CommitFailed, "refused": Unsupported, "failed": ServiceUnavailable}
 
 

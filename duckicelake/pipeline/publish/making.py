@@ -9,6 +9,7 @@ from time import process_time
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 
 from duckicelake.errors import BadRequest, CatalogError, NotFound, Unsupported
@@ -66,6 +67,11 @@ class Task:
                 except CatalogError as error:
                     kind = "lost" if isinstance(error, NotFound) else "refused" if isinstance(error, Unsupported) else "failed"
                     yield json.dumps({"digest": node["digest"], "error": error.message, "kind": kind})
+
+    def make_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same for batches of one column."""
+        for text in self.make_all(plan for batch in batches for plan in batch.column(0).to_pylist()):
+            yield pa.RecordBatch.from_pydict({"told": [text]})
 
 
 def write(objects: Objects, digest: str, made: Made) -> Mapping[str, Any]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version as read_version
 
 import pyarrow as pa
-from py4j.protocol import Py4JNetworkError
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
@@ -91,8 +91,7 @@ class Mover:
                 raise BadRequest("it is in no namespace: give it one with --into")
             return self._move_view(entry, ident) if entry.kind is Kind.view else self._move_table(entry, ident)
         except Exception as error:  # noqa: BLE001  one table's failure, whatever it is, must not lose what is told of the others
-            if isinstance(error, Py4JNetworkError):
-                # Its Java is gone.
+            if is_gone(error) and not isinstance(error, OSError):
                 self.desk.bench.close()
             return Moved(str(ident), entry.kind, Verdict.failed, message=explain(error))
 

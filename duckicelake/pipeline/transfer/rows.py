@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duckicelake.iceberg.schema import Schema
+from duckicelake.pipeline.connect import check_executors
 from duckicelake.pipeline.older import to_arrow
 from duckicelake.pipeline.verify.tally import TALLY_DDL, Look, Tally, compare, tally_batches
 
@@ -14,6 +15,7 @@ SUMS = ("rows", "high", "low")
 
 def compare_rows(spark: SparkSession, source: str, target: str, schema: Schema) -> tuple[int, str]:
     """How many rows the source has, and how the target differs, "" when it does not. Columns go by their places."""
+    check_executors(spark)
     look = Look(schema.fields)
     theirs, ours = (_tally(spark, name, look) for name in (source, target))
     parts = compare(theirs, ours)

@@ -52,7 +52,9 @@ class ConnectServer:
 
 
 @contextmanager
-def start_connect(folder: Path, *, conf: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Generator[ConnectServer]:
+def start_connect(
+    folder: Path, *, conf: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
+) -> Generator[ConnectServer]:
     """A server that listens; ended with the block."""
     folder.mkdir(parents=True)
     home, java_home = Path(pyspark.__file__).parent, find_java_home(os.environ, jar_cache())
