@@ -4,7 +4,7 @@ import contextlib
 import logging
 import socket
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -134,9 +134,7 @@ def check_server(session: SparkSession, place: str, jars: Iterable[Jar]) -> None
     if session.version.split(".")[:2] != ours.split(".")[:2]:
         raise BadRequest(f"the server at {place} is Spark {session.version} and pyspark here {ours}: install pyspark=={session.version}")
     needed = list(jars)
-    lacks = [
-        jar.file_name for jar in needed if not _has_class(session, next((CLASSES[name] for name in CLASSES if name in jar.artifact), ""))
-    ]
+    lacks = [jar.file_name for jar in needed if not _has_class(session, _find_class(jar))]
     if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
         lacks.append("Iceberg's extensions in spark.sql.extensions")
     zone = _find_zone(session)
@@ -147,6 +145,10 @@ def check_server(session: SparkSession, place: str, jars: Iterable[Jar]) -> None
         java = " ".join(f"--conf spark.{role}.extraJavaOptions=-Duser.timezone=UTC" for role in ("driver", "executor"))
         how = f"--packages {packages} --conf spark.sql.extensions={EXTENSIONS} {java}"
         raise BadRequest(f"the Spark Connect server at {place} lacks {', '.join(lacks)}. Start it with {how}")
+
+
+def _find_class(jar: Jar) -> str:
+    return next((name for start, name in CLASSES.items() if jar.artifact.startswith(start)), "")
 
 
 def _has_class(session: SparkSession, name: str) -> bool:
@@ -199,7 +201,7 @@ def check_executors(session: SparkSession) -> None:
     ours = version("duckicelake")
 
     # A function within a function goes there as it is, and needs nothing of ours to be loaded.
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         try:
             found = version("duckicelake")
         except PackageNotFoundError:

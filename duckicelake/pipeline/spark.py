@@ -156,11 +156,6 @@ def naming_statements(spark: SparkSession, properties: Mapping[str, str]) -> con
     return naming_writes(spark, properties) if is_remote() else naming_snapshots(properties)
 
 
-def naming_frames(spark: SparkSession, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
-    """What writers of data frames need beside their options, which Spark Connect 4.1 takes and forgets."""
-    return naming_writes(spark, properties) if is_remote() else contextlib.nullcontext()
-
-
 def catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
     """What Spark has to be told of a catalog."""
     settings = {

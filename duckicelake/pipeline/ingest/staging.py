@@ -12,7 +12,7 @@ from duckicelake.errors import CommitFailed
 from duckicelake.pipeline.ingest.target import quote, quote_ident
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
-from duckicelake.pipeline.spark import naming_frames, naming_statements
+from duckicelake.pipeline.spark import naming_statements
 
 BRANCH_PREFIX = "ingest_"
 STALE = timedelta(hours=24)
@@ -102,14 +102,12 @@ class Stage:
     def append(self, ident: Ident, rows: DataFrame) -> None:
         """Write rows to the branch."""
         self.tell(f"write {ident}")
-        with naming_frames(self.spark, self.properties):
-            self._writer(ident, rows).append()
+        self._writer(ident, rows).append()
 
     def overwrite_partitions(self, ident: Ident, rows: DataFrame) -> None:
         """Write rows to the branch in place of those of the same partitions."""
         self.tell(f"write {ident}")
-        with naming_frames(self.spark, self.properties):
-            self._writer(ident, rows).overwritePartitions()
+        self._writer(ident, rows).overwritePartitions()
 
     def run(self, ident: Ident, statement: str) -> None:
         """Change the branch by a statement."""

@@ -68,8 +68,8 @@ class Task:
                     kind = "lost" if isinstance(error, NotFound) else "refused" if isinstance(error, Unsupported) else "failed"
                     yield json.dumps({"digest": node["digest"], "error": error.message, "kind": kind})
 
-    def make_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same for batches of one column."""
+    def make_batches(self, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """The same for Arrow's record batches of one column."""
         for text in self.make_all(plan for batch in batches for plan in batch.column(0).to_pylist()):
             yield pa.RecordBatch.from_pydict({"told": [text]})
 
