@@ -6,7 +6,6 @@ import socket
 import warnings
 from collections.abc import Generator, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
@@ -93,12 +92,14 @@ def connect_session(url: str, conf: Mapping[str, str], jars: Iterable[Jar], prog
 def _open(url: str, place: str) -> SparkSession:
     if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 0):
         raise BadRequest(f"Spark Connect is used from Spark 4.0 on, and pyspark {pyspark.__version__} is installed")
-    if find_spec("grpc") is None or find_spec("grpc_status") is None or find_spec("zstandard") is None:
-        raise BadRequest("Spark Connect needs more libraries of Python: pip install 'duckicelake[spark,connect]'")
-    # They are an extra, and loading them takes a second.
-    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
-    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
-    from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: PLC0415
+    try:
+        # They are an extra, and loading them takes a second.
+        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+        from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+        from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: PLC0415
+    except ImportError as error:
+        missing = str(error).strip().splitlines()[0]
+        raise BadRequest(f"Spark Connect needs more of Python ({missing}): pip install 'duckicelake[spark,connect]'") from None
 
     try:
         builder = DefaultChannelBuilder(url)
