@@ -47,24 +47,24 @@ def name_runs(served: Served, table: str) -> list[tuple[str | None, str | None]]
 def test_rows_come_in_over_spark_connect(served: Served, connect: ConnectServer, tmp_path: Path) -> None:
     """Appended and merged, bad ones in quarantine, as on one machine; every snapshot names its run."""
     (tmp_path / "in").mkdir()
-    lines = ["id,seen,fare", "1,2026-03-08 02:30:00,2.50", "2,2026-03-08 02:31:00,${env:HOME}", "3,2026-03-08 02:32:00,7.25", ""]
+    lines = ["id,seen,fare,${env:HOME}", "1,2026-03-08 02:30:00,2.50,a", "2,2026-03-08 02:31:00,oops,b", "3,2026-03-08 02:32:00,7.25,c", ""]
     (tmp_path / "in" / "1.csv").write_text("\n".join(lines))
-    options = ["--schema", "id BIGINT NOT NULL, seen TIMESTAMP, fare DECIMAL(9,2)", "--report", "r.json"]
+    options = ["--schema", "id BIGINT NOT NULL, seen TIMESTAMP, fare DECIMAL(9,2), `${env:HOME}` STRING", "--report", "r.json"]
     took = call(served, connect, tmp_path, "ingest", "in", "raw.trips", *options)
     assert took.status == 0, took.err
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["rows_in"], report["rows_out"], report["rows_quarantined"]) == (3, 2, 1)
-    (tmp_path / "in" / "2.csv").write_text("id,seen,fare\n3,2026-03-08 02:33:00,8.00\n4,2026-03-08 02:34:00,9.00\n")
+    (tmp_path / "in" / "2.csv").write_text("id,seen,fare,${env:HOME}\n3,2026-03-08 02:33:00,8.00,d\n4,2026-03-08 02:34:00,9.00,e\n")
     merged = call(served, connect, tmp_path, "ingest", "in", "raw.trips", *options, "--mode", "upsert", "--key", "id")
     assert merged.status == 0, merged.err
     duck = served.lake.duckdb()
-    rows = duck.execute("SELECT id, seen::VARCHAR, fare::VARCHAR FROM raw.trips ORDER BY 1").fetchall()
+    rows = duck.execute('SELECT id, seen::VARCHAR, fare::VARCHAR, "${env:HOME}" FROM raw.trips ORDER BY 1').fetchall()
     assert rows == [
-        (1, "2026-03-08 02:30:00+00", "2.50"),
-        (3, "2026-03-08 02:33:00+00", "8.00"),
-        (4, "2026-03-08 02:34:00+00", "9.00"),
+        (1, "2026-03-08 02:30:00+00", "2.50", "a"),
+        (3, "2026-03-08 02:33:00+00", "8.00", "d"),
+        (4, "2026-03-08 02:34:00+00", "9.00", "e"),
     ]
-    assert duck.execute("SELECT raw FROM raw.trips__quarantine").fetchall() == [("2,2026-03-08 02:31:00,${env:HOME}",)]
+    assert duck.execute("SELECT raw FROM raw.trips__quarantine").fetchall() == [("2,2026-03-08 02:31:00,oops,b",)]
     first, second = ("ingest", report["run_id"]), ("ingest", json.loads((tmp_path / "r.json").read_text())["run_id"])
     assert {table: name_runs(served, table) for table in ("trips", "trips__ingested", "trips__quarantine")} == {
         "trips": [first, second],
