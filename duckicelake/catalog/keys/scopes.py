@@ -35,19 +35,20 @@ def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> KeyScope:
 
     Raises: NoSuchTable: it has gone
     """
+    neighbours = warehouse.neighbours.find()
     with reading(warehouse.lake) as conn:
         table = get_table(conn, ident)
         folder = table_folder(read_data_path(conn), table)
-        scope = read_folders(conn, table, location)
+        scope = read_folders(conn, table, location, neighbours)
         return replace(scope, files=_list_files(conn, table.table_id, folder, scope.folders))
 
 
-def read_folders(conn: psycopg.Connection, table: TableRow, location: str) -> KeyScope:
+def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neighbours: Sequence[str]) -> KeyScope:
     """Return the same without single files: the folders that are the table's alone."""
     data_path = read_data_path(conn)
     places = list_table_places(conn)
     own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
-    others = _list_others(places, table.table_id, data_path)
+    others = _list_others(places, table.table_id, data_path) | {to_folder_uri(path).lower() for path in neighbours}
     wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, table_folder(data_path, table))))
     alone = tuple(place for place in wanted if is_alone(place, others, (data_path, read_iceberg_path(conn))))
     return KeyScope(alone, (), tuple(place for place in alone if place == to_folder_uri(location)))

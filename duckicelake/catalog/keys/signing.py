@@ -120,8 +120,9 @@ def _find_scope(warehouse: Warehouse, table: TableRow, published: Published) -> 
     kept = memory.scope
     if kept is not None and kept[0] == published.position:
         return kept[1]
+    neighbours = warehouse.neighbours.find()
     with reading(warehouse.lake) as conn:
-        found = read_folders(conn, table, published.metadata.location)
+        found = read_folders(conn, table, published.metadata.location, neighbours)
     scope = KeyScope(_only_plain(found.folders), (), _only_plain(found.writable))
     memory.scope = (published.position, scope)
     return scope

@@ -8,10 +8,11 @@ import pytest
 
 from duckicelake.backends.buckets import ROLE_ARN
 from tests.rest.auth.escapes.ground import BUCKET, list_keys
-from tests.rest.auth.escapes.signed import sign_as, to_path
+from tests.rest.auth.escapes.signed import SigningClient, sign_as, to_path
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
 from tests.rest.auth.vended import is_refused, load_with_keys, open_root, open_vended
+from tests.rest.serving import WAREHOUSE
 from tests.support.lakes import FreshLake
 
 TABLE = "namespaces/a/tables/t1"
@@ -121,3 +122,30 @@ def test_a_ready_answer_ends_when_another_table_takes_the_folder(each_lake: Fres
         s3 = load_with_keys(guarded, "reader", path).s3
         assert s3.get_object(Bucket=BUCKET, Key=own)["Body"].read(4) == b"PAR1"
         assert is_refused(s3.get_object, Bucket=BUCKET, Key=theirs)
+
+
+@pytest.mark.parametrize("folder", ["", "a/"])
+def test_lakes_with_one_data_path_have_no_folders_alone(lake: FreshLake, other_lake: FreshLake, folder: str) -> None:
+    """Nor with one in the other's: tables of one name lie in one folder, and each is opened file by file, by its own lake's principals."""
+    theirs_at = lake.data_path + folder
+    other_lake.psycopg().execute("UPDATE ducklake_metadata SET value = %s WHERE key = 'data_path' AND scope IS NULL", [theirs_at])
+    both = {WAREHOUSE: lake, "other": other_lake}
+    sections = {name: {"postgres_dsn": each.dsn, "metadata_schema": each.metadata_schema} for name, each in both.items()}
+    with guard(lake, lakes=sections, postgres_dsn=None, sts_role_arn=ROLE_ARN) as guarded:
+        root, managed = open_root(guarded), Managed(guarded)
+        lake.duckdb().execute(MAKE.format("t1"))
+        [own] = list_keys(root, f"{lake.name}/data/a/t1/")
+        schema, table = ("t1", "main") if folder else ("a", "t1")
+        other_lake.duckdb().execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table} AS SELECT range AS i FROM range(100000)")
+        [theirs] = set(list_keys(root, f"{lake.name}/data/a/t1/")) - {own}
+        managed.add("one")
+        managed.give("read", "table:a.t1", "one")
+        token = managed.token("one")
+        s3 = open_vended(guarded.server.get(TABLE, token | {"X-Iceberg-Access-Delegation": "vended-credentials"}).json["config"])
+        client = SigningClient(guarded, "one", TABLE, token["Authorization"].removeprefix("Bearer "))
+        kinds = {
+            "vended": lambda key: not is_refused(s3.get_object, Bucket=BUCKET, Key=key),
+            "signed": lambda key: client.send("GET", to_path(key))[0] == 200,
+            "ducklake": Opener(guarded, managed).ducklake(),
+        }
+        assert {kind: (opens(own), opens(theirs)) for kind, opens in kinds.items()} == dict.fromkeys(kinds, (True, False))
