@@ -163,5 +163,3 @@ def compare(kind: str, value: Any, literals: Sequence[Any]) -> bool:
             return value not in literals
         case _:
             return value.startswith(first) is (kind == "starts-with")
-
-

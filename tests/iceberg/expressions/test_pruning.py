@@ -78,9 +78,7 @@ def test_manifest_lists_leave_out_no_row(data: st.DataObject, column: Column) ->
     spec = PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", name),))
     types = partition_types(spec, column.schema)
     file = describe(column)
-    entries = [
-        ManifestEntry(1, 1, 1, 1, replace(file, partition=(apply_transform(name, column.type, value),))) for value in column.values
-    ]
+    entries = [ManifestEntry(1, 1, 1, 1, replace(file, partition=(apply_transform(name, column.type, value),))) for value in column.values]
     if any(fits(column, node, value) is True for value in column.values):
         assert may_match_manifest(bind_to(column, node), spec, types, summarise_partitions(spec, types, entries))
 

@@ -12,7 +12,8 @@ from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
 
 HISTORY = (
-    "CREATE TABLE t (id INTEGER NOT NULL, name VARCHAR, seen TIMESTAMP, price DECIMAL(9, 2), spot STRUCT(x DOUBLE), tags VARCHAR[], raw BLOB)",
+    "CREATE TABLE t (id INTEGER NOT NULL, name VARCHAR, seen TIMESTAMP, price DECIMAL(9, 2), spot STRUCT(x DOUBLE), "
+    "tags VARCHAR[], raw BLOB)",
     "INSERT INTO t SELECT i, 'n' || i, TIMESTAMP '2026-01-01' + to_hours(i), i / 4, {'x': i}, ['a'], 'b' FROM range(100) r(i)",
     "INSERT INTO t SELECT i, NULL, NULL, NULL, NULL, NULL, NULL FROM range(100, 200) r(i)",
     "DELETE FROM t WHERE id = 7",
@@ -67,7 +68,10 @@ def test_names_are_those_of_the_schema_that_is_asked_for(planner: Planner) -> No
     asked = {"snapshot_id": first, "filter": is_("name", "eq", "n3")}
     assert planner.ask(**asked).error == (400, "BadRequestException")
     assert len(planner.plan(**asked, use_snapshot_schema=True)["file-scan-tasks"]) == 1
-    assert len(planner.plan(snapshot_id=first, filter=is_("title", "eq", "n3"), select=["id", "title", "_file", "spot.x"])["file-scan-tasks"]) == 1
+    assert (
+        len(planner.plan(snapshot_id=first, filter=is_("title", "eq", "n3"), select=["id", "title", "_file", "spot.x"])["file-scan-tasks"])
+        == 1
+    )
     assert planner.ask(filter=is_("TITLE", "eq", "n3")).status == 400
     assert len(planner.plan(filter=is_("TITLE", "eq", "n3"), case_sensitive=False)["file-scan-tasks"]) == 1
 
@@ -210,7 +214,10 @@ def test_what_makes_no_sense_is_refused(planner: Planner, body: Any) -> None:
 def test_what_is_no_json_is_refused(planner: Planner, body: bytes) -> None:
     """Keys that are given twice too."""
     for path in ("plan", "tasks"):
-        assert planner.server.ask("POST", f"{TABLE}/{path}", {"content-type": "application/json"}, body).error == (400, "BadRequestException")
+        assert planner.server.ask("POST", f"{TABLE}/{path}", {"content-type": "application/json"}, body).error == (
+            400,
+            "BadRequestException",
+        )
 
 
 def test_long_chains_are_no_depth(planner: Planner) -> None:
