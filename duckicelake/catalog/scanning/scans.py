@@ -22,6 +22,7 @@ from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, NoSuchPlanId, NoSuchPlanTask, NotFound
 from duckicelake.iceberg.expressions.binding import Names, bind, check_selected, read_names
+from duckicelake.iceberg.expressions.formatting import format_expression
 from duckicelake.iceberg.expressions.parsing import parse_expression
 from duckicelake.iceberg.expressions.tree import Bound
 from duckicelake.iceberg.metadata import TableMetadata
@@ -153,9 +154,11 @@ def _read_filter(node: object, names: Names) -> Filtered:
     """Return a filter for the table's columns and its JSON. Raises: BadRequest: it asks what the table has not"""
     if node is None:
         return True, None
-    if len(dumps(node)) > FILTER_BYTES_MAX:
+    expression = parse_expression(node)
+    told = format_expression(expression)
+    if len(dumps(told)) > FILTER_BYTES_MAX:
         raise BadRequest(f"Cannot read filter: it has more than {FILTER_BYTES_MAX} bytes; ask for less at once")
-    return bind(parse_expression(node), names), node
+    return bind(expression, names), told
 
 
 def _find_material(opened: _Opened, snapshot: Snapshot | None, request: ScanRequest) -> tuple[Material, int | None]:

@@ -1,6 +1,6 @@
 """Filters as JSON again: what is left of one, in its author's own words."""
 
-from duckicelake.iceberg.expressions.tree import AllOf, AnyOf, Bound, BoundPredicate
+from duckicelake.iceberg.expressions.tree import AllOf, And, AnyOf, Bound, BoundPredicate, Expression, Not, Or, Predicate
 
 
 def format_bound(bound: Bound) -> object:
@@ -14,6 +14,21 @@ def format_bound(bound: Bound) -> object:
             return _join("and", [format_bound(part) for part in parts])
         case AnyOf(parts):
             return _join("or", [format_bound(part) for part in parts])
+
+
+def format_expression(expression: Expression) -> object:
+    """A filter as JSON, no deeper than it must be: however its author nested it, it can be read again."""
+    match expression:
+        case bool():
+            return expression
+        case Predicate():
+            return expression.node
+        case Not(child):
+            return {"type": "not", "child": format_expression(child)}
+        case And(children):
+            return _join("and", [format_expression(child) for child in children])
+        case Or(children):
+            return _join("or", [format_expression(child) for child in children])
 
 
 def _join(kind: str, nodes: list[object]) -> object:

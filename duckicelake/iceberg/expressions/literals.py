@@ -17,6 +17,8 @@ INFINITIES = {"Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.in
 NANOS = ("timestamp_ns", "timestamptz_ns")
 COUNTED = ("date", "time", "timestamp", "timestamptz", *NANOS)
 WHOLE_DIGITS_MAX = 40
+LENGTH_MAX = 100
+"""Characters of a number, a day, a time or a uuid."""
 _OFFSET = re.compile(r"(.*[T ].*?)(?:Z|([+-])(\d\d):?(\d\d)(?::?00)?)?", re.ASCII | re.IGNORECASE)
 
 
@@ -46,6 +48,8 @@ def _parse(type: PrimitiveType, node: object) -> object:
         return parse_value(type, node)
     if isinstance(node, int) and abs(node) >= 10**WHOLE_DIGITS_MAX:
         raise ValueError("too large")
+    if isinstance(node, str) and name not in ("string", "binary") and not name.startswith("fixed") and len(node) > LENGTH_MAX:
+        raise ValueError("too long")
     if name in ("int", "long") and isinstance(node, int):
         return node
     if name in COUNTED and isinstance(node, int):

@@ -5,12 +5,14 @@ Source: Iceberg REST specification, «Predicate»; ExpressionParser of Iceberg 1
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import cast
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_reader import as_list, as_object, get_flag, get_int, get_text
 from duckicelake.iceberg.expressions.tree import IN, NOT_IN, OPERATIONS, SETS, UNARY, And, Expression, Not, Or, Predicate, Term
 from duckicelake.iceberg.transforms import parse_transform
+from duckicelake.values import replace
 
 WHAT = "filter"
 DEPTH_MAX = 200
@@ -86,28 +88,46 @@ def _parse_predicate(kind: str, node: Mapping[str, object], room: _Room) -> Pred
     if kind not in OPERATIONS:
         raise BadRequest(f"Cannot read {WHAT}: {kind[:SHOWN]!r} is unknown; send one of {', '.join(sorted(OPERATIONS))}, and, or, not")
     if kind in UNARY:
-        _refuse_others(kind, node, ("type", "child", "term"))
-        return Predicate(kind, _parse_term(_pick(kind, node, "child", "term")), (), node)
+        return _build(kind, _read(kind, node, "child", "term"), ())
     if kind in SETS:
-        _refuse_others(kind, node, ("type", "child", "term", "values"))
+        value = _read(kind, node, "child", "term", "values")
         values = _parse_values(node.get("values"))
         room.take(0, len(values))
-        return Predicate(kind, _parse_term(_pick(kind, node, "child", "term")), values, node)
-    _refuse_others(kind, node, ("type", "left", "right", "term", "value"))
-    return Predicate(kind, _parse_term(_pick(kind, node, "left", "term")), (_parse_literal(_pick(kind, node, "right", "value")),), node)
+        return _build(kind, value, values, {"values": list(values)})
+    older = "term" in node
+    term = _read(kind, node, "left", "term", "value" if older else "right")
+    literal = _parse_literal(node.get("value" if older else "right"))
+    return _build(kind, term, (literal,), {"value" if older else "right": literal})
 
 
-def _refuse_others(kind: str, node: Mapping[str, object], known: tuple[str, ...]) -> None:
-    others = sorted(node.keys() - known)
-    if others:
-        raise BadRequest(f"Cannot read {WHAT}: {kind!r} has {others[0][:SHOWN]!r}, which does not belong there")
+def _read(kind: str, node: Mapping[str, object], name: str, older: str, *more: str) -> tuple[str, object]:
+    """The key and what it holds of the two under which a predicate has its column; others must be there, and no more.
 
-
-def _pick(kind: str, node: Mapping[str, object], name: str, older: str) -> object:
-    """What one of two keys holds, of which exactly one must be there."""
+    Raises: BadRequest — it has both or none, or keys that do not belong there
+    """
     if (name in node) == (older in node):
         raise BadRequest(f"Cannot read {WHAT}: {kind!r} needs {name!r}, or {older!r} as it was called before")
-    return node[name] if name in node else node[older]
+    found = name if name in node else older
+    others = sorted(node.keys() ^ {"type", found, *more})
+    if others:
+        what = "which does not belong there" if others[0] in node else "which is missing"
+        raise BadRequest(f"Cannot read {WHAT}: {kind!r} and {others[0][:SHOWN]!r}, {what}")
+    return found, node[found]
+
+
+def _build(kind: str, term: tuple[str, object], values: tuple[object, ...], more: Mapping[str, object] | None = None) -> Predicate:
+    """A predicate with its JSON in the words that its author chose, and no others."""
+    key, told = term
+    parsed = _parse_term(told)
+    return Predicate(kind, parsed, values, {"type": kind, key: told if isinstance(told, str) else _format_term(parsed), **(more or {})})
+
+
+def _format_term(term: Term) -> object:
+    if term.transform is not None:
+        return {"type": "transform", "transform": term.transform, "term": term.name or _format_term(replace(term, transform=None))}
+    if term.name is None:
+        return {"type": "reference", "id": term.field_id}
+    return {"type": "reference", "name": term.name}
 
 
 def _parse_term(value: object) -> Term:
@@ -146,6 +166,6 @@ def _parse_literal(value: object) -> object:
         if node.get("type") != "literal" or "value" not in node:
             raise BadRequest(f"Cannot read {WHAT}: a value is a JSON single value, or an object of type 'literal'")
         value = node["value"]
-    if value is None or isinstance(value, list | dict):
-        raise BadRequest(f"Cannot read {WHAT}: a value is null, an array or an object; send a JSON single value")
+    if value is None or isinstance(value, list | dict) or (isinstance(value, float) and not isfinite(value)):
+        raise BadRequest(f"Cannot read {WHAT}: a value is null, no finite number, an array or an object; send a JSON single value")
     return value
