@@ -165,8 +165,11 @@ def _project_ordered(apply: Callable[[Any], Any], step: Callable[[Any, int], Any
             return Projected(None, (NOT_IN, _ascending(tuple(apply(item) for item in values))))
 
 
-def _project_truncated(transform: Truncate, type: PrimitiveType, operation: str, values: Values) -> Projected:
+def _project_truncated(transform: Truncate, type: PrimitiveType, operation: str, values: Values) -> Projected | None:
     scale = scale_of(type)
+    if type.name in WHOLE_SIZES and min(values) - transform.width <= -(1 << WHOLE_SIZES[type.name] * 8 - 1):
+        # what is cut from it may wrap around
+        return None
 
     def step(value: Any, by: int) -> Any:
         return decimal_value(unscaled_value(value, scale) + by, scale) if isinstance(value, Decimal) else value + by

@@ -39,7 +39,7 @@ def fits(column: Column, node: Any, value: Any) -> bool | None:
     return matches(node, column.type, parse_literal, value)
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(data=st.data(), column=columns(), counts=st.booleans())
 def test_bounds_and_counts_leave_out_no_row(data: st.DataObject, column: Column, counts: bool) -> None:
     """Of every type, cut bounds and missing counts included."""
@@ -48,7 +48,7 @@ def test_bounds_and_counts_leave_out_no_row(data: st.DataObject, column: Column,
         assert metrics_test(bind_to(column, node))(describe(column, counts=counts))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.data(), column=columns())
 def test_partitions_leave_out_no_row_and_promise_none(data: st.DataObject, column: Column) -> None:
     """Under each transform: nothing is left to ask where all rows fit, no row is lost, and the rest is asked of the rows."""
@@ -69,7 +69,7 @@ def test_partitions_leave_out_no_row_and_promise_none(data: st.DataObject, colum
             assert (fits(column, format_bound(left), value) is True) == (found is True)
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(data=st.data(), column=columns())
 def test_manifest_lists_leave_out_no_row(data: st.DataObject, column: Column) -> None:
     """By the least and the greatest partition value, nulls and NaN."""
