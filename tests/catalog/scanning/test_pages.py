@@ -116,6 +116,12 @@ def test_what_is_gone_is_not_there(table: FreshLake, warehouse: Warehouse) -> No
     for act in (fetch_plan, check_plan):
         with pytest.raises(NoSuchPlanId):
             act(warehouse, T, first.plan_id)
+    nothing = plan_scan(warehouse, T, ScanRequest())
+    assert fetch_plan(warehouse, T, nothing.plan_id).tasks == []
+    conn.execute("DROP TABLE t; CREATE TABLE t (id INTEGER, k INTEGER)")
+    for act in (fetch_plan, check_plan):
+        with pytest.raises(NoSuchPlanId):
+            act(warehouse, T, nothing.plan_id)
 
 
 def test_what_was_read_is_not_read_again(table: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
