@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duckicelake.iceberg.schema import Schema
+from duckicelake.pipeline.older import to_arrow
 from duckicelake.pipeline.verify.tally import TALLY_DDL, Look, Tally, compare, tally_batches
 
 SUMS = ("rows", "high", "low")
@@ -26,4 +27,4 @@ def _tally(spark: SparkSession, name: str, look: Look) -> Tally:
     # Spark's mapInArrow does not find columns with dots in their names.
     named = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
     counted = named.mapInArrow(partial(tally_batches, look=look), TALLY_DDL)
-    return Tally().merge(counted.groupBy("key", "label").agg(*(F.sum(one).alias(one) for one in SUMS)).toArrow())
+    return Tally().merge(to_arrow(counted.groupBy("key", "label").agg(*(F.sum(one).alias(one) for one in SUMS))))

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from duckicelake.errors import CatalogError, CommitFailed
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, explain
 from duckicelake.pipeline.ingest.report import Stopwatch
+from duckicelake.pipeline.older import to_arrow
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look, quote
 from duckicelake.pipeline.verify.files import list_entries, list_lake_files, look_at_files, make_shape
@@ -149,7 +150,7 @@ class Looker:
         if state.count_files(moment) > FEW_FILES:
             counted = counted.groupBy("key", "label").agg(*(F.sum(name).alias(name) for name in ("rows", "high", "low")))
         ducklake = tally(self._read_ducklake(moment), look)
-        iceberg = Tally().merge(counted.toArrow())
+        iceberg = Tally().merge(to_arrow(counted))
         parts = compare(iceberg, ducklake)
         found = replace(finding, iceberg_rows=iceberg.rows, ducklake_rows=ducklake.rows)
         if not parts:
@@ -170,7 +171,7 @@ class Looker:
 
     def _find_examples(self, moment: Moment, look: Look, bins: list[int]) -> tuple[list[str], list[str]]:
         picking = partial(pick_batches, look=look, bins=bins)
-        iceberg = self._read_iceberg(moment).mapInArrow(picking, PICKED_DDL).toArrow().to_pylist()
+        iceberg = to_arrow(self._read_iceberg(moment).mapInArrow(picking, PICKED_DDL)).to_pylist()
         ducklake = [row for batch in picking(self._read_ducklake(moment)) for row in batch.to_pylist()]
         return find_examples(iceberg, ducklake, self.options.examples)
 
