@@ -1,11 +1,11 @@
 """Manifest lists, manifests and deletes of published snapshots, read once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duckicelake.catalog.memory import estimate_bytes
 from duckicelake.catalog.scanning.memory import ScanMemory
-from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.decoding.avro_types import Readers
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, ManifestEntry
@@ -16,24 +16,34 @@ from duckicelake.store.objects import Objects
 
 Entries = Sequence[ScanFile | None]
 """A manifest's entries at their places; None where a file was deleted."""
+MAX_LIST_BYTES = 64 * 1024 * 1024
+MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 TOLD_BYTES = 768
 """About what a file's JSON takes once it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where what a snapshot is made of is read: the store, what is remembered of it, and what reads Avro."""
+    """Where what a snapshot is made of is read: the store, what is remembered of it, and what reads Avro.
+
+    `is_own` tells what lies in the table's own places, and nothing else is read: whoever may write there may have put anything into
+    lists and manifests, and what is remembered may be of another table.
+    """
 
     objects: Objects
     memory: ScanMemory
     readers: Readers
+    is_own: Callable[[str], bool]
 
     def read_list(self, uri: str) -> Sequence[ManifestFile]:
         """Return the manifests that a list names. Raises: NotFound: it is missing. Unsupported: it cannot be read"""
 
+        self._check_own(uri)
+
         def make() -> tuple[Sequence[ManifestFile], int]:
             try:
-                listed = tuple(decode_manifest_list(self.objects.read(uri), uri, readers=self.readers))
+                content = self.objects.read_small(uri, MAX_LIST_BYTES)
+                listed = tuple(decode_manifest_list(content, uri, readers=self.readers))
             except BadRequest as error:
                 raise Unsupported(error.message) from error
             return listed, estimate_bytes(listed)
@@ -43,9 +53,12 @@ class Source:
     def read_entries(self, listed: ManifestFile) -> tuple[PartitionSpec, Entries]:
         """Return a manifest's spec and its entries. Raises: NotFound: it is missing. Unsupported: it cannot be read"""
 
+        self._check_own(listed.manifest_path)
+
         def make() -> tuple[tuple[PartitionSpec, Entries], int]:
             try:
-                header, entries = decode_manifest(self.objects.read(listed.manifest_path), listed, readers=self.readers)
+                content = self.objects.read_small(listed.manifest_path, MAX_MANIFEST_BYTES)
+                header, entries = decode_manifest(content, listed, readers=self.readers)
             except BadRequest as error:
                 raise Unsupported(error.message) from error
             files = [_to_scan_file(entry, header.spec.spec_id) for entry in inherit(entries, listed)]
@@ -54,6 +67,10 @@ class Source:
         # a manifest that several lists name says what it says, but for what its files inherit
         inherited = (listed.added_snapshot_id, listed.sequence_number, listed.first_row_id)
         return self.memory.get(("manifest", listed.manifest_path, inherited), make)
+
+    def _check_own(self, uri: str) -> None:
+        if not self.is_own(uri):
+            raise NotFound("A manifest list or a manifest is none of the table's own; plan the scan anew.")
 
     def read_deletes(self, name: str, manifests: Sequence[ManifestFile]) -> DeleteIndex:
         """Return the delete files of the delete manifests of a list, which is known by its name.

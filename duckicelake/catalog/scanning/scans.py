@@ -20,6 +20,7 @@ from duckicelake.catalog.scanning.snapshots import (
 )
 from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
 from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.places import Grounds
 from duckicelake.errors import BadRequest, NoSuchPlanId, NoSuchPlanTask, NotFound
 from duckicelake.iceberg.expressions.binding import Names, bind, check_selected, read_names
 from duckicelake.iceberg.expressions.formatting import format_expression
@@ -32,6 +33,7 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.connect import reading
 from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.locations import list_earlier_locations
 from duckicelake.lake.writing.lookups import find_client_snapshots
 
 FILTER_BYTES_MAX = 1024 * 1024
@@ -66,7 +68,13 @@ class _Opened:
 
     @property
     def source(self) -> Source:
-        return Source(self.warehouse.objects, self.warehouse.scans, self.warehouse.readers)
+        return Source(self.warehouse.objects, self.warehouse.scans, self.warehouse.readers, self._is_own)
+
+    def _is_own(self, uri: str) -> bool:
+        if Grounds((self.metadata.location,)).is_own(uri):
+            return True
+        with reading(self.warehouse.lake) as conn:
+            return Grounds(list_earlier_locations(conn, self.table.table_id)).is_own(uri)
 
     @property
     def loaded(self) -> LoadedTable:

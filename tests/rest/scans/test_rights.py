@@ -1,13 +1,15 @@
 """Whose scans are planned, and with which keys."""
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.iceberg.scanning.tokens import WHOLE, format_plan_id, format_task, pack, parse_plan_id
 from tests.rest.auth.principals import Guarded, guard
-from tests.rest.auth.vended import is_refused, open_vended, split
+from tests.rest.auth.vended import is_refused, open_root, open_vended, split
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
 from tests.support.waiting import wait_for
@@ -80,3 +82,30 @@ def test_a_plan_gives_no_rights(vending: Guarded) -> None:
     ]
     assert {line[3] for line in lines if line[0] == "blind"} == {"denied"}
     assert {line[3] for line in lines if line[0] == "reader"} == {"hidden"}
+
+
+def test_what_a_writer_puts_into_a_folder_shows_no_other_table(vending: Guarded) -> None:
+    """Neither a list of his own that a token names, nor one in the place of a published one: manifests elsewhere are not read."""
+    theirs = vending.get("admin", "namespaces/b/tables/t").json["metadata"]["snapshots"][-1]
+    bucket, key = split(theirs["manifest-list"])
+    content = open_root(vending).get_object(Bucket=bucket, Key=key)["Body"].read()
+    own = vending.get("writer", PATH, **VENDED).json
+    s3, at = open_vended(own["storage-credentials"][0]["config"]), own["metadata"]["snapshots"][-1]
+    pinned = parse_plan_id(plan(vending, "writer")["plan-id"])
+    assert pinned is not None
+    name = f"snap-{at['snapshot-id']}-{'0' * 32}.avro"
+    bucket, key = split(f"{own['metadata']['location']}/metadata/{name}")
+    s3.put_object(Bucket=bucket, Key=key, Body=content)
+    packed = pack(replace(pinned, list_name=name))
+    forged = vending.get("writer", f"{PATH}/plan/{format_plan_id(packed)}")
+    assert forged.error == (404, "NoSuchPlanIdException")
+    forged = vending.ask("writer", "POST", f"{PATH}/tasks", {"plan-task": format_task(packed, WHOLE)})
+    assert forged.error == (404, "NoSuchPlanTaskException")
+    path = "namespaces/a/tables/other"
+    own = vending.get("writer", path, **VENDED).json
+    s3, at = open_vended(own["storage-credentials"][0]["config"]), own["metadata"]["snapshots"][-1]
+    bucket, key = split(at["manifest-list"])
+    s3.put_object(Bucket=bucket, Key=key, Body=content)
+    answer = vending.ask("writer", "POST", f"{path}/plan", {})
+    assert answer.status == 404, answer.body
+    assert b"/b/" not in answer.body
