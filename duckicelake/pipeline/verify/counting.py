@@ -1,0 +1,77 @@
+"""Checksums of rows that Spark makes itself, in one pass and without Python: the same as `tally` has of the same rows."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS
+from duckicelake.pipeline.verify.expressions import format_number
+from duckicelake.pipeline.verify.tally import BIN_SHIFT, HALF_BITS, PICKED_DDL, GroupField, Look, Tally, join_halves, pick_batches
+
+_DAYS_AND_HOURS = {"hour": HOUR_MICROS}
+"""What rows are put together by; months and years are made of days."""
+_EARLIEST = -(1 << 63) + 1
+
+
+def tally_rows(rows: DataFrame, look: Look) -> Tally:
+    """The checksums of rows whose columns come in the look's order, whatever they are called."""
+    keys = [_format_key(f"c{_find_place(part, look)}", part) for part in look.groups] or [f"shiftrightunsigned(number, {BIN_SHIFT})"]
+    names = [f"k{place}" for place in range(len(keys))]
+    named = _number(rows, look).select("*", *(F.expr(key).alias(name) for key, name in zip(keys, names, strict=True)))
+    halves = {"high": f"shiftrightunsigned(number, {HALF_BITS})", "low": f"number & {(1 << HALF_BITS) - 1}L"}
+    sums = [F.sum(F.expr(half)).alias(name) for name, half in halves.items()]
+    return _read(named.groupBy(*names).agg(F.count("*").alias("rows"), *sums).toArrow(), names, look)
+
+
+def pick_rows(rows: DataFrame, look: Look, bins: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows of some bins, as `pick_batches` has them."""
+    numbered = _number(rows, look)
+    picked = numbered.where(F.expr(f"shiftrightunsigned(number, {BIN_SHIFT})").isin(*bins)).drop("number")
+    return picked.mapInArrow(partial(pick_batches, look=look, bins=bins), PICKED_DDL).toArrow().to_pylist()
+
+
+def _number(rows: DataFrame, look: Look) -> DataFrame:
+    # Neither Spark's mapInArrow nor its SQL finds columns with dots in their names.
+    named = rows.toDF(*(f"c{place}" for place in range(len(look.fields))))
+    number = format_number([(f"c{place}", field.type) for place, field in enumerate(look.fields)])
+    return named.withColumn("number", F.expr(number))
+
+
+def _find_place(part: GroupField, look: Look) -> int:
+    return next(place for place, field in enumerate(look.fields) if field.name == part.column)
+
+
+def _format_key(column: str, part: GroupField) -> str:
+    if part.transform == "identity":
+        return column
+    micros = _DAYS_AND_HOURS.get(part.transform, DAY_MICROS)
+    if part.form.name == "date":
+        return f"unix_date({column}) * CAST({DAY_MICROS // micros} AS BIGINT)"
+    stamp = f"unix_micros(CAST({column} AS TIMESTAMP))"
+    return f"{stamp} DIV {micros}L - IF({stamp} % {micros}L < 0, 1L, 0L)"
+
+
+def _read(table: pa.Table, names: Sequence[str], look: Look) -> Tally:
+    found = Tally()
+    counts, high, low = (table.column(name).to_numpy() for name in ("rows", "high", "low"))
+    sums = join_halves(high, low)
+    if look.groups:
+        keys: list[Any] = [table.column(name).combine_chunks() for name in names]
+        found.add_groups(look.groups, [_restore(key, part) for key, part in zip(keys, look.groups, strict=True)], counts, sums)
+    else:
+        found.add_bins(table.column(names[0]).to_numpy().astype(np.int64), counts, sums)
+    return found
+
+
+def _restore(key: Any, part: GroupField) -> Any:
+    """Values that are in these days or hours."""
+    if part.transform == "identity":
+        return key
+    micros = _DAYS_AND_HOURS.get(part.transform, DAY_MICROS)
+    stamps = pa.array([None if unit is None else max(unit * micros, _EARLIEST) for unit in key.to_pylist()], pa.int64())
+    return stamps.cast(pa.timestamp("us")).cast(pa.date32()) if part.form.name == "date" else stamps.cast(pa.timestamp("us"))
