@@ -9,7 +9,7 @@ from duckicelake.pipeline.verify.tally import Look, Tally, compare
 
 def compare_rows(spark: SparkSession, source: str, target: str, schema: Schema) -> tuple[int, str]:
     """How many rows the source has, and how the target differs, "" when it does not. Columns go by their places."""
-    look = Look(schema.fields)
+    look = Look(schema.fields, by_bins=True)
     theirs, ours = (_tally(spark, name, look) for name in (source, target))
     parts = compare(theirs, ours)
     if not parts:

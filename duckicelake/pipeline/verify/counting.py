@@ -11,27 +11,34 @@ from pyspark.sql import functions as F
 
 from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS
 from duckicelake.pipeline.verify.expressions import format_number
-from duckicelake.pipeline.verify.tally import BIN_SHIFT, HALF_BITS, PICKED_DDL, GroupField, Look, Tally, join_halves, pick_batches
+from duckicelake.pipeline.verify.tally import BIN_SHIFT, HALF_BITS, PICKED_DDL, GroupField, Look, Sums, Tally, join_halves, pick_batches
 
 _DAYS_AND_HOURS = {"hour": HOUR_MICROS}
 """What rows are put together by; months and years are made of days."""
+_BIN = f"shiftrightunsigned(number, {BIN_SHIFT})"
+_SUMS = {
+    "rows": "count(*)",
+    # Halves, because Spark refuses sums that overflow.
+    "high": f"sum(shiftrightunsigned(number, {HALF_BITS}))",
+    "low": f"sum(number & {(1 << HALF_BITS) - 1}L)",
+    "parity": "bit_xor(number)",
+}
 _EARLIEST = -(1 << 63) + 1
 
 
 def tally_rows(rows: DataFrame, look: Look) -> Tally:
     """The checksums of rows whose columns come in the look's order, whatever they are called."""
-    keys = [_format_key(f"c{_find_place(part, look)}", part) for part in look.groups] or [f"shiftrightunsigned(number, {BIN_SHIFT})"]
+    keys = [_BIN] if look.by_bins else [_format_key(f"c{_find_place(part, look)}", part) for part in look.groups]
     names = [f"k{place}" for place in range(len(keys))]
-    named = _number(rows, look).select("*", *(F.expr(key).alias(name) for key, name in zip(keys, names, strict=True)))
-    halves = {"high": f"shiftrightunsigned(number, {HALF_BITS})", "low": f"number & {(1 << HALF_BITS) - 1}L"}
-    sums = [F.sum(F.expr(half)).alias(name) for name, half in halves.items()]
-    return _read(named.groupBy(*names).agg(F.count("*").alias("rows"), *sums).toArrow(), names, look)
+    named = _number(rows, look).select("number", *(F.expr(key).alias(name) for key, name in zip(keys, names, strict=True)))
+    sums = [F.expr(made).alias(name) for name, made in _SUMS.items()]
+    return _read(named.groupBy(*names).agg(*sums).toArrow(), names, look)
 
 
 def pick_rows(rows: DataFrame, look: Look, bins: Sequence[int]) -> list[dict[str, Any]]:
     """The rows of some bins, as `pick_batches` has them."""
     numbered = _number(rows, look)
-    picked = numbered.where(F.expr(f"shiftrightunsigned(number, {BIN_SHIFT})").isin(*bins)).drop("number")
+    picked = numbered.where(F.expr(_BIN).isin(*bins)).drop("number")
     return picked.mapInArrow(partial(pick_batches, look=look, bins=bins), PICKED_DDL).toArrow().to_pylist()
 
 
@@ -58,13 +65,15 @@ def _format_key(column: str, part: GroupField) -> str:
 
 def _read(table: pa.Table, names: Sequence[str], look: Look) -> Tally:
     found = Tally()
-    counts, high, low = (table.column(name).to_numpy() for name in ("rows", "high", "low"))
-    sums = join_halves(high, low)
-    if look.groups:
-        keys: list[Any] = [table.column(name).combine_chunks() for name in names]
-        found.add_groups(look.groups, [_restore(key, part) for key, part in zip(keys, look.groups, strict=True)], counts, sums)
+    if not look.groups and not look.by_bins and table.column("rows")[0].as_py() == 0:
+        return found
+    rows, high, low, parity = (table.column(name).to_numpy() for name in _SUMS)
+    sums = Sums(rows, join_halves(high, low), parity.view(np.uint64))
+    if look.by_bins:
+        found.add_bins(table.column(names[0]).to_numpy().astype(np.int64), sums)
     else:
-        found.add_bins(table.column(names[0]).to_numpy().astype(np.int64), counts, sums)
+        keys: list[Any] = [table.column(name).combine_chunks() for name in names]
+        found.add_groups(look.groups, [_restore(key, part) for key, part in zip(keys, look.groups, strict=True)], sums)
     return found
 
 

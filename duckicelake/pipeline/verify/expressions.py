@@ -27,8 +27,8 @@ def _list_arguments(parts: Parts, depth: int) -> list[str]:
 def _format_mark(value: str, form: IcebergType, bit: int) -> str:
     other = ""
     if isinstance(form, PrimitiveType) and is_float(form):
-        # The angle is seen at zeros alone.
-        other = f"WHEN {value} = 0 AND atan2({value}, -1) < 0 THEN {OTHER << bit}L "
+        # The power is looked at where there is a zero: of -0.0 it is -Infinity.
+        other = f"WHEN {value} = 0 AND pow({value}, -1) < 0 THEN {OTHER << bit}L "
     elif isinstance(form, PrimitiveType) and is_bytes(form):
         other = f"WHEN octet_length({value}) > {LONG_BYTES} THEN {OTHER << bit}L "
     return f"CASE WHEN {value} IS NULL THEN {NULL << bit}L {other}ELSE 0L END"

@@ -113,7 +113,8 @@ class _Leaves:
         """Add what hashing would pass over."""
         others = None
         if self._floats is not None:
-            others = (self._floats == 0) & np.signbit(self._floats)
+            others = self._floats == 0
+            others = others & np.signbit(self._floats) if others.any() else None
         elif self._spans is not None:
             others = self._spans[2] > LONG_BYTES
         if others is not None and others.any():
@@ -175,10 +176,10 @@ def _hash_plain(values: Any, form: PrimitiveType, numbers: Hashes) -> Hashes:
     decimal = find_decimal(form)
     if decimal is None:
         raise Unsupported(f"Values of the type {form} are not compared")
-    wide = values.cast(pa.decimal128(38, decimal[1]))
+    wide = values if pa.types.is_decimal128(values.type) and values.type.scale == decimal[1] else values.cast(pa.decimal128(38, decimal[1]))
     if decimal[0] > LONG_DIGITS:
         return _hash_wide(read_plain(wide, np.dtype((np.void, _DECIMAL_BYTES))), numbers)
-    return hash_longs(np.ascontiguousarray(read_plain(wide, np.dtype([("low", "<u8"), ("high", "<u8")]))["low"]), numbers)
+    return hash_longs(read_plain(wide, np.dtype([("low", "<u8"), ("high", "<u8")]))["low"], numbers)
 
 
 def _read_longs(values: Any, name: str) -> Hashes:
@@ -193,7 +194,9 @@ def _read_floats(values: Any, form: np.dtype[Any]) -> NDArray[Any]:
 
 def _hash_floats(values: NDArray[Any], numbers: Hashes) -> Hashes:
     plain = values + values.dtype.type(0)
-    plain[np.isnan(plain)] = np.nan
+    is_nan = np.isnan(plain)
+    if is_nan.any():
+        plain[is_nan] = np.nan
     return hash_ints(plain.view(np.uint32), numbers) if plain.itemsize == 4 else hash_longs(plain.view(np.uint64), numbers)
 
 

@@ -1,4 +1,7 @@
-"""Checksums of rows that do not depend on their order: how many there are and the sum of their numbers, by bin and by partition."""
+"""Checksums of rows that do not depend on their order: how many there are, the sum of their numbers and what these make by exclusive or.
+
+All rows together, or by partition, say whether there is a difference; then bins of numbers say where to look for the rows that differ.
+"""
 
 import json
 from collections import Counter
@@ -40,27 +43,38 @@ class GroupField:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What of the rows counts: the columns, and what they are grouped by: without groups, by bins."""
+    """What of the rows counts: the columns, and what they are grouped by; `by_bins`: by their numbers instead."""
 
     fields: tuple[NestedField, ...]
     groups: tuple[GroupField, ...] = ()
+    by_bins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many rows, and the sum of their numbers."""
+    """How many rows, the sum of their numbers modulo 2^64, and the exclusive or of them."""
 
     rows: int = 0
     total: int = 0
+    parity: int = 0
 
-    def add(self, rows: int, total: int) -> "Total":
+    def add(self, other: "Total") -> "Total":
         """This and more."""
-        return Total(self.rows + rows, (self.total + total) % _WRAP)
+        return Total(self.rows + other.rows, (self.total + other.total) % _WRAP, self.parity ^ other.parity)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Totals of several groups or bins, and of single rows."""
+
+    rows: NDArray[np.int64]
+    totals: Hashes
+    parities: Hashes
 
 
 @dataclass(slots=True)
 class Tally:
-    """The checksums of the rows seen so far. A row's bin follows from its number, so rows that differ are in bins that differ."""
+    """Checksums of rows, by bin or by group. A bin follows from the row's number, so different rows are in bins that differ."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
     sums: Hashes = field(default_factory=lambda: np.zeros(BINS, np.uint64))
@@ -74,30 +88,41 @@ class Tally:
     def add(self, rows: pa.RecordBatch, look: Look) -> None:
         """Count the rows of a batch."""
         numbers = hash_rows(rows, look.fields)
-        if not look.groups:
-            self.add_bins(find_bins(numbers), np.ones(rows.num_rows, np.int64), numbers)
+        sums = Sums(np.ones(rows.num_rows, np.int64), numbers, numbers)
+        if look.by_bins:
+            self.add_bins(find_bins(numbers), sums)
         elif rows.num_rows:
             values: Any = [rows.column(rows.schema.get_field_index(part.column)) for part in look.groups]
-            self.add_groups(look.groups, values, np.ones(rows.num_rows, np.int64), numbers)
+            self.add_groups(look.groups, values, sums)
 
-    def add_bins(self, bins: NDArray[np.int64], counts: NDArray[np.int64], sums: Hashes) -> None:
-        """Count rows that are in these bins, several rows in one as often as `counts` says."""
-        np.add.at(self.counts, bins, counts)
-        np.add.at(self.sums, bins, sums)
+    def add_bins(self, bins: NDArray[np.int64], sums: Sums) -> None:
+        """Count rows that are in these bins."""
+        np.add.at(self.counts, bins, sums.rows)
+        np.add.at(self.sums, bins, sums.totals)
 
-    def add_groups(self, groups: Sequence[GroupField], values: Sequence[Any], counts: NDArray[np.int64], sums: Hashes) -> None:
-        """Count rows of which the groups' columns have these values."""
-        keys = np.zeros(len(sums), np.uint64)
+    def add_groups(self, groups: Sequence[GroupField], values: Sequence[Any], sums: Sums) -> None:
+        """Count rows of which the groups' columns have these values; all together when there are no groups."""
+        if not groups:
+            whole = Total(*(int(found) for found in (sums.rows.sum(), sums.totals.sum(), np.bitwise_xor.reduce(sums.parities))))
+            self._add(0, whole, "")
+            return
+        keys = np.zeros(len(sums.rows), np.uint64)
         for column, part in zip(values, groups, strict=True):
             keys = hash_longs(hash_values(*_transform(column, part)), keys)
         found, firsts, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        rows, totals = np.zeros(len(found), np.int64), np.zeros(len(found), np.uint64)
-        np.add.at(rows, inverse, counts)
-        np.add.at(totals, inverse, sums)
-        for key, first, count, total in zip(found.tolist(), firsts.tolist(), rows.tolist(), totals.tolist(), strict=True):
-            self.groups[key] = self.groups.get(key, Total()).add(count, total)
-            if key not in self.labels:
-                self.labels[key] = ", ".join(_describe(column.slice(first, 1), part) for column, part in zip(values, groups, strict=True))
+        rows, totals, parities = np.zeros(len(found), np.int64), np.zeros(len(found), np.uint64), np.zeros(len(found), np.uint64)
+        np.add.at(rows, inverse, sums.rows)
+        np.add.at(totals, inverse, sums.totals)
+        np.bitwise_xor.at(parities, inverse, sums.parities)
+        for place, (key, first) in enumerate(zip(found.tolist(), firsts.tolist(), strict=True)):
+            known = self.labels.get(key)
+            if known is None:
+                known = ", ".join(_describe(column.slice(first, 1), part) for column, part in zip(values, groups, strict=True))
+            self._add(key, Total(int(rows[place]), int(totals[place]), int(parities[place])), known)
+
+    def _add(self, key: int, total: Total, label: str) -> None:
+        self.groups[key] = self.groups.get(key, Total()).add(total)
+        self.labels[key] = label
 
 
 def find_bins(numbers: Hashes) -> NDArray[np.int64]:
@@ -130,7 +155,7 @@ def _as_stamps(values: Any, form: PrimitiveType) -> Any:
 
 def _describe(values: Any, part: GroupField) -> str:
     is_stamp = part.form.name in MICRO_STAMPS or part.transform != "identity"
-    value = (_as_stamps(values, part.form).cast(pa.string()) if is_stamp else values)[0].as_py()
+    value = (_as_stamps(values, part.form).cast(pa.string()) if is_stamp else _transform(values, part)[0])[0].as_py()
     if part.transform == "identity" or value is None:
         return f"{part.column}={'NULL' if value is None else value}"
     return f"{part.transform}({part.column})={value[: _SHOWN[part.transform]]}"
@@ -175,7 +200,7 @@ class Part:
 
 
 def compare(iceberg: Tally, ducklake: Tally) -> tuple[Part, ...]:
-    """Where both differ, by partition when there are any, else by bin; nothing when all rows are the same."""
+    """Where both differ, by whatever they were counted; nothing when all rows are the same."""
     labels, none = iceberg.labels | ducklake.labels, Total()
     keys = sorted((key for key in labels if iceberg.groups.get(key) != ducklake.groups.get(key)), key=lambda key: labels[key])
     parts = tuple(Part(labels[key], iceberg.groups.get(key, none).rows, ducklake.groups.get(key, none).rows) for key in keys)

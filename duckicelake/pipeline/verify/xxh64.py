@@ -3,6 +3,9 @@
 Source: the xxHash specification; whole numbers of 4 and 8 bytes are hashed as these bytes, the lowest first
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +13,7 @@ Hashes = NDArray[np.uint64]
 
 WORD_BYTES = 8
 _STRIPE_BYTES = 32
+_BLOCK = 8192
 _LOW, _BYTE = np.uint64(0xFFFF_FFFF), np.uint64(0xFF)
 _P1, _P2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
 _P3, _P4, _P5 = np.uint64(0x165667B19E3779F9), np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
@@ -19,16 +23,18 @@ _TURNS = (1, 7, 12, 18)
 
 def hash_longs(values: Hashes, seeds: Hashes) -> Hashes:
     """A number for each of these numbers of 64 bits."""
-    found, spare = seeds + np.uint64(0x27D4EB2F165667C5 + 8), values * _P2
-    _add_rounds(found, spare)
-    return _finish(found, spare)
+    found = seeds + np.uint64(0x27D4EB2F165667C5 + WORD_BYTES)
+    for block in _list_blocks(len(found)):
+        _finish(_add_words(found[block], values[block]))
+    return found
 
 
 def hash_ints(values: NDArray[np.uint32], seeds: Hashes) -> Hashes:
     """A number for each of these numbers of 32 bits."""
-    found, spare = seeds + np.uint64(0x27D4EB2F165667C5 + 4), values.astype(np.uint64)
-    _add_halves(found, spare)
-    return _finish(found, spare)
+    found = seeds + np.uint64(0x27D4EB2F165667C5 + WORD_BYTES // 2)
+    for block in _list_blocks(len(found)):
+        _finish(_add_halves(found[block], values[block].astype(np.uint64)))
+    return found
 
 
 def hash_spans(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: Hashes) -> Hashes:
@@ -36,24 +42,35 @@ def hash_spans(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: N
     # A word begins at every byte.
     words = np.ndarray((len(content) - WORD_BYTES + 1,), np.dtype("<u8"), content.tobytes(), strides=(1,))
     found = seeds + _P5
+    left = (lengths & (_STRIPE_BYTES - 1)).astype(np.uint8)
     long = np.flatnonzero(lengths >= _STRIPE_BYTES)
     if long.size:
         found[long] = _hash_stripes(words, starts[long], lengths[long], seeds[long])
+        starts = starts + (lengths - left)
     found += lengths.view(np.uint64)
-    # In the order of what is left after the stripes, spans that go on alike lie together.
-    left = (lengths % _STRIPE_BYTES).astype(np.uint8)
+    # Spans of which as many bytes are left after the stripes go on alike.
     order = np.argsort(left, kind="stable")
-    numbers, at = found[order], (starts + (lengths - left))[order]
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(left, minlength=_STRIPE_BYTES))])
-    for place in range(0, _STRIPE_BYTES - WORD_BYTES, WORD_BYTES):
-        rest = slice(bounds[place + WORD_BYTES], None)
-        _add_rounds(numbers[rest], words[at[rest] + place] * _P2)
-    for size in np.flatnonzero(np.diff(bounds)).tolist():
-        same = slice(bounds[size], bounds[size + 1])
-        if size % WORD_BYTES:
-            _add_rest(numbers[same], words[at[same] + size // WORD_BYTES * WORD_BYTES], size % WORD_BYTES)
-    found[order] = _finish(numbers, np.empty_like(numbers))
+    bounds = [0, *np.cumsum(np.bincount(left, minlength=_STRIPE_BYTES)).tolist()]
+    for size, (first, end) in enumerate(pairwise(bounds)):
+        for block in _list_blocks(end - first):
+            alike = order[first:end][block]
+            found[alike] = _hash_rest(words, starts[alike], size, found[alike])
     return found
+
+
+def _list_blocks(count: int) -> Iterator[slice]:
+    """Parts of so many values that what is made of them stays near."""
+    return (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK))
+
+
+def _hash_rest(words: Hashes, at: NDArray[np.int64], size: int, numbers: Hashes) -> Hashes:
+    """Go on with so many last bytes of each span, fewer than a stripe."""
+    for _ in range(size // WORD_BYTES):
+        _add_words(numbers, words[at])
+        at += WORD_BYTES
+    if size % WORD_BYTES:
+        _add_rest(numbers, words[at], size % WORD_BYTES)
+    return _finish(numbers)
 
 
 def _hash_stripes(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: Hashes) -> Hashes:
@@ -67,15 +84,12 @@ def _hash_stripes(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.
         for place, lane in enumerate(lanes):
             turned = lane[rest]
             turned += words[at[rest] + stripe * _STRIPE_BYTES + place * WORD_BYTES] * _P2
-            _rotate(turned, 31, np.empty_like(turned))
-            turned *= _P1
+            _turn(turned)
     joined = np.zeros(len(order), np.uint64)
     for lane, turn in zip(lanes, _TURNS, strict=True):
         joined += (lane << np.uint64(turn)) | (lane >> np.uint64(64 - turn))
     for lane in lanes:
-        lane *= _P2
-        _rotate(lane, 31, np.empty_like(lane))
-        joined ^= lane * _P1
+        joined ^= _turn(lane * _P2)
         joined *= _P1
         joined += _P4
     found = np.empty(len(order), np.uint64)
@@ -94,40 +108,50 @@ def _add_rest(numbers: Hashes, words: Hashes, size: int) -> None:
         words >>= np.uint64(8)
         spare *= _P5
         numbers ^= spare
-        _rotate(numbers, 11, spare)
+        np.right_shift(numbers, np.uint64(64 - 11), out=spare)
+        numbers <<= np.uint64(11)
+        numbers |= spare
         numbers *= _P1
 
 
-def _add_rounds(numbers: Hashes, multiplied: Hashes) -> None:
-    """Go on with words, which were multiplied and are spent."""
-    _rotate(multiplied, 31, np.empty_like(multiplied))
-    multiplied *= _P1
-    numbers ^= multiplied
-    _rotate(numbers, 27, multiplied)
+def _add_words(numbers: Hashes, words: Hashes) -> Hashes:
+    numbers ^= _turn(words * _P2)
+    spare = numbers >> np.uint64(64 - 27)
+    numbers <<= np.uint64(27)
+    numbers |= spare
     numbers *= _P1
     numbers += _P4
+    return numbers
 
 
-def _add_halves(numbers: Hashes, halves: Hashes) -> None:
+def _add_halves(numbers: Hashes, halves: Hashes) -> Hashes:
     """Go on with half words, which are spent."""
     halves *= _P1
     numbers ^= halves
-    _rotate(numbers, 23, halves)
+    np.right_shift(numbers, np.uint64(64 - 23), out=halves)
+    numbers <<= np.uint64(23)
+    numbers |= halves
     numbers *= _P2
     numbers += _P3
+    return numbers
 
 
-def _rotate(numbers: Hashes, bits: int, spare: Hashes) -> None:
-    np.right_shift(numbers, np.uint64(64 - bits), out=spare)
-    numbers <<= np.uint64(bits)
-    numbers |= spare
+def _turn(multiplied: Hashes) -> Hashes:
+    """The second half of a round, in place."""
+    spare = multiplied >> np.uint64(64 - 31)
+    multiplied <<= np.uint64(31)
+    multiplied |= spare
+    multiplied *= _P1
+    return multiplied
 
 
-def _finish(numbers: Hashes, spare: Hashes) -> Hashes:
-    for bits, factor in ((33, _P2), (29, _P3)):
-        np.right_shift(numbers, np.uint64(bits), out=spare)
-        numbers ^= spare
-        numbers *= factor
+def _finish(numbers: Hashes) -> Hashes:
+    spare = numbers >> np.uint64(33)
+    numbers ^= spare
+    numbers *= _P2
+    np.right_shift(numbers, np.uint64(29), out=spare)
+    numbers ^= spare
+    numbers *= _P3
     np.right_shift(numbers, np.uint64(32), out=spare)
     numbers ^= spare
     return numbers
