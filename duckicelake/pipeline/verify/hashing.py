@@ -73,21 +73,27 @@ def _begin(count: int) -> Hashes:
     return np.full(count, SEED, np.uint64)
 
 
-def _chain(numbers: Hashes, parts: Parts) -> Hashes:
-    """The numbers so far, and after them these values of each: the marks of a block of fields, then its values."""
+def _chain(numbers: Hashes, parts: Parts, *, is_begun: bool = False) -> Hashes:
+    """The numbers so far, and after them these values of each: the marks of a block of fields, then its values.
+
+    `is_begun`: the numbers are not the seed alone.
+    """
     for start in range(0, len(parts), BLOCK_FIELDS):
         block = [_Leaves(_unwrap(values), form) for values, form in parts[start : start + BLOCK_FIELDS]]
-        numbers = hash_longs(_mark(block, len(numbers)), numbers)
+        numbers = _mark(block, numbers, is_first=start == 0 and not is_begun)
         for leaves in block:
             numbers = leaves.join(numbers)
     return numbers
 
 
-def _mark(block: "list[_Leaves]", count: int) -> Hashes:
-    marks = np.zeros(count, np.uint64)
+def _mark(block: "list[_Leaves]", numbers: Hashes, *, is_first: bool) -> Hashes:
+    marks = np.zeros(len(numbers), np.uint64)
     for place, leaves in enumerate(block):
         leaves.mark(marks, 2 * place)
-    return marks
+    if is_first and not marks.any():
+        # All are alike: nothing but the seed came before.
+        return np.full(len(numbers), hash_longs(marks[:1], numbers[:1])[0] if len(numbers) else 0, np.uint64)
+    return hash_longs(marks, numbers)
 
 
 def _unwrap(values: Any) -> Any:
@@ -149,7 +155,7 @@ def _hash_elements(values: Any, form: ListType) -> Hashes:
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     places = np.arange(count, dtype=np.int64) - np.repeat(offsets[:-1] - first, np.diff(offsets))
     numbered = hash_longs(places.view(np.uint64), _begin(count))
-    return _add_up(offsets, _chain(numbered, [(values.values.slice(first, count), form.element_type)]))
+    return _add_up(offsets, _chain(numbered, [(values.values.slice(first, count), form.element_type)], is_begun=True))
 
 
 def _hash_entries(values: Any, form: MapType) -> Hashes:

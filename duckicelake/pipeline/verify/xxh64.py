@@ -23,17 +23,19 @@ _TURNS = (1, 7, 12, 18)
 
 def hash_longs(values: Hashes, seeds: Hashes) -> Hashes:
     """A number for each of these numbers of 64 bits."""
-    found = seeds + np.uint64(0x27D4EB2F165667C5 + WORD_BYTES)
+    found = np.empty(len(seeds), np.uint64)
     for block in _list_blocks(len(found)):
-        _finish(_add_words(found[block], values[block]))
+        begun = np.add(seeds[block], np.uint64(0x27D4EB2F165667C5 + WORD_BYTES), out=found[block])
+        _finish(_add_words(begun, values[block]))
     return found
 
 
 def hash_ints(values: NDArray[np.uint32], seeds: Hashes) -> Hashes:
     """A number for each of these numbers of 32 bits."""
-    found = seeds + np.uint64(0x27D4EB2F165667C5 + WORD_BYTES // 2)
+    found = np.empty(len(seeds), np.uint64)
     for block in _list_blocks(len(found)):
-        _finish(_add_halves(found[block], values[block].astype(np.uint64)))
+        begun = np.add(seeds[block], np.uint64(0x27D4EB2F165667C5 + WORD_BYTES // 2), out=found[block])
+        _finish(_add_halves(begun, values[block].astype(np.uint64)))
     return found
 
 
