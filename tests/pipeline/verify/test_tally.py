@@ -70,6 +70,13 @@ def test_a_difference_is_seen_with_its_rows(changed: list[dict[str, Any]]) -> No
     assert all('"i": ' in text for text in mine + theirs)
 
 
+@pytest.mark.parametrize("look", [pytest.param(WHOLE, id="whole"), pytest.param(BINS, id="bins"), pytest.param(MONTHLY, id="groups")])
+def test_pairs_are_seen(look: Look) -> None:
+    """Two of one row are not two of another, though both are nothing by exclusive or."""
+    one, other = ([*ROWS, ROWS[place], ROWS[place]] for place in (5, 17))
+    assert compare(tally([batch(one[:200]), batch(one[200:])], look), tally([batch(other[:100]), batch(other[100:])], look))
+
+
 def test_partitions_that_differ_have_names() -> None:
     """Also those before 1970 and of NULL."""
     one, other = tally([batch(ROWS)], MONTHLY), tally([batch([*ROWS[1:], {"i": 7, "at": None}])], MONTHLY)
