@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from duckicelake.iceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType, find_decimal
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.verify.hashing import BLOCK_FIELDS, LONG_BYTES, NULL, OTHER, SUM_MASK, is_bytes, is_float
+
+_SPARK = {"int": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE"}
 
 Parts = Sequence[tuple[str, IcebergType]]
 
@@ -49,9 +51,16 @@ def _format_value(value: str, form: IcebergType, depth: int) -> str:
             return _format_sum(value, f"transform(map_entries({value}), {entry} -> xxhash64({parts}))")
         case PrimitiveType():
             if not is_bytes(form):
-                return value
+                return _format_cast(value, form)
             sum_of_long = "md5({0})" if form.name in ("string", "uuid") else "CAST(md5({0}) AS BINARY)"
             return f"IF(octet_length({value}) > {LONG_BYTES}, {sum_of_long.format(value)}, {value})"
+
+
+def _format_cast(value: str, form: PrimitiveType) -> str:
+    """The value as its Iceberg type has it: where it has that already, Spark leaves the cast out."""
+    decimal = find_decimal(form)
+    spark = _SPARK.get(form.name) if decimal is None else f"DECIMAL({decimal[0]}, {decimal[1]})"
+    return value if spark is None else f"CAST({value} AS {spark})"
 
 
 def _format_sum(value: str, numbers: str) -> str:

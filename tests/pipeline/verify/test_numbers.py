@@ -153,6 +153,18 @@ def test_spark_makes_the_same_numbers(spark: Spark, kind: str) -> None:
     assert theirs.column("n").to_numpy().view(np.uint64).tolist() == ours.tolist()
 
 
+def test_the_type_of_iceberg_decides(spark: Spark) -> None:
+    """Whatever width Spark has read a value in."""
+    shown = "CAST(-7 AS TINYINT)", "5", "CAST(0.5 AS FLOAT)", "CAST(1.50 AS DECIMAL(4, 2))", "array(CAST(3 AS SMALLINT))"
+    types = [*map(to_leaf, ("int", "long", "double", "decimal(20, 2)")), ListType(9, LONG, False)]
+    look = Look(tuple(NestedField(place, name, form, False) for place, (name, form) in enumerate(zip("abcde", types, strict=True))))
+    values = pa.record_batch(
+        [pa.array([-7]), pa.array([5]), pa.array([0.5]), pa.array([Decimal("1.50")]), pa.array([[3]])], names=[*"abcde"]
+    )
+    with quiet():
+        assert compare(tally_rows(spark.session.sql(f"SELECT {', '.join(shown)}"), look), tally([values], look)) == ()
+
+
 def test_spark_counts_the_same(spark: Spark) -> None:
     """All rows, bins, and parts of the partition, one or two, with the same labels."""
     table, look = make([to_leaf(name) for name in LEAVES], 11)
