@@ -1,4 +1,4 @@
-"""Rows of Arrow as 64-bit numbers that depend on nothing but the values: those that Spark makes of them by `expressions`.
+"""Rows of Arrow as 64-bit numbers that depend on nothing but the values: those that Spark makes of them by `counting`.
 
 A row is the chain of its columns, each hashed by XXH64 with the number so far as seed, as Spark's function `xxhash64` does it. That passes
 over NULL and takes -0.0 for 0.0, so marks go before the values: NULL differs from empty, and -0.0 from 0.0; every NaN is one. The *Iceberg*

@@ -16,8 +16,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
-from duckicelake.pipeline.verify.counting import tally_rows
-from duckicelake.pipeline.verify.expressions import format_number
+from duckicelake.pipeline.verify.counting import format_number, tally_rows
 from duckicelake.pipeline.verify.hashing import hash_rows
 from duckicelake.pipeline.verify.tally import GroupField, Look, compare, tally
 from tests.support.spark import Spark
