@@ -19,8 +19,18 @@ from duckicelake.catalog.health import Rounds
 from duckicelake.catalog.keys.ducklake import RoleMemory
 from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.rules.policies import read_policy
-from duckicelake.catalog.warehouse import Limits, StsSettings, close_warehouse, open_warehouse, with_roots, with_signer, with_vendor
+from duckicelake.catalog.warehouse import (
+    Limits,
+    Neighbours,
+    StsSettings,
+    close_warehouse,
+    open_warehouse,
+    with_roots,
+    with_signer,
+    with_vendor,
+)
 from duckicelake.config import IssuerSettings, LakeSettings, Settings, read_secret_file
+from duckicelake.lake.connect import Lake
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.auth.oidc.issuers import Issuers
 from duckicelake.rest.auth.rules import Rules
@@ -110,6 +120,7 @@ def build_lifespan(settings: Settings, door: Door) -> Lifespan:
                 opened.push_async_callback(door.issuers.close)
             for lake in settings.lakes():
                 found = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
+                found = replace(found, warehouse=replace(found.warehouse, neighbours=Neighbours(partial(list_others, door, lake.name))))
                 rules = Rules(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
                 door.lakes[lake.name] = replace(found, trail=start_trail(settings.audit_days, found, opened), rules=rules)
                 if settings.object_check_s:
@@ -118,6 +129,11 @@ def build_lifespan(settings: Settings, door: Door) -> Lifespan:
         door.lakes.clear()
 
     return lifespan
+
+
+def list_others(door: Door, name: str) -> list[Lake]:
+    """Return the lakes that are served beside one."""
+    return [lake.warehouse.lake for prefix, lake in list(door.lakes.items()) if prefix != name]
 
 
 async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitStack, *, vends: bool) -> OpenLake:

@@ -37,13 +37,17 @@ class StoreAccess:
 
 def ask_store(access: StoreAccess) -> Callable[[], bool]:
     """Return the question whether the S3 is up and takes our keys."""
-    s3 = _client("s3", access)
+    s3, sts = _client("s3", access), _client("sts", access)
 
     def answers() -> bool:
         try:
             s3.list_buckets()
         except (BotoCoreError, ClientError):
             return False
+        try:
+            _ask_session(sts, access)
+        except (BotoCoreError, ClientError) as error:
+            return not is_early(error)
         return True
 
     return answers
@@ -59,14 +63,23 @@ def prepare_bucket(access: StoreAccess) -> None:
         names = [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
         if access.bucket not in names:
             s3.create_bucket(Bucket=access.bucket)
-        _client("sts", access).assume_role(
-            RoleArn=access.role_arn,
-            RoleSessionName="start-up-check",
-            DurationSeconds=SHORTEST_SESSION_SECONDS,
-            Policy=json.dumps(_read_only(access.bucket)),
-        )
+        _ask_session(_client("sts", access), access)
     except (BotoCoreError, ClientError) as error:
         raise BackendError(f"The embedded S3 at {access.endpoint} runs but is not usable: {error}") from error
+
+
+def _ask_session(sts: Any, access: StoreAccess) -> None:
+    sts.assume_role(
+        RoleArn=access.role_arn,
+        RoleSessionName="start-up-check",
+        DurationSeconds=SHORTEST_SESSION_SECONDS,
+        Policy=json.dumps(_read_only(access.bucket)),
+    )
+
+
+def is_early(error: Exception) -> bool:
+    """Tell whether a store says that it is not initialized: MinIO takes requests before its users are there."""
+    return isinstance(error, ClientError) and "not initialized" in str(error)
 
 
 def _read_only(bucket: str) -> dict[str, Any]:

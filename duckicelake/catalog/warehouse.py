@@ -1,13 +1,14 @@
 """A warehouse: one lake and the objects beside it, open for work."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from duckicelake.catalog.memory import Named, TableMemory, count_parts, estimate_bytes
 from duckicelake.iceberg.decoding.avro_types import Readers
-from duckicelake.lake.connect import Lake, close_lake, open_lake
+from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
+from duckicelake.lake.read import read_data_path
 from duckicelake.lake.writing.lookups import Past
 from duckicelake.store.keys.sessions import StsSettings, Vendor
 from duckicelake.store.keys.signer import Signer
@@ -146,12 +147,29 @@ class Memories:
         self._parts.pop(table_id, None)
 
 
+class Neighbours:
+    """The DATA_PATHs of other lakes, each read once. Safe to share between threads."""
+
+    def __init__(self, list_lakes: Callable[[], Iterable[Lake]]) -> None:
+        self._list_lakes = list_lakes
+        self._known: dict[str, str] = {}
+
+    def find(self) -> tuple[str, ...]:
+        """Return them. Raises: ServiceUnavailable: that of one is not known, and its Postgres does not answer."""
+        lakes = list(self._list_lakes())
+        for lake in lakes:
+            if lake.name not in self._known:
+                with reading(lake) as conn:
+                    self._known[lake.name] = read_data_path(conn)
+        return tuple(self._known[lake.name] for lake in lakes)
+
+
 @dataclass(frozen=True, slots=True)
 class Warehouse:
     """One DuckLake as one REST prefix. `client_properties` are what every client of it is told.
 
     `roots` are where clients may put tables and files beside ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
-    `signer` None: nothing is signed.
+    `signer` None: nothing is signed. `neighbours`: the other lakes that are served, in whose DATA_PATH no folder is a table's alone.
     """
 
     name: str
@@ -162,6 +180,7 @@ class Warehouse:
     roots: Roots = NOWHERE
     vendor: Vendor | None = None
     signer: Signer | None = None
+    neighbours: Neighbours = field(default_factory=lambda: Neighbours(tuple))
     readers: Readers = field(default_factory=Readers)
 
 

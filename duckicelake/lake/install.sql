@@ -5,7 +5,7 @@
 -- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
 -- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Changes from v5: what a request
 -- with a key was about (object_uuid of iceberg_idempotency), iceberg_transaction, iceberg_purge, iceberg_reader and
--- iceberg_revocation. Changes from v6: iceberg_manifest. Every statement may run again at any time.
+-- iceberg_revocation. Changes from v6: iceberg_manifest. Changes from v7: iceberg_gone_file. Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -393,6 +393,58 @@ CREATE OR REPLACE TRIGGER iceberg_keep_file
     BEFORE INSERT ON ducklake_files_scheduled_for_deletion
     FOR EACH ROW EXECUTE FUNCTION iceberg_keep_file();
 
+-- Files that DuckLake is about to remove and whose tables it has forgotten: their folders are not yet those of tables that have them now.
+-- Of what was about to be removed when a lake was prepared nobody knows whose it was.
+CREATE TABLE IF NOT EXISTS iceberg_gone_file (
+    path text NOT NULL,
+    path_is_relative boolean NOT NULL
+);
+
+INSERT INTO iceberg_gone_file (path, path_is_relative)
+SELECT f.path, coalesce(f.path_is_relative, true) FROM ducklake_files_scheduled_for_deletion f
+ WHERE NOT EXISTS (SELECT FROM iceberg_setting WHERE key = 'gone_files');
+
+INSERT INTO iceberg_setting (key, value) VALUES ('gone_files', 'noted') ON CONFLICT (key) DO NOTHING;
+
+CREATE OR REPLACE FUNCTION iceberg_note_gone() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_table') THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('
+        DELETE FROM %1$I.iceberg_gone_file g
+         WHERE NOT EXISTS (SELECT FROM %1$I.ducklake_files_scheduled_for_deletion f WHERE f.path = g.path)', TG_TABLE_SCHEMA);
+    EXECUTE format('
+        WITH lake AS (
+            SELECT coalesce((SELECT m.value FROM %1$I.ducklake_metadata m WHERE m.key = ''data_path'' AND m.scope IS NULL), '''') AS root
+        ), folder AS (
+            SELECT DISTINCT CASE WHEN NOT coalesce(g.path_is_relative, true) THEN ''''
+                                 WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '''')
+                                 ELSE l.root || coalesce(s.path, '''') END || coalesce(g.path, '''') AS whole
+              FROM lake l CROSS JOIN gone g JOIN %1$I.ducklake_schema s ON s.schema_id = g.schema_id
+             WHERE NOT EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.table_id = g.table_id)
+        ), file AS (
+            SELECT f.path, coalesce(f.path_is_relative, true) AS is_relative,
+                   CASE WHEN coalesce(f.path_is_relative, true) THEN l.root ELSE '''' END || f.path AS whole
+              FROM lake l CROSS JOIN %1$I.ducklake_files_scheduled_for_deletion f
+        )
+        INSERT INTO %1$I.iceberg_gone_file (path, path_is_relative)
+        -- every folder that a file is in, so that they are found by hashes
+        SELECT DISTINCT f.path, f.is_relative
+          FROM file f CROSS JOIN LATERAL generate_series(1, length(f.whole)) n
+          JOIN folder d ON d.whole = left(f.whole, n)
+         WHERE substr(f.whole, n, 1) = ''/''', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_note_gone
+    AFTER DELETE ON ducklake_table REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_note_gone();
+
 -- DuckLake has primary keys only; every look-up of a table's rows would read them all.
 CREATE INDEX IF NOT EXISTS iceberg_ix_table ON ducklake_table (table_id);
 CREATE INDEX IF NOT EXISTS iceberg_ix_table_begin ON ducklake_table (begin_snapshot);
@@ -427,3 +479,4 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_changes ON ducklake_snapshot_changes
 REVOKE ALL ON FUNCTION iceberg_note_expiry() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_pin_files() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_keep_file() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_note_gone() FROM PUBLIC;

@@ -59,6 +59,7 @@ class Watch:
         self._noted: dict[int, int] = {}
         self._all_touched_at = Position(-1, -1)
         self._ruled_at = Position(-1, -1)
+        self._placed_at = Position(-1, -1)
         self._waiting: asyncio.Future[Position] | None = None
         self._running: asyncio.Task[None] | None = None
         self._abandoned: set[asyncio.Task[None]] = set()
@@ -83,17 +84,18 @@ class Watch:
         """Tell whether nothing that concerns the table happened after `position`, as of the last check."""
         return (
             self._has_seen(position)
-            and position.lake_snapshot_id >= self._all_touched_at.lake_snapshot_id
-            and position.change_id >= self._all_touched_at.change_id
+            and _is_since(self._all_touched_at, position)
             and self._touched.get(table_id, -1) <= position.lake_snapshot_id
             and self._noted.get(table_id, -1) <= position.change_id
         )
 
     def is_ruled(self, position: Position) -> bool:
         """Tell whether, as of the last check, nothing after `position` changed who may do what, or what anything is called."""
-        ruled = self._ruled_at
-        is_newer = position.lake_snapshot_id >= ruled.lake_snapshot_id and position.change_id >= ruled.change_id
-        return is_newer and self._has_seen(position)
+        return _is_since(self._ruled_at, position) and self._has_seen(position)
+
+    def is_placed(self, position: Position) -> bool:
+        """Tell whether, as of the last check, no table came or got another name after `position`: each might take another's folder."""
+        return _is_since(self._placed_at, position) and self._has_seen(position)
 
     def _has_seen(self, position: Position) -> bool:
         """Tell whether the lake is as far as that: a Postgres that was restored knows less than it did."""
@@ -165,6 +167,8 @@ class Watch:
             changes = await (await conn.execute(SELECT_CHANGES_SINCE, span)).fetchall()
             tables = await (await conn.execute(SELECT_TABLES_SINCE, span)).fetchall()
             self._touch(changes, tables)
+            if tables:
+                self._placed_at = now
             if tables or any(change.kind not in DATA_KINDS for _, text in changes for change in parse_changes(text)):
                 self._ruled_at = now
             is_told = len(changes) == now.lake_snapshot_id - seen.lake_snapshot_id and all(text is not None for _, text in changes)
@@ -193,7 +197,7 @@ class Watch:
     def _touch_all(self, now: Position) -> None:
         self._touched.clear()
         self._noted.clear()
-        self._all_touched_at = self._ruled_at = now
+        self._all_touched_at = self._ruled_at = self._placed_at = now
 
     async def _connect(self) -> psycopg.AsyncConnection:
         if self._conn is None or self._conn.broken or self._conn.closed:
@@ -247,6 +251,10 @@ async def _ask_prepared(pgconn: PGconn, name: str) -> Sequence[int]:
     if result.status != ExecStatus.TUPLES_OK:
         raise error_from_result(result)
     return [int(result.get_value(0, column) or b"-1") for column in range(result.nfields)]
+
+
+def _is_since(at: Position, position: Position) -> bool:
+    return position.lake_snapshot_id >= at.lake_snapshot_id and position.change_id >= at.change_id
 
 
 def _fail(waiting: asyncio.Future[Position], error: CatalogError) -> None:

@@ -26,42 +26,6 @@ class Jar:
         return f"{self.artifact}-{self.version}.jar"
 
 
-_ICEBERG_VERSION = "1.11.0"
-_RUNTIME_SHA256 = "d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242"
-_AWS_SHA256 = "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f"
-
-
-def iceberg_jars() -> tuple[Jar, Jar]:
-    """Iceberg for Spark 4.1, and what it needs to reach S3."""
-    group = "org.apache.iceberg"
-    return (
-        Jar(group, "iceberg-spark-runtime-4.1_2.13", _ICEBERG_VERSION, _RUNTIME_SHA256),
-        Jar(group, "iceberg-aws-bundle", _ICEBERG_VERSION, _AWS_SHA256),
-    )
-
-
-def source_jars(source: str) -> tuple[Jar, ...]:
-    """What Spark 4.1 needs to read a source of `ingest`: Avro always, S3 and databases where its URI names them.
-
-    Its S3 connector has no client of its own here: it takes the one that Iceberg brings.
-    """
-    avro = Jar("org.apache.spark", "spark-avro_2.13", "4.1.1", "6a19d90bc3b6e88d8db0fa36a19273aa10fea2dbd7a62bb60e4cedd73051b32d")
-    return (avro, *next((jars for start, jars in _connectors().items() if source.lower().startswith(start)), ()))
-
-
-def _connectors() -> dict[str, tuple[Jar, ...]]:
-    s3 = (
-        Jar("org.apache.hadoop", "hadoop-aws", "3.4.2", "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9"),
-        Jar(
-            *("software.amazon.awssdk", "s3-transfer-manager", "2.44.4"),
-            "dbcad736b19f6eb8471f9edf027d9fffe994228f25f415894efd01fd80cb6c02",
-        ),
-    )
-    postgres = Jar("org.postgresql", "postgresql", "42.7.8", "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7")
-    sqlite = Jar("org.xerial", "sqlite-jdbc", "3.50.3.0", "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08")
-    return {"s3://": s3, "s3a://": s3, "jdbc:postgresql:": (postgres,), "jdbc:sqlite:": (sqlite,)}
-
-
 class JarUnavailable(RuntimeError):
     """A library could not be fetched, or is not the one we know; the message names it."""
 

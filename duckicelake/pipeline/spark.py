@@ -13,8 +13,9 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from duckicelake.pipeline.jars import Jar, Progress, fetch_jars, iceberg_jars
+from duckicelake.pipeline.jars import Jar, Progress, fetch_jars
 from duckicelake.pipeline.java import find_java_home, find_trust_store
+from duckicelake.pipeline.libraries import iceberg_jars
 
 _LOG_SETTINGS = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -73,7 +74,8 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     java_home = find_java_home(environ, plan.cache)
     store = find_trust_store(java_home)
     trust = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
-    jars = fetch_jars((*iceberg_jars(), *plan.jars), plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
+    java, wanted = [str(java_home / "bin" / "java"), *trust], (*iceberg_jars(pyspark.__version__), *plan.jars)
+    jars = fetch_jars(wanted, plan.cache / "jars", java, progress)
     # Spark starts any python3 for our functions unless it is told which.
     python = environ.get("PYSPARK_PYTHON", sys.executable)
     own = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": python}
@@ -111,6 +113,23 @@ def add_catalog(spark: SparkSession, name: str, catalog: RestCatalog) -> None:
     spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
     for key, setting in catalog_settings(catalog).items():
         spark.conf.set(f"{prefix}.{key}", setting)
+
+
+@contextlib.contextmanager
+def naming_snapshots(properties: Mapping[str, str]) -> Generator[None]:
+    """Inside, every snapshot that this session commits carries these in its summary."""
+    # Procedures take no summary; Iceberg's setting for the session is for writes alone, and not for those of Spark 3.5.
+    context: Any = SparkContext
+    environment = context._jvm.org.apache.iceberg.EnvironmentContext
+    try:
+        for name, value in properties.items():
+            environment.put(name, value)
+        yield
+    finally:
+        # When Java is gone there is nothing to take back, and what ended the work counts.
+        with contextlib.suppress(Py4JError, OSError):
+            for name in properties:
+                environment.remove(name)
 
 
 def catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:

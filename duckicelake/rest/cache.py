@@ -26,7 +26,7 @@ TABLE_PATH_PARTS = 7
 class ReadyTable:
     """A table's ready answer, with the state of the lake that it shows. `local_file`: the answer holds while that is there.
 
-    `fresh_until_s`: it holds keys, which are given out until then.
+    `fresh_until_s`: it holds keys, which are given out until then, or until a table came that could lie where this one does.
     """
 
     prefix: str

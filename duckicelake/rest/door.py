@@ -39,6 +39,10 @@ class Watching(Protocol):
         """Tell whether nothing after `position` changed who may do what, or any name, as of the last check."""
         ...
 
+    def is_placed(self, position: Position) -> bool:
+        """Tell whether no table came or got another name after `position`, as of the last check."""
+        ...
+
 
 class Ruling(Protocol):
     """Knows who may do what in a lake; asked from the event loop only."""

@@ -74,7 +74,7 @@ DUCKLAKE = Operation("loadDucklakeCredentials", "GET", "/v1/{prefix}/ducklake-cr
 
 BESIDE = (Operation("getKeys", "GET", "/v1/oauth/jwks"), Operation("signAnywhere", "POST", "/v1/aws/s3/sign"), DUCKLAKE)
 """What is not in the specification: the public keys of tokens; where older clients ask for signatures when nobody told
-them where, which names no table, so it is refused by its name; and read-only DuckLake for DuckDB users."""
+them where, which names no table, so the URI says which; and read-only DuckLake for DuckDB users."""
 
 RULES = "/management/v1/{prefix}"
 PRINCIPAL = RULES + "/principals/{principal}"

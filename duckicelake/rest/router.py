@@ -32,7 +32,12 @@ BARE_RESPONSES: Mapping[int | str, dict[str, Any]] = {
 }
 
 
-GUARDED = frozenset({"getToken", "getKeys", "loadCredentials", "signRequest", DUCKLAKE.name, *(operation.name for operation in MANAGEMENT)})
+GUARDED = frozenset(
+    {
+        *("getToken", "getKeys", "loadCredentials", "signRequest", "signAnywhere", DUCKLAKE.name),
+        *(operation.name for operation in MANAGEMENT),
+    }
+)
 """What is served only where it is known who asks."""
 
 

@@ -13,6 +13,7 @@ from psycopg import connect
 from duckicelake.backends.ducklake import LakeAddress, create_lake
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.lake.install import check_absolute, check_beside, install, uninstall
+from duckicelake.lake.keys.places import list_table_places
 from tests.lake.bare import list_relations, make_bare_lake
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
@@ -91,6 +92,22 @@ def test_a_lake_that_an_older_release_prepared_gets_what_is_new(lake: FreshLake)
     assert conn.execute("SELECT kind FROM iceberg_change").fetchall() == [("repair",)]
     session.execute("INSERT INTO t VALUES (2)")
     assert session.execute("FROM t ORDER BY ALL").fetchall() == [(1,), (2,)]
+
+
+def test_of_files_that_were_about_to_go_before_nobody_knows_whose_they_were(lake: FreshLake, tmp_path: Path) -> None:
+    """So their folders are nobody's for keys until DuckLake has removed them; what goes later of a live table's is its own."""
+    bare = make_bare_lake(lake, tmp_path)
+    conn, session = bare.psycopg(), bare.duckdb()
+    session.execute("CALL lake.set_option('data_inlining_row_limit', 0)")
+    session.execute("CREATE TABLE gone AS SELECT 1 AS i; DROP TABLE gone; CREATE TABLE t AS SELECT 1 AS i; INSERT INTO t VALUES (2)")
+    session.execute("CALL ducklake_expire_snapshots('lake', older_than => now())")
+    install(conn, bare.metadata_schema, bare.iceberg_path)
+    session.execute("CALL ducklake_merge_adjacent_files('lake')")
+    install(conn, bare.metadata_schema, bare.iceberg_path)
+    unknown = [place.resolve("/data/") for place in list_table_places(conn) if place.table_id < 0]
+    assert unknown == ["/data/main/gone/"]
+    session.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+    assert not [place for place in list_table_places(conn) if place.table_id < 0]
 
 
 @pytest.mark.parametrize("schema", ['We"ird Ü lake', "select", "a.b", "x" * 63], ids=["quotes", "keyword", "dot", "long"])

@@ -180,12 +180,37 @@ def test_a_postgres_that_was_restored_ends_what_was_read_before(lake: FreshLake)
             conn.execute("INSERT INTO iceberg_change (kind) VALUES ('test')")
             for statement in ("DELETE FROM ducklake_snapshot WHERE snapshot_id = 1", "DELETE FROM iceberg_change"):
                 before = await watch.position()
-                assert watch.is_current(1, before) and watch.is_ruled(before)
+                assert watch.is_current(1, before) and watch.is_ruled(before) and watch.is_placed(before)
                 conn.execute(statement)
                 after = await watch.position()
                 assert not watch.is_current(1, before), statement
                 assert not watch.is_ruled(before), statement
-                assert watch.is_current(1, after) and watch.is_ruled(after)
+                assert not watch.is_placed(before), statement
+                assert watch.is_current(1, after) and watch.is_ruled(after) and watch.is_placed(after)
+
+    asyncio.run(story())
+
+
+def test_a_table_that_comes_or_moves_may_take_anybodys_folder(lake: FreshLake) -> None:
+    """Made, made and dropped again, or renamed; what else is done to tables, rows and columns takes none."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE t (i INTEGER)")
+
+    async def story() -> None:
+        async with watching(lake) as watch:
+            for statement, is_placed in (
+                ("INSERT INTO t VALUES (1)", True),
+                ("ALTER TABLE t ADD COLUMN j INTEGER", True),
+                ("CREATE TABLE u (i INTEGER)", False),
+                ("CREATE TABLE v (i INTEGER); DROP TABLE v", False),
+                ("ALTER TABLE t RENAME TO w", False),
+                ("DROP TABLE u", True),
+            ):
+                before = await watch.position()
+                session.execute(statement)
+                after = await watch.position()
+                assert watch.is_placed(before) is is_placed, statement
+                assert watch.is_placed(after), statement
 
     asyncio.run(story())
 

@@ -15,7 +15,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from duckicelake.pipeline.jars import source_jars
+from duckicelake.pipeline.libraries import source_jars
+from duckicelake.pipeline.older import to_arrow
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 
 _LOG = logging.getLogger("spark")
@@ -61,7 +62,7 @@ class Spark:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             try:
-                return ask(*arguments).toArrow()
+                return to_arrow(ask(*arguments))
             except (PySparkException, Py4JJavaError) as error:
                 raise SparkRefused(find_causes(error)) from None
             finally:

@@ -104,8 +104,9 @@ def get_ducklake_credentials(warehouse: Warehouse, roles: RoleMemory, asking: As
     if vendor is None:
         raise NotServed("No keys are vended for this warehouse (sts_role_arn), so DuckDB users get none either.")
     own = name_schema(warehouse.lake.metadata_schema)
+    neighbours = warehouse.neighbours.find()
     with reading(warehouse.lake) as conn:
-        uris = _list_places(conn, asking.may_read)
+        uris = _list_places(conn, asking.may_read, neighbours)
     keys = _cut(vendor, uris, now_s)
     role = _find_role(warehouse, roles, asking, (vendor.lifetime_s, now_s))
     expires_at_ms = min([int(role.expires_at_s * 1000), *(each.keys.expires_at_ms for each in keys)])
@@ -138,7 +139,7 @@ def list_spaces(grants: Grants) -> tuple[str, ...]:
     return tuple(sorted(name for name, levels in readable.items() if not levels or to_levels(name) == fold_levels(levels)))
 
 
-def _list_places(conn: psycopg.Connection, may_read: MayRead) -> list[str]:
+def _list_places(conn: psycopg.Connection, may_read: MayRead, neighbours: Sequence[str]) -> list[str]:
     """Return the folders that belong to tables that may be read and to no others, and those tables' files elsewhere.
 
     Raises: Unsupported: there are too many
@@ -149,7 +150,8 @@ def _list_places(conn: psycopg.Connection, may_read: MayRead) -> list[str]:
     own = [place for place in places if place.table_id in mine]
     wanted = dict.fromkeys(_resolve(place, data_path) for place in own)
     _check_few(len(wanted))
-    closed = Closed([_resolve(place, data_path) for place in places if place.table_id not in mine], (data_path, iceberg_path))
+    theirs = [to_folder_uri(path) for path in neighbours]
+    closed = Closed([_resolve(place, data_path) for place in places if place.table_id not in mine] + theirs, (data_path, iceberg_path))
     alone = [folder for folder in wanted if closed.leaves(folder)]
     files = dict.fromkeys(uri for place in own if place.folder is not None for uri in _list_files(conn, place, data_path, alone))
     _check_few(len(alone) + len(files))

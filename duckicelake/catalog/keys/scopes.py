@@ -16,14 +16,16 @@ from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.catalog.writing.places import NO_TABLE, check_free, check_new_location, get_place
 from duckicelake.errors import NoSuchTable
 from duckicelake.lake.connect import reading
-from duckicelake.lake.keys.places import TablePlace, has_path, list_outside_paths, list_table_places
+from duckicelake.lake.keys.places import TablePlace, has_path, list_live_names, list_outside_paths, list_table_places
 from duckicelake.lake.read import read_data_path, read_iceberg_path
 from duckicelake.lake.rows import TableRow
 from duckicelake.store.keys.policy import KeyScope
 from duckicelake.translate.locations import PLAIN_NAME, S3_SCHEMES, file_uri, table_folder, table_location, to_canonical, to_folder_uri
+from duckicelake.translate.namespaces import to_levels
 
 NOBODY = UUID(int=0)
 STAGED = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/.")
+NAMED = re.compile(r"([A-Za-z0-9_-]+)/([A-Za-z0-9_-]+)-" + STAGED.pattern)
 MOST_FILES = 64
 """More objects than any policy has room for."""
 
@@ -33,19 +35,20 @@ def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> KeyScope:
 
     Raises: NoSuchTable: it has gone
     """
+    neighbours = warehouse.neighbours.find()
     with reading(warehouse.lake) as conn:
         table = get_table(conn, ident)
         folder = table_folder(read_data_path(conn), table)
-        scope = read_folders(conn, table, location)
+        scope = read_folders(conn, table, location, neighbours)
         return replace(scope, files=_list_files(conn, table.table_id, folder, scope.folders))
 
 
-def read_folders(conn: psycopg.Connection, table: TableRow, location: str) -> KeyScope:
+def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neighbours: Sequence[str]) -> KeyScope:
     """Return the same without single files: the folders that are the table's alone."""
     data_path = read_data_path(conn)
     places = list_table_places(conn)
     own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
-    others = _list_others(places, table.table_id, data_path)
+    others = _list_others(places, table.table_id, data_path) | {to_folder_uri(path).lower() for path in neighbours}
     wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, table_folder(data_path, table))))
     alone = tuple(place for place in wanted if is_alone(place, others, (data_path, read_iceberg_path(conn))))
     return KeyScope(alone, (), tuple(place for place in alone if place == to_folder_uri(location)))
@@ -70,6 +73,24 @@ def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> KeyS
     if not is_alone(location + "/", _list_others(list_table_places(conn), NO_TABLE, data_path), (data_path, iceberg_path)):
         raise NoSuchTable(f"Table does not exist: {ident}")
     return KeyScope((location + "/",), (), (location + "/",))
+
+
+def find_owner(conn: psycopg.Connection, uri: str) -> Ident | None:
+    """Return the one live table that has a place which a URI (`s3://…`) lies in, else the one that may be staged there; None: not just one.
+
+    Whether it may have what lies there is for whoever knows the table to say.
+    """
+    data_path = read_data_path(conn)
+    live = {name.table_id: Ident(to_levels(name.schema_name), name.table_name) for name in list_live_names(conn)}
+    near = {place.table_id for place in list_table_places(conn) if place.table_id in live and uri.startswith(_to_folder(place, data_path))}
+    if near:
+        return live[near.pop()] if len(near) == 1 else None
+    staged = NAMED.match(uri.removeprefix(to_canonical(to_folder_uri(read_iceberg_path(conn)))))
+    return Ident(to_levels(staged[1]), staged[2]) if staged else None
+
+
+def _to_folder(place: TablePlace, data_path: str) -> str:
+    return to_canonical(to_folder_uri(place.location if place.folder is None else place.resolve(data_path)))
 
 
 def owns_file(conn: psycopg.Connection, table: TableRow, uri: str) -> bool:

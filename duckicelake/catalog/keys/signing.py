@@ -4,18 +4,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from duckicelake.catalog.keys.scopes import owns_file, read_folders, read_staged_folder
+from duckicelake.catalog.keys.scopes import find_owner, owns_file, read_folders, read_staged_folder
 from duckicelake.catalog.memory import Published
 from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
 from duckicelake.catalog.warehouse import Warehouse, to_client_properties
-from duckicelake.errors import Forbidden, NoSuchTable, NotServed
+from duckicelake.errors import BadRequest, Forbidden, NoSuchTable, NotServed
 from duckicelake.lake.connect import reading
 from duckicelake.lake.rows import TableRow
 from duckicelake.store.keys.asks import Ask, Told, parse_ask
 from duckicelake.store.keys.policy import KeyScope
 from duckicelake.store.place import parse_uri
 
-__all__ = ["May", "Signed", "Told", "find_signing_config", "sign_request"]
+__all__ = ["May", "Signed", "Told", "find_signed_table", "find_signing_config", "sign_request"]
 
 PLAIN = re.compile(r"[A-Za-z0-9_.~/-]+")
 """Keys that are spelled alike with and without escapes: of others, one signature could open two."""
@@ -36,6 +36,21 @@ class Signed:
     uri: str
     headers: Mapping[str, str]
     is_kept: bool
+
+
+def find_signed_table(warehouse: Warehouse, told: Told, now_s: float) -> Ident | None:
+    """Return the table that a request to the store is about, where its URI alone decides it; None: it does not, or it is another's store.
+
+    Raises: Forbidden: nobody gets it signed
+    """
+    if warehouse.signer is None:
+        return None
+    try:
+        ask = parse_ask(warehouse.signer.store, told, now_s)
+    except BadRequest:
+        return None
+    with reading(warehouse.lake) as conn:
+        return find_owner(conn, ask.spellings[0])
 
 
 def sign_request(warehouse: Warehouse, ident: Ident, told: Told, may: May, now_s: float) -> Signed:
@@ -105,8 +120,9 @@ def _find_scope(warehouse: Warehouse, table: TableRow, published: Published) -> 
     kept = memory.scope
     if kept is not None and kept[0] == published.position:
         return kept[1]
+    neighbours = warehouse.neighbours.find()
     with reading(warehouse.lake) as conn:
-        found = read_folders(conn, table, published.metadata.location)
+        found = read_folders(conn, table, published.metadata.location, neighbours)
     scope = KeyScope(_only_plain(found.folders), (), _only_plain(found.writable))
     memory.scope = (published.position, scope)
     return scope

@@ -17,7 +17,8 @@ from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.ingest.options import read_pairs
-from duckicelake.pipeline.jars import Jar, Progress, source_jars
+from duckicelake.pipeline.jars import Jar, Progress
+from duckicelake.pipeline.libraries import source_jars
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 

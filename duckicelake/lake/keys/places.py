@@ -31,11 +31,16 @@ SELECT DISTINCT t.table_id, '' AS location, coalesce(t.path, '') AS folder, coal
 UNION ALL
 SELECT n.table_id, n.location, NULL, true, NULL, true
   FROM (SELECT table_id, location FROM iceberg_table UNION SELECT table_id, location FROM iceberg_location) n
+UNION ALL
+-- DuckLake has forgotten these tables, and their files are still there
+SELECT DISTINCT -1, '', regexp_replace(g.path, '[^/]*$', ''), g.path_is_relative, '', true
+  FROM iceberg_gone_file g
+ WHERE EXISTS (SELECT FROM ducklake_files_scheduled_for_deletion f WHERE f.path = g.path)
 """
 
 
 def list_table_places(conn: psycopg.Connection) -> list[TablePlace]:
-    """Return the places of all tables that DuckLake still knows of, dropped ones and earlier places included."""
+    """Return the places of all tables that DuckLake still knows of, dropped ones and earlier places included, and of files yet to go."""
     return fetch_rows(conn, TablePlace, SELECT_PLACES)
 
 

@@ -29,6 +29,16 @@ def find_latest(rows: DataFrame, key: Sequence[str], order_by: str | None) -> Da
     return latest
 
 
+def check_held(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> None:
+    """Raises: BadRequest: the table has several rows of a key that the files have; `latest` has one for each."""
+    columns = [F.col(quote(name)) for name in key]
+    same = held.select(*columns).join(latest.select(*columns), list(key), "left_semi")
+    twice = same.groupBy(*columns).count().where("count > 1").limit(1).collect()
+    if twice:
+        shown = ", ".join(f"{name} = {twice[0][name]!r}" for name in key)
+        raise BadRequest(f"the table has several rows of one key ({shown}); nothing was taken")
+
+
 def format_merge(table: str, source: str, key: Sequence[str]) -> str:
     """The statement that updates rows of known keys and inserts the others."""
     same = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key)

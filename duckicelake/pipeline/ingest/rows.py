@@ -14,6 +14,7 @@ from duckicelake.pipeline.ingest.options import Format
 from duckicelake.pipeline.ingest.sources.files import FileReading, find_option
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading
 from duckicelake.pipeline.ingest.target import quote
+from duckicelake.pipeline.older import is_valid_utf8
 
 REASON = "__duckicelake_reason"
 QUARANTINE_COLUMNS = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
@@ -122,7 +123,7 @@ def check_lines(reading: Reading) -> None:
     line = F.col("value")
     # Octets: what is not UTF-8 has no letters to count.
     quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
-    is_wrong, is_open = F.lit(is_utf8) & ~F.is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
+    is_wrong, is_open = F.lit(is_utf8) & ~is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
     store = {name: text for name, text in reading.options.items() if name.startswith("fs.")}
     read = reading.spark.read.options(**store).text(reading.paths)
     lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"))

@@ -12,6 +12,7 @@ from duckicelake.errors import CommitFailed
 from duckicelake.pipeline.ingest.target import quote, quote_ident
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
+from duckicelake.pipeline.spark import naming_snapshots
 
 BRANCH_PREFIX = "ingest_"
 STALE = timedelta(hours=24)
@@ -111,14 +112,8 @@ class Stage:
     def run(self, ident: Ident, statement: str) -> None:
         """Change the branch by a statement."""
         self.tell(f"write {ident}")
-        names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in self.properties.items()}
-        for name, value in names.items():
-            self.spark.conf.set(name, value)
-        try:
+        with naming_snapshots(self.properties):
             self.spark.sql(statement)
-        finally:
-            for name in names:
-                self.spark.conf.unset(name)
 
     def look(self, ident: Ident, base: int | None) -> Staged:
         """The branch as it is now. Raises: CommitFailed: somebody removed it."""

@@ -8,6 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, ByteType, DataType, MapType, NullType, ShortType, StructField, StructType
 
 from duckicelake.errors import BadRequest
+from duckicelake.pipeline.older import parse_ddl
 from duckicelake.pipeline.rest import Ident
 
 _PARTITION = re.compile(r"\s*(?:(?P<transform>[a-z]+)\s*\(\s*(?:(?P<number>\d+)\s*,\s*)?(?P<inner>[^(),]+?)\s*\)|(?P<column>[^(),]+?))\s*")
@@ -115,7 +116,7 @@ def _split(text: str) -> list[str]:
 def parse_columns(text: str) -> StructType:
     """Read columns as DDL. Raises: BadRequest: Spark does not understand them"""
     try:
-        found = StructType.fromDDL(text)
+        found = parse_ddl(text)
     except PySparkException as error:
         raise BadRequest(f"--schema is no list of columns: {str(error).strip().splitlines()[0]}") from error
     if not isinstance(found, StructType):

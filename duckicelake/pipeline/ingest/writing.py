@@ -8,6 +8,7 @@ from duckicelake.pipeline.ingest.options import IngestOptions, Mode
 from duckicelake.pipeline.ingest.rows import Checked
 from duckicelake.pipeline.ingest.staging import Stage, Staged
 from duckicelake.pipeline.ingest.target import quote_ident
+from duckicelake.pipeline.older import TELLS_MERGED
 
 _MERGED = "spark.merge-into.num-target-rows-"
 
@@ -21,6 +22,8 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: 
     if options.mode is Mode.upsert:
         latest = merging.find_latest(rows, options.key, options.order_by)
         applied = latest.count()
+        if not TELLS_MERGED:
+            merging.check_held(_read_held(stage, options, opened), latest, options.key)
         _merge(stage, options, latest, merging.format_merge(stage.name(table), _name_view(stage), options.key))
         written = stage.look_after(opened)
         check_merged(written, applied, "inserted", "updated")
@@ -38,8 +41,7 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: 
 
 def _write_versions(stage: Stage, options: IngestOptions, opened: Staged, checked: Checked, good: int) -> tuple[Staged, int]:
     table, history = options.table, versions.History(checked.columns, options.key, options.order_by or "")
-    # Spark 4.1 finds no plan for a view that reads the table it is merged into, unless a snapshot is named.
-    held = stage.spark.read.option("versionAsOf", opened.head).table(quote_ident(stage.catalog, table))
+    held = _read_held(stage, options, opened)
     rows = checked.good()
     current = versions.fill_columns(held.where(versions.CURRENT), rows.schema)
     inserted, ended = versions.find_versions(rows, current, history)
@@ -49,6 +51,11 @@ def _write_versions(stage: Stage, options: IngestOptions, opened: Staged, checke
     written = stage.look_after(opened)
     check_merged(written, applied, "inserted")
     return written, good - applied
+
+
+def _read_held(stage: Stage, options: IngestOptions, opened: Staged) -> DataFrame:
+    # Spark 4.1 finds no plan for a view that reads the table it is merged into, unless a snapshot is named.
+    return stage.spark.read.option("versionAsOf", opened.head).table(quote_ident(stage.catalog, options.table))
 
 
 def _merge(stage: Stage, options: IngestOptions, source: DataFrame, statement: str) -> None:

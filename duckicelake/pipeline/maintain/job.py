@@ -27,11 +27,11 @@ from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import Kind, Step, TableFacts, plan_compaction, plan_expiry, plan_flush, plan_removal
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
 from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, plan_of
-from duckicelake.pipeline.maintain.rewriting import Rewritten, naming_snapshots, rewrite
+from duckicelake.pipeline.maintain.rewriting import Rewritten, rewrite
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Rest
-from duckicelake.pipeline.spark import LazySpark
+from duckicelake.pipeline.spark import LazySpark, naming_snapshots
 from duckicelake.pipeline.verify.columns import check_readable
 
 ATTEMPTS = 3

@@ -1,12 +1,9 @@
 """Data files written anew by Spark: Iceberg's own procedure, committed over REST, with the run's name in every snapshot."""
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from duckicelake.errors import CommitFailed
@@ -68,20 +65,3 @@ def format_call(catalog: str, ident: Ident, policy: Policy, options: Mapping[str
             arguments.append(f"sort_order => {quote_text(terms)}")
     pairs = ", ".join(f"{quote_text(name)}, {quote_text(value)}" for name, value in options.items())
     return f"CALL {quote(catalog)}.system.rewrite_data_files({', '.join(arguments)}, options => map({pairs}))"
-
-
-@contextmanager
-def naming_snapshots(properties: Mapping[str, str]) -> Generator[None]:
-    """Inside, every snapshot that this session commits carries these in its summary."""
-    # Procedures take no summary, and Iceberg's own setting for the session is for writes alone.
-    context: Any = SparkContext
-    environment = context._jvm.org.apache.iceberg.EnvironmentContext
-    try:
-        for name, value in properties.items():
-            environment.put(name, value)
-        yield
-    finally:
-        # When Java is gone there is nothing to take back, and what ended the work counts.
-        with suppress(Py4JError, OSError):
-            for name in properties:
-                environment.remove(name)

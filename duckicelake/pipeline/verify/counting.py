@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType, find_decimal
 from duckicelake.pipeline.ingest.target import quote
+from duckicelake.pipeline.older import to_arrow
 from duckicelake.pipeline.verify.hashing import BLOCK_FIELDS, LONG_BYTES, NULL, OTHER, SUM_MASK, is_bytes, is_float
 from duckicelake.pipeline.verify.tally import BIN_SHIFT, HALF_BITS, PICKED_DDL, GroupField, Look, Sums, Tally, join_halves, pick_batches
 
@@ -42,14 +43,14 @@ def tally_rows(rows: DataFrame, look: Look) -> Tally:
     names = [f"k{place}" for place in range(len(keys))]
     named = _number(rows, look).select("number", *(F.expr(key).alias(name) for key, name in zip(keys, names, strict=True)))
     sums = [F.expr(made).alias(name) for name, made in _SUMS.items()]
-    return _read(named.groupBy(*names).agg(*sums).toArrow(), names, look)
+    return _read(to_arrow(named.groupBy(*names).agg(*sums)), names, look)
 
 
 def pick_rows(rows: DataFrame, look: Look, bins: Sequence[int]) -> list[dict[str, Any]]:
     """The rows of some bins, as `pick_batches` has them."""
     numbered = _number(rows, look)
     picked = numbered.where(F.expr(_BIN).isin(*bins)).drop("number")
-    return picked.mapInArrow(partial(pick_batches, look=look, bins=bins), PICKED_DDL).toArrow().to_pylist()
+    return to_arrow(picked.mapInArrow(partial(pick_batches, look=look, bins=bins), PICKED_DDL)).to_pylist()
 
 
 def _number(rows: DataFrame, look: Look) -> DataFrame:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from duckicelake.iceberg.schema import leaf_fields, parse_schema
 from duckicelake.iceberg.transforms import parse_transform
 from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.pipeline.older import from_arrow
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.verify.columns import quote
 from duckicelake.pipeline.verify.footers import PartitionField, Shape
@@ -99,7 +100,7 @@ def look_at_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place
 
     A file that DuckLake has and no manifest names is wrong only when it holds rows: its own delete files are published in another form.
     """
-    facts = entries.join(spark.createDataFrame(lake), "path", "full_outer")
+    facts = entries.join(from_arrow(spark, lake), "path", "full_outer")
     facts = facts.repartition(max(1, -(-facts.count() // FILES_A_TASK)))
     seen = facts.mapInArrow(partial(look_at_batches, place=place, shape=shape), SEEN_DDL).cache()
     try:

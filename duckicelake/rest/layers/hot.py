@@ -61,7 +61,8 @@ class HotLane:
         if not is_looked:
             await lake.watch.position()
         is_there = entry.local_file is None or os.path.exists(entry.local_file)
-        is_fresh = entry.fresh_until_s is None or time.time() < entry.fresh_until_s
+        # keys open folders that were the table's alone when they were cut
+        is_fresh = entry.fresh_until_s is None or (time.time() < entry.fresh_until_s and lake.watch.is_placed(entry.position))
         if is_there and is_fresh and lake.watch.is_current(entry.table_id, entry.position):
             self._door.metrics.count_load("hit")
             return entry

@@ -76,7 +76,8 @@ def format_policy(scope: KeyScope, partition: str = PLAIN_PARTITION) -> str:
     if len(policy) > LONGEST_POLICY:
         raise Unsupported(
             f"The table's files lie in too many places for one key ({len(policy)} of {LONGEST_POLICY} characters of policy): "
-            "it shares its folder with another table, or has files from elsewhere. Rewrite it into a new table, or use keys of your own."
+            "it shares its folder with another table, maybe one whose files wait for ducklake_cleanup_old_files, or has "
+            "files from elsewhere. Rewrite it into a new table, or use keys of your own."
         )
     return policy
 

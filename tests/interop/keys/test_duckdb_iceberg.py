@@ -30,7 +30,12 @@ def test_a_reader_reads_and_is_refused_each_write(guarded: Guarded) -> None:
     for statement in (
         "INSERT INTO ice.a.rows VALUES (1, 'mine')",
         "DELETE FROM ice.a.rows WHERE i = 20",
+        "UPDATE ice.a.rows SET s = 'mine' WHERE i = 20",
+        "MERGE INTO ice.a.rows t USING (SELECT 20 AS i) s ON t.i = s.i WHEN MATCHED THEN DELETE",
+        "ALTER TABLE ice.a.rows ADD COLUMN more INTEGER",
+        "ALTER TABLE ice.a.rows RENAME TO mine",
         "CREATE TABLE ice.a.mine (i BIGINT)",
+        "CREATE TABLE ice.a.mine AS SELECT 1 AS i",
         "DROP TABLE ice.a.rows",
         "CREATE SCHEMA ice.mine",
     ):

@@ -69,6 +69,18 @@ def test_a_reader_reads_by_signatures_alone(signing: Guarded) -> None:
             refused()
 
 
+def test_nobody_has_to_say_where_to_sign(signing: Guarded) -> None:
+    """With its signer in its own settings alone, PyIceberg asks where it always did: there an object's place says which table it is."""
+    table = open_catalog(signing, "reader", **{"s3.signer": "S3V4RestSigner"}).load_table(ROWS)
+    assert not {"s3.signer.endpoint", "signer.endpoint"} & set(table.io.properties)
+    s3, (bucket, key) = open_signed(table), split(table.metadata_location)
+    assert s3.get_object(Bucket=bucket, Key=key)["Body"].read(1) == b"{"
+    other = split(load(signing, "admin", ("b", "rows")).metadata_location)[1]
+    for refused in (lambda: s3.get_object(Bucket=bucket, Key=other), lambda: s3.delete_object(Bucket=bucket, Key=key)):
+        with pytest.raises(SignError, match="403"):
+            refused()
+
+
 def test_a_writer_writes_by_signatures_alone(signing: Guarded) -> None:
     """Objects, copies, uploads in parts, with the checksums that botocore adds; and removes them one by one, not in bulk."""
     table = load(signing, "writer")

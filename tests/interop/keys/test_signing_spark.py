@@ -1,5 +1,7 @@
 """Java's own signer, in Spark: a client without keys that has each request to the store signed by the catalog."""
 
+from collections.abc import Mapping
+
 import pytest
 from py4j.protocol import Py4JJavaError
 
@@ -12,9 +14,12 @@ from tests.support.spark import Spark
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
-def add_signed(spark: Spark, guarded: Guarded, principal: str) -> str:
+TOLD = {".header.X-Iceberg-Access-Delegation": "remote-signing"}
+
+
+def add_signed(spark: Spark, guarded: Guarded, principal: str, how: Mapping[str, str] = TOLD) -> str:
     """Make the catalog known to Spark with an id and a secret; returns its name there."""
-    name = f"signed_{principal}_{guarded.lake.name}"
+    name = f"signed{len(how)}_{principal}_{guarded.lake.name}"
     settings = {
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": "rest",
@@ -25,8 +30,8 @@ def add_signed(spark: Spark, guarded: Guarded, principal: str) -> str:
         ".rest.auth.type": "oauth2",
         ".credential": f"{principal}:{secret_of(principal)}",
         ".oauth2-server-uri": f"{guarded.server.uri}/v1/oauth/tokens",
-        ".header.X-Iceberg-Access-Delegation": "remote-signing",
         ".client.region": "us-east-1",
+        **how,
     }
     for key, setting in settings.items():
         spark.session.conf.set(f"spark.sql.catalog.{name}{key}", setting)
@@ -49,4 +54,10 @@ def test_spark_reads_and_writes_by_signatures_alone(signing: Guarded, spark: Spa
     assert signing.lake.duckdb().execute("FROM lake.a.copied").fetchall() == [(9,)]
     with pytest.raises(Py4JJavaError, match="no right to write files"):
         spark.session.sql(f"INSERT INTO {reader}.a.rows VALUES (9)")
+    # nobody tells it where to ask
+    untold = add_signed(spark, signing, "writer", {".s3.remote-signing-enabled": "true", ".s3.path-style-access": "true"})
+    assert spark.arrow(f"SELECT count(*) AS c FROM {untold}.a.rows").to_pylist() == [{"c": 50002}]
+    spark.session.sql(f"CREATE TABLE {untold}.a.untold AS SELECT i FROM {untold}.a.copied")
+    spark.session.sql(f"INSERT INTO {untold}.a.untold VALUES (10)")
+    assert signing.lake.duckdb().execute("FROM lake.a.untold ORDER BY i").fetchall() == [(9,), (10,)]
     assert signing.lake.duckdb().execute("SELECT count(*) FROM lake.a.rows").fetchone() == (50002,)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py4j.protocol import Py4JNetworkError
 
-from duckicelake.pipeline.maintain import rewriting
+from duckicelake.pipeline import spark
 from duckicelake.pipeline.maintain.planning import (
     FileGroup,
     Kind,
@@ -21,9 +21,10 @@ from duckicelake.pipeline.maintain.planning import (
     plan_removal,
 )
 from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.maintain.rewriting import format_call, format_options, naming_snapshots
+from duckicelake.pipeline.maintain.rewriting import format_call, format_options
 from duckicelake.pipeline.maintain.survey import find_tables
 from duckicelake.pipeline.rest import parse_ident
+from duckicelake.pipeline.spark import naming_snapshots
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 POLICY = Policy(target_size=1000)
@@ -173,6 +174,6 @@ def test_what_ends_the_work_is_told_when_java_is_gone(monkeypatch: pytest.Monkey
 
     iceberg = SimpleNamespace(EnvironmentContext=Gone())
     org = SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg))
-    monkeypatch.setattr(rewriting, "SparkContext", SimpleNamespace(_jvm=SimpleNamespace(org=org)))
+    monkeypatch.setattr(spark, "SparkContext", SimpleNamespace(_jvm=SimpleNamespace(org=org)))
     with pytest.raises(SystemExit), naming_snapshots({"a": "b"}):
         raise SystemExit(0)

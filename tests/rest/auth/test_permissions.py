@@ -76,7 +76,7 @@ ASKED = [
     ("unregisterTable", "POST", "namespaces/a/tables/none/unregister", None, (DENIED, 404, 404, 404, HIDDEN)),
     ("loadCredentials", "GET", "namespaces/a/tables/t/credentials", None, (501, 501, DENIED, 501, HIDDEN)),
     ("signRequest", "POST", "namespaces/a/tables/t/sign", {}, (400, 400, 400, 400, HIDDEN)),
-    ("signAnywhere", "POST", "/v1/aws/s3/sign", {}, (501, 501, 501, 501, 501)),
+    ("signAnywhere", "POST", "/v1/aws/s3/sign", {}, (400, 400, 400, 400, 400)),
     ("planTableScan", "POST", "namespaces/a/tables/t/plan", {}, (501, 501, DENIED, 501, HIDDEN)),
     ("fetchPlanningResult", "GET", "namespaces/a/tables/t/plan/1", None, (501, 501, DENIED, 501, HIDDEN)),
     ("cancelPlanning", "DELETE", "namespaces/a/tables/t/plan/1", None, (501, 501, DENIED, 501, HIDDEN)),

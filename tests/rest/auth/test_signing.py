@@ -353,11 +353,6 @@ def test_a_folder_on_disk_is_not_signed_for(local_lake: FreshLake) -> None:
         assert guarded.get("reader", "namespaces/a/tables/t", **ASKS_SIGNING).json["config"] == {}
 
 
-def test_the_older_path_is_refused_by_name(field: Field) -> None:
-    """It names no table."""
-    assert field.guarded.ask("admin", "POST", "/v1/aws/s3/sign", {}).error == (501, "UnsupportedOperationException")
-
-
 @pytest.mark.long
 @pytest.mark.xdist_group("minio")
 def test_minio_gets_no_signed_requests(minio_stack: SharedStack) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -29,6 +28,7 @@ from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, Mode
 from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, NoSource, Reading, Taken
 from duckicelake.pipeline.ingest.target import quote
+from duckicelake.pipeline.older import hold
 
 DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
 """Those that we fetch; others are given."""
@@ -110,7 +110,7 @@ class JdbcReading:
         Raises: BadRequest: some have no value in the column that says which are new
         """
         with self._sharing() as reading:
-            held = reading.load().localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+            held = hold(reading.load())
         yield replace(self, held=held, files=[self._find_taken(held)])
 
     def _find_taken(self, held: DataFrame) -> Taken:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Batch, Changed
 from duckicelake.pipeline.ingest.sources.reading import NoSource, SourceMoved, Taken
+from duckicelake.pipeline.older import find_condition
 
 LISTED = "uri string, size_bytes bigint, modified_ms bigint, etag string"
 Listing = Callable[[], DataFrame]
@@ -78,7 +79,7 @@ def list_by_spark(spark: SparkSession, source: str) -> DataFrame:
     try:
         found = reader.load(find_root(source))
     except AnalysisException as error:
-        if error.getCondition() == _PATH_NOT_FOUND:
+        if find_condition(error) == _PATH_NOT_FOUND:
             raise NoSource(f"there is no {source}") from error
         raise
     meta = F.col("_metadata")

@@ -1,0 +1,98 @@
+"""Which libraries each release of Spark needs: Iceberg's, and those of the sources of `ingest`.
+
+Source: https://repo1.maven.org/maven2, where the checksums are those of what Iceberg, Spark and Hadoop published.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from duckicelake.pipeline.jars import Jar, JarUnavailable
+
+_AWS = Jar("org.apache.iceberg", "iceberg-aws-bundle", "1.11.0", "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f")
+_TRANSFER = Jar(
+    *("software.amazon.awssdk", "s3-transfer-manager", "2.44.4"), "dbcad736b19f6eb8471f9edf027d9fffe994228f25f415894efd01fd80cb6c02"
+)
+_POSTGRES = Jar("org.postgresql", "postgresql", "42.7.8", "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7")
+_SQLITE = Jar("org.xerial", "sqlite-jdbc", "3.50.3.0", "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08")
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """What one minor release of Spark needs: Iceberg, the reader of Avro, and what its Hadoop reads S3 with."""
+
+    iceberg: Jar
+    avro: Jar
+    s3: tuple[Jar, ...]
+
+
+def _iceberg(spark: str, sha256: str) -> Jar:
+    return Jar("org.apache.iceberg", f"iceberg-spark-runtime-{spark}", "1.11.0", sha256)
+
+
+def _avro(scala: str, spark: str, sha256: str) -> Jar:
+    return Jar("org.apache.spark", f"spark-avro_{scala}", spark, sha256)
+
+
+def _hadoop(hadoop: str, sha256: str) -> Jar:
+    return Jar("org.apache.hadoop", "hadoop-aws", hadoop, sha256)
+
+
+# From Hadoop 3.4 on, its S3 connector has no client of its own here: it takes the one that Iceberg brings.
+RELEASES: Mapping[str, Libraries] = {
+    "3.5": Libraries(
+        _iceberg("3.5_2.12", "94b8e36fc329f0293d44ba9e01b784a56e9501affec1842d898144c51f6e486a"),
+        _avro("2.12", "3.5.7", "b0660bc224cbd1eb3ae144001c1328863060e64f1834dd7bbadc1ddbf09d2b15"),
+        (
+            _hadoop("3.3.4", "53f9ae03c681a30a50aa17524bd9790ab596b28481858e54efd989a826ed3a4a"),
+            Jar(
+                *("com.amazonaws", "aws-java-sdk-bundle", "1.12.262"),
+                "873fe7cf495126619997bec21c44de5d992544aea7e632fdc77adb1a0915bae5",
+            ),
+        ),
+    ),
+    "4.0": Libraries(
+        _iceberg("4.0_2.13", "63c3b812549dc232c1920865ff42436df8604a9bbacd693930985c06bd97e6dc"),
+        _avro("2.13", "4.0.1", "834207b759159ceb7e367df9c0fe5998bbb547fdcdc5269dfeeba2c6803559b6"),
+        (_hadoop("3.4.1", "01334a07e179cae2b7e251f24857f11e3759108c9d6a79dcbe362a4295227da2"), _TRANSFER),
+    ),
+    "4.1": Libraries(
+        _iceberg("4.1_2.13", "d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242"),
+        _avro("2.13", "4.1.1", "6a19d90bc3b6e88d8db0fa36a19273aa10fea2dbd7a62bb60e4cedd73051b32d"),
+        (_hadoop("3.4.2", "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9"), _TRANSFER),
+    ),
+}
+"""The releases of Spark that the jobs run on."""
+
+
+def iceberg_jars(spark: str | None = None) -> tuple[Jar, Jar]:
+    """Iceberg for a version of Spark (None: the installed one), and what it needs to reach S3. Raises: JarUnavailable"""
+    return _find(spark).iceberg, _AWS
+
+
+def source_jars(source: str, spark: str | None = None) -> tuple[Jar, ...]:
+    """What Spark needs to read a source of `ingest`: Avro always, S3 and databases where its URI names them. Raises: JarUnavailable"""
+    libraries = _find(spark)
+    connectors = {
+        "s3://": libraries.s3,
+        "s3a://": libraries.s3,
+        "jdbc:postgresql:": (_POSTGRES,),
+        "jdbc:sqlite:": (_SQLITE,),
+    }
+    return (libraries.avro, *next((jars for start, jars in connectors.items() if source.lower().startswith(start)), ()))
+
+
+def _find(spark: str | None) -> Libraries:
+    found = spark or _find_installed()
+    libraries = RELEASES.get(".".join(found.split(".")[:2]))
+    if libraries is None:
+        known = ", ".join(RELEASES)
+        raise JarUnavailable(f"Spark {found} is not among those that the jobs run on ({known}): pip install 'duckicelake[spark]'")
+    return libraries
+
+
+def _find_installed() -> str:
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        raise JarUnavailable("pyspark is not installed: pip install 'duckicelake[spark]'") from None
