@@ -14,6 +14,10 @@ from bench.commits.limits import list_broken
 from bench.commits.writers import measure_pyiceberg, measure_writers
 from bench.growth import measure_files, measure_inlined, measure_later_loads, measure_snapshots
 from bench.idle import measure_idle
+from bench.jobs.compacting import measure_compaction
+from bench.jobs.ingesting import measure_ingest
+from bench.jobs.starting import measure_start
+from bench.jobs.verifying import measure_verify
 from bench.publishing import measure_publish
 from bench.report import Result, print_result, write_json
 from bench.scale import FULL, SMALL, USUAL, Scale
@@ -35,7 +39,13 @@ ON_A_STAND: dict[str, Callable[[Stand, Scale], Result]] = {
     "commit_files": measure_many_files,
     "deletes": measure_deletes,
 }
-WITH_SPARK: dict[str, Callable[[Stand, Scale], Result]] = {"publish": measure_publish}
+WITH_SPARK: dict[str, Callable[[Stand, Scale], Result]] = {
+    "publish": measure_publish,
+    "verify": measure_verify,
+    "ingest": measure_ingest,
+    "compaction": measure_compaction,
+    "job_start": measure_start,
+}
 """What needs Spark, and so runs only when it is named."""
 WIDTH = 180
 """Characters of a table when nobody's window limits it."""

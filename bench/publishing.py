@@ -71,7 +71,7 @@ def _run_job(stand: Stand, table: str) -> tuple[Measured, dict[str, Any]]:
     report = Path(stand.home) / "publish.json"
     argv = [sys.executable, "-m", "duckicelake.cli", "pipeline", "publish", f"{NAMESPACE}.{table}", "--home", str(stand.home)]
     kept = {name: text for name, text in os.environ.items() if not name.startswith("DUCKICELAKE_")}
-    before, children, began = stand.meter.read_cpu_ms(), _read_children_ms(), time.perf_counter()
+    before, children, began = stand.meter.read_cpu_ms(), read_children_ms(), time.perf_counter()
     done = subprocess.run(
         [*argv, "--master", MASTER, "--report", str(report)],
         env=kept | {"PYTHONPATH": str(ROOT)},
@@ -84,11 +84,11 @@ def _run_job(stand: Stand, table: str) -> tuple[Measured, dict[str, Any]]:
     wall_ms, after = (time.perf_counter() - began) * 1000, stand.meter.read_cpu_ms()
     if done.returncode != 0:
         raise RuntimeError(f"the job failed: {done.stderr[-2000:]}")
-    cpu_ms = {name: after[name] - before[name] for name in before} | {"spark": _read_children_ms() - children}
+    cpu_ms = {name: after[name] - before[name] for name in before} | {"spark": read_children_ms() - children}
     return Measured(cpu_ms, wall_ms, 0, b"", 0), json.loads(report.read_text())
 
 
-def _read_children_ms() -> float:
+def read_children_ms() -> float:
     """Return the CPU time of all processes that this one has waited for, and of those that they have."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (used.ru_utime + used.ru_stime) * 1000

@@ -21,6 +21,9 @@ class Scale:
     commit_files: tuple[int, ...]
     deleted: tuple[int, ...]
     deleted_from: tuple[int, int]
+    job_rows: int
+    job_turns: int
+    small_files: int
 
 
 SMALL = Scale(
@@ -38,6 +41,9 @@ SMALL = Scale(
     commit_files=(100,),
     deleted=(10, 20),
     deleted_from=(40, 80),
+    job_rows=5000,
+    job_turns=1,
+    small_files=40,
 )
 USUAL = Scale(
     6000,
@@ -54,6 +60,9 @@ USUAL = Scale(
     commit_files=(1000, 10_000),
     deleted=(100, 1000),
     deleted_from=(10_000, 100_000),
+    job_rows=10_000_000,
+    job_turns=3,
+    small_files=1000,
 )
 FULL = replace(
     USUAL,
@@ -63,4 +72,5 @@ FULL = replace(
     published_files=(200_000, 1_000_000),
     later_snapshots=(*USUAL.later_snapshots, 10_000),
     later_inserts=20,
+    small_files=10_000,
 )

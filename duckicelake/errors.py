@@ -34,6 +34,14 @@ class NoSuchView(CatalogError):
     """The view does not exist."""
 
 
+class NoSuchPlanId(CatalogError):
+    """No plan of a scan of this table has that id."""
+
+
+class NoSuchPlanTask(CatalogError):
+    """No plan of a scan of this table has that task, or what it is of is there no longer."""
+
+
 class NotFound(CatalogError):
     """An object that the state names is missing from the object store."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from duckicelake.catalog.memory import Named, TableMemory, count_parts, estimate_bytes
+from duckicelake.catalog.scanning.memory import ScanMemory
 from duckicelake.iceberg.decoding.avro_types import Readers
 from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
 from duckicelake.lake.read import read_data_path
@@ -35,6 +36,8 @@ GROWS = 1.25
 """How much a table's memory grows until it is weighed again."""
 FEW_PARTS = 256
 """A young table's grows by that much with every commit, and is next to nothing."""
+PLANNED = 4
+"""What part of the memory for tables may be taken for manifests that scans were planned from, beside it."""
 NEVER = (-1, 0)
 RECENT = 100
 """By how many lake snapshots what is remembered may be behind: whether they concern a table is looked up under the lake's lock."""
@@ -182,13 +185,15 @@ class Warehouse:
     signer: Signer | None = None
     neighbours: Neighbours = field(default_factory=lambda: Neighbours(tuple))
     readers: Readers = field(default_factory=Readers)
+    scans: ScanMemory = field(default_factory=ScanMemory)
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:
     """Return a warehouse; nothing is contacted before its first use, so Postgres and the store may be down."""
     limits = limits or Limits()
     lake = open_lake(name, dsn, metadata_schema, MAX_CONNECTIONS, limits.postgres_timeout_s)
-    return Warehouse(name, lake, open_objects(store), to_client_properties(store), Memories(limits))
+    scans = ScanMemory(limits.memory_bytes // PLANNED)
+    return Warehouse(name, lake, open_objects(store), to_client_properties(store), Memories(limits), scans=scans)
 
 
 def with_roots(warehouse: Warehouse, paths: Sequence[str]) -> Warehouse:

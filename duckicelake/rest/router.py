@@ -21,6 +21,7 @@ from duckicelake.rest.routes.tables import TableRoutes
 from duckicelake.rest.routes.tokens import TokenRoutes
 from duckicelake.rest.routes.view_changes import ViewChangeRoutes
 from duckicelake.rest.routes.views import ViewRoutes
+from duckicelake.rest.scans.routes import ScanRoutes
 from duckicelake.rest.served import Served
 
 ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
@@ -45,7 +46,7 @@ def add_operations(app: FastAPI, door: Door) -> None:
     """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
     routes = (NamespaceRoutes(door), NamespaceChangeRoutes(door), TableRoutes(door), TableChangeRoutes(door))
     routes += (ViewRoutes(door), ViewChangeRoutes(door), TokenRoutes(door), SignRoutes(door), RuleRoutes(door))
-    routes += (DucklakeRoutes(door), ManifestRoutes(door))
+    routes += (DucklakeRoutes(door), ManifestRoutes(door), ScanRoutes(door))
     served = {name: found for module in routes for name, found in module.operations().items()}
     if door.accounts is None:
         served = {name: found for name, found in served.items() if name not in GUARDED}

@@ -30,13 +30,14 @@ def test_every_advertised_endpoint_works(standing: Server) -> None:
     assert "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}" in endpoints
     assert "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}" in endpoints
     assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in endpoints
+    plan = standing.ask("POST", "namespaces/main/tables/t/plan", {"Content-Type": "application/json"}, b"{}").json["plan-id"]
     for endpoint in endpoints:
         method, template = endpoint.split(" ")
         is_harmless = method in ("GET", "HEAD") or template.endswith("/metrics")
         names = {"namespace": "main", "table": "t"} if is_harmless else {"namespace": "none", "table": "none"}
         body = b'{"report-type":"scan-report"}' if method == "POST" else None
         headers = {"Content-Type": "application/json"} if body else {}
-        answer = standing.ask(method, template.format(prefix="lake", view="none", **names), headers, body)
+        answer = standing.ask(method, template.format(prefix="lake", view="none", **names, **{"plan-id": plan}), headers, body)
         if is_harmless and "{view}" not in template:
             assert answer.status in (200, 204), endpoint
         elif method != "HEAD":

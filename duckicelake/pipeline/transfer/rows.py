@@ -1,22 +1,15 @@
 """Whether two tables hold the same rows: counts and sums that do not depend on their order."""
 
-from functools import partial
-
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from duckicelake.iceberg.schema import Schema
-from duckicelake.pipeline.connect import check_executors
-from duckicelake.pipeline.older import to_arrow
-from duckicelake.pipeline.verify.tally import TALLY_DDL, Look, Tally, compare, tally_batches
-
-SUMS = ("rows", "high", "low")
+from duckicelake.pipeline.verify.counting import tally_rows
+from duckicelake.pipeline.verify.tally import Look, Tally, compare
 
 
 def compare_rows(spark: SparkSession, source: str, target: str, schema: Schema) -> tuple[int, str]:
     """How many rows the source has, and how the target differs, "" when it does not. Columns go by their places."""
-    check_executors(spark)
-    look = Look(schema.fields)
+    look = Look(schema.fields, by_bins=True)
     theirs, ours = (_tally(spark, name, look) for name in (source, target))
     parts = compare(theirs, ours)
     if not parts:
@@ -25,8 +18,4 @@ def compare_rows(spark: SparkSession, source: str, target: str, schema: Schema) 
 
 
 def _tally(spark: SparkSession, name: str, look: Look) -> Tally:
-    rows = spark.sql(f"SELECT * FROM {name}")  # noqa: S608  a quoted name
-    # Spark's mapInArrow does not find columns with dots in their names.
-    named = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
-    counted = named.mapInArrow(partial(tally_batches, look=look), TALLY_DDL)
-    return Tally().merge(to_arrow(counted.groupBy("key", "label").agg(*(F.sum(one).alias(one) for one in SUMS))))
+    return tally_rows(spark.sql(f"SELECT * FROM {name}"), look)  # noqa: S608  a quoted name

@@ -1,11 +1,15 @@
-"""Rows of Arrow as 64-bit numbers that depend on nothing but the values: the same for every engine that shows the same rows.
+"""Rows of Arrow as 64-bit numbers that depend on nothing but the values: those that Spark makes of them by `counting`.
 
-The *Iceberg* type says what a value is, so it does not matter in which of Arrow's types an engine gives it. NULL differs from empty, and
--0.0 from 0.0; every NaN is one, and the entries of a map have no order.
+A row is the chain of its columns, each hashed by XXH64 with the number so far as seed, as Spark's function `xxhash64` does it. That passes
+over NULL and takes -0.0 for 0.0, so marks go before the values: NULL differs from empty, and -0.0 from 0.0; every NaN is one. The *Iceberg*
+type says what a value is, so it does not matter in which of Arrow's types an engine gives it. Elements of a list are added up with their
+places, entries of a map without, as these have no order.
+
+Source: XXH64 of the xxHash specification, and Spark's XXH64.java for whole numbers
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,166 +18,235 @@ from numpy.typing import NDArray
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, find_decimal
+from duckicelake.pipeline.verify.xxh64 import WORD_BYTES, Hashes, hash_ints, hash_longs, hash_spans
 
-Hashes = NDArray[np.uint64]
+SEED = 42
+"""Spark's own."""
+LONG_BYTES = 1024
+"""The MD5 of a text or bytes that are longer stands for them."""
+BLOCK_FIELDS = 30
+"""So many fields have their marks in one number, two bits each."""
+NULL, OTHER = 1, 2
+"""A field's marks: it has no value; or it is -0.0, or its MD5 stands there."""
+SUM_MASK = (1 << 62) - 1
+"""Parts of lists and maps are added up modulo 2^62, which no engine's 64 bits overflow."""
+LONG_DIGITS = 18
+"""Decimals of more digits are hashed as the bytes of a whole number, the shortest ones, the highest first."""
 
-NULL = np.uint64(0x6E756C6C9E3779B1)
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_WORD_BYTES = 8
-_LONG_BYTES = 1024
-"""Values that are longer are hashed one by one."""
-
-_WHOLE = {
-    "boolean": pa.uint8(),
-    "int": pa.int64(),
-    "long": pa.int64(),
-    "date": pa.int32(),
-    "time": pa.int64(),
-    "timestamp": pa.int64(),
-    "timestamptz": pa.int64(),
-    "timestamp_ns": pa.int64(),
-}
+_DECIMAL_BYTES = 16
+_INTS = {"boolean": pa.uint8(), "int": pa.int32(), "date": pa.int32()}
+_LONGS = ("long", "time", "timestamp", "timestamptz", "timestamp_ns")
+_STAMPS = ("timestamp", "timestamptz", "timestamp_ns")
+_FLOATS = {"float": np.dtype("<f4"), "double": np.dtype("<f8")}
 _BYTES = ("string", "binary", "uuid")
+
+Parts = Sequence[tuple[Any, IcebergType]]
 
 
 def hash_rows(rows: pa.RecordBatch, fields: Sequence[NestedField]) -> Hashes:
     """A number for each row, by these columns of it, which are found by name."""
-    found = np.zeros(rows.num_rows, np.uint64)
-    for field in fields:
-        found = _join(found, hash_values(rows.column(rows.schema.get_field_index(field.name)), field.type))
-    return mix(found)
+    parts: Any = [(rows.column(rows.schema.get_field_index(field.name)), field.type) for field in fields]
+    return _chain(_begin(rows.num_rows), parts)
 
 
 def hash_values(values: Any, form: IcebergType) -> Hashes:
     """A number for each value of an Arrow array."""
-    if isinstance(values.type, pa.DictionaryType):
-        values = values.dictionary_decode()
-    if isinstance(values.type, pa.BaseExtensionType):
-        values = values.storage
-    found = _hash_filled(values, form)
-    if values.null_count:
-        found[~_as_numpy(values.is_valid())] = NULL
-    return found
+    return _chain(_begin(len(values)), [(values, form)])
 
 
-def mix(numbers: Hashes) -> Hashes:
-    """Numbers of which each bit depends on every bit of the given ones.
-
-    Source: the finaliser of SplitMix64
-    """
-    mixed = numbers + _ODD
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= _FIRST
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= _SECOND
-    mixed ^= mixed >> np.uint64(31)
-    return mixed
+def is_bytes(form: PrimitiveType) -> bool:
+    """Whether values are hashed as the bytes that they are."""
+    return form.name in _BYTES or form.name.startswith("fixed")
 
 
-def _hash_filled(values: Any, form: IcebergType) -> Hashes:
-    match form:
-        case StructType(fields):
-            found = np.zeros(len(values), np.uint64)
-            for field in fields:
-                found = _join(found, hash_values(values.field(values.type.get_field_index(field.name)), field.type))
-            return mix(found)
-        case ListType():
-            return _hash_spans(values, lambda span: _number(values.values.slice(*span), form.element_type, values.offsets))
-        case MapType():
-            return _hash_spans(
-                values,
-                lambda span: mix(
-                    _join(hash_values(values.keys.slice(*span), form.key_type), hash_values(values.items.slice(*span), form.value_type))
-                ),
-            )
-        case PrimitiveType():
-            return _hash_leaves(values, form)
-
-
-def _hash_spans(values: Any, hash_parts: Callable[[tuple[int, int]], Hashes]) -> Hashes:
-    """The sum of the parts that belong to each value, and their number."""
-    offsets = _as_numpy(values.offsets).astype(np.int64)
-    first = int(offsets[0])
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hash_parts((first, int(offsets[-1]) - first)), dtype=np.uint64)])
-    starts, ends = offsets[:-1] - first, offsets[1:] - first
-    return mix(sums[ends] - sums[starts] + (ends - starts).astype(np.uint64) * _ODD)
-
-
-def _number(elements: Any, form: IcebergType, offsets: Any) -> Hashes:
-    """Numbers of list elements that depend on their places in their lists."""
-    bounds = _as_numpy(offsets).astype(np.int64)
-    places = np.arange(len(elements)) - np.repeat(bounds[:-1] - bounds[0], np.diff(bounds))
-    return mix(hash_values(elements, form) + mix(places.astype(np.uint64)))
-
-
-def _hash_leaves(values: Any, form: PrimitiveType) -> Hashes:
-    if form.name in _WHOLE:
-        return mix(_as_whole(values, form.name).astype(np.int64).view(np.uint64))
-    if form.name in ("float", "double"):
-        size = 4 if form.name == "float" else 8
-        numbers = read_plain(values.cast(pa.float32() if size == 4 else pa.float64()), np.dtype(f"<f{size}")).copy()
-        numbers[np.isnan(numbers)] = np.nan
-        return mix(numbers.view(np.dtype(f"<u{size}")).astype(np.uint64))
-    decimal = find_decimal(form)
-    if decimal is not None:
-        wide = values.cast(pa.decimal128(38, decimal[1]))
-        lanes = np.frombuffer(wide.buffers()[1] or b"", np.uint64).reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
-        return mix(_join(lanes[:, 0], lanes[:, 1]))
-    if form.name in _BYTES or form.name.startswith("fixed"):
-        return _hash_bytes(values)
-    raise Unsupported(f"Values of the type {form} are not compared")
-
-
-def _as_whole(values: Any, name: str) -> NDArray[Any]:
-    if name in ("timestamp", "timestamptz", "timestamp_ns"):
-        values = values.cast(pa.timestamp("ns" if name.endswith("ns") else "us", tz=values.type.tz))
-    target = _WHOLE[name]
-    return read_plain(values.cast(target), np.dtype(str(target)))
-
-
-def _hash_bytes(values: Any) -> Hashes:
-    if pa.types.is_string(values.type) or pa.types.is_string_view(values.type) or pa.types.is_large_string(values.type):
-        values = values.cast(pa.large_string())
-    values = values.cast(pa.large_binary())
-    offsets = np.frombuffer(values.buffers()[1] or b"\0" * 8, np.int64)[values.offset : values.offset + len(values) + 1]
-    content = np.frombuffer(values.buffers()[2] or b"", np.uint8)
-    starts, lengths = offsets[: len(values)], np.diff(offsets)
-    first, end = (int(offsets[0]), int(offsets[-1])) if len(values) else (0, 0)
-    padded = np.concatenate([content[first:end], np.zeros(_WORD_BYTES, np.uint8)])
-    return hash_spans(padded, starts - first, lengths)
-
-
-def hash_spans(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
-    """A number for each span of bytes; eight more bytes follow the last span."""
-    # A word begins at every byte.
-    words = np.ndarray((len(content) - _WORD_BYTES + 1,), np.dtype("<u8"), content.tobytes(), strides=(1,))
-    found = mix(lengths.astype(np.uint64))
-    for place in np.flatnonzero(lengths > _LONG_BYTES):
-        span = content[starts[place] : starts[place] + lengths[place]]
-        found[place] = int.from_bytes(hashlib.blake2b(span.tobytes(), digest_size=8).digest(), "little")
-    alive = np.flatnonzero((lengths > 0) & (lengths <= _LONG_BYTES))
-    at, left = starts[alive], lengths[alive]
-    while alive.size:
-        word = words[at]
-        short = left < _WORD_BYTES
-        word[short] &= (np.uint64(1) << (left[short] * 8).astype(np.uint64)) - np.uint64(1)
-        found[alive] = mix(_join(found[alive], word))
-        more = left > _WORD_BYTES
-        alive, at, left = alive[more], at[more] + _WORD_BYTES, left[more] - _WORD_BYTES
-    return found
-
-
-def _join(before: Hashes, added: Hashes) -> Hashes:
-    """What depends on both and on their order."""
-    joined = (before ^ (before >> np.uint64(29))) * _FIRST
-    joined += added
-    return joined * _ODD
+def is_float(form: PrimitiveType) -> bool:
+    """Whether there is a zero below zero."""
+    return form.name in _FLOATS
 
 
 def read_plain(values: Any, form: np.dtype[Any]) -> NDArray[Any]:
     """The values of an array as they lie in memory, whatever stands where there is none."""
     return np.frombuffer(values.buffers()[1] or b"", form)[values.offset : values.offset + len(values)]
+
+
+def _begin(count: int) -> Hashes:
+    return np.full(count, SEED, np.uint64)
+
+
+def _chain(numbers: Hashes, parts: Parts, *, is_begun: bool = False) -> Hashes:
+    """The numbers so far, and after them these values of each: the marks of a block of fields, then its values.
+
+    `is_begun`: the numbers are not the seed alone.
+    """
+    for start in range(0, len(parts), BLOCK_FIELDS):
+        block = [_Leaves(_unwrap(values), form) for values, form in parts[start : start + BLOCK_FIELDS]]
+        numbers = _mark(block, numbers, is_first=start == 0 and not is_begun)
+        for leaves in block:
+            numbers = leaves.join(numbers)
+    return numbers
+
+
+def _mark(block: "list[_Leaves]", numbers: Hashes, *, is_first: bool) -> Hashes:
+    marks = np.zeros(len(numbers), np.uint64)
+    for place, leaves in enumerate(block):
+        leaves.mark(marks, 2 * place)
+    if is_first and not marks.any():
+        # All are alike: nothing but the seed came before.
+        return np.full(len(numbers), hash_longs(marks[:1], numbers[:1])[0] if len(numbers) else 0, np.uint64)
+    return hash_longs(marks, numbers)
+
+
+def _unwrap(values: Any) -> Any:
+    if isinstance(values.type, pa.DictionaryType):
+        values = values.dictionary_decode()
+    return values.storage if isinstance(values.type, pa.BaseExtensionType) else values
+
+
+class _Leaves:
+    """The values of one field, by which the numbers of rows go on."""
+
+    def __init__(self, values: Any, form: IcebergType) -> None:
+        self._values, self._form = values, form
+        self._missing = None if values.null_count == 0 else ~_as_numpy(values.is_valid())
+        self._floats: NDArray[Any] | None = None
+        self._spans: tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]] | None = None
+        if isinstance(form, PrimitiveType) and is_float(form):
+            self._floats = _read_floats(values, _FLOATS[form.name])
+        elif isinstance(form, PrimitiveType) and is_bytes(form):
+            self._spans = _read_spans(values)
+
+    def mark(self, marks: Hashes, bit: int) -> None:
+        """Add what hashing would pass over."""
+        others = None
+        if self._floats is not None:
+            others = self._floats == 0
+            others = others & np.signbit(self._floats) if others.any() else None
+        elif self._spans is not None:
+            others = self._spans[2] > LONG_BYTES
+        if others is not None and others.any():
+            marks[others] |= np.uint64(OTHER << bit)
+        if self._missing is not None:
+            marks[self._missing] &= np.uint64(~(OTHER << bit) & 0xFFFF_FFFF_FFFF_FFFF)
+            marks[self._missing] |= np.uint64(NULL << bit)
+
+    def join(self, numbers: Hashes) -> Hashes:
+        """The numbers with these values after them; where there is none they stay."""
+        joined = self._hash(numbers)
+        return joined if self._missing is None else np.where(self._missing, numbers, joined)
+
+    def _hash(self, numbers: Hashes) -> Hashes:
+        values, form = self._values, self._form
+        match form:
+            case StructType(fields):
+                parts = [(values.field(values.type.get_field_index(field.name)), field.type) for field in fields]
+                return hash_longs(_chain(_begin(len(values)), parts), numbers)
+            case ListType():
+                return hash_longs(_hash_elements(values, form), numbers)
+            case MapType():
+                return hash_longs(_hash_entries(values, form), numbers)
+            case PrimitiveType():
+                if self._floats is not None:
+                    return _hash_floats(self._floats, numbers)
+                return _hash_plain(values, form, numbers) if self._spans is None else _hash_bytes(*self._spans, numbers)
+
+
+def _hash_elements(values: Any, form: ListType) -> Hashes:
+    offsets = _as_numpy(values.offsets).astype(np.int64)
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    places = np.arange(count, dtype=np.int64) - np.repeat(offsets[:-1] - first, np.diff(offsets))
+    numbered = hash_longs(places.view(np.uint64), _begin(count))
+    return _add_up(offsets, _chain(numbered, [(values.values.slice(first, count), form.element_type)], is_begun=True))
+
+
+def _hash_entries(values: Any, form: MapType) -> Hashes:
+    offsets = _as_numpy(values.offsets).astype(np.int64)
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    parts = [(values.keys.slice(first, count), form.key_type), (values.items.slice(first, count), form.value_type)]
+    return _add_up(offsets, _chain(_begin(count), parts))
+
+
+def _add_up(offsets: NDArray[np.int64], parts: Hashes) -> Hashes:
+    """How many parts belong to each value, and their sum."""
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(parts, dtype=np.uint64)])
+    starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+    counted = hash_longs((ends - starts).view(np.uint64), _begin(len(starts)))
+    return hash_longs((sums[ends] - sums[starts]) & np.uint64(SUM_MASK), counted)
+
+
+def _hash_plain(values: Any, form: PrimitiveType, numbers: Hashes) -> Hashes:
+    if form.name in _INTS:
+        target = _INTS[form.name]
+        return hash_ints(read_plain(values.cast(target), np.dtype(str(target))).astype(np.int32).view(np.uint32), numbers)
+    if form.name in _LONGS:
+        return hash_longs(_read_longs(values, form.name), numbers)
+    decimal = find_decimal(form)
+    if decimal is None:
+        raise Unsupported(f"Values of the type {form} are not compared")
+    wide = values if pa.types.is_decimal128(values.type) and values.type.scale == decimal[1] else values.cast(pa.decimal128(38, decimal[1]))
+    if decimal[0] > LONG_DIGITS:
+        return _hash_wide(read_plain(wide, np.dtype((np.void, _DECIMAL_BYTES))), numbers)
+    return hash_longs(read_plain(wide, np.dtype([("low", "<u8"), ("high", "<u8")]))["low"], numbers)
+
+
+def _read_longs(values: Any, name: str) -> Hashes:
+    if name in _STAMPS:
+        values = values.cast(pa.timestamp("ns" if name.endswith("ns") else "us", tz=values.type.tz))
+    return read_plain(values.cast(pa.int64()), np.dtype(np.int64)).view(np.uint64)
+
+
+def _read_floats(values: Any, form: np.dtype[Any]) -> NDArray[Any]:
+    return read_plain(values.cast(pa.float32() if form.itemsize == 4 else pa.float64()), form)
+
+
+def _hash_floats(values: NDArray[Any], numbers: Hashes) -> Hashes:
+    plain = values + values.dtype.type(0)
+    is_nan = np.isnan(plain)
+    if is_nan.any():
+        plain[is_nan] = np.nan
+    return hash_ints(plain.view(np.uint32), numbers) if plain.itemsize == 4 else hash_longs(plain.view(np.uint64), numbers)
+
+
+def _hash_wide(values: NDArray[Any], numbers: Hashes) -> Hashes:
+    """Whole numbers of 16 bytes, the lowest first, as the fewest bytes that hold them and their sign, the highest first."""
+    content = values.view(np.uint8).reshape(-1, _DECIMAL_BYTES)[:, ::-1]
+    sign = np.where(content[:, :1] & 0x80, 0xFF, 0).astype(np.uint8)
+    # A byte is needed from the first on that is not the sign's, and one more where its highest bit is not the sign.
+    is_other = content != sign
+    firsts = np.where(is_other.any(axis=1), is_other.argmax(axis=1), _DECIMAL_BYTES)
+    tops = content[np.arange(len(content)), np.minimum(firsts, _DECIMAL_BYTES - 1)]
+    firsts -= (firsts == _DECIMAL_BYTES) | ((tops ^ sign[:, 0]) & 0x80 != 0)
+    padded = np.concatenate([np.ascontiguousarray(content).ravel(), np.zeros(WORD_BYTES, np.uint8)])
+    return hash_spans(padded, np.arange(len(content)) * _DECIMAL_BYTES + firsts, _DECIMAL_BYTES - firsts, numbers)
+
+
+def _read_spans(values: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """The bytes of all values, with a word after them; where each value begins; and how long it is."""
+    if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
+        is_text = pa.types.is_string_view(values.type) or pa.types.is_large_string(values.type)
+        values = (values.cast(pa.large_string()) if is_text else values).cast(pa.large_binary())
+    is_large = pa.types.is_large_binary(values.type)
+    found = np.frombuffer(values.buffers()[1] or b"\0" * WORD_BYTES, np.int64 if is_large else np.int32)
+    offsets = found[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    first, end = (int(offsets[0]), int(offsets[-1])) if len(values) else (0, 0)
+    content = np.frombuffer(values.buffers()[2] or b"", np.uint8)[first:end]
+    return np.concatenate([content, np.zeros(WORD_BYTES, np.uint8)]), offsets[: len(values)] - first, np.diff(offsets)[: len(values)]
+
+
+def _hash_bytes(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], numbers: Hashes) -> Hashes:
+    long = np.flatnonzero(lengths > LONG_BYTES)
+    if not long.size:
+        return hash_spans(content, starts, lengths, numbers)
+    sums = b"".join(_list_digests(content, starts[long], lengths[long]))
+    starts, lengths = starts.copy(), lengths.copy()
+    size = len(sums) // len(long)
+    starts[long], lengths[long] = len(content) + np.arange(len(long)) * size, size
+    added = np.frombuffer(sums + b"\0" * WORD_BYTES, np.uint8)
+    return hash_spans(np.concatenate([content, added]), starts, lengths, numbers)
+
+
+def _list_digests(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[bytes]:
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        yield hashlib.md5(content[start : start + length].tobytes(), usedforsecurity=False).hexdigest().encode()
 
 
 def _as_numpy(values: Any) -> NDArray[Any]:

@@ -10,31 +10,19 @@ import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from duckicelake.errors import CatalogError, CommitFailed
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, explain
 from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.older import to_arrow
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look, quote
+from duckicelake.pipeline.verify.counting import pick_rows, tally_rows
 from duckicelake.pipeline.verify.files import list_entries, list_lake_files, look_at_files, make_shape
 from duckicelake.pipeline.verify.moments import Moment, TableState, list_tables, load_keys, load_state
 from duckicelake.pipeline.verify.objects import Place
 from duckicelake.pipeline.verify.options import VerifyOptions
 from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
-from duckicelake.pipeline.verify.tally import (
-    PICKED_DDL,
-    TALLY_DDL,
-    Look,
-    Tally,
-    compare,
-    find_different_bins,
-    find_examples,
-    pick_batches,
-    tally,
-    tally_batches,
-)
+from duckicelake.pipeline.verify.tally import Look, Tally, compare, find_different_bins, find_examples, pick_batches, tally
 from duckicelake.translate.namespaces import to_schema_name
 
 LAKE = "lake"
@@ -42,8 +30,6 @@ LAKE = "lake"
 BATCH_ROWS = 65_536
 ATTEMPTS = 3
 PICKED_ROWS = 50_000
-FEW_FILES = 100
-"""As many as the driver alone can add up."""
 PARTS = 100
 """How many partitions or buckets a report names."""
 
@@ -71,6 +57,8 @@ def verify(verify_desk: VerifyDesk, options: VerifyOptions, *, dry_run: bool = F
     else:
         # One table after the other: going back to an earlier one, DuckDB 1.5.5 shows columns of an earlier state.
         with closing(told.open_lake()) as duck:
+            # Sums have no order.
+            duck.execute("SET preserve_insertion_order = false")
             findings = [finding for ident in tables for finding in _look_at_table(told, duck, ident, options)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
     return VerifyReport(tuple(findings), watch.read(), versions)
@@ -146,19 +134,22 @@ class Looker:
     def _compare(self, finding: Finding, state: TableState, moment: Moment) -> Finding:
         check_readable(moment.schema)
         look = make_look(moment.schema, state.spec)
-        counted = self._read_iceberg(moment).mapInArrow(partial(tally_batches, look=look), TALLY_DDL)
-        if state.count_files(moment) > FEW_FILES:
-            counted = counted.groupBy("key", "label").agg(*(F.sum(name).alias(name) for name in ("rows", "high", "low")))
-        ducklake = tally(self._read_ducklake(moment), look)
-        iceberg = Tally().merge(to_arrow(counted))
+        iceberg, ducklake = self._tally(moment, look)
         parts = compare(iceberg, ducklake)
         found = replace(finding, iceberg_rows=iceberg.rows, ducklake_rows=ducklake.rows)
         if not parts:
             return replace(found, verdict=Verdict.same)
-        examples = self._find_examples(moment, look, _choose_bins(iceberg, ducklake))
+        by_bins = Look(look.fields, by_bins=True)
+        sides = self._tally(moment, by_bins)
+        parts = parts if look.groups else compare(*sides)
+        examples = self._find_examples(moment, by_bins, _choose_bins(*sides))
         return replace(
             found, verdict=Verdict.differs, parts=parts[:PARTS], only_in_iceberg=tuple(examples[0]), only_in_ducklake=tuple(examples[1])
         )
+
+    def _tally(self, moment: Moment, look: Look) -> tuple[Tally, Tally]:
+        """The checksums of both sides."""
+        return tally_rows(self._read_iceberg(moment), look), tally(self._read_ducklake(moment), look)
 
     def _check_files(self, metadata_schema: str, finding: Finding, state: TableState, moment: Moment) -> Finding:
         is_all, rest = self.options.every_snapshot, self.desk.connect()
@@ -170,17 +161,13 @@ class Looker:
         return replace(finding, verdict=verdict, files=files, problems=tuple(problems))
 
     def _find_examples(self, moment: Moment, look: Look, bins: list[int]) -> tuple[list[str], list[str]]:
-        picking = partial(pick_batches, look=look, bins=bins)
-        iceberg = to_arrow(self._read_iceberg(moment).mapInArrow(picking, PICKED_DDL)).to_pylist()
-        ducklake = [row for batch in picking(self._read_ducklake(moment)) for row in batch.to_pylist()]
-        return find_examples(iceberg, ducklake, self.options.examples)
+        ducklake = [row for batch in pick_batches(self._read_ducklake(moment), look, bins) for row in batch.to_pylist()]
+        return find_examples(pick_rows(self._read_iceberg(moment), look, bins), ducklake, self.options.examples)
 
     def _read_iceberg(self, moment: Moment) -> DataFrame:
         name = self.desk.name(self.ident)
         at = "" if moment.snapshot_id is None else f" VERSION AS OF {moment.snapshot_id}"
-        rows = self.desk.spark.sql(f"SELECT * FROM {name}{at}")  # noqa: S608  a quoted name and a number
-        # Spark's mapInArrow does not find columns with dots in their names.
-        return rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
+        return self.desk.spark.sql(f"SELECT * FROM {name}{at}")  # noqa: S608  a quoted name and a number
 
     def _read_ducklake(self, moment: Moment) -> Iterable[pa.RecordBatch]:
         table = ".".join(map(quote, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))

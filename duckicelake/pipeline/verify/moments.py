@@ -1,6 +1,5 @@
 """Which tables there are, and the states of one that both sides can show: at head and at snapshots."""
 
-import sys
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -55,12 +54,6 @@ class TableState:
     def list_moments(self) -> list[Moment]:
         """Every snapshot that both sides can show, oldest first: not those of branches, nor of foreign history."""
         return sorted(map(self._make, filter(self._is_shared, self._snapshots())), key=lambda moment: moment.lake_snapshot_id or 0)
-
-    def count_files(self, moment: Moment) -> int:
-        """How many data files a moment has, as its snapshot says; very many when it does not."""
-        wanted = moment.snapshot_id or self.metadata.get("current-snapshot-id")
-        summaries = (item.get("summary", {}) for item in self._snapshots() if item["snapshot-id"] == wanted)
-        return int(next(summaries, {"total-data-files": "0"}).get("total-data-files", sys.maxsize))
 
     def _snapshots(self) -> list[Mapping[str, Any]]:
         return self.metadata.get("snapshots", [])

@@ -1,4 +1,7 @@
-"""Checksums of rows that do not depend on their order: how many there are and the sum of their numbers, by bin and by partition."""
+"""Checksums of rows that do not depend on their order: how many there are, the sum of their numbers and what these make by exclusive or.
+
+All rows together, or by partition, say whether there is a difference; then bins of numbers say where to look for the rows that differ.
+"""
 
 import json
 from collections import Counter
@@ -13,20 +16,18 @@ from numpy.typing import NDArray
 
 from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS, MICRO_STAMPS
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.pipeline.verify.hashing import Hashes, hash_rows, hash_values, mix, read_plain
+from duckicelake.pipeline.verify.hashing import hash_rows, hash_values, is_float, read_plain
+from duckicelake.pipeline.verify.xxh64 import Hashes, hash_longs
 
 BINS = 4096
-_BIN_SHIFT = np.uint64(52)
+BIN_SHIFT = 52
+HALF_BITS = 32
 _WRAP = 1 << 64
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
 _UNITS = {"year": "Y", "month": "M"}
 _SHOWN = {"year": 4, "month": 7, "day": 10, "hour": 13}
 GROUPED_BY = ("identity", "year", "month", "day", "hour")
 """Transforms that rows are grouped by; the others give no partition of which anybody knows the name."""
 
-TALLY_SCHEMA = pa.schema([("key", pa.int64()), ("label", pa.string()), ("rows", pa.int64()), ("high", pa.int64()), ("low", pa.int64())])
-TALLY_DDL = "key bigint, label string, rows bigint, high bigint, low bigint"
 PICKED_SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
 PICKED_DDL = "number bigint, text string"
 
@@ -42,27 +43,38 @@ class GroupField:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What of the rows counts: the columns, and what they are grouped by."""
+    """What of the rows counts: the columns, and what they are grouped by; `by_bins`: by their numbers instead."""
 
     fields: tuple[NestedField, ...]
     groups: tuple[GroupField, ...] = ()
+    by_bins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many rows, and the sum of their numbers."""
+    """How many rows, the sum of their numbers modulo 2^64, and the exclusive or of them."""
 
     rows: int = 0
     total: int = 0
+    parity: int = 0
 
-    def add(self, rows: int, total: int) -> "Total":
+    def add(self, other: "Total") -> "Total":
         """This and more."""
-        return Total(self.rows + rows, (self.total + total) % _WRAP)
+        return Total(self.rows + other.rows, (self.total + other.total) % _WRAP, self.parity ^ other.parity)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Totals of several groups or bins, and of single rows."""
+
+    rows: NDArray[np.int64]
+    totals: Hashes
+    parities: Hashes
 
 
 @dataclass(slots=True)
 class Tally:
-    """The checksums of the rows seen so far. A row's bin follows from its number, so rows that differ are in bins that differ."""
+    """Checksums of rows, by bin or by group. A bin follows from the row's number, so different rows are in bins that differ."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
     sums: Hashes = field(default_factory=lambda: np.zeros(BINS, np.uint64))
@@ -71,68 +83,63 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        return int(self.counts.sum())
+        return int(self.counts.sum()) + sum(group.rows for group in self.groups.values())
 
     def add(self, rows: pa.RecordBatch, look: Look) -> None:
         """Count the rows of a batch."""
         numbers = hash_rows(rows, look.fields)
-        bins = find_bins(numbers)
-        self.counts += np.bincount(bins, minlength=BINS)
-        np.add.at(self.sums, bins, numbers)
-        if look.groups and rows.num_rows:
-            self._add_groups(rows, numbers, look.groups)
+        sums = Sums(np.ones(rows.num_rows, np.int64), numbers, numbers)
+        if look.by_bins:
+            self.add_bins(find_bins(numbers), sums)
+        elif rows.num_rows:
+            values: Any = [rows.column(rows.schema.get_field_index(part.column)) for part in look.groups]
+            self.add_groups(look.groups, values, sums)
 
-    def merge(self, table: pa.Table) -> "Tally":
-        """Count what others counted."""
-        groups: Any = table.filter(pc.is_valid(table.column("label")))
-        for row in groups.to_pylist():
-            key, total = row["key"] % _WRAP, (row["high"] * (1 << 32) + row["low"]) % _WRAP
-            self.groups[key] = self.groups.get(key, Total()).add(row["rows"], total)
-            self.labels[key] = row["label"]
-        bins: Any = table.filter(pc.is_null(table.column("label")))
-        keys, rows, high, low = (bins.column(name).to_numpy() for name in ("key", "rows", "high", "low"))
-        np.add.at(self.counts, keys, rows)
-        np.add.at(self.sums, keys, (high.astype(np.uint64) << _HALF) + low.astype(np.uint64))
-        return self
+    def add_bins(self, bins: NDArray[np.int64], sums: Sums) -> None:
+        """Count rows that are in these bins."""
+        np.add.at(self.counts, bins, sums.rows)
+        np.add.at(self.sums, bins, sums.totals)
 
-    def write(self) -> pa.RecordBatch:
-        """The checksums as rows; the sums in two halves, whose own sums do not overflow."""
-        used = np.flatnonzero(self.counts)
-        keys = np.concatenate([used.astype(np.uint64), np.array(list(self.groups), np.uint64)])
-        sums = np.concatenate([self.sums[used], np.array([group.total for group in self.groups.values()], np.uint64)])
-        rows = np.concatenate([self.counts[used], np.array([group.rows for group in self.groups.values()], np.int64)])
-        labels = [None] * len(used) + [self.labels[key] for key in self.groups]
-        parts: list[Any] = [
-            keys.view(np.int64),
-            pa.array(labels, pa.string()),
-            rows,
-            (sums >> _HALF).view(np.int64),
-            (sums & _LOW).view(np.int64),
-        ]
-        return pa.RecordBatch.from_arrays([pa.array(part) for part in parts], schema=TALLY_SCHEMA)
-
-    def _add_groups(self, rows: pa.RecordBatch, numbers: Hashes, groups: Sequence[GroupField]) -> None:
-        keys = np.zeros(rows.num_rows, np.uint64)
-        for part in groups:
-            keys = mix(keys + hash_values(*_transform(rows, part)))
+    def add_groups(self, groups: Sequence[GroupField], values: Sequence[Any], sums: Sums) -> None:
+        """Count rows of which the groups' columns have these values; all together when there are no groups."""
+        if not groups:
+            whole = Total(*(int(found) for found in (sums.rows.sum(), sums.totals.sum(), np.bitwise_xor.reduce(sums.parities))))
+            self._add(0, whole, "")
+            return
+        keys = np.zeros(len(sums.rows), np.uint64)
+        for column, part in zip(values, groups, strict=True):
+            keys = hash_longs(hash_values(*_transform(column, part)), keys)
         found, firsts, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        counts, sums = np.bincount(inverse), np.zeros(len(found), np.uint64)
-        np.add.at(sums, inverse, numbers)
-        for key, first, count, total in zip(found.tolist(), firsts.tolist(), counts.tolist(), sums.tolist(), strict=True):
-            self.groups[key] = self.groups.get(key, Total()).add(count, total)
-            if key not in self.labels:
-                self.labels[key] = ", ".join(_describe(rows.slice(first, 1), part) for part in groups)
+        rows, totals, parities = np.zeros(len(found), np.int64), np.zeros(len(found), np.uint64), np.zeros(len(found), np.uint64)
+        np.add.at(rows, inverse, sums.rows)
+        np.add.at(totals, inverse, sums.totals)
+        np.bitwise_xor.at(parities, inverse, sums.parities)
+        for place, (key, first) in enumerate(zip(found.tolist(), firsts.tolist(), strict=True)):
+            known = self.labels.get(key)
+            if known is None:
+                known = ", ".join(_describe(column.slice(first, 1), part) for column, part in zip(values, groups, strict=True))
+            self._add(key, Total(int(rows[place]), int(totals[place]), int(parities[place])), known)
+
+    def _add(self, key: int, total: Total, label: str) -> None:
+        self.groups[key] = self.groups.get(key, Total()).add(total)
+        self.labels[key] = label
 
 
 def find_bins(numbers: Hashes) -> NDArray[np.int64]:
     """The bin of each row."""
-    return (numbers >> _BIN_SHIFT).astype(np.int64)
+    return (numbers >> np.uint64(BIN_SHIFT)).astype(np.int64)
 
 
-def _transform(rows: Any, part: GroupField) -> tuple[Any, PrimitiveType]:
-    values: Any = rows.column(rows.schema.get_field_index(part.column))
+def join_halves(high: NDArray[np.int64], low: NDArray[np.int64]) -> Hashes:
+    """Sums modulo 2^64 of numbers whose upper and lower halves were added up apart, which does not overflow."""
+    return (high.view(np.uint64) << np.uint64(HALF_BITS)) + low.view(np.uint64)
+
+
+def _transform(values: Any, part: GroupField) -> tuple[Any, PrimitiveType]:
     if part.transform == "identity":
-        return values, part.form
+        # Spark has one group for both zeros.
+        zero: Any = pa.scalar(0)
+        return (pc.add(values, zero.cast(values.type)) if is_float(part.form) else values), part.form
     micros = read_plain(_as_stamps(values, part.form), np.dtype(np.int64))
     if part.transform in _UNITS:
         units = micros.view("datetime64[us]").astype(f"datetime64[{_UNITS[part.transform]}]").astype(np.int64)
@@ -146,10 +153,9 @@ def _as_stamps(values: Any, form: PrimitiveType) -> Any:
     return values.cast(pa.timestamp("us", tz=None if form.name == "date" else values.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
 
 
-def _describe(row: Any, part: GroupField) -> str:
-    values: Any = row.column(row.schema.get_field_index(part.column))
+def _describe(values: Any, part: GroupField) -> str:
     is_stamp = part.form.name in MICRO_STAMPS or part.transform != "identity"
-    value = (_as_stamps(values, part.form).cast(pa.string()) if is_stamp else values)[0].as_py()
+    value = (_as_stamps(values, part.form).cast(pa.string()) if is_stamp else _transform(values, part)[0])[0].as_py()
     if part.transform == "identity" or value is None:
         return f"{part.column}={'NULL' if value is None else value}"
     return f"{part.transform}({part.column})={value[: _SHOWN[part.transform]]}"
@@ -161,11 +167,6 @@ def tally(batches: Iterable[pa.RecordBatch], look: Look) -> Tally:
     for batch in batches:
         found.add(batch, look)
     return found
-
-
-def tally_batches(batches: Iterable[pa.RecordBatch], look: Look) -> Iterator[pa.RecordBatch]:
-    """The same where others go on adding. The columns come in the look's order, whatever they are called."""
-    yield tally(_name(batches, look), look).write()
 
 
 def pick_batches(batches: Iterable[pa.RecordBatch], look: Look, bins: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -199,15 +200,11 @@ class Part:
 
 
 def compare(iceberg: Tally, ducklake: Tally) -> tuple[Part, ...]:
-    """Where both differ, by partition when there are any, else by bin; nothing when all rows are the same."""
-    if not find_different_bins(iceberg, ducklake):
-        return ()
-    labels = iceberg.labels | ducklake.labels
-    keys = [key for key in labels if iceberg.groups.get(key) != ducklake.groups.get(key)]
-    if keys:
-        none = Total()
-        return tuple(Part(labels[key], iceberg.groups.get(key, none).rows, ducklake.groups.get(key, none).rows) for key in keys)
-    return tuple(
+    """Where both differ, by whatever they were counted; nothing when all rows are the same."""
+    labels, none = iceberg.labels | ducklake.labels, Total()
+    keys = sorted((key for key in labels if iceberg.groups.get(key) != ducklake.groups.get(key)), key=lambda key: labels[key])
+    parts = tuple(Part(labels[key], iceberg.groups.get(key, none).rows, ducklake.groups.get(key, none).rows) for key in keys)
+    return parts + tuple(
         Part(f"bucket {key} of {BINS}", int(iceberg.counts[key]), int(ducklake.counts[key]))
         for key in find_different_bins(iceberg, ducklake)
     )

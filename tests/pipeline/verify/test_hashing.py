@@ -1,5 +1,6 @@
 """The numbers of rows: equal for equal values in whatever Arrow type, different for different ones."""
 
+import hashlib
 from decimal import Decimal
 from typing import Any
 
@@ -91,6 +92,41 @@ def test_a_column_counts_by_its_place() -> None:
     fields = tuple(NestedField(place, name, LONG, False) for place, name in enumerate("ab", 1))
     one, other = (pa.record_batch([pa.array([x]), pa.array([y])], names=["a", "b"]) for x, y in ((1, 2), (2, 1)))
     assert hash_rows(one, fields).tolist() != hash_rows(other, fields).tolist()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param([1, None], [None, 1], id="null"),
+        pytest.param([None, None], [None, 42], id="nulls"),
+        pytest.param([1, 2], [2, 1], id="values"),
+    ],
+)
+@pytest.mark.parametrize("before", [pytest.param(0, id="first-block"), pytest.param(30, id="later-block")])
+def test_what_is_missing_counts_by_its_place(one: list[int | None], other: list[int | None], before: int) -> None:
+    """Hashing passes over NULL, and marks do not; a later block goes on from its own row's number."""
+    fields = tuple(NestedField(place, f"c{place}", LONG, False) for place in range(before + 2))
+    columns = [pa.array([5, 6], pa.int64())] * before + [pa.array([x, y], pa.int64()) for x, y in zip(one, other, strict=True)]
+    found = hash_rows(pa.record_batch(columns, names=[field.name for field in fields]), fields).tolist()
+    alone = [
+        hash_rows(pa.record_batch([column.slice(row, 1) for column in columns], names=[f.name for f in fields]), fields) for row in (0, 1)
+    ]
+    assert found == [number for numbers in alone for number in numbers.tolist()]
+    assert found[0] != found[1]
+
+
+def test_places_count_in_lists_without_nulls() -> None:
+    """The same elements in another order are another list, and -0.0 in a list is another element."""
+    assert len(set(numbers(pa.array([["a", "b"], ["b", "a"]]), LISTS))) == 2
+    doubles = ListType(2, DOUBLE, False)
+    assert len(set(numbers(pa.array([[0.0, -0.0], [-0.0, 0.0], [0.0, 0.0]]), doubles))) == 3
+
+
+def test_a_text_is_not_the_sum_that_stands_for_a_longer_one() -> None:
+    """Whoever writes the MD5 itself writes another value."""
+    long = "x" * 5000
+    known = hashlib.md5(long.encode(), usedforsecurity=False).hexdigest()
+    assert len(set(numbers(pa.array([long, known, long + "x"]), STRING))) == 3
 
 
 def test_a_type_without_a_form_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Checksums: of no order, added up piece by piece, apart by partition and bin; and what differs."""
 
 import random
+from collections import Counter
 from datetime import date, datetime
 from typing import Any
 
@@ -13,11 +14,11 @@ from duckicelake.iceberg.types import NestedField, PrimitiveType, parse_type
 from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
 from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
-from duckicelake.pipeline.verify.tally import GroupField, Look, Part, Tally, compare, find_examples, pick_batches, tally
+from duckicelake.pipeline.verify.tally import GroupField, Look, Part, compare, find_examples, pick_batches, tally
 
 INT, DATE, STAMP = PrimitiveType("int"), PrimitiveType("date"), PrimitiveType("timestamp")
 FIELDS = (NestedField(1, "i", INT, False), NestedField(2, "at", STAMP, False))
-PLAIN, MONTHLY = Look(FIELDS), Look(FIELDS, (GroupField("at", STAMP, "month"),))
+WHOLE, BINS, MONTHLY = Look(FIELDS), Look(FIELDS, by_bins=True), Look(FIELDS, (GroupField("at", STAMP, "month"),))
 ROWS: list[dict[str, Any]] = [{"i": i, "at": datetime(1969 + i % 3, 1 + i % 4, 2)} for i in range(300)]  # noqa: DTZ001  as in the table
 GIVEN = {"every_snapshot": False, "files": False, "examples": 5}
 
@@ -27,14 +28,19 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, pa.schema([("i", pa.int32()), ("at", pa.timestamp("us"))]))
 
 
-def test_order_and_batches_do_not_matter() -> None:
-    """Executors count any part of the rows, and others add that up."""
+def find_others(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[Any]:
+    """The rows that are not known, or known less often."""
+    return list((Counter(str(row) for row in rows) - Counter(str(row) for row in known)).elements())
+
+
+@pytest.mark.parametrize("look", [pytest.param(WHOLE, id="whole"), pytest.param(BINS, id="bins"), pytest.param(MONTHLY, id="groups")])
+def test_order_and_batches_do_not_matter(look: Look) -> None:
+    """Rows come in any order and in any pieces."""
     shuffled = random.Random(1).sample(ROWS, len(ROWS))
-    pieces = [tally([batch(shuffled[start : start + 70])], MONTHLY).write() for start in range(0, 300, 70)]
-    merged = Tally().merge(pa.Table.from_batches(pieces))
-    assert compare(merged, tally([batch(ROWS)], MONTHLY)) == ()
-    assert merged.rows == 300
-    assert len(merged.groups) == 12
+    pieces = tally((batch(shuffled[start : start + 70]) for start in range(0, 300, 70)), look)
+    assert compare(pieces, tally([batch(ROWS)], look)) == ()
+    assert pieces.rows == 300
+    assert len(pieces.groups) == {WHOLE: 1, BINS: 0, MONTHLY: 12}[look]
 
 
 @pytest.mark.parametrize(
@@ -44,24 +50,37 @@ def test_order_and_batches_do_not_matter() -> None:
         pytest.param(ROWS[:-1], id="missing"),
         pytest.param([*ROWS, ROWS[5]], id="twice"),
         pytest.param([*ROWS[:-1], ROWS[0]], id="another-twice"),
+        pytest.param([*ROWS[:-2], ROWS[7], ROWS[7]], id="two-of-one-for-two"),
+        pytest.param([*ROWS[:-2], ROWS[298] | {"i": 299}, ROWS[299] | {"i": 298}], id="swapped"),
+        pytest.param(
+            [ROWS[0] | {"i": 1}, ROWS[1] | {"i": 0, "at": ROWS[2]["at"]}, ROWS[2] | {"at": ROWS[1]["at"]}, *ROWS[3:]], id="turned"
+        ),
     ],
 )
 def test_a_difference_is_seen_with_its_rows(changed: list[dict[str, Any]]) -> None:
-    """By bin or by partition, and the rows are found in the bins that differ."""
-    sides = tally([batch(ROWS)], PLAIN), tally([batch(changed)], PLAIN)
-    parts = compare(*sides)
-    assert 1 <= len(parts) <= 2
+    """As a whole, by partition and by bin, and the rows are found in the bins that differ."""
+    for look in (WHOLE, MONTHLY):
+        assert compare(tally([batch(ROWS)], look), tally([batch(changed)], look))
+    parts = compare(tally([batch(ROWS)], BINS), tally([batch(changed)], BINS))
+    assert 1 <= len(parts) <= 6
     bins = [int(part.name.split()[1]) for part in parts]
-    picked = [[row for found in pick_batches([batch(rows)], PLAIN, bins) for row in found.to_pylist()] for rows in (ROWS, changed)]
-    mine, theirs = find_examples(picked[0], picked[1], 5)
-    assert len(mine) + len(theirs) == len(parts) if len(changed) == 300 else 1
+    picked = [[row for found in pick_batches([batch(rows)], BINS, bins) for row in found.to_pylist()] for rows in (ROWS, changed)]
+    mine, theirs = find_examples(picked[0], picked[1], 9)
+    assert (len(mine), len(theirs)) == (len(find_others(ROWS, changed)), len(find_others(changed, ROWS)))
     assert all('"i": ' in text for text in mine + theirs)
+
+
+@pytest.mark.parametrize("look", [pytest.param(WHOLE, id="whole"), pytest.param(BINS, id="bins"), pytest.param(MONTHLY, id="groups")])
+def test_pairs_are_seen(look: Look) -> None:
+    """Two of one row are not two of another, though both are nothing by exclusive or."""
+    one, other = ([*ROWS, ROWS[place], ROWS[place]] for place in (5, 17))
+    assert compare(tally([batch(one[:200]), batch(one[200:])], look), tally([batch(other[:100]), batch(other[100:])], look))
 
 
 def test_partitions_that_differ_have_names() -> None:
     """Also those before 1970 and of NULL."""
     one, other = tally([batch(ROWS)], MONTHLY), tally([batch([*ROWS[1:], {"i": 7, "at": None}])], MONTHLY)
-    assert compare(one, other) == (Part("month(at)=1969-01", 25, 24), Part("at=NULL", 0, 1))
+    assert compare(one, other) == (Part("at=NULL", 0, 1), Part("month(at)=1969-01", 25, 24))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ CHANGES = [
     [
         pytest.param(2, "", id="v2", marks=pytest.mark.long),
         pytest.param(2, "'bucket(id, 2)', 'truncate(name, 1)'", id="v2, by bucket and text", marks=pytest.mark.long),
-        pytest.param(2, "'bo', 'year(dy)', 'month(ts)'", id="v2, by value, year and month"),
+        pytest.param(2, "'bo', 'year(dy)', 'month(ts)'", id="v2, by value, year and month", marks=pytest.mark.long),
         pytest.param(3, "'day(tz)', 'bucket(u, 2)'", id="v3, by day and bucket"),
         pytest.param(3, "'hour(ts)'", id="v3, by hour", marks=pytest.mark.long),
     ],

@@ -39,7 +39,7 @@ def run(served: Served, spark: Spark) -> Run:
 @pytest.mark.parametrize(
     ("format_version", "mode"),
     [
-        pytest.param(2, f", {MERGE_ON_READ}", id="position deletes"),
+        pytest.param(2, f", {MERGE_ON_READ}", id="position deletes", marks=pytest.mark.long),
         pytest.param(3, f", {MERGE_ON_READ}", id="deletion vectors"),
         pytest.param(3, "", id="copy-on-write", marks=pytest.mark.long),
     ],

@@ -1,0 +1,60 @@
+"""`ingest` of Parquet files beside Spark alone that reads them and writes the same rows."""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from bench.jobs.verifying import CREATE, INSERT, TABLE
+from bench.jobs.workshop import Workshop, open_workshop
+from bench.report import Cell, Result
+from bench.scale import Scale
+from bench.stand import NAMESPACE, Stand
+from bench.statistics import percentile
+from duckicelake.pipeline.ingest.job import ingest
+from duckicelake.pipeline.ingest.options import IngestOptions
+from duckicelake.pipeline.rest import parse_ident
+
+FILES = 4
+
+
+def measure_ingest(stand: Stand, scale: Scale) -> Result:
+    """Return what `ingest` costs, Spark writing a folder of Parquet, and Spark appending to a table of the lake, by turns.
+
+    The first turn is the cold one. All three read the same files of this machine; the folder is on it too, tables are in the store.
+    """
+    with tempfile.TemporaryDirectory(prefix="duckicelake-bench-") as scratch:
+        source = Path(scratch, "source")
+        source.mkdir()
+        _write_source(stand, source, scale.job_rows)
+        with open_workshop(stand, Path(scratch)) as shop:
+            rows = [_measure_turn(shop, source, turn, scale.job_rows) for turn in range(scale.job_turns + 1)]
+    names = ("cpu_over_folder", "wall_over_folder", "cpu_over_append", "wall_over_append")
+    facts: dict[str, Cell] = {f"{name}_median_warm": percentile([float(row[name] or 0) for row in rows[1:]], 0.5) for name in names}
+    return Result(f"ingest of {scale.job_rows} rows in {FILES} files of Parquet", rows, facts)
+
+
+def _write_source(stand: Stand, source: Path, count: int) -> None:
+    statement = CREATE.replace(f"CREATE TABLE {TABLE}", "CREATE TEMP TABLE source")
+    stand.duckdb.execute(statement)
+    stand.duckdb.execute(INSERT.replace(f"INSERT INTO {TABLE}", "INSERT INTO temp.source"), [count])
+    for place in range(FILES):
+        part = f"SELECT * FROM temp.source WHERE id % {FILES} = {place}"
+        stand.duckdb.execute(f"COPY ({part}) TO '{source / str(place)}.parquet' (FORMAT parquet)")
+    stand.duckdb.execute("DROP TABLE temp.source")
+
+
+def _measure_turn(shop: Workshop, source: Path, turn: int, count: int) -> dict[str, Cell]:
+    read = partial(shop.spark.read.parquet, str(source))
+    folder, _ = shop.measure(lambda: read().write.parquet(str(shop.folder / f"written_{turn}")))
+    append, _ = shop.measure(lambda: read().writeTo(shop.name(f"appended_{turn}")).create())
+    ident = parse_ident(f"{NAMESPACE}.ingested_{turn}")
+    own, report = shop.measure(lambda: ingest(shop.desk, IngestOptions(source=str(source), table=ident)))
+    assert (report.rows_in, report.rows_out) == (count, count), report
+    costs = {"folder": folder, "append": append, "ingest": own}
+    return {
+        "turn": turn,
+        **{f"{name}_cpu_ms": spent.engines_ms for name, spent in costs.items()},
+        **{f"{name}_wall_ms": spent.wall_ms for name, spent in costs.items()},
+        **{f"cpu_over_{name}": own.engines_ms / costs[name].engines_ms for name in ("folder", "append")},
+        **{f"wall_over_{name}": own.wall_ms / costs[name].wall_ms for name in ("folder", "append")},
+    }

@@ -1,0 +1,196 @@
+"""From a snapshot's manifests to the tasks of a scan, a bounded part at a time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from json import JSONEncoder
+
+from duckicelake.catalog.scanning.reading import Source
+from duckicelake.catalog.scanning.snapshots import Material
+from duckicelake.iceberg.expressions.formatting import format_bound
+from duckicelake.iceberg.expressions.metrics import Test, metrics_test
+from duckicelake.iceberg.expressions.partitions import Residual, may_match_manifest, residual_of
+from duckicelake.iceberg.expressions.tree import Bound
+from duckicelake.iceberg.manifest_list import UNKNOWN_COUNT, ManifestFile
+from duckicelake.iceberg.metadata import TableMetadata, current_schema
+from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.scanning.content import PartitionTypes, encode_file, list_partition_types, with_stats
+from duckicelake.iceberg.scanning.deletes import ScanFile
+from duckicelake.iceberg.scanning.tokens import Span
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import PrimitiveType
+
+TASKS_MAX = 2_000
+"""Tasks in one answer."""
+ENTRIES_MAX = 20_000
+"""Entries of manifests that one answer looks at; 2,000 where no filter leaves out any."""
+BYTES_MAX = 16 * 1024 * 1024
+"""An answer ends with the task that brings it beyond."""
+SPANS_MAX = 64
+"""Plan tasks in one answer; those of a larger rest have plan tasks of their own."""
+JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+UNTYPED = PrimitiveType("unknown")
+Kept = tuple[Test, bytes, bool]
+"""What tells whether a file of a partition may match, what is left to ask of its rows, and whether that is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one answer holds."""
+
+    tasks: int = TASKS_MAX
+    entries: int = ENTRIES_MAX
+    bytes: int = BYTES_MAX
+    spans: int = SPANS_MAX
+
+
+@dataclass(slots=True)
+class Tasks:
+    """Tasks of a scan as JSON, and what is left of the scan. Each task names its deletes by their places in `deletes`."""
+
+    tasks: list[bytes] = field(default_factory=list[bytes])
+    deletes: list[bytes] = field(default_factory=list[bytes])
+    rest: list[Span] = field(default_factory=list[Span])
+    size_bytes: int = 0
+    sure_rows: int = 0
+    _places: dict[int, int] = field(default_factory=dict[int, int])
+
+    def add(self, data: bytes, residual: bytes, deletes: Sequence[tuple[ScanFile, bytes]]) -> None:
+        """Add a task."""
+        places: list[int] = []
+        for item, told in deletes:
+            place = self._places.setdefault(id(item), len(self.deletes))
+            if place == len(self.deletes):
+                self.deletes.append(told)
+                self.size_bytes += len(told)
+            places.append(place)
+        references = b',"delete-file-references":%b' % JSON.encode(places).encode() if places else b""
+        task = b'{"data-file":%b%b,"residual-filter":%b}' % (data, references, residual)
+        self.tasks.append(task)
+        self.size_bytes += len(task)
+
+
+@dataclass(slots=True)
+class Scan:
+    """A scan to be planned: what it is planned from, and what it asks. `min_rows`: as many rows are enough."""
+
+    source: Source
+    material: Material
+    metadata: TableMetadata
+    bound: Bound
+    stats_ids: Sequence[int] = ()
+    min_rows: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    _residuals: dict[int, Residual] = field(default_factory=dict[int, Residual])
+    _kept: dict[tuple[int, tuple[object, ...]], Kept | None] = field(default_factory=dict[tuple[int, tuple[object, ...]], Kept | None])
+    _types: dict[int, PartitionTypes] = field(default_factory=dict[int, PartitionTypes])
+    _pruned: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    def plan(self, span: Span) -> Tasks:
+        """Return the tasks of a part of the scan, as many as fit one answer, and the parts that are left of it."""
+        found, seen = Tasks(), 0
+        for number, first, end in self._walk(span):
+            spec, entries = self.source.read_entries(self.material.manifests[number])
+            for place in range(first, min(end, len(entries))):
+                seen += 1
+                item = entries[place]
+                if item is not None and (self.material.appended is None or self._is_appended(item)):
+                    self._add(found, spec, item)
+                if self.min_rows is not None and found.sure_rows >= self.min_rows:
+                    return found
+                if len(found.tasks) >= self.limits.tasks or seen >= self._step or found.size_bytes > self.limits.bytes:
+                    found.rest = self._split(Span(number, place + 1, span.end_manifest, span.end_entry))
+                    return found
+        return found
+
+    @property
+    def _step(self) -> int:
+        """How many entries one answer looks at."""
+        return min(self.limits.entries, self.limits.tasks) if self.bound is True else self.limits.entries
+
+    def _walk(self, span: Span) -> Iterator[tuple[int, int, int]]:
+        """Yield each manifest of a part that may hold files that fit: its number, and its first entry and the end."""
+        for number in range(span.first_manifest, min(span.end_manifest + 1, len(self.material.manifests))):
+            end = span.end_entry if number == span.end_manifest else 1 << 32
+            first = span.first_entry if number == span.first_manifest else 0
+            if first < end and self._may_match(number):
+                yield number, first, end
+
+    def _split(self, span: Span) -> list[Span]:
+        """Return a part of the scan in parts that are fetched side by side."""
+        pieces = [(number, first, min(end, first + self._count(number, first))) for number, first, end in self._walk(span)]
+        pieces = [piece for piece in pieces if piece[1] < piece[2]]
+        total = sum(end - first for _, first, end in pieces)
+        if not total:
+            return []
+        step = self._step * max(1, -(-total // (self._step * self.limits.spans)))
+        starts: list[tuple[int, int]] = []
+        left = 0
+        for number, first, end in pieces:
+            at = first + left
+            while at < end:
+                starts.append((number, at))
+                at += step
+            left = at - end
+        ends = [*starts[1:], (span.end_manifest, span.end_entry)]
+        return [Span(*start, *stop) for start, stop in zip(starts, ends, strict=True)]
+
+    def _count(self, number: int, first: int) -> int:
+        """Return how many entries a manifest has from one on; where its list does not say, it is read."""
+        listed = self.material.manifests[number]
+        counts = (listed.added_files_count, listed.existing_files_count, listed.deleted_files_count)
+        total = len(self.source.read_entries(listed)[1]) if UNKNOWN_COUNT in counts else sum(counts)
+        return max(0, total - first)
+
+    def _may_match(self, number: int) -> bool:
+        known = self._pruned.get(number)
+        if known is None:
+            known = self._pruned[number] = self.bound is True or self._look(self.material.manifests[number])
+        return known
+
+    def _look(self, listed: ManifestFile) -> bool:
+        spec = next((item for item in self.metadata.partition_specs if item.spec_id == listed.partition_spec_id), None)
+        if spec is None:
+            return True
+        types = [UNTYPED if type is None else type for type in self._types_of(spec)]
+        return may_match_manifest(self.bound, spec, types, listed.partitions)
+
+    def _types_of(self, spec: PartitionSpec) -> PartitionTypes:
+        found = self._types.get(spec.spec_id)
+        if found is None:
+            found = self._types[spec.spec_id] = list_partition_types(spec, current_schema(self.metadata))
+        return found
+
+    def _is_appended(self, item: ScanFile) -> bool:
+        return item.is_added and self.material.appended is not None and item.snapshot_id in self.material.appended
+
+    def _add(self, found: Tasks, spec: PartitionSpec, item: ScanFile) -> None:
+        kept = self._keep(spec, item)
+        if kept is None or not kept[0](item.file):
+            return
+        types = self._types_of(spec)
+        data = encode_file(item, types)
+        if self.stats_ids:
+            data = with_stats(data, item.file, self.stats_ids)
+        deletes = self.material.deletes.find(item) if self.material.deletes.file_count else []
+        found.add(data, kept[1], [(delete, encode_file(delete, types)) for delete in deletes])
+        if kept[2]:
+            found.sure_rows += max(
+                0, item.file.record_count - sum(delete.file.record_count for delete in deletes if delete.file.content == 1)
+            )
+
+    def _keep(self, spec: PartitionSpec, item: ScanFile) -> Kept | None:
+        """Return what the filter asks of files of one partition; None: none of them matches."""
+        key = (item.spec_id, item.file.partition)
+        if key not in self._kept:
+            residual = self._residuals.get(item.spec_id)
+            if residual is None:
+                residual = self._residuals[item.spec_id] = residual_of(self.bound, spec)
+            left = residual(item.file.partition)
+            told = JSON.encode(format_bound(left)).encode()
+            self._kept[key] = None if left is False else (metrics_test(left), told, left is True)
+        return self._kept[key]
+
+
+def find_schema(metadata: TableMetadata, schema_id: int) -> Schema | None:
+    """Return the schema of that id."""
+    return next((item for item in metadata.schemas if item.schema_id == schema_id), None)

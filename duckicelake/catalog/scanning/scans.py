@@ -1,0 +1,216 @@
+"""Scans: planned, planned again, gone on with."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from json import dumps
+
+from duckicelake.catalog.memory import Published
+from duckicelake.catalog.scanning.planning import Limits, Scan, Tasks, find_schema
+from duckicelake.catalog.scanning.reading import Source
+from duckicelake.catalog.scanning.snapshots import (
+    NO_SNAPSHOT,
+    NOTHING,
+    Material,
+    gather,
+    gather_appended,
+    gather_named,
+    get_snapshot,
+    pick_snapshot,
+)
+from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.places import Grounds
+from duckicelake.errors import BadRequest, NoSuchPlanId, NoSuchPlanTask, NotFound
+from duckicelake.iceberg.expressions.binding import Names, bind, check_selected, read_names
+from duckicelake.iceberg.expressions.formatting import format_expression
+from duckicelake.iceberg.expressions.parsing import parse_expression
+from duckicelake.iceberg.expressions.tree import Bound
+from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.scanning.requests import ScanRequest
+from duckicelake.iceberg.scanning.tokens import WHOLE, BadToken, Pinned, Span, format_plan_id, format_task, pack, parse_plan_id, parse_task
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.connect import reading
+from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.locations import list_earlier_locations
+from duckicelake.lake.writing.lookups import find_client_snapshots
+
+FILTER_BYTES_MAX = 1024 * 1024
+TASKS_BYTES_MAX = 4 * 1024 * 1024
+"""About how much the plan tasks of one answer take, each with its own copy of the filter."""
+USUAL_LIMITS = Limits()
+Filtered = tuple[Bound, object]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedScan:
+    """A part of a plan: tasks and deletes as JSON, the plan tasks that are left, and the table, as a load tells of it."""
+
+    plan_id: str
+    tasks: Sequence[bytes]
+    deletes: Sequence[bytes]
+    plan_tasks: Sequence[str]
+    loaded: LoadedTable
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A table to be scanned."""
+
+    warehouse: Warehouse
+    table: TableRow
+    published: Published
+
+    @property
+    def metadata(self) -> TableMetadata:
+        return self.published.metadata
+
+    @property
+    def source(self) -> Source:
+        return Source(self.warehouse.objects, self.warehouse.scans, self.warehouse.readers, self._is_own)
+
+    def _is_own(self, uri: str) -> bool:
+        if Grounds((self.metadata.location,)).is_own(uri):
+            return True
+        with reading(self.warehouse.lake) as conn:
+            return Grounds(list_earlier_locations(conn, self.table.table_id)).is_own(uri)
+
+    @property
+    def loaded(self) -> LoadedTable:
+        published, table = self.published, self.table
+        location = published.metadata.location
+        return LoadedTable(published.metadata_location, b"", {}, table.table_id, published.position, None, location, table.table_uuid)
+
+    def find_client_id(self, snapshot_id: int) -> int | None:
+        with reading(self.warehouse.lake) as conn:
+            return find_client_snapshots(conn, self.table.table_id, [snapshot_id]).get(snapshot_id)
+
+
+def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: Limits = USUAL_LIMITS) -> PlannedScan:
+    """Plan a scan.
+
+    Raises: BadRequest: it names what the table has not. Unsupported: it cannot be told as a plan; and what loading a table raises
+    """
+    opened = _Opened(warehouse, *publish_table(warehouse, ident))
+    metadata = opened.metadata
+    snapshot = pick_snapshot(metadata, request, opened.find_client_id)
+    schema = _pick_schema(metadata, snapshot, request)
+    names = read_names(schema, request.case_sensitive)
+    check_selected(names, request.select)
+    bound, node = _read_filter(request.filter, names)
+    stats_ids = tuple(dict.fromkeys(names.get(name, "'stats-fields'").field_id for name in request.stats_fields))
+    material, start_id = _find_material(opened, snapshot, request)
+    snapshot_id = NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
+    pinned = Pinned(
+        metadata.table_uuid,
+        snapshot_id,
+        start_id,
+        material.list_name,
+        schema.schema_id,
+        node,
+        request.case_sensitive,
+        stats_ids,
+        request.min_rows,
+    )
+    return _go(opened, pinned, Scan(opened.source, material, metadata, bound, stats_ids, request.min_rows, limits), WHOLE)
+
+
+def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: Limits = USUAL_LIMITS) -> PlannedScan:
+    """Return a plan again. Raises: NoSuchPlanId: the table has none of that id, or none any more; and what loading a table raises."""
+    opened = _Opened(warehouse, *publish_table(warehouse, ident))
+    try:
+        pinned = parse_plan_id(plan_id)
+        if pinned is None:
+            raise NoSuchPlanId("The plan's filter is too large to be planned again; plan the scan anew.")
+        return _go(opened, pinned, _reopen(opened, pinned, limits), WHOLE)
+    except (BadToken, BadRequest, NotFound) as error:
+        raise NoSuchPlanId(f"The table {ident} has no plan of this id; plan the scan anew.") from error
+
+
+def check_plan(warehouse: Warehouse, ident: Ident, plan_id: str) -> None:
+    """Raise NoSuchPlanId unless it is an id of a plan of the table; and what loading a table raises."""
+    opened = _Opened(warehouse, *publish_table(warehouse, ident))
+    try:
+        pinned = parse_plan_id(plan_id)
+    except BadToken as error:
+        raise NoSuchPlanId(f"The table {ident} has no plan of this id.") from error
+    if pinned is not None and pinned.table_uuid != opened.metadata.table_uuid:
+        raise NoSuchPlanId(f"The table {ident} has no plan of this id.")
+
+
+def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: Limits = USUAL_LIMITS) -> PlannedScan:
+    """Return the tasks of part of a plan. Raises: NoSuchPlanTask: the table has no such part, or no more; and what loading raises."""
+    opened = _Opened(warehouse, *publish_table(warehouse, ident))
+    try:
+        pinned, span = parse_task(plan_task)
+        return _go(opened, pinned, _reopen(opened, pinned, limits), span)
+    except (BadToken, BadRequest, NotFound) as error:
+        raise NoSuchPlanTask(f"The table {ident} has no such plan task, or its snapshot has gone; plan the scan anew.") from error
+
+
+def _pick_schema(metadata: TableMetadata, snapshot: Snapshot | None, request: ScanRequest) -> Schema:
+    """Return the schema whose names a request means."""
+    wanted = snapshot.schema_id if snapshot is not None and request.use_snapshot_schema else None
+    found = None if wanted is None else find_schema(metadata, wanted)
+    current = find_schema(metadata, metadata.current_schema_id)
+    assert current is not None
+    return current if found is None else found
+
+
+def _read_filter(node: object, names: Names) -> Filtered:
+    """Return a filter for the table's columns and its JSON. Raises: BadRequest: it asks what the table has not"""
+    if node is None:
+        return True, None
+    expression = parse_expression(node)
+    told = format_expression(expression)
+    if len(dumps(told)) > FILTER_BYTES_MAX:
+        raise BadRequest(f"Cannot read filter: it has more than {FILTER_BYTES_MAX} bytes; ask for less at once")
+    return bind(expression, names), told
+
+
+def _find_material(opened: _Opened, snapshot: Snapshot | None, request: ScanRequest) -> tuple[Material, int | None]:
+    """Return what a scan is planned from, and DuckLake's id of the snapshot that an incremental one starts behind."""
+    if snapshot is None:
+        return NOTHING, None
+    start = request.start_snapshot_id
+    if start is None:
+        return gather(opened.source, snapshot), None
+    # one that has gone may be the parent of the oldest that is left
+    with suppress(BadRequest):
+        start = get_snapshot(opened.metadata, start, opened.find_client_id).snapshot_id
+    return gather_appended(opened.source, opened.metadata, start, snapshot), start
+
+
+def _reopen(opened: _Opened, pinned: Pinned, limits: Limits) -> Scan:
+    """Return a scan that was planned before. Raises: BadRequest, NotFound: it is of another table, or what it is of has gone"""
+    metadata = opened.metadata
+    if pinned.table_uuid != metadata.table_uuid:
+        raise NotFound("It is a plan of another table.")
+    schema = find_schema(metadata, pinned.schema_id)
+    if schema is None:
+        raise NotFound("Its schema has gone.")
+    bound, _ = _read_filter(pinned.filter, read_names(schema, pinned.case_sensitive))
+    material = _find_again(opened, pinned)
+    return Scan(opened.source, material, metadata, bound, pinned.stats_ids, pinned.min_rows, limits)
+
+
+def _find_again(opened: _Opened, pinned: Pinned) -> Material:
+    if pinned.snapshot_id == NO_SNAPSHOT:
+        return NOTHING
+    if pinned.start_snapshot_id is None:
+        return gather_named(opened.source, opened.metadata, pinned.snapshot_id, pinned.list_name)
+    end = get_snapshot(opened.metadata, pinned.snapshot_id, opened.find_client_id)
+    material = gather_appended(opened.source, opened.metadata, pinned.start_snapshot_id, end)
+    if material.list_name != pinned.list_name:
+        raise NotFound("What was appended is told by other manifests by now.")
+    return material
+
+
+def _go(opened: _Opened, pinned: Pinned, scan: Scan, span: Span) -> PlannedScan:
+    packed = pack(pinned)
+    most = max(1, min(scan.limits.spans, TASKS_BYTES_MAX // max(1, len(packed) * 4 // 3)))
+    scan.limits = Limits(scan.limits.tasks, scan.limits.entries, scan.limits.bytes, most)
+    found: Tasks = scan.plan(span)
+    tasks = [format_task(packed, part) for part in found.rest]
+    return PlannedScan(format_plan_id(packed), found.tasks, found.deletes, tasks, opened.loaded)

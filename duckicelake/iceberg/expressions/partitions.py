@@ -1,0 +1,100 @@
+"""Filters held against partitions: those of one file, and those that a manifest's summary tells of."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.bounds import decode_value
+from duckicelake.iceberg.expressions.comparing import RANGED, may_hold
+from duckicelake.iceberg.expressions.projection import Asked, Projected, project
+from duckicelake.iceberg.expressions.tree import AllOf, AnyOf, Bound, BoundPredicate, all_of, any_of
+from duckicelake.iceberg.manifest_list import FieldSummary
+from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.types import PrimitiveType
+
+Residual = Callable[[Sequence[Any]], Bound]
+FLOATING = ("float", "double")
+
+
+def residual_of(bound: Bound, spec: PartitionSpec) -> Residual:
+    """What gives, for a partition tuple, the part of a filter that is still to be asked of the rows: False when none fits."""
+    match bound:
+        case bool():
+            return lambda values: bound
+        case AllOf(parts):
+            all_found = [residual_of(part, spec) for part in parts]
+            return lambda values: all_of([find(values) for find in all_found])
+        case AnyOf(parts):
+            any_found = [residual_of(part, spec) for part in parts]
+            return lambda values: any_of([find(values) for find in any_found])
+        case BoundPredicate():
+            return _predicate_residual(bound, spec)
+
+
+def _predicate_residual(predicate: BoundPredicate, spec: PartitionSpec) -> Residual:
+    projected = _list_projected(predicate, spec)
+
+    def find(values: Sequence[Any]) -> Bound:
+        for place, item in projected:
+            found = item.decide(values[place])
+            if found is not None:
+                return found
+        return predicate
+
+    return find
+
+
+def _list_projected(predicate: BoundPredicate, spec: PartitionSpec) -> list[tuple[int, Projected]]:
+    found = [(place, project(predicate, item)) for place, item in enumerate(spec.fields)]
+    return [(place, item) for place, item in found if item is not None]
+
+
+def may_match_manifest(bound: Bound, spec: PartitionSpec, types: Sequence[PrimitiveType], summaries: Sequence[FieldSummary]) -> bool:
+    """Tell whether a manifest may hold a file with rows that fit, by what its list says of its partitions."""
+    if len(summaries) != len(spec.fields):
+        return True
+    match bound:
+        case bool():
+            return bound
+        case AllOf(parts):
+            return all(may_match_manifest(part, spec, types, summaries) for part in parts)
+        case AnyOf(parts):
+            return any(may_match_manifest(part, spec, types, summaries) for part in parts)
+        case BoundPredicate():
+            projected = _list_projected(bound, spec)
+            return all(_may_match(item, types[place], summaries[place]) for place, item in projected)
+
+
+def _may_match(projected: Projected, type: PrimitiveType, summary: FieldSummary) -> bool:
+    if projected.needed is None:
+        return True
+    lower, upper = decode_bound(type, summary.lower_bound), decode_bound(type, summary.upper_bound)
+    if projected.sure_to is not None and (upper is None or upper > projected.sure_to):
+        return True
+    return _may_hold_of(projected.needed, type, summary, lower, upper)
+
+
+def _may_hold_of(needed: Asked, type: PrimitiveType, summary: FieldSummary, lower: Any, upper: Any) -> bool:
+    operation, values = needed
+    has_nan = type.name in FLOATING and summary.contains_nan is not False
+    if operation == "is-null":
+        return summary.contains_null
+    is_empty = summary.lower_bound is None and summary.upper_bound is None and not has_nan
+    if operation == "not-null" or operation in RANGED:
+        if is_empty and summary.contains_null:
+            return False
+        return has_nan or operation == "not-null" or may_hold(operation, values, lower, upper)
+    if operation == "is-nan":
+        return has_nan
+    return summary.contains_null or has_nan or may_hold(operation, values, lower, upper)
+
+
+def decode_bound(type: PrimitiveType, content: bytes | None) -> Any:
+    """The value of a bound; None when there is none, or it is no number, or damaged."""
+    if content is None:
+        return None
+    try:
+        value = decode_value(type, content)
+    except BadRequest:
+        return None
+    return value if value == value else None

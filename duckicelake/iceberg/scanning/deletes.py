@@ -1,0 +1,101 @@
+"""Which delete files count for a data file.
+
+Source: Iceberg spec «Scan Planning»; DeleteFileIndex of Iceberg 1.11
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from duckicelake.iceberg.manifest import EQUALITY_DELETES, DataFile
+
+FILE_PATH_ID = 2147483546
+PUFFIN = "PUFFIN"
+Partition = tuple[int, tuple[object, ...]]
+
+
+@dataclass(slots=True, eq=False)
+class ScanFile:
+    """A live file of a manifest, with what it inherits. `told` is its JSON, kept with what that was made of."""
+
+    file: DataFile
+    spec_id: int
+    snapshot_id: int
+    sequence_number: int
+    is_added: bool
+    told: tuple[object, bytes] | None = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class _Numbered:
+    """Delete files by sequence number, ascending."""
+
+    files: list[ScanFile] = field(default_factory=list[ScanFile])
+    numbers: list[int] = field(default_factory=list[int])
+
+    def sort(self) -> None:
+        self.files.sort(key=lambda item: item.sequence_number)
+        self.numbers = [item.sequence_number for item in self.files]
+
+    def since(self, sequence_number: int) -> Sequence[ScanFile]:
+        return self.files[bisect_left(self.numbers, sequence_number) :]
+
+
+class DeleteIndex:
+    """The delete files of a snapshot, by what they delete from."""
+
+    def __init__(self, files: Iterable[ScanFile]) -> None:
+        self._vectors: dict[str, ScanFile] = {}
+        self._by_path: dict[str, _Numbered] = {}
+        self._positions: dict[Partition, _Numbered] = {}
+        self._equality: dict[Partition, _Numbered] = {}
+        self._everywhere = _Numbered()
+        self.file_count = 0
+        for item in files:
+            self.file_count += 1
+            self._put(item)
+        for group in (*self._by_path.values(), *self._positions.values(), *self._equality.values(), self._everywhere):
+            group.sort()
+
+    def _put(self, item: ScanFile) -> None:
+        file, partition = item.file, (item.spec_id, item.file.partition)
+        if file.content == EQUALITY_DELETES:
+            group = self._equality.setdefault(partition, _Numbered()) if file.partition else self._everywhere
+            group.files.append(item)
+            return
+        path = find_referenced(file)
+        if path is not None and file.file_format == PUFFIN:
+            known = self._vectors.get(path)
+            if known is None or known.sequence_number <= item.sequence_number:
+                self._vectors[path] = item
+        elif path is not None:
+            self._by_path.setdefault(path, _Numbered()).files.append(item)
+        else:
+            self._positions.setdefault(partition, _Numbered()).files.append(item)
+
+    def find(self, data: ScanFile) -> list[ScanFile]:
+        """Return the delete files that may delete rows of a data file."""
+        number, partition = data.sequence_number, (data.spec_id, data.file.partition)
+        found = [*self._everywhere.since(number + 1)]
+        if self._equality:
+            found += self._equality.get(partition, _Numbered()).since(number + 1)
+        vector = self._vectors.get(data.file.file_path)
+        if vector is not None and vector.sequence_number >= number:
+            # it holds all that older position deletes of the file say
+            return [*found, vector]
+        if self._positions:
+            found += self._positions.get(partition, _Numbered()).since(number)
+        if self._by_path:
+            found += self._by_path.get(data.file.file_path, _Numbered()).since(number)
+        return found
+
+
+def find_referenced(file: DataFile) -> str | None:
+    """Return the one data file that position deletes are for; None when there may be several.
+
+    Source: Iceberg's ContentFileUtil: equal bounds of the paths say as much as the field does
+    """
+    if file.referenced_data_file is not None:
+        return file.referenced_data_file
+    lower, upper = (bounds.get(FILE_PATH_ID) if bounds else None for bounds in (file.lower_bounds, file.upper_bounds))
+    return lower.decode("utf-8", "replace") if lower is not None and lower == upper else None

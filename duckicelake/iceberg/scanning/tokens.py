@@ -1,0 +1,164 @@
+"""Plan ids and plan tasks: what a plan is made of, written into its own names, so that every server goes on with it.
+
+Shape:  base64url of (kind 1 byte | sha-256 of the rest, 12 bytes | span 4 × u32 BE | zlib of compact JSON)
+The checksum tells damaged tokens; whoever makes one that fits is told no more than by planning anew: a token names nothing
+outside of the table that is asked, and who asks must be allowed to read that.
+"""
+
+import base64
+import binascii
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from json import dumps, loads
+from typing import TypeVar, cast
+
+PLAN, LARGE_PLAN, TASK = b"p", b"l", b"t"
+CHECK_BYTES, SPAN = 12, struct.Struct(">IIII")
+HEAD_BYTES = 1 + CHECK_BYTES + SPAN.size
+TOKEN_MAX = 2 * 1024 * 1024
+CONTENT_BYTES_MAX = 4 * 1024 * 1024
+PLAN_ID_MAX = 4096
+"""Characters of a plan id: it is part of a path."""
+Value = TypeVar("Value")
+KEYS = ("table", "snapshot", "start", "list", "schema", "filter", "case", "stats", "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What a plan is a plan of.
+
+    `list_name` tells the manifest list (of an incremental scan: all of them) from any other; `schema_id` is the schema that names of
+    the filter mean.
+    """
+
+    table_uuid: str
+    snapshot_id: int
+    start_snapshot_id: int | None
+    list_name: str
+    schema_id: int
+    filter: object
+    case_sensitive: bool
+    stats_ids: tuple[int, ...] = ()
+    min_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Part of a scan's manifests: from an entry of one of them, to before an entry of another. All numbers count from 0."""
+
+    first_manifest: int
+    first_entry: int
+    end_manifest: int
+    end_entry: int
+
+
+WHOLE = Span(0, 0, 0xFFFFFFFF, 0)
+
+
+class BadToken(ValueError):
+    """A text that is no token of that kind."""
+
+
+def pack(pinned: Pinned) -> bytes:
+    """What all tokens of a plan share."""
+    values = (
+        pinned.table_uuid,
+        pinned.snapshot_id,
+        pinned.start_snapshot_id,
+        pinned.list_name,
+        pinned.schema_id,
+        pinned.filter,
+        pinned.case_sensitive,
+        pinned.stats_ids,
+        pinned.min_rows,
+    )
+    return zlib.compress(dumps(dict(zip(KEYS, values, strict=True)), separators=(",", ":")).encode())
+
+
+def format_plan_id(packed: bytes) -> str:
+    """The id of a plan; that of one with a large filter only names it."""
+    found = _format(PLAN, WHOLE, packed)
+    return found if len(found) <= PLAN_ID_MAX else _format(LARGE_PLAN, WHOLE, sha256(packed).digest())
+
+
+def format_task(packed: bytes, span: Span) -> str:
+    """The plan task of part of a plan."""
+    return _format(TASK, span, packed)
+
+
+def parse_plan_id(text: str) -> Pinned | None:
+    """The plan of an id; None when the id only names it. Raises: BadToken"""
+    kind, _, packed = _parse(text)
+    if kind == LARGE_PLAN:
+        return None
+    if kind != PLAN:
+        raise BadToken("another kind")
+    return _unpack(packed)
+
+
+def parse_task(text: str) -> tuple[Pinned, Span]:
+    """The plan of a plan task, and its part of it. Raises: BadToken"""
+    kind, span, packed = _parse(text)
+    if kind != TASK:
+        raise BadToken("another kind")
+    return _unpack(packed), span
+
+
+def _format(kind: bytes, span: Span, content: bytes) -> str:
+    rest = SPAN.pack(span.first_manifest, span.first_entry, span.end_manifest, span.end_entry) + content
+    return base64.urlsafe_b64encode(kind + _check(kind, rest) + rest).rstrip(b"=").decode()
+
+
+def _check(kind: bytes, rest: bytes) -> bytes:
+    return sha256(kind + rest).digest()[:CHECK_BYTES]
+
+
+def _parse(text: str) -> tuple[bytes, Span, bytes]:
+    if len(text) > TOKEN_MAX or not text.isascii():
+        raise BadToken("too long")
+    try:
+        content = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+    except binascii.Error as error:
+        raise BadToken("no base64") from error
+    kind, check, rest = content[:1], content[1 : 1 + CHECK_BYTES], content[1 + CHECK_BYTES :]
+    if len(content) < HEAD_BYTES or check != _check(kind, rest):
+        raise BadToken("damaged")
+    return kind, Span(*SPAN.unpack_from(rest)), rest[SPAN.size :]
+
+
+def _unpack(packed: bytes) -> Pinned:
+    try:
+        decompress = zlib.decompressobj()
+        content = decompress.decompress(packed, CONTENT_BYTES_MAX)
+        node: object = loads(content)
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise BadToken("damaged") from error
+    if not isinstance(node, dict) or tuple(cast("dict[str, object]", node)) != KEYS:
+        raise BadToken("other keys")
+    return _to_pinned(cast("dict[str, object]", node))
+
+
+def _to_pinned(node: Mapping[str, object]) -> Pinned:
+    stats = node["stats"]
+    found = Pinned(
+        table_uuid=_get(node, "table", str),
+        snapshot_id=_get(node, "snapshot", int),
+        start_snapshot_id=None if node["start"] is None else _get(node, "start", int),
+        list_name=_get(node, "list", str),
+        schema_id=_get(node, "schema", int),
+        filter=node["filter"],
+        case_sensitive=_get(node, "case", bool),
+        stats_ids=tuple(item for item in cast("list[object]", stats) if isinstance(item, int)) if isinstance(stats, list) else (),
+        min_rows=None if node["rows"] is None else _get(node, "rows", int),
+    )
+    return found
+
+
+def _get(node: Mapping[str, object], key: str, kind: type[Value]) -> Value:
+    value = node[key]
+    if type(value) is not kind:
+        raise BadToken(f"{key} is of another kind")
+    return value

@@ -1,0 +1,1 @@
+"""Scans that are planned here, at the door."""
