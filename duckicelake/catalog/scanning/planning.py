@@ -6,10 +6,12 @@ from json import JSONEncoder
 
 from duckicelake.catalog.scanning.reading import Source
 from duckicelake.catalog.scanning.snapshots import Material
+from duckicelake.errors import Unsupported
 from duckicelake.iceberg.expressions.formatting import format_bound
 from duckicelake.iceberg.expressions.metrics import Test, metrics_test
-from duckicelake.iceberg.expressions.partitions import Residual, may_match_manifest, residual_of
-from duckicelake.iceberg.expressions.tree import Bound
+from duckicelake.iceberg.expressions.partitions import ManifestTest, Residual, manifest_test, residual_of
+from duckicelake.iceberg.expressions.tree import Bound, weigh
+from duckicelake.iceberg.manifest import POSITION_DELETES
 from duckicelake.iceberg.manifest_list import UNKNOWN_COUNT, ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.partition import PartitionSpec
@@ -25,12 +27,18 @@ ENTRIES_MAX = 20_000
 """Entries of manifests that one answer looks at; 2,000 where no filter leaves out any."""
 BYTES_MAX = 16 * 1024 * 1024
 """An answer ends with the task that brings it beyond."""
+WORK_MAX = 200_000
+"""Predicates that one answer holds against entries; an answer looks at fewer entries for a larger filter, and at `ENTRIES_MIN` at least."""
+ENTRIES_MIN = 16
+OPENED_ENTRIES = 10
+"""What opening a manifest counts as, however few entries it has."""
 SPANS_MAX = 64
 """Plan tasks in one answer; those of a larger rest have plan tasks of their own."""
 JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 UNTYPED = PrimitiveType("unknown")
-Kept = tuple[Test, bytes, bool]
-"""What tells whether a file of a partition may match, what is left to ask of its rows, and whether that is nothing."""
+Partition = tuple[int, tuple[object, ...]]
+Kept = tuple[Test, Bound]
+"""What tells whether a file of a partition may match, and what is left to ask of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +89,22 @@ class Scan:
     min_rows: int | None = None
     limits: Limits = field(default_factory=Limits)
     _residuals: dict[int, Residual] = field(default_factory=dict[int, Residual])
-    _kept: dict[tuple[int, tuple[object, ...]], Kept | None] = field(default_factory=dict[tuple[int, tuple[object, ...]], Kept | None])
+    _kept: dict[Partition, Kept | None] = field(default_factory=dict[Partition, Kept | None])
+    _told: dict[Partition, bytes] = field(default_factory=dict[Partition, bytes])
     _types: dict[int, PartitionTypes] = field(default_factory=dict[int, PartitionTypes])
+    _tests: dict[int, ManifestTest] = field(default_factory=dict[int, ManifestTest])
     _pruned: dict[int, bool] = field(default_factory=dict[int, bool])
+    _weight: int = 0
 
     def plan(self, span: Span) -> Tasks:
         """Return the tasks of a part of the scan, as many as fit one answer, and the parts that are left of it."""
-        found, seen = Tasks(), 0
+        found, seen, opened = Tasks(), 0, min(OPENED_ENTRIES, self._step // OPENED_ENTRIES)
         for number, first, end in self._walk(span):
+            if seen >= self._step:
+                found.rest = self._split(Span(number, first, span.end_manifest, span.end_entry))
+                return found
             spec, entries = self.source.read_entries(self.material.manifests[number])
+            seen += opened
             for place in range(first, min(end, len(entries))):
                 seen += 1
                 item = entries[place]
@@ -98,14 +113,19 @@ class Scan:
                 if self.min_rows is not None and found.sure_rows >= self.min_rows:
                     return found
                 if len(found.tasks) >= self.limits.tasks or seen >= self._step or found.size_bytes > self.limits.bytes:
-                    found.rest = self._split(Span(number, place + 1, span.end_manifest, span.end_entry))
+                    at = (number, place + 1) if place + 1 < len(entries) else (number + 1, 0)
+                    found.rest = self._split(Span(*at, span.end_manifest, span.end_entry))
                     return found
         return found
 
     @property
     def _step(self) -> int:
         """How many entries one answer looks at."""
-        return min(self.limits.entries, self.limits.tasks) if self.bound is True else self.limits.entries
+        if self.bound is True:
+            return min(self.limits.entries, self.limits.tasks)
+        if not self._weight:
+            self._weight = max(1, weigh(self.bound))
+        return min(self.limits.entries, max(ENTRIES_MIN, WORK_MAX // self._weight))
 
     def _walk(self, span: Span) -> Iterator[tuple[int, int, int]]:
         """Yield each manifest of a part that may hold files that fit: its number, and its first entry and the end."""
@@ -116,12 +136,15 @@ class Scan:
                 yield number, first, end
 
     def _split(self, span: Span) -> list[Span]:
-        """Return a part of the scan in parts that are fetched side by side."""
+        """Return a part of the scan in parts that are fetched side by side.
+
+        Lists say how many entries manifests have; where they are wrong, parts are larger or smaller, and nothing is left out.
+        """
         pieces = [(number, first, min(end, first + self._count(number, first))) for number, first, end in self._walk(span)]
         pieces = [piece for piece in pieces if piece[1] < piece[2]]
         total = sum(end - first for _, first, end in pieces)
         if not total:
-            return []
+            return [span] if any(True for _ in self._walk(span)) else []
         step = self._step * max(1, -(-total // (self._step * self.limits.spans)))
         starts: list[tuple[int, int]] = []
         left = 0
@@ -131,15 +154,15 @@ class Scan:
                 starts.append((number, at))
                 at += step
             left = at - end
+        starts[0] = (span.first_manifest, span.first_entry)
         ends = [*starts[1:], (span.end_manifest, span.end_entry)]
         return [Span(*start, *stop) for start, stop in zip(starts, ends, strict=True)]
 
     def _count(self, number: int, first: int) -> int:
-        """Return how many entries a manifest has from one on; where its list does not say, it is read."""
+        """Return how many entries a manifest has from one on, by its list; where that does not say, as many as one answer looks at."""
         listed = self.material.manifests[number]
         counts = (listed.added_files_count, listed.existing_files_count, listed.deleted_files_count)
-        total = len(self.source.read_entries(listed)[1]) if UNKNOWN_COUNT in counts else sum(counts)
-        return max(0, total - first)
+        return max(0, (self._step if UNKNOWN_COUNT in counts else sum(counts)) - first)
 
     def _may_match(self, number: int) -> bool:
         known = self._pruned.get(number)
@@ -148,11 +171,17 @@ class Scan:
         return known
 
     def _look(self, listed: ManifestFile) -> bool:
-        spec = next((item for item in self.metadata.partition_specs if item.spec_id == listed.partition_spec_id), None)
+        spec = self._find_spec(listed.partition_spec_id)
         if spec is None:
             return True
-        types = [UNTYPED if type is None else type for type in self._types_of(spec)]
-        return may_match_manifest(self.bound, spec, types, listed.partitions)
+        test = self._tests.get(spec.spec_id)
+        if test is None:
+            types = [UNTYPED if type is None else type for type in self._types_of(spec)]
+            test = self._tests[spec.spec_id] = manifest_test(self.bound, spec, types)
+        return test(listed.partitions)
+
+    def _find_spec(self, spec_id: int) -> PartitionSpec | None:
+        return next((item for item in self.metadata.partition_specs if item.spec_id == spec_id), None)
 
     def _types_of(self, spec: PartitionSpec) -> PartitionTypes:
         found = self._types.get(spec.spec_id)
@@ -164,19 +193,21 @@ class Scan:
         return item.is_added and self.material.appended is not None and item.snapshot_id in self.material.appended
 
     def _add(self, found: Tasks, spec: PartitionSpec, item: ScanFile) -> None:
+        spec = self._find_spec(item.spec_id) or spec
+        if len(item.file.partition) != len(spec.fields):
+            raise Unsupported(f"{item.file.file_path} has another partition than its spec {spec.spec_id} says.")
         kept = self._keep(spec, item)
         if kept is None or not kept[0](item.file):
             return
-        types = self._types_of(spec)
-        data = encode_file(item, types)
+        data = encode_file(item, self._types_of(spec))
         if self.stats_ids:
             data = with_stats(data, item.file, self.stats_ids)
         deletes = self.material.deletes.find(item) if self.material.deletes.file_count else []
-        found.add(data, kept[1], [(delete, encode_file(delete, types)) for delete in deletes])
-        if kept[2]:
-            found.sure_rows += max(
-                0, item.file.record_count - sum(delete.file.record_count for delete in deletes if delete.file.content == 1)
-            )
+        told = [(delete, encode_file(delete, self._types_of(self._find_spec(delete.spec_id) or spec))) for delete in deletes]
+        found.add(data, self._tell(item, kept[1]), told)
+        # nobody knows how many rows an equality delete takes
+        if kept[1] is True and all(delete.file.content == POSITION_DELETES for delete in deletes):
+            found.sure_rows += max(0, item.file.record_count - sum(delete.file.record_count for delete in deletes))
 
     def _keep(self, spec: PartitionSpec, item: ScanFile) -> Kept | None:
         """Return what the filter asks of files of one partition; None: none of them matches."""
@@ -186,9 +217,15 @@ class Scan:
             if residual is None:
                 residual = self._residuals[item.spec_id] = residual_of(self.bound, spec)
             left = residual(item.file.partition)
-            told = JSON.encode(format_bound(left)).encode()
-            self._kept[key] = None if left is False else (metrics_test(left), told, left is True)
+            self._kept[key] = None if left is False else (metrics_test(left), left)
         return self._kept[key]
+
+    def _tell(self, item: ScanFile, left: Bound) -> bytes:
+        """Return what is left to ask of the rows of a file's partition as JSON."""
+        key = (item.spec_id, item.file.partition)
+        if key not in self._told:
+            self._told[key] = JSON.encode(format_bound(left)).encode()
+        return self._told[key]
 
 
 def find_schema(metadata: TableMetadata, schema_id: int) -> Schema | None:

@@ -1,6 +1,6 @@
 """Manifest lists, manifests and deletes of published snapshots, read once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duckicelake.catalog.memory import estimate_bytes
@@ -11,11 +11,13 @@ from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manif
 from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, ManifestEntry
 from duckicelake.iceberg.manifest_list import ManifestFile, inherit
 from duckicelake.iceberg.partition import PartitionSpec
-from duckicelake.iceberg.scanning.deletes import DeleteIndex, ScanFile
+from duckicelake.iceberg.scanning.deletes import FILE_PATH_ID, DeleteIndex, ScanFile
 from duckicelake.store.objects import Objects
+from duckicelake.values import replace
 
 Entries = Sequence[ScanFile | None]
 """A manifest's entries at their places; None where a file was deleted."""
+MAX_DELETE_FILES = 1_000_000
 MAX_LIST_BYTES = 64 * 1024 * 1024
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 TOLD_BYTES = 768
@@ -61,8 +63,9 @@ class Source:
                 header, entries = decode_manifest(content, listed, readers=self.readers)
             except BadRequest as error:
                 raise Unsupported(error.message) from error
-            files = [_to_scan_file(entry, header.spec.spec_id) for entry in inherit(entries, listed)]
-            return (header.spec, files), estimate_bytes(files) + TOLD_BYTES * len(files)
+            files = [_to_scan_file(entry, header.spec) for entry in inherit(entries, listed)]
+            live = [item for item in files if item is not None]
+            return (header.spec, files), max(estimate_bytes(live), len(content)) + TOLD_BYTES * len(files)
 
         # a manifest that several lists name says what it says, but for what its files inherit
         inherited = (listed.added_snapshot_id, listed.sequence_number, listed.first_row_id)
@@ -79,16 +82,41 @@ class Source:
         """
 
         def make() -> tuple[DeleteIndex, int]:
-            found = [item for listed in manifests for item in self.read_entries(listed)[1] if item is not None]
-            return DeleteIndex(found), len(found) * TOLD_BYTES // 2 + TOLD_BYTES
+            found: list[ScanFile] = []
+            for listed in manifests:
+                found += [_without_metrics(item) for item in self.read_entries(listed)[1] if item is not None]
+                if len(found) > MAX_DELETE_FILES:
+                    raise Unsupported(f"The snapshot has more than {MAX_DELETE_FILES} delete files; let the client plan scans itself.")
+            return DeleteIndex(found), estimate_bytes(found) + TOLD_BYTES * len(found)
 
         return self.memory.get(("deletes", name), make)
 
 
-def _to_scan_file(entry: ManifestEntry, spec_id: int) -> ScanFile | None:
+def _to_scan_file(entry: ManifestEntry, spec: PartitionSpec) -> ScanFile | None:
     if entry.status == DELETED:
         return None
-    return ScanFile(entry.data_file, spec_id, entry.snapshot_id or 0, entry.sequence_number or 0, entry.status == ADDED)
+    numbers = (entry.snapshot_id or 0, entry.sequence_number or 0)
+    return ScanFile(entry.data_file, spec.spec_id, *numbers, entry.status == ADDED, spec.is_unpartitioned)
+
+
+def _without_metrics(item: ScanFile) -> ScanFile:
+    """Return a delete file without what is said of its columns, but for the data file that it names by its bounds."""
+    file = item.file
+    bounds = [None if known is None else _pick_path(known) for known in (file.lower_bounds, file.upper_bounds)]
+    slim = replace(
+        file,
+        column_sizes=None,
+        value_counts=None,
+        null_value_counts=None,
+        nan_value_counts=None,
+        lower_bounds=bounds[0],
+        upper_bounds=bounds[1],
+    )
+    return replace(item, file=slim, told=None)
+
+
+def _pick_path(bounds: Mapping[int, bytes]) -> Mapping[int, bytes]:
+    return {FILE_PATH_ID: bounds[FILE_PATH_ID]} if FILE_PATH_ID in bounds else {}
 
 
 def split_contents(listed: Sequence[ManifestFile]) -> tuple[list[ManifestFile], list[ManifestFile]]:

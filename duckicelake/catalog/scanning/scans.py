@@ -54,6 +54,24 @@ class PlannedScan:
     loaded: LoadedTable
 
 
+@dataclass(slots=True)
+class _OwnPlaces:
+    """Tells what lies in a table's location, or in an earlier one of it."""
+
+    warehouse: Warehouse
+    table_id: int
+    location: str
+    earlier: Grounds | None = None
+
+    def __call__(self, uri: str) -> bool:
+        if Grounds((self.location,)).is_own(uri):
+            return True
+        if self.earlier is None:
+            with reading(self.warehouse.lake) as conn:
+                self.earlier = Grounds(list_earlier_locations(conn, self.table_id))
+        return self.earlier.is_own(uri)
+
+
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """A table to be scanned."""
@@ -61,20 +79,11 @@ class _Opened:
     warehouse: Warehouse
     table: TableRow
     published: Published
+    source: Source
 
     @property
     def metadata(self) -> TableMetadata:
         return self.published.metadata
-
-    @property
-    def source(self) -> Source:
-        return Source(self.warehouse.objects, self.warehouse.scans, self.warehouse.readers, self._is_own)
-
-    def _is_own(self, uri: str) -> bool:
-        if Grounds((self.metadata.location,)).is_own(uri):
-            return True
-        with reading(self.warehouse.lake) as conn:
-            return Grounds(list_earlier_locations(conn, self.table.table_id)).is_own(uri)
 
     @property
     def loaded(self) -> LoadedTable:
@@ -87,12 +96,19 @@ class _Opened:
             return find_client_snapshots(conn, self.table.table_id, [snapshot_id]).get(snapshot_id)
 
 
+def _open(warehouse: Warehouse, ident: Ident) -> _Opened:
+    """Return a table as it is published. Raises what loading a table raises."""
+    table, published = publish_table(warehouse, ident)
+    is_own = _OwnPlaces(warehouse, table.table_id, published.metadata.location)
+    return _Opened(warehouse, table, published, Source(warehouse.objects, warehouse.scans, warehouse.readers, is_own))
+
+
 def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: Limits = USUAL_LIMITS) -> PlannedScan:
     """Plan a scan.
 
     Raises: BadRequest: it names what the table has not. Unsupported: it cannot be told as a plan; and what loading a table raises
     """
-    opened = _Opened(warehouse, *publish_table(warehouse, ident))
+    opened = _open(warehouse, ident)
     metadata = opened.metadata
     snapshot = pick_snapshot(metadata, request, opened.find_client_id)
     schema = _pick_schema(metadata, snapshot, request)
@@ -118,7 +134,7 @@ def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: 
 
 def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: Limits = USUAL_LIMITS) -> PlannedScan:
     """Return a plan again. Raises: NoSuchPlanId: the table has none of that id, or none any more; and what loading a table raises."""
-    opened = _Opened(warehouse, *publish_table(warehouse, ident))
+    opened = _open(warehouse, ident)
     try:
         pinned = parse_plan_id(plan_id)
         if pinned is None:
@@ -130,7 +146,7 @@ def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: Limits 
 
 def check_plan(warehouse: Warehouse, ident: Ident, plan_id: str) -> None:
     """Raise NoSuchPlanId unless it is an id of a plan of the table; and what loading a table raises."""
-    opened = _Opened(warehouse, *publish_table(warehouse, ident))
+    opened = _open(warehouse, ident)
     try:
         pinned = parse_plan_id(plan_id)
     except BadToken as error:
@@ -141,7 +157,7 @@ def check_plan(warehouse: Warehouse, ident: Ident, plan_id: str) -> None:
 
 def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: Limits = USUAL_LIMITS) -> PlannedScan:
     """Return the tasks of part of a plan. Raises: NoSuchPlanTask: the table has no such part, or no more; and what loading raises."""
-    opened = _Opened(warehouse, *publish_table(warehouse, ident))
+    opened = _open(warehouse, ident)
     try:
         pinned, span = parse_task(plan_task)
         return _go(opened, pinned, _reopen(opened, pinned, limits), span)
@@ -190,9 +206,11 @@ def _reopen(opened: _Opened, pinned: Pinned, limits: Limits) -> Scan:
     schema = find_schema(metadata, pinned.schema_id)
     if schema is None:
         raise NotFound("Its schema has gone.")
-    bound, _ = _read_filter(pinned.filter, read_names(schema, pinned.case_sensitive))
+    names = read_names(schema, pinned.case_sensitive)
+    bound, _ = _read_filter(pinned.filter, names)
+    stats_ids = tuple(dict.fromkeys(item for item in pinned.stats_ids if item in names.by_id))
     material = _find_again(opened, pinned)
-    return Scan(opened.source, material, metadata, bound, pinned.stats_ids, pinned.min_rows, limits)
+    return Scan(opened.source, material, metadata, bound, stats_ids, pinned.min_rows, limits)
 
 
 def _find_again(opened: _Opened, pinned: Pinned) -> Material:

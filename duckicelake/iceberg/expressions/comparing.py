@@ -41,11 +41,16 @@ def holds(operation: str, values: Values, value: Any) -> bool | None:
         case "not-null" | "not-nan":
             return True
         case "in":
-            return value in values
+            return _is_among(value, values)
         case "not-in":
-            return value not in values
+            return not _is_among(value, values)
         case _:
             return _compare(operation, value, values[0])
+
+
+def _is_among(value: Any, values: Values) -> bool:
+    at = bisect_left(values, value)
+    return at < len(values) and values[at] == value
 
 
 def _hold_null(operation: str) -> bool | None:

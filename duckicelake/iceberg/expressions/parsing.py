@@ -58,7 +58,10 @@ def _parse(value: object, room: _Room, depth: int) -> Expression:
         case "literal":
             return get_flag(node, "value", WHAT)
         case "and" | "or":
-            children = tuple(_parse(child, room, depth + 1) for child in _list_chain(node, kind, room))
+            operands = _list_chain(node, kind, room)
+            # so much deeper does the first one stand when they are told again in pairs
+            below = depth + max(1, (len(operands) - 1).bit_length())
+            children = tuple(_parse(child, room, below) for child in operands)
             return And(children) if kind == "and" else Or(children)
         case "not":
             return Not(_parse(node.get("child"), room, depth + 1))

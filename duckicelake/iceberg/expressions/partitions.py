@@ -13,6 +13,7 @@ from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.types import PrimitiveType
 
 Residual = Callable[[Sequence[Any]], Bound]
+ManifestTest = Callable[[Sequence[FieldSummary]], bool]
 FLOATING = ("float", "double")
 
 
@@ -49,26 +50,39 @@ def _list_projected(predicate: BoundPredicate, spec: PartitionSpec) -> list[tupl
     return [(place, item) for place, item in found if item is not None]
 
 
-def may_match_manifest(bound: Bound, spec: PartitionSpec, types: Sequence[PrimitiveType], summaries: Sequence[FieldSummary]) -> bool:
-    """Tell whether a manifest may hold a file with rows that fit, by what its list says of its partitions."""
-    if len(summaries) != len(spec.fields):
-        return True
+def manifest_test(bound: Bound, spec: PartitionSpec, types: Sequence[PrimitiveType]) -> ManifestTest:
+    """What tells whether a manifest of a spec may hold a file with rows that fit, by what its list says of its partitions."""
+    test = _make_test(bound, spec, types)
+    return lambda summaries: len(summaries) != len(spec.fields) or test(summaries)
+
+
+def _make_test(bound: Bound, spec: PartitionSpec, types: Sequence[PrimitiveType]) -> ManifestTest:
     match bound:
         case bool():
-            return bound
+            return lambda summaries: bound
         case AllOf(parts):
-            return all(may_match_manifest(part, spec, types, summaries) for part in parts)
+            all_tests = [_make_test(part, spec, types) for part in parts]
+            return lambda summaries: all(test(summaries) for test in all_tests)
         case AnyOf(parts):
-            return any(may_match_manifest(part, spec, types, summaries) for part in parts)
+            any_tests = [_make_test(part, spec, types) for part in parts]
+            return lambda summaries: any(test(summaries) for test in any_tests)
         case BoundPredicate():
             projected = _list_projected(bound, spec)
-            return all(_may_match(item, types[place], summaries[place]) for place, item in projected)
+            return lambda summaries: all(_may_match(item, types[place], summaries[place]) for place, item in projected)
+
+
+def may_match_manifest(bound: Bound, spec: PartitionSpec, types: Sequence[PrimitiveType], summaries: Sequence[FieldSummary]) -> bool:
+    """Tell whether a manifest may hold a file with rows that fit, by what its list says of its partitions."""
+    return manifest_test(bound, spec, types)(summaries)
 
 
 def _may_match(projected: Projected, type: PrimitiveType, summary: FieldSummary) -> bool:
-    if projected.needed is None:
+    if projected.needed is None or type.name == "unknown":
         return True
     lower, upper = decode_bound(type, summary.lower_bound), decode_bound(type, summary.upper_bound)
+    if type.name == "uuid" and lower != upper:
+        # Java puts them in the order of signed numbers
+        lower = upper = None
     if projected.sure_to is not None and (upper is None or upper > projected.sure_to):
         return True
     return _may_hold_of(projected.needed, type, summary, lower, upper)
@@ -95,6 +109,6 @@ def decode_bound(type: PrimitiveType, content: bytes | None) -> Any:
         return None
     try:
         value = decode_value(type, content)
-    except BadRequest:
+    except (BadRequest, ValueError):
         return None
     return value if value == value else None

@@ -135,6 +135,8 @@ def _project_hashed(operation: str, hashed: list[object]) -> Projected | None:
             return Projected(None, (NOT_EQ, found))
         case "not-in":
             return Projected(None, (NOT_IN, _ascending(found)))
+        case "not-starts-with":
+            return None
         case _:
             return Projected(("not-null", ()), None)
 

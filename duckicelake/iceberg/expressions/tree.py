@@ -103,6 +103,17 @@ class AnyOf:
 Bound: TypeAlias = bool | AllOf | AnyOf | BoundPredicate
 
 
+def weigh(bound: Bound) -> int:
+    """Return about how many comparisons it takes to hold a filter against one value of each column."""
+    match bound:
+        case AllOf(parts) | AnyOf(parts):
+            return sum(weigh(part) for part in parts)
+        case BoundPredicate():
+            return 1 + len(bound.values) // 16
+        case _:
+            return 0
+
+
 def all_of(parts: Iterable[Bound]) -> Bound:
     """Return what holds when all parts do."""
     kept = [part for part in parts if part is not True]

@@ -31,8 +31,9 @@ def encode_file(item: ScanFile, types: PartitionTypes) -> bytes:
 
     Raises: Unsupported — a partition value that JSON cannot say
     """
-    if item.told is not None and item.told[0] == types:
-        return item.told[1]
+    told = item.told
+    if told is not None and told[0] == types:
+        return told[1]
     encoded = JSON.encode(_format_file(item, types)).encode()
     item.told = (types, encoded)
     return encoded

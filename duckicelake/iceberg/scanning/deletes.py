@@ -11,18 +11,23 @@ from duckicelake.iceberg.manifest import EQUALITY_DELETES, DataFile
 
 FILE_PATH_ID = 2147483546
 PUFFIN = "PUFFIN"
+NAN = "NaN"
 Partition = tuple[int, tuple[object, ...]]
 
 
 @dataclass(slots=True, eq=False)
 class ScanFile:
-    """A live file of a manifest, with what it inherits. `told` is its JSON, kept with what that was made of."""
+    """A live file of a manifest, with what it inherits. `told` is its JSON, kept with what that was made of.
+
+    `is_global`: its spec tells no files apart, so its equality deletes are of all.
+    """
 
     file: DataFile
     spec_id: int
     snapshot_id: int
     sequence_number: int
     is_added: bool
+    is_global: bool = False
     told: tuple[object, bytes] | None = field(default=None, repr=False)
 
 
@@ -39,6 +44,11 @@ class _Numbered:
 
     def since(self, sequence_number: int) -> Sequence[ScanFile]:
         return self.files[bisect_left(self.numbers, sequence_number) :]
+
+
+def _key(item: ScanFile) -> Partition:
+    # NaN is no other NaN, but a partition of its own
+    return item.spec_id, tuple(NAN if value != value else value for value in item.file.partition)
 
 
 class DeleteIndex:
@@ -58,9 +68,10 @@ class DeleteIndex:
             group.sort()
 
     def _put(self, item: ScanFile) -> None:
-        file, partition = item.file, (item.spec_id, item.file.partition)
+        file, partition = item.file, _key(item)
         if file.content == EQUALITY_DELETES:
-            group = self._equality.setdefault(partition, _Numbered()) if file.partition else self._everywhere
+            is_global = item.is_global or not file.partition
+            group = self._everywhere if is_global else self._equality.setdefault(partition, _Numbered())
             group.files.append(item)
             return
         path = find_referenced(file)
@@ -75,7 +86,7 @@ class DeleteIndex:
 
     def find(self, data: ScanFile) -> list[ScanFile]:
         """Return the delete files that may delete rows of a data file."""
-        number, partition = data.sequence_number, (data.spec_id, data.file.partition)
+        number, partition = data.sequence_number, _key(data)
         found = [*self._everywhere.since(number + 1)]
         if self._equality:
             found += self._equality.get(partition, _Numbered()).since(number + 1)

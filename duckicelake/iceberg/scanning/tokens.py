@@ -159,6 +159,6 @@ def _to_pinned(node: Mapping[str, object]) -> Pinned:
 
 def _get(node: Mapping[str, object], key: str, kind: type[Value]) -> Value:
     value = node[key]
-    if type(value) is not kind:
+    if type(value) is not kind or (isinstance(value, int) and not -(1 << 63) <= value < 1 << 63):
         raise BadToken(f"{key} is of another kind")
     return value

@@ -131,7 +131,8 @@ def test_what_was_read_is_not_read_again(table: FreshLake, warehouse: Warehouse,
     def refuse(*_: Any) -> Any:
         raise AssertionError("the store was asked")
 
-    monkeypatch.setattr(type(warehouse.objects), "read", refuse)
+    for name in ("read", "read_small"):
+        monkeypatch.setattr(type(warehouse.objects), name, refuse)
     again = plan_scan(warehouse, T, is_("eq", 5))
     assert 0 < len(again.tasks) < len(first.tasks)
     assert plan_scan(warehouse, T, ScanRequest()).tasks == first.tasks

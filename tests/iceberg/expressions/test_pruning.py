@@ -1,8 +1,10 @@
 """No file with a row that fits is left out, by bounds, by partitions or by what a manifest list says of them."""
 
+import json
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.expressions import BooleanExpression
@@ -10,6 +12,7 @@ from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.manifest import DataFile as TheirFile
 from pyiceberg.schema import Schema as TheirSchema
 
+from duckicelake.errors import BadRequest
 from duckicelake.iceberg.expressions.binding import bind, read_names
 from duckicelake.iceberg.expressions.formatting import format_bound
 from duckicelake.iceberg.expressions.literals import parse_literal
@@ -18,7 +21,7 @@ from duckicelake.iceberg.expressions.parsing import parse_expression
 from duckicelake.iceberg.expressions.partitions import may_match_manifest, residual_of
 from duckicelake.iceberg.expressions.tree import Bound
 from duckicelake.iceberg.manifest import ManifestEntry
-from duckicelake.iceberg.manifest_list import summarise_partitions
+from duckicelake.iceberg.manifest_list import FieldSummary, summarise_partitions
 from duckicelake.iceberg.partition import PartitionField, PartitionSpec, partition_types
 from duckicelake.iceberg.schema import format_schema
 from duckicelake.iceberg.transforms import apply_transform
@@ -116,3 +119,49 @@ def test_floats_are_held_against_both_readings_of_a_number() -> None:
     for kind in ("eq", "gt", "lt-eq"):
         assert metrics_test(bind_to(column, {"type": kind, "term": "c", "value": 0.1}))(describe(column))
     assert not metrics_test(bind_to(column, {"type": "eq", "term": "c", "value": 0.2}))(describe(column))
+
+
+def test_null_has_no_prefix_for_some_readers() -> None:
+    """So a file of null alone is asked for what begins otherwise, whatever it is partitioned by."""
+    column = Column(PrimitiveType("string"), (None,))
+    bound = bind_to(column, {"type": "not-starts-with", "term": "c", "value": "a"})
+    for name in ("identity", "bucket[4]", "truncate[2]"):
+        assert residual_of(bound, PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", name),)))((None,)) is bound
+
+
+def test_what_is_told_in_another_order_or_of_no_type_decides_nothing() -> None:
+    """Java puts uuids in the order of signed numbers, and nobody knows the values of a column that has gone."""
+    uuids = Column(PrimitiveType("uuid"), ())
+    spec = PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", "identity"),))
+    summary = FieldSummary(False, None, b"\xff" * 16, b"\x50" * 16)
+    node = {"type": "eq", "term": "c", "value": "00000000-0000-0000-0000-000000000000"}
+    assert may_match_manifest(bind_to(uuids, node), spec, [uuids.type], [summary])
+    doubles = Column(PrimitiveType("double"), ())
+    bound = bind_to(doubles, {"type": "not-null", "term": "c"})
+    assert may_match_manifest(bound, spec, [PrimitiveType("unknown")], [FieldSummary(True, None, None, None)])
+    damaged = FieldSummary(False, None, b"\x7f" * 3000, b"\x7f" * 3000)
+    decimals = Column(PrimitiveType("decimal(9, 2)"), ())
+    assert may_match_manifest(bind_to(decimals, {"type": "eq", "term": "c", "value": "1.00"}), spec, [decimals.type], [damaged])
+
+
+def test_nothing_is_void() -> None:
+    """What void makes is null, whatever a file holds."""
+    column = Column(PrimitiveType("int"), (1, 2))
+    term = {"type": "transform", "transform": "void", "term": "c"}
+    assert metrics_test(bind_to(column, {"type": "is-null", "term": term}))(describe(column))
+
+
+def test_a_filter_is_told_again_however_it_was_nested() -> None:
+    """Or refused, where its author put long chains into long chains."""
+
+    def nest(levels: int) -> Any:
+        node: Any = {"type": "is-null", "term": "c"}
+        for level in range(levels):
+            for _ in range(32):
+                node = {"type": ("and", "or")[level % 2], "left": node, "right": {"type": "is-null", "term": "c"}}
+        return node
+
+    column = Column(PrimitiveType("int"), ())
+    json.dumps(format_bound(bind_to(column, nest(20))))
+    with pytest.raises(BadRequest, match="nested deeper"):
+        parse_expression(nest(199))

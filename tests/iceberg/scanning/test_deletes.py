@@ -6,6 +6,7 @@ import pytest
 
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.scanning.deletes import FILE_PATH_ID, DeleteIndex, ScanFile
+from duckicelake.values import replace
 
 
 def file(number: int, content: int = 0, partition: tuple[object, ...] = (), spec_id: int = 0, **more: Any) -> ScanFile:
@@ -42,6 +43,19 @@ def test_deletes_count_as_the_specification_says(delete: ScanFile, counts: bool)
     """Whatever else there is."""
     others = [file(9, 1, ("b",), 1), file(9, 2, ("b",), 1), file(9, 1, referenced_data_file="another")]
     assert DeleteIndex([*others, delete]).find(DATA) == [delete] * counts
+
+
+def test_a_spec_that_tells_no_files_apart_has_deletes_of_all() -> None:
+    """Though it has a field, as after a column of a version 1 table was taken out of it."""
+    delete = replace(file(6, 2, (None,), 2), is_global=True)
+    assert DeleteIndex([delete]).find(DATA) == [delete]
+
+
+def test_nan_is_a_partition_of_its_own() -> None:
+    """Its deletes are found, though it is like no number."""
+    delete = file(6, 1, (float("nan"),), 1)
+    assert DeleteIndex([delete]).find(file(5, partition=(float("nan"),), spec_id=1)) == [delete]
+    assert DeleteIndex([delete]).find(DATA) == []
 
 
 def test_a_vector_holds_what_positions_said_before() -> None:
