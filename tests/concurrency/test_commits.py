@@ -89,8 +89,18 @@ class IcebergWriter:
                 self.clients.append(self.clients.pop(0))
         return send(self.clients[0])
 
+    def _load(self, table: str) -> Answer:
+        """Load a table, again while the server says that it cannot now, as clients do."""
+        for _ in range(ASKED - 1):
+            loaded = self._ask(lambda client: client.server.get(f"namespaces/main/tables/{table}"))
+            if loaded.status != 503:
+                return loaded
+        return self._ask(lambda client: client.server.get(f"namespaces/main/tables/{table}"))
+
     def _commit(self, table: str, made: int) -> bool:
-        base: Any = self._ask(lambda client: client.server.get(f"namespaces/main/tables/{table}")).json["metadata"]
+        loaded = self._load(table)
+        assert loaded.status == 200, loaded.body
+        base: Any = loaded.json["metadata"]
         base_id = base.get("current-snapshot-id")
         own = sorted(row for there, row in self.files if there == table)
         gone = self.chance.choice(own) if own and self.chance.random() < 0.4 else None
