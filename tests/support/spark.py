@@ -58,15 +58,23 @@ class Spark:
 
         Raises: SparkRefused: Spark cannot answer; the message has Java's causes, which its own exception hides in a trace
         """
-        # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
+        with letting_go():
             try:
                 return to_arrow(ask(*arguments))
             except (PySparkException, Py4JJavaError) as error:
                 raise SparkRefused(find_causes(error)) from None
-            finally:
-                gc.collect()
+
+
+@contextmanager
+def letting_go() -> Generator[None]:
+    """Inside, Spark may hand rows to Python."""
+    # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            yield
+        finally:
+            gc.collect()
 
 
 def find_causes(error: Exception) -> str:

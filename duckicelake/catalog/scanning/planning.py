@@ -1,6 +1,6 @@
 """From a snapshot's manifests to the tasks of a scan, a bounded part at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from json import JSONEncoder
 
@@ -94,14 +94,18 @@ class Scan:
     _types: dict[int, PartitionTypes] = field(default_factory=dict[int, PartitionTypes])
     _tests: dict[int, ManifestTest] = field(default_factory=dict[int, ManifestTest])
     _pruned: dict[int, bool] = field(default_factory=dict[int, bool])
-    _weight: int = 0
+    _specs: Mapping[int, PartitionSpec] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._specs = {spec.spec_id: spec for spec in self.metadata.partition_specs}
 
     def plan(self, span: Span) -> Tasks:
         """Return the tasks of a part of the scan, as many as fit one answer, and the parts that are left of it."""
-        found, seen, opened = Tasks(), 0, min(OPENED_ENTRIES, self._step // OPENED_ENTRIES)
+        found, seen, step = Tasks(), 0, self._find_step()
+        opened = min(OPENED_ENTRIES, step // OPENED_ENTRIES)
         for number, first, end in self._walk(span):
-            if seen >= self._step:
-                found.rest = self._split(Span(number, first, span.end_manifest, span.end_entry))
+            if seen >= step:
+                found.rest = self._split(Span(number, first, span.end_manifest, span.end_entry), step)
                 return found
             spec, entries = self.source.read_entries(self.material.manifests[number])
             seen += opened
@@ -112,20 +116,17 @@ class Scan:
                     self._add(found, spec, item)
                 if self.min_rows is not None and found.sure_rows >= self.min_rows:
                     return found
-                if len(found.tasks) >= self.limits.tasks or seen >= self._step or found.size_bytes > self.limits.bytes:
+                if len(found.tasks) >= self.limits.tasks or seen >= step or found.size_bytes > self.limits.bytes:
                     at = (number, place + 1) if place + 1 < len(entries) else (number + 1, 0)
-                    found.rest = self._split(Span(*at, span.end_manifest, span.end_entry))
+                    found.rest = self._split(Span(*at, span.end_manifest, span.end_entry), step)
                     return found
         return found
 
-    @property
-    def _step(self) -> int:
+    def _find_step(self) -> int:
         """How many entries one answer looks at."""
         if self.bound is True:
             return min(self.limits.entries, self.limits.tasks)
-        if not self._weight:
-            self._weight = max(1, weigh(self.bound))
-        return min(self.limits.entries, max(ENTRIES_MIN, WORK_MAX // self._weight))
+        return min(self.limits.entries, max(ENTRIES_MIN, WORK_MAX // max(1, weigh(self.bound))))
 
     def _walk(self, span: Span) -> Iterator[tuple[int, int, int]]:
         """Yield each manifest of a part that may hold files that fit: its number, and its first entry and the end."""
@@ -135,17 +136,17 @@ class Scan:
             if first < end and self._may_match(number):
                 yield number, first, end
 
-    def _split(self, span: Span) -> list[Span]:
+    def _split(self, span: Span, step: int) -> list[Span]:
         """Return a part of the scan in parts that are fetched side by side.
 
         Lists say how many entries manifests have; where they are wrong, parts are larger or smaller, and nothing is left out.
         """
-        pieces = [(number, first, min(end, first + self._count(number, first))) for number, first, end in self._walk(span)]
+        pieces = [(number, first, min(end, max(first, self._count(number, step)))) for number, first, end in self._walk(span)]
         pieces = [piece for piece in pieces if piece[1] < piece[2]]
         total = sum(end - first for _, first, end in pieces)
         if not total:
             return [span] if any(True for _ in self._walk(span)) else []
-        step = self._step * max(1, -(-total // (self._step * self.limits.spans)))
+        step *= max(1, -(-total // (step * self.limits.spans)))
         starts: list[tuple[int, int]] = []
         left = 0
         for number, first, end in pieces:
@@ -158,11 +159,11 @@ class Scan:
         ends = [*starts[1:], (span.end_manifest, span.end_entry)]
         return [Span(*start, *stop) for start, stop in zip(starts, ends, strict=True)]
 
-    def _count(self, number: int, first: int) -> int:
-        """Return how many entries a manifest has from one on, by its list; where that does not say, as many as one answer looks at."""
+    def _count(self, number: int, unknown: int) -> int:
+        """Return how many entries a manifest has by its list; `unknown` where that does not say."""
         listed = self.material.manifests[number]
         counts = (listed.added_files_count, listed.existing_files_count, listed.deleted_files_count)
-        return max(0, (self._step if UNKNOWN_COUNT in counts else sum(counts)) - first)
+        return unknown if UNKNOWN_COUNT in counts else sum(counts)
 
     def _may_match(self, number: int) -> bool:
         known = self._pruned.get(number)
@@ -171,7 +172,7 @@ class Scan:
         return known
 
     def _look(self, listed: ManifestFile) -> bool:
-        spec = self._find_spec(listed.partition_spec_id)
+        spec = self._specs.get(listed.partition_spec_id)
         if spec is None:
             return True
         test = self._tests.get(spec.spec_id)
@@ -179,9 +180,6 @@ class Scan:
             types = [UNTYPED if type is None else type for type in self._types_of(spec)]
             test = self._tests[spec.spec_id] = manifest_test(self.bound, spec, types)
         return test(listed.partitions)
-
-    def _find_spec(self, spec_id: int) -> PartitionSpec | None:
-        return next((item for item in self.metadata.partition_specs if item.spec_id == spec_id), None)
 
     def _types_of(self, spec: PartitionSpec) -> PartitionTypes:
         found = self._types.get(spec.spec_id)
@@ -193,7 +191,7 @@ class Scan:
         return item.is_added and self.material.appended is not None and item.snapshot_id in self.material.appended
 
     def _add(self, found: Tasks, spec: PartitionSpec, item: ScanFile) -> None:
-        spec = self._find_spec(item.spec_id) or spec
+        spec = self._specs.get(item.spec_id, spec)
         if len(item.file.partition) != len(spec.fields):
             raise Unsupported(f"{item.file.file_path} has another partition than its spec {spec.spec_id} says.")
         kept = self._keep(spec, item)
@@ -203,7 +201,7 @@ class Scan:
         if self.stats_ids:
             data = with_stats(data, item.file, self.stats_ids)
         deletes = self.material.deletes.find(item) if self.material.deletes.file_count else []
-        told = [(delete, encode_file(delete, self._types_of(self._find_spec(delete.spec_id) or spec))) for delete in deletes]
+        told = [(delete, encode_file(delete, self._types_of(self._specs.get(delete.spec_id, spec)))) for delete in deletes]
         found.add(data, self._tell(item, kept[1]), told)
         # nobody knows how many rows an equality delete takes
         if kept[1] is True and all(delete.file.content == POSITION_DELETES for delete in deletes):

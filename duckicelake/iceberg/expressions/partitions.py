@@ -71,11 +71,6 @@ def _make_test(bound: Bound, spec: PartitionSpec, types: Sequence[PrimitiveType]
             return lambda summaries: all(_may_match(item, types[place], summaries[place]) for place, item in projected)
 
 
-def may_match_manifest(bound: Bound, spec: PartitionSpec, types: Sequence[PrimitiveType], summaries: Sequence[FieldSummary]) -> bool:
-    """Tell whether a manifest may hold a file with rows that fit, by what its list says of its partitions."""
-    return manifest_test(bound, spec, types)(summaries)
-
-
 def _may_match(projected: Projected, type: PrimitiveType, summary: FieldSummary) -> bool:
     if projected.needed is None or type.name == "unknown":
         return True

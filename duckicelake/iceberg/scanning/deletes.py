@@ -27,7 +27,7 @@ class ScanFile:
     snapshot_id: int
     sequence_number: int
     is_added: bool
-    is_global: bool = False
+    is_global: bool
     told: tuple[object, bytes] | None = field(default=None, repr=False)
 
 
@@ -70,8 +70,7 @@ class DeleteIndex:
     def _put(self, item: ScanFile) -> None:
         file, partition = item.file, _key(item)
         if file.content == EQUALITY_DELETES:
-            is_global = item.is_global or not file.partition
-            group = self._everywhere if is_global else self._equality.setdefault(partition, _Numbered())
+            group = self._everywhere if item.is_global else self._equality.setdefault(partition, _Numbered())
             group.files.append(item)
             return
         path = find_referenced(file)

@@ -39,7 +39,7 @@ def file(name: str, content: int = DATA, key: int | None = None, number: int = 1
     """A file of ten rows, of the partition `k` if there is one."""
     partition, spec_id = ((), 0) if key is None else ((key,), 1)
     made = DataFile(content=content, file_path=name, file_format="PARQUET", partition=partition, record_count=10, file_size_in_bytes=1)
-    return ScanFile(made, spec_id, 1, number, True)
+    return ScanFile(made, spec_id, 1, number, True, key is None)
 
 
 def scan(

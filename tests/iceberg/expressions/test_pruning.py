@@ -18,7 +18,7 @@ from duckicelake.iceberg.expressions.formatting import format_bound
 from duckicelake.iceberg.expressions.literals import parse_literal
 from duckicelake.iceberg.expressions.metrics import metrics_test
 from duckicelake.iceberg.expressions.parsing import parse_expression
-from duckicelake.iceberg.expressions.partitions import may_match_manifest, residual_of
+from duckicelake.iceberg.expressions.partitions import manifest_test, residual_of
 from duckicelake.iceberg.expressions.tree import Bound
 from duckicelake.iceberg.manifest import ManifestEntry
 from duckicelake.iceberg.manifest_list import FieldSummary, summarise_partitions
@@ -83,7 +83,7 @@ def test_manifest_lists_leave_out_no_row(data: st.DataObject, column: Column) ->
     file = describe(column)
     entries = [ManifestEntry(1, 1, 1, 1, replace(file, partition=(apply_transform(name, column.type, value),))) for value in column.values]
     if any(fits(column, node, value) is True for value in column.values):
-        assert may_match_manifest(bind_to(column, node), spec, types, summarise_partitions(spec, types, entries))
+        assert manifest_test(bind_to(column, node), spec, types)(summarise_partitions(spec, types, entries))
 
 
 @settings(max_examples=120)
@@ -135,13 +135,13 @@ def test_what_is_told_in_another_order_or_of_no_type_decides_nothing() -> None:
     spec = PartitionSpec(0, (PartitionField(FIELD_ID, 1000, "p", "identity"),))
     summary = FieldSummary(False, None, b"\xff" * 16, b"\x50" * 16)
     node = {"type": "eq", "term": "c", "value": "00000000-0000-0000-0000-000000000000"}
-    assert may_match_manifest(bind_to(uuids, node), spec, [uuids.type], [summary])
+    assert manifest_test(bind_to(uuids, node), spec, [uuids.type])([summary])
     doubles = Column(PrimitiveType("double"), ())
     bound = bind_to(doubles, {"type": "not-null", "term": "c"})
-    assert may_match_manifest(bound, spec, [PrimitiveType("unknown")], [FieldSummary(True, None, None, None)])
+    assert manifest_test(bound, spec, [PrimitiveType("unknown")])([FieldSummary(True, None, None, None)])
     damaged = FieldSummary(False, None, b"\x7f" * 3000, b"\x7f" * 3000)
     decimals = Column(PrimitiveType("decimal(9, 2)"), ())
-    assert may_match_manifest(bind_to(decimals, {"type": "eq", "term": "c", "value": "1.00"}), spec, [decimals.type], [damaged])
+    assert manifest_test(bind_to(decimals, {"type": "eq", "term": "c", "value": "1.00"}), spec, [decimals.type])([damaged])
 
 
 def test_nothing_is_void() -> None:

@@ -12,7 +12,7 @@ from duckicelake.values import replace
 def file(number: int, content: int = 0, partition: tuple[object, ...] = (), spec_id: int = 0, **more: Any) -> ScanFile:
     """A file of a sequence number."""
     known = {"file_path": f"{content}-{number}", "file_format": "PARQUET", "record_count": 1, "file_size_in_bytes": 1} | more
-    return ScanFile(DataFile(content=content, partition=partition, **known), spec_id, 1, number, True)
+    return ScanFile(DataFile(content=content, partition=partition, **known), spec_id, 1, number, True, not partition)
 
 
 DATA = file(5, partition=("a",), spec_id=1)

@@ -16,6 +16,7 @@ from duckicelake.pipeline.connect import EXTENSIONS
 from duckicelake.pipeline.jars import fetch_jars
 from duckicelake.pipeline.java import find_java_home
 from duckicelake.pipeline.libraries import iceberg_jars
+from tests.pipeline.cluster.standalone import end
 from tests.support.shared_stack import ROOT
 from tests.support.spark import JARS, jar_cache
 from tests.support.waiting import wait_for
@@ -83,19 +84,10 @@ def start_connect(
             wait_for(lambda: _listens(process, port), "the server of Spark Connect", 120)
             yield ConnectServer(port, process, log)
         finally:
-            _end(process)
+            end(process)
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
     assert process.poll() is None, "it has ended"
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

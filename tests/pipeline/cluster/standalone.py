@@ -72,10 +72,11 @@ def _start(running: ExitStack, folder: Path, name: str, *arguments: str) -> None
     argv = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
     log = running.enter_context((folder / "log").open("wb"))
     process = subprocess.Popen(argv, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    running.callback(_end, process)
+    running.callback(end, process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, by force when it does not go."""
     process.terminate()
     try:
         process.wait(30)

@@ -1,8 +1,6 @@
 """Two ends of a transfer: a served lake, and a folder in which Spark's own Hadoop catalog makes tables; both known to the shared Spark."""
 
-import gc
 import json
-import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from tests.rest.serving import make_settings, serve
 from tests.support.lakes import make_lake
 from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
-from tests.support.spark import Spark
+from tests.support.spark import Spark, letting_go
 
 HADOOP = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "hadoop", ".cache-enabled": "false"}
 
@@ -78,18 +76,6 @@ class Ferry:
     def metadata_folder(self, namespace: str, name: str) -> Path:
         """Where the warehouse keeps a table's metadata."""
         return self.folder / namespace / name / "metadata"
-
-
-@contextmanager
-def letting_go() -> Generator[None]:
-    """Inside, Spark may hand rows to Python."""
-    # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        try:
-            yield
-        finally:
-            gc.collect()
 
 
 def format_given(place: str, tables: tuple[str, ...], **given: Any) -> dict[str, Any]:

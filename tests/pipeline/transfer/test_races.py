@@ -8,9 +8,9 @@ import pytest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.transfer.rows import compare_rows
-from tests.pipeline.transfer.ferry import Ferry, describe, letting_go
+from tests.pipeline.transfer.ferry import Ferry, describe
 from tests.rest.serving import WAREHOUSE
-from tests.support.spark import Spark
+from tests.support.spark import Spark, letting_go
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 

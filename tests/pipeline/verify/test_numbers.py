@@ -1,11 +1,8 @@
 """Spark makes the same numbers of rows as we do, whatever is in them, and says the same of them all together."""
 
-import gc
 import math
 import random
-import warnings
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +20,7 @@ from duckicelake.pipeline import older
 from duckicelake.pipeline.verify.counting import format_number, tally_rows
 from duckicelake.pipeline.verify.hashing import hash_rows
 from duckicelake.pipeline.verify.tally import GroupField, Look, compare, tally
-from tests.support.spark import Spark
+from tests.support.spark import Spark, letting_go
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -129,17 +126,6 @@ def make(forms: list[IcebergType], seed: int) -> tuple[pa.Table, Look]:
     return pa.Table.from_arrays(columns, names=[field.name for field in fields]), Look(fields)
 
 
-@contextmanager
-def quiet() -> Generator[None]:
-    """PySpark leaves the sockets over which rows come to the garbage collector, which says so."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        try:
-            yield
-        finally:
-            gc.collect()
-
-
 def read(spark: Spark, table: pa.Table, folder: Path) -> DataFrame:
     """Rows by way of a file: Spark 3.5 takes none from Arrow."""
     path = folder / "rows.parquet"
@@ -155,7 +141,7 @@ def test_spark_makes_the_same_numbers(spark: Spark, kind: str, tmp_path: Path) -
     forms = [shape(kind, to_leaf(name)) for name in names] * (3 if kind == "plain" else 1)
     table, look = make(forms, 7)
     number = format_number([(field.name, field.type) for field in look.fields])
-    with quiet():
+    with letting_go():
         theirs = older.to_arrow(read(spark, table, tmp_path).select(F.expr(number).alias("n")))
     [whole] = table.combine_chunks().to_batches()
     ours = hash_rows(whole, look.fields)
@@ -171,7 +157,7 @@ def test_the_type_of_iceberg_decides(spark: Spark) -> None:
     values = pa.record_batch(
         [pa.array([-7]), pa.array([5]), pa.array([0.5]), pa.array([Decimal("1.50")]), pa.array([[3]])], names=[*"abcde"]
     )
-    with quiet():
+    with letting_go():
         assert compare(tally_rows(spark.session.sql(f"SELECT {', '.join(shown)}"), look), tally([values], look)) == ()
 
 
@@ -183,7 +169,7 @@ def test_spark_counts_the_same(spark: Spark, tmp_path: Path) -> None:
     groups = [GroupField(f"c{[*LEAVES].index(name) + 1}", to_leaf(name), by) for name, by in parts]
     # Each with another one, so that half as many queries do.
     looks = [look, Look(look.fields, by_bins=True), *(Look(look.fields, pair) for pair in zip(groups[::2], groups[1::2], strict=False))]
-    with quiet():
+    with letting_go():
         frame = read(spark, table, tmp_path)
         found = [(tally_rows(frame, chosen), tally(table.to_batches(), chosen)) for chosen in looks]
     for theirs, ours in found:
@@ -196,6 +182,6 @@ def test_spark_counts_the_same(spark: Spark, tmp_path: Path) -> None:
 def test_no_rows_are_nothing(spark: Spark, by_bins: bool, tmp_path: Path) -> None:
     """An empty table is as empty to Spark."""
     look = Look((NestedField(1, "c1", LONG, False),), by_bins=by_bins)
-    with quiet():
+    with letting_go():
         found = tally_rows(read(spark, pa.table({"c1": pa.array([], pa.int64())}), tmp_path), look)
     assert (found.rows, found.groups, compare(found, tally([], look))) == (0, {}, ())
