@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 
@@ -18,7 +19,7 @@ from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_
 from duckicelake.iceberg.snapshots import encode_snapshot, parse_snapshot
 from duckicelake.lake.adopted.manifests import AdoptedRow, write_adopted
 from duckicelake.lake.connect import writing
-from duckicelake.lake.notes import Numbering, number, number_next
+from duckicelake.lake.notes import Numbering, number_for_good
 from duckicelake.lake.refs.rows import UNTOLD
 from duckicelake.lake.refs.told import tell_kept
 from duckicelake.lake.rows import Position, TableNote, TableNotes, TableRow, TableState
@@ -48,18 +49,32 @@ class Draft:
     outbox: Outbox
 
 
-def publish(warehouse: Warehouse, conn: psycopg.Connection, table: TableRow, memory: TableMemory) -> Published:
-    """Publish the state that `conn`'s transaction sees: write its objects, number it, write its metadata file.
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One state of a lake, read on `conn`; `turn` is the transaction that nobody else numbers the table in, when there is one."""
+
+    warehouse: Warehouse
+    conn: psycopg.Connection
+    turn: psycopg.Connection | None = None
+
+    def noting(self) -> AbstractContextManager[psycopg.Connection]:
+        """A transaction for notes about that state."""
+        return writing(self.warehouse.lake) if self.turn is None else nullcontext(self.turn)
+
+
+def publish(reader: Reader, table: TableRow, memory: TableMemory) -> Published:
+    """Publish the state that is read: write its objects, number it, write its metadata file.
 
     Raises: Unsupported: something in the table is not published. LakeMoved: a newer state was published meanwhile
     """
+    objects = reader.warehouse.objects
     try:
-        draft = make_draft(conn, warehouse.objects, read(conn, warehouse.objects, table, memory), memory)
+        draft = make_draft(reader.conn, objects, read(reader.conn, objects, table, memory), memory)
         if memory.offer is not None:
-            note_offer(warehouse, draft, memory.offer)
+            note_offer(reader.warehouse, draft, memory.offer)
         draft.outbox.ship()
-        tell_named(warehouse, draft.state, draft.metadata)
-        return show(warehouse.objects, draft, number_state(warehouse, draft), memory)
+        tell_named(reader, draft.state, draft.metadata)
+        return show(objects, draft, number_state(reader, draft), memory)
     except BaseException:
         memory.forget_made()
         raise
@@ -149,24 +164,24 @@ def raise_note(note: TableNote, format_version: int, position: Position) -> Tabl
     return replace(note, format_version=format_version, numbered_until=position.lake_snapshot_id if rebased else note.numbered_until)
 
 
-def number_state(warehouse: Warehouse, draft: Draft) -> TableNotes:
+def number_state(reader: Reader, draft: Draft) -> TableNotes:
     """Return the table's notes, whose log of metadata versions ends with this state's, giving it one when it has none."""
     noted = draft.state.notes.table
     if noted is not None and noted.token == draft.wanted.token:
         return draft.state.notes
     now_ms = find_updated_ms(draft.state, draft.metadata)
-    with writing(warehouse.lake) as conn:
-        return number_next(conn, draft.wanted, draft.state.notes, now_ms) or number(conn, draft.wanted, now_ms)
+    with reader.noting() as conn:
+        return number_for_good(conn, draft.wanted, draft.state.notes, now_ms)
 
 
-def tell_named(warehouse: Warehouse, state: TableState, draft: TableMetadata) -> None:
+def tell_named(reader: Reader, state: TableState, draft: TableMetadata) -> None:
     """Note the snapshots that branches and tags keep as they are published now: their files may be all that is left of them one day."""
     kept = {note.snapshot_id: note.json for note in state.notes.refs.kept if not note.is_beside}
     named = [snapshot for snapshot in draft.snapshots if snapshot.snapshot_id in kept] if kept else []
     told = [(snapshot.snapshot_id, kept[snapshot.snapshot_id], encode_snapshot(snapshot).decode()) for snapshot in named]
     told = [(snapshot_id, old, new) for snapshot_id, old, new in told if old == UNTOLD or find_list(old) != find_list(new)]
     if told:
-        with writing(warehouse.lake) as conn:
+        with reader.noting() as conn:
             tell_kept(conn, state.table.table_id, told)
 
 

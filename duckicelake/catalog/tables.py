@@ -1,5 +1,6 @@
 """Tables: list, exists, load."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
@@ -8,11 +9,12 @@ import psycopg
 
 from duckicelake.catalog.memory import Published, Refusal, TableMemory
 from duckicelake.catalog.namespaces import find_schema, format_levels, get_parent
-from duckicelake.catalog.publish import publish
+from duckicelake.catalog.publish import Reader, publish
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, Damaged, LakeMoved, NoSuchTable, NotFound, TableVanished, Unsupported
 from duckicelake.iceberg.metadata import encode_metadata
-from duckicelake.lake.connect import look, reading
+from duckicelake.lake.connect import look, reading, writing
+from duckicelake.lake.notes import take_turn
 from duckicelake.lake.read import Seen, find_table, is_touched, read_seen, read_table_names
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.namespaces import Levels, to_levels, to_schema_name
@@ -20,6 +22,8 @@ from duckicelake.translate.to_iceberg import only_refs
 from duckicelake.values import replace
 
 LOAD_TRIES = 5
+OVERTAKEN = 2
+"""After so many tries a load lets no other server number the table meanwhile, so that it ends where many write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ def publish_table(warehouse: Warehouse, ident: Ident, seen: Seen | None = None) 
     """Return a table and its published state, as new as the call, or as what the caller has `seen`. Raises what `load_table` raises."""
     for attempt in range(1, LOAD_TRIES + 1):
         try:
-            return _load(warehouse, ident, seen if attempt == 1 else None)
+            return _load(warehouse, ident, seen if attempt == 1 else None, takes_turn=attempt > OVERTAKEN)
         except (LakeMoved, NotFound) as error:
             # maintenance may have removed what was being read; a new reading sees what replaced it
             if attempt == LOAD_TRIES:
@@ -107,15 +111,19 @@ def _explain(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
     return error
 
 
-def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None) -> tuple[TableRow, Published]:
+def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None, *, takes_turn: bool) -> tuple[TableRow, Published]:
     table, seen = look(warehouse.lake, lambda conn: see(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
     memory = warehouse.memories.of(table.table_id)
     published = memory.published
     if published is not None and published.position == seen.position and memory.repair_id == seen.repair_id:
         return table, published
-    with memory.lock, reading(warehouse.lake) as conn:
+    with memory.lock, ExitStack() as held:
+        turn = held.enter_context(writing(warehouse.lake)) if takes_turn else None
+        if turn is not None:
+            take_turn(turn, table.table_id)
+        conn = held.enter_context(reading(warehouse.lake))
         now, seen = check_memory(conn, warehouse, ident, (table, memory))
-        return now, _publish(warehouse, conn, memory, now, seen.position)
+        return now, _publish(Reader(warehouse, conn, turn), memory, now, seen.position)
 
 
 def check_memory(
@@ -146,17 +154,17 @@ def see(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
     return seen.table, seen
 
 
-def _publish(warehouse: Warehouse, conn: psycopg.Connection, memory: TableMemory, table: TableRow, position: Position) -> Published:
+def _publish(reader: Reader, memory: TableMemory, table: TableRow, position: Position) -> Published:
     """Return the published state of a table, or refuse it again, doing what was done before only once."""
     refusal, known = memory.refusal, memory.published
-    if known is not None and (known.position == position or not is_touched(conn, table.table_id, known.position, position)):
+    if known is not None and (known.position == position or not is_touched(reader.conn, table.table_id, known.position, position)):
         memory.published = replace(known, position=position)
         return memory.published
-    if refusal is not None and not is_touched(conn, table.table_id, refusal.position, position):
+    if refusal is not None and not is_touched(reader.conn, table.table_id, refusal.position, position):
         memory.refusal = Refusal(position, refusal.error)
         raise type(refusal.error)(refusal.error.message)
     try:
-        memory.published = publish(warehouse, conn, table, memory)
+        memory.published = publish(reader, table, memory)
     except Damaged:
         # whoever corrects rows by hand makes no lake snapshot
         raise
@@ -167,10 +175,10 @@ def _publish(warehouse: Warehouse, conn: psycopg.Connection, memory: TableMemory
         raise
     except LakeMoved:
         # another server gave out the numbers; what was made for ours must not get under theirs
-        warehouse.memories.forget(table.table_id, memory)
+        reader.warehouse.memories.forget(table.table_id, memory)
         raise
     memory.refusal = None
-    warehouse.memories.weigh(table.table_id, memory)
+    reader.warehouse.memories.weigh(table.table_id, memory)
     return memory.published
 
 

@@ -147,12 +147,13 @@ next AS (
        SET metadata_version = %(metadata_version)s, lake_snapshot_id = %(lake_snapshot_id)s, change_id = %(change_id)s,
            token = %(token)s, updated_ms = %(updated_ms)s, format_version = %(format_version)s,
            current_snapshot_id = %(current_snapshot_id)s, numbered_until = %(numbered_until)s
-     -- only if nobody has given out a number since it was read
-     WHERE table_id = %(table_id)s AND metadata_version = %(metadata_version)s - 1 AND location = %(location)s
+     -- only if nobody has given out a number since it was read, nor is about to: a commit does not wait for that
+     WHERE table_id = (SELECT table_id FROM iceberg_table WHERE table_id = %(table_id)s FOR UPDATE SKIP LOCKED)
+       AND metadata_version = %(metadata_version)s - 1 AND location = %(location)s
        AND format_version = %(noted_format_version)s AND numbered_until IS NOT DISTINCT FROM %(noted_until)s
  RETURNING table_id, metadata_version, updated_ms
 )
-INSERT INTO iceberg_metadata_log (table_id, metadata_version, updated_ms) SELECT table_id, metadata_version, updated_ms FROM next
+INSERT INTO iceberg_metadata_log (table_id, metadata_version, updated_ms) SELECT * FROM next
 """
 """The end of a statement that begins with WITH: it inserts one row, or none when the table's notes are not as they were read."""
 
@@ -183,6 +184,11 @@ def find_next_version(wanted: Numbering, noted: TableNotes, now_ms: int) -> Next
     return NextVersion(_describe_version(wanted, last, now_ms) | known, notes)
 
 
+def take_turn(conn: psycopg.Connection, table_id: int) -> None:
+    """Let nobody else number the table until the transaction ends: what is read from now on cannot be overtaken."""
+    conn.execute(LOCK_TABLE_NOTE, {"table_id": table_id})
+
+
 def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes | None:
     """Give a state the next metadata version when it needs no other ids and nobody gave out a number since its notes were read.
 
@@ -192,6 +198,16 @@ def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, 
     if version is None or conn.execute(INSERT_NEXT_VERSION, version.parameters).rowcount != 1:
         return None
     return version.notes
+
+
+def number_for_good(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes:
+    """Number a state, the short way if that is open, and end the transaction: a metadata file is written under a number that stands.
+
+    Raises what `number` raises.
+    """
+    notes = number_next(conn, wanted, noted, now_ms) or number(conn, wanted, now_ms)
+    conn.commit()
+    return notes
 
 
 def _with_version(last: TableNote, wanted: Numbering, made: MetadataLogRow) -> TableNote:

@@ -1,11 +1,19 @@
 """Stories of servers that publish the same lake at once."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
-from duckicelake.catalog.tables import LoadedTable
+import pytest
+
+from duckicelake.catalog.publish import Reader, number_state
+from duckicelake.catalog.tables import LOAD_TRIES, LoadedTable
+from duckicelake.lake.rows import TableNotes
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import check_every_snapshot, load, open_static
 from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
+
+SELECT_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 def version(loaded: LoadedTable) -> int:
@@ -54,3 +62,37 @@ def test_servers_agree_on_what_expiry_left(lake: FreshLake, open_server: Opener)
     after = load(before)
     assert [snapshot.snapshot_id for snapshot in open_static(lake, after).metadata.snapshots] == [4]
     assert load(open_server(lake)).metadata == after.metadata
+
+
+def test_a_server_that_loses_every_race_publishes_in_the_end(lake: FreshLake, open_server: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it is about to number its state, another server has numbered a newer one, as long as it lets itself be overtaken."""
+    conn, watcher = lake.duckdb(), lake.psycopg()
+    conn.execute("CREATE TABLE t (id INTEGER)")
+    slow, quick = open_server(lake), open_server(lake)
+    load(slow)
+    overtaken: list[int] = []
+    late: list[Future[LoadedTable]] = []
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def overtake(reader: Reader, *arguments: Any) -> TableNotes:
+            if reader.warehouse is slow and all(each.done() for each in late):
+                conn.execute(f"INSERT INTO t VALUES ({len(overtaken)})")
+                late.append(pool.submit(load, quick))
+                wait_for(lambda: late[-1].done() or watcher.execute(SELECT_WAITING).fetchone() == (1,), "the other server")
+                overtaken.append(int(late[-1].done()))
+                # so that the state that is read next has no number either
+                conn.execute("INSERT INTO t VALUES (0)")
+            return number_state(reader, *arguments)
+
+        monkeypatch.setattr("duckicelake.catalog.publish.number_state", overtake)
+        conn.execute("INSERT INTO t VALUES (-1)")
+        found = load(slow)
+        answers = [each.result(timeout=30) for each in late]
+        monkeypatch.undo()
+    assert overtaken[-1] == 0
+    assert 1 <= sum(overtaken) < LOAD_TRIES
+    assert version(found) < version(answers[-1])
+    last = load(quick)
+    assert load(slow).metadata == last.metadata
+    check_every_snapshot(lake, conn, last)

@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from duckicelake.catalog.adopting.adopted import PACKAGE, draw
 from duckicelake.catalog.memory import Offer, OfferedManifest, TableMemory
-from duckicelake.catalog.publish import publish
+from duckicelake.catalog.publish import Reader, publish
 from duckicelake.catalog.tables import LOAD_TRIES, Ident, check_memory, see
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CommitFailed, LakeMoved
@@ -49,7 +49,7 @@ def _publish(warehouse: Warehouse, ident: Ident, planned: Position, manifests: M
         lot = draw(random.choice(sorted(manifests))) if manifests else 0
         own.offer = Offer(manifests, lot)
         try:
-            published = publish(warehouse, conn, now, own)
+            published = publish(Reader(warehouse, conn), now, own)
         finally:
             own.offer = None
     if own is memory:

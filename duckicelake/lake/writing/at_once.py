@@ -94,9 +94,9 @@ WRITE_LINE = "".join(("line AS (", INSERT_DONE, "),"))
 
 
 def squeeze(*parts: LiteralString) -> LiteralString:
-    """Return the parts of a statement as one, without its comments and what stands before its lines."""
+    """Return the parts of a statement as one, without comments and spaces: psycopg remembers none that is longer than 4,096 characters."""
     lines: list[LiteralString] = "".join(parts).split("\n")
-    plain: list[LiteralString] = [line.strip() for line in lines]
+    plain: list[LiteralString] = [line.strip().replace(", ", ",") for line in lines]
     return "\n".join([line for line in plain if not line.startswith("--")])
 
 

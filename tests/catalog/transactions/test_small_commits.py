@@ -85,6 +85,21 @@ def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: 
     assert last == head + 2
 
 
+def test_nobody_waits_under_the_lakes_lock_for_whoever_numbers_the_table(loaded: Warehouse, lake: FreshLake) -> None:
+    """Another server may take long to write what it numbers: the commit lands, and is shown when that is done."""
+    numbering, watcher = lake.psycopg(), lake.psycopg()
+    select_head = "SELECT max(snapshot_id) FROM ducklake_snapshot"
+    before = watcher.execute(select_head).fetchone()
+    with ThreadPoolExecutor(1) as threads:
+        with numbering.transaction():
+            assert numbering.execute("SELECT FROM iceberg_table FOR UPDATE").rowcount == 1
+            done = threads.submit(set_property, loaded, "second")
+            wait_for(lambda: watcher.execute(select_head).fetchone() != before, "the commit", timeout_seconds=5.0)
+            assert not done.done()
+        done.result()
+    assert json.loads(load(loaded).metadata)["properties"]["k"] == "second"
+
+
 def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
     loaded: Warehouse, lake: FreshLake, open_server: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
