@@ -24,12 +24,19 @@ from duckicelake.rest.routes.views import ViewRoutes
 from duckicelake.rest.scans.routes import ScanRoutes
 from duckicelake.rest.served import Served
 
-ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
+Responses = Mapping[int | str, dict[str, Any]]
+
+FIRST_RESPONSES: Responses = {
     "4XX": {"model": IcebergErrorResponse, "description": "The request was refused."},
     "5XX": {"model": IcebergErrorResponse, "description": "The server or a part behind it failed."},
 }
-BARE_RESPONSES: Mapping[int | str, dict[str, Any]] = {
-    status: {"description": f"{told['description']} An answer to HEAD has no body."} for status, told in ERROR_RESPONSES.items()
+"""Of the one operation that has the OpenAPI page define the model: FastAPI builds a validator of its own wherever it is told of one."""
+ERROR_CONTENT = {"application/json": {"schema": {"$ref": f"#/components/schemas/{IcebergErrorResponse.__name__}"}}}
+ERROR_RESPONSES: Responses = {
+    status: {"description": told["description"], "content": ERROR_CONTENT} for status, told in FIRST_RESPONSES.items()
+}
+BARE_RESPONSES: Responses = {
+    status: {"description": f"{told['description']} An answer to HEAD has no body."} for status, told in FIRST_RESPONSES.items()
 }
 
 
@@ -62,13 +69,14 @@ def add_operations(app: FastAPI, door: Door) -> None:
 
 def add_served(app: FastAPI, operation: Operation, served: Served) -> None:
     """Route one operation to what serves it."""
+    errors = BARE_RESPONSES if operation.method == "HEAD" else FIRST_RESPONSES if operation is ALL_OPERATIONS[0] else ERROR_RESPONSES
     app.add_api_route(
         operation.route,
         served.endpoint,
         methods=[operation.method],
         operation_id=operation.name,
         status_code=served.status,
-        responses={**(BARE_RESPONSES if operation.method == "HEAD" else ERROR_RESPONSES), **served.responses},
+        responses={**errors, **served.responses},
         openapi_extra=served.body,
     )
 

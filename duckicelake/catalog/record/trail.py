@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, Full, Queue
@@ -42,6 +43,7 @@ class Trail:
     dropped_count: int = 0
     _waiting: Queue[Told] = field(default_factory=lambda: Queue(MOST_WAITING))
     _log: logging.Logger = field(default_factory=lambda: logging.getLogger("duckicelake.audit"))
+    _come: Event = field(default_factory=Event)
     _stopping: Event = field(default_factory=Event)
     _thread: Thread = field(init=False)
     _unproven_left: float = UNPROVEN_AT_ONCE
@@ -57,6 +59,7 @@ class Trail:
     def stop(self) -> None:
         """End, within seconds, with what is waiting written if Postgres lets it."""
         self._stopping.set()
+        self._come.set()
         self._thread.join(STOP_SECONDS)
 
     def note(self, line: AuditLine) -> None:
@@ -68,6 +71,7 @@ class Trail:
             self._waiting.put_nowait((time.time(), line))
         except Full:
             self.dropped_count += 1
+        self._come.set()
 
     def _takes_unproven(self) -> bool:
         """Tell whether one more line of nobody known is taken: a few at once, then one a second, and none when many wait."""
@@ -85,12 +89,15 @@ class Trail:
             if time.monotonic() >= forget_at:
                 self._try(self._forget)
                 forget_at = time.monotonic() + FORGET_EVERY_S
-            lines += self._take(MOST_AT_ONCE - len(lines), PAUSE_S)
+            if not lines and self._waiting.empty():
+                self._come.wait(PAUSE_S)
+            self._come.clear()
+            lines += self._take(MOST_AT_ONCE - len(lines))
             if lines:
                 is_away = not self._keep(lines)
                 lines, pause_s = (lines, min(pause_s * 2, LONGEST_PAUSE_S)) if is_away else ([], PAUSE_S)
                 self._stopping.wait(pause_s)
-        while lines := lines + self._take(MOST_AT_ONCE - len(lines), 0):
+        while lines := lines + self._take(MOST_AT_ONCE - len(lines)):
             if not self._keep(lines):
                 self.dropped_count += len(lines) + self._waiting.qsize()
                 return
@@ -103,14 +110,12 @@ class Trail:
             self.dropped_count += len(lines)
         return not isinstance(error, ServiceUnavailable)
 
-    def _take(self, most: int, wait_s: float) -> list[Told]:
-        """Return what is waiting; when nothing is, what comes first."""
+    def _take(self, most: int) -> list[Told]:
+        """Return what is waiting."""
         found: list[Told] = []
-        try:
+        with suppress(Empty):
             while len(found) < most:
-                found.append(self._waiting.get(block=wait_s > 0 and not found, timeout=wait_s or None))
-        except Empty:
-            pass
+                found.append(self._waiting.get_nowait())
         return found
 
     def _try(self, act: Callable[[], None]) -> Exception | None:

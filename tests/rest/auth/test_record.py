@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -325,6 +326,18 @@ def test_denials_wait_for_postgres_and_go_when_it_refuses_them(lake: FreshLake) 
     trail.note(AuditLine(Asker("second", None, "loadTable"), "denied"))
     trail.stop()
     assert [line[-1] for line in read_lines(conn, "denied")] == ["second"]
+    close_lake(opened)
+
+
+def test_a_server_that_stops_waits_for_no_pause(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for lines that do not come."""
+    monkeypatch.setattr("duckicelake.catalog.record.trail.PAUSE_S", 60.0)
+    opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
+    trail, others = Trail(opened, 90), set(threading.enumerate())
+    trail.start()
+    [thread] = [each for each in threading.enumerate() if each not in others and each.name == "audit"]
+    trail.stop()
+    assert not thread.is_alive()
     close_lake(opened)
 
 
