@@ -58,7 +58,7 @@ def test_smoke_says_what_it_lacks(guarded: Guarded, tmp_path: Path) -> None:
         assert credential.partition(":")[2] not in done.out + done.err
 
 
-@pytest.mark.parametrize("text", ["", "me", "me:", ":hunter2", "me:hun\nter2"])
+@pytest.mark.parametrize("text", ["", "me", *(pytest.param(text, marks=pytest.mark.long) for text in ("me:", ":hunter2", "me:hun\nter2"))])
 def test_what_is_no_credential_is_refused(guarded: Guarded, tmp_path: Path, text: str) -> None:
     """Without showing it."""
     (tmp_path / "me").write_text(text)

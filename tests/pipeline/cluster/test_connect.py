@@ -45,6 +45,7 @@ def name_runs(served: Served, table: str) -> list[tuple[str | None, str | None]]
     ]
 
 
+@pytest.mark.long
 def test_rows_come_in_over_spark_connect(served: Served, connect: ConnectServer, tmp_path: Path) -> None:
     """Appended and merged, bad ones in quarantine, as on one machine; every snapshot names its run."""
     (tmp_path / "in").mkdir()

@@ -89,6 +89,7 @@ def test_the_table_grows_only_as_it_is_allowed_to(mill: Mill) -> None:
     assert mill.rows(columns="id, n, more, later") == [(1, 1.5, None, None), (2, 2.5, "x", None), (3, None, None, 4.5)]
 
 
+@pytest.mark.long
 def test_an_int_becomes_a_bigint(mill: Mill) -> None:
     """With `widen`; text that does not fit is quarantined without it."""
     mill.write("a.csv", "id\n1\n")
@@ -247,6 +248,7 @@ def test_versions_say_when_they_held(mill: Mill) -> None:
     assert mill.rows(columns=shown) == expected
 
 
+@pytest.mark.long
 def test_a_key_that_the_table_has_twice_stops_an_upsert(mill: Mill) -> None:
     """Which of them would be the one?"""
     mill.write("a.csv", "id,name\n1,a\n1,b\n")

@@ -63,10 +63,18 @@ def test_an_export_plan_makes_nothing(served: Served, tmp_path: Path) -> None:
     ("arguments", "status", "told"),
     [
         pytest.param(["import", "/none/such"], 1, "/none/such is no folder", id="no folder"),
-        pytest.param(["import", "/tmp", "--mode", "copy", "--history"], 2, "a copy has the present rows alone", id="history of copies"),
-        pytest.param(["export", "/tmp", "--format", "hive"], 2, "--format hive is read and not written", id="export to hive"),
+        pytest.param(
+            ["import", "/tmp", "--mode", "copy", "--history"],
+            2,
+            "a copy has the present rows alone",
+            marks=pytest.mark.long,
+            id="history of copies",
+        ),
+        pytest.param(
+            ["export", "/tmp", "--format", "hive"], 2, "--format hive is read and not written", marks=pytest.mark.long, id="export to hive"
+        ),
         pytest.param(["import", "sqlite:////none.db"], 1, "unable to open database file", id="no database"),
-        pytest.param(["import", "http://127.0.0.1:1"], 1, "no catalog answers", id="no catalog"),
+        pytest.param(["import", "http://127.0.0.1:1"], 1, "no catalog answers", marks=pytest.mark.long, id="no catalog"),
         pytest.param(["import", "postgresql://[::1/db"], 2, "PLACE is no URL", id="no URL"),
     ],
 )

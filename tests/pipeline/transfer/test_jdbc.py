@@ -85,6 +85,7 @@ def test_postgres_without_views(ferry: Ferry, tmp_path: Path) -> None:
     assert "hidden" not in refused.value.message
 
 
+@pytest.mark.long
 def test_an_export_is_read_by_pyiceberg(ferry: Ferry) -> None:
     """Into a database without tables; each run finds what is there already, and a table that was written to is not compared."""
     ferry.served.lake.duckdb().execute("CREATE SCHEMA s; CREATE TABLE s.t AS SELECT 7::BIGINT AS id, NULL::VARCHAR AS name")

@@ -91,11 +91,11 @@ def mark_beyond(checker: Checker) -> None:
     ("falsify", "said"),
     [
         pytest.param(lose, "is missing", id="missing"),
-        pytest.param(replace_object, "bytes, the manifest says", id="replaced"),
+        pytest.param(replace_object, "bytes, the manifest says", marks=pytest.mark.long, id="replaced"),
         pytest.param(tear, "cannot be read", id="torn"),
-        pytest.param(count_wrongly, "has 60 rows, the manifest says 61", id="rows"),
+        pytest.param(count_wrongly, "has 60 rows, the manifest says 61", marks=pytest.mark.long, id="rows"),
         pytest.param(bound_wrongly, "column id has values from 0 to 59, the manifest says from 0 to 41", id="bound"),
-        pytest.param(count_nulls_wrongly, "column name has 0 nulls, the manifest says 3", id="nulls"),
+        pytest.param(count_nulls_wrongly, "column name has 0 nulls, the manifest says 3", marks=pytest.mark.long, id="nulls"),
         pytest.param(mark_beyond, "marks row 59 of", id="positions"),
     ],
 )
