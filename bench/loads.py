@@ -74,22 +74,6 @@ def measure_body(stand: Stand, body: bytes) -> float:
     return stored_ms + sum(measure_sending(body) for _ in range(BODY_TRIES)) / BODY_TRIES
 
 
-def measure_answer(body: bytes) -> float:
-    """Return the CPU-milliseconds that the answer to a commit costs by its size alone: to join, tag and send, not to store."""
-
-    def make_one() -> None:
-        metadata = b"".join((body[: len(body) // 2], body[len(body) // 2 :]))
-        build_ready_answer(b"".join((b"{", metadata, b"}")), is_kept=False)
-
-    with ThreadPoolExecutor() as workers:
-        workers.submit(make_one).result()
-        began = time.process_time()
-        for _ in range(BODY_TRIES):
-            workers.submit(make_one).result()
-        made_ms = (time.process_time() - began) * 1000 / BODY_TRIES
-    return made_ms + sum(measure_sending(body) for _ in range(BODY_TRIES)) / BODY_TRIES
-
-
 def measure_sending(body: bytes) -> float:
     """Return the CPU-milliseconds that the sender of a body spends."""
     with create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as reader:

@@ -56,23 +56,33 @@ class Client:
         self.connection.request(method, path, content, {"content-type": "application/json"})
         response = self.connection.getresponse()
         self.answer_bytes = response.read()
-        if response.status != 200:
+        if response.status not in (200, 204):
             raise RuntimeError(f"{path} was answered {response.status}: {self.answer_bytes[:400].decode('utf-8', 'replace')}")
 
     def keep(self) -> None:
         """Read the metadata of the last answer, which costs the client alone."""
         self.metadata = json.loads(self.answer_bytes)["metadata"]
 
-    def load(self) -> None:
+    def load(self, query: str = "") -> None:
         """Load the table."""
-        self.send("GET", self.path)
+        self.send("GET", self.path + query)
         self.keep()
 
     def commit(self, updates: Sequence[Mapping[str, Any]]) -> None:
         """Commit updates, as engines do: only to the table they read."""
+        self.send("POST", self.path, self._ask(updates))
+
+    def commit_unanswered(self, updates: Sequence[Mapping[str, Any]]) -> None:
+        """Commit updates by the operation for several tables: it does the same for one, and its answer has no body."""
+        lake, _, rest = self.path.partition("/namespaces/")
+        namespace, _, table = rest.partition("/tables/")
+        identifier = {"namespace": [namespace], "name": table}
+        self.send("POST", f"{lake}/transactions/commit", {"table-changes": [{"identifier": identifier, **self._ask(updates)}]})
+
+    def _ask(self, updates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         uuid = {"type": "assert-table-uuid", "uuid": self.metadata["table-uuid"]}
         current = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": self.metadata.get("current-snapshot-id")}
-        self.send("POST", self.path, {"requirements": [uuid, current], "updates": list(updates)})
+        return {"requirements": [uuid, current], "updates": list(updates)}
 
     def set_property(self) -> list[dict[str, Any]]:
         """Return the update that gives one property a new value."""

@@ -1,4 +1,4 @@
-"""Commits, measured: CPU time per commit of server and Postgres, wall time, fsyncs, what the answer costs by its size alone."""
+"""Commits, measured: CPU time per commit of server and Postgres, wall time, fsyncs, what the answer costs."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.commits.client import Client
-from bench.loads import measure_answer
 from bench.report import Cell
 from bench.stand import Stand
 from bench.statistics import percentile
@@ -14,6 +13,8 @@ from bench.statistics import percentile
 Make = Callable[[], Sequence[Mapping[str, Any]]]
 """What makes the updates of one commit ready; its cost is the client's."""
 
+WARM_UP = 10
+"""Commits of each kind before those that are compared with others: the first ones of a server take twice as much."""
 SELECT_FSYNCS = "SELECT coalesce(sum(fsyncs), 0)::bigint FROM pg_stat_io WHERE object = 'wal' AND backend_type = 'client backend'"
 
 
@@ -27,10 +28,22 @@ class Spent:
 
 def measure_commit(stand: Stand, client: Client, updates: Sequence[Mapping[str, Any]]) -> Spent:
     """Send one commit. What Postgres' background processes do for it later is not counted."""
-    before, began = stand.meter.read_cpu_ms(), time.perf_counter()
-    client.commit(updates)
-    wall_ms, after = (time.perf_counter() - began) * 1000, stand.meter.read_cpu_ms()
+    spent = _measure(stand, lambda: client.commit(updates))
     client.keep()
+    return spent
+
+
+def measure_unanswered(stand: Stand, client: Client, updates: Sequence[Mapping[str, Any]]) -> Spent:
+    """Send one commit that is answered without a body."""
+    spent = _measure(stand, lambda: client.commit_unanswered(updates))
+    client.load("?snapshots=refs")
+    return spent
+
+
+def _measure(stand: Stand, act: Callable[[], None]) -> Spent:
+    before, began = stand.meter.read_cpu_ms(), time.perf_counter()
+    act()
+    wall_ms, after = (time.perf_counter() - began) * 1000, stand.meter.read_cpu_ms()
     return Spent({name: after[name] - before[name] for name in before}, wall_ms)
 
 
@@ -39,13 +52,29 @@ def measure_commits(stand: Stand, client: Client, make: Make, commits: int) -> d
     for _ in range(max(2, commits // 10)):
         client.commit(make())
         client.keep()
-    spent = [measure_commit(stand, client, make()) for _ in range(commits)]
-    answer_ms = measure_answer(client.answer_bytes)
+    return _summarise([measure_commit(stand, client, make()) for _ in range(commits)])
+
+
+def measure_both(stand: Stand, client: Client, make: Make, commits: int) -> dict[str, Cell]:
+    """Return the same, and the server's median of as many commits, by turns, that are answered without a body."""
+    for _ in range(WARM_UP):
+        client.commit(make())
+        client.keep()
+        measure_unanswered(stand, client, make())
+    answered: list[Spent] = []
+    unanswered: list[Spent] = []
+    for _ in range(commits):
+        answered.append(measure_commit(stand, client, make()))
+        unanswered.append(measure_unanswered(stand, client, make()))
+    alone = percentile([one.cpu_ms["server"] for one in unanswered], 0.5)
+    return {**_summarise(answered), "server_unanswered_cpu_ms": alone}
+
+
+def _summarise(spent: Sequence[Spent]) -> dict[str, Cell]:
     cpu: dict[str, float] = {f"{name}_cpu_ms": percentile([one.cpu_ms[name] for one in spent], 0.5) for name in spent[0].cpu_ms}
     cpu["server_and_postgres_cpu_ms"] = cpu["server_cpu_ms"] + cpu["postgres_cpu_ms"]
-    cpu |= {"answer_cpu_ms": answer_ms, "server_without_answer_cpu_ms": cpu["server_cpu_ms"] - answer_ms}
     walls = [one.wall_ms for one in spent]
-    return {"commits": commits, **cpu, "wall_p50_ms": percentile(walls, 0.5), "wall_p90_ms": percentile(walls, 0.9)}
+    return {"commits": len(spent), **cpu, "wall_p50_ms": percentile(walls, 0.5), "wall_p90_ms": percentile(walls, 0.9)}
 
 
 def count_fsyncs(stand: Stand, client: Client, make: Make, commits: int) -> float:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from bench.commits.client import Client, create_table, open_client
-from bench.commits.costs import count_fsyncs, measure_commits
+from bench.commits.costs import Make, count_fsyncs, measure_both, measure_commits
 from bench.report import Cell, Result
 from bench.scale import Scale
 from bench.seed import Growing, seed_table
 from bench.stand import Stand
 
-Kinds = dict[str, Callable[[Client], Callable[[], list[dict[str, object]]]]]
+Kinds = dict[str, Callable[[Client], Make]]
 KINDS: Kinds = {"set-properties": lambda client: client.set_property, "fast append": lambda client: client.append}
 
 
@@ -26,7 +26,12 @@ def measure_kinds(stand: Stand, scale: Scale) -> Result:
 
 
 def measure_growth(stand: Stand, scale: Scale) -> Result:
-    """Return what the same commits cost tables with longer histories."""
+    """Return what the same commits cost tables with longer histories, with their answers, and without.
+
+    The answer holds the whole history. What a commit costs without it is measured at the operation for several tables, which
+    does the same for one and answers without a body. That operation takes another way to it, which costs every commit the same:
+    only the growth counts, over the commit of the first row.
+    """
     tables = [Growing(f"commits_at_{count}", count, 1) for count in scale.later_snapshots]
     for table in tables:
         seed_table(stand, table)
@@ -34,12 +39,15 @@ def measure_growth(stand: Stand, scale: Scale) -> Result:
     rows: list[dict[str, Cell]] = []
     facts: dict[str, Cell] = {}
     for kind, choose in KINDS.items():
-        costs: list[float] = []
-        for table in tables:
-            client = open_client(stand, table.name)
-            row = measure_commits(stand, client, choose(client), scale.later_inserts)
-            rows.append({"commit": kind, "snapshots": table.snapshots, **row})
-            costs.append(float(row["server_without_answer_cpu_ms"] or 0))
-        for table, cost in zip(tables[1:], costs[1:], strict=True):
-            facts[f"{kind}_at_{table.snapshots}_over_{tables[0].snapshots}"] = cost / costs[0]
+        found = [_measure_at(stand, table, choose, scale.later_inserts) for table in tables]
+        rows += [{"commit": kind, "snapshots": table.snapshots, **row} for table, row in zip(tables, found, strict=True)]
+        whole, alone = ([float(row[name] or 0) for row in found] for name in ("server_cpu_ms", "server_unanswered_cpu_ms"))
+        for table, answered, unanswered in zip(tables[1:], whole[1:], alone[1:], strict=True):
+            name = f"{kind}_at_{table.snapshots}_over_{tables[0].snapshots}"
+            facts |= {name: 1 + (unanswered - alone[0]) / whole[0], f"{name}_with_the_answer": answered / whole[0]}
     return Result("Commits by the length of the history", rows, facts)
+
+
+def _measure_at(stand: Stand, table: Growing, choose: Callable[[Client], Make], commits: int) -> dict[str, Cell]:
+    client = open_client(stand, table.name)
+    return measure_both(stand, client, choose(client), commits)

@@ -98,10 +98,21 @@ def test_commits_are_measured(figures: Figures) -> None:
         assert row["server_and_postgres_cpu_ms"] == pytest.approx(row["server_cpu_ms"] + row["postgres_cpu_ms"])
         assert row["server_cpu_ms"] > 0.5 < row["wall_p50_ms"] <= row["wall_p90_ms"]
         assert row["fsyncs"] >= 1
-    assert [row["snapshots"] for row in figures["commit_growth"]["rows"]] == [*SMALL.later_snapshots] * 2
     [appends] = figures["pyiceberg"]["rows"]
     assert appends["appends"] == SMALL.pyiceberg_appends
     assert appends["client_cpu_ms"] > 1 < appends["server_cpu_ms"]
+
+
+def test_commits_to_long_histories_are_measured_with_and_without_their_answers(figures: Figures) -> None:
+    """What a commit grows by without its answer is told over the first row's commit, which is whole in both ratios."""
+    rows, facts = figures["commit_growth"]["rows"], figures["commit_growth"]["facts"]
+    assert [row["snapshots"] for row in rows] == [*SMALL.later_snapshots] * 2
+    few, many = SMALL.later_snapshots
+    for kind in ("set-properties", "fast append"):
+        first, last = [row for row in rows if row["commit"] == kind]
+        grown = last["server_unanswered_cpu_ms"] - first["server_unanswered_cpu_ms"]
+        assert facts[f"{kind}_at_{many}_over_{few}"] == pytest.approx((first["server_cpu_ms"] + grown) / first["server_cpu_ms"])
+        assert facts[f"{kind}_at_{many}_over_{few}_with_the_answer"] == pytest.approx(last["server_cpu_ms"] / first["server_cpu_ms"])
 
 
 def test_what_the_libraries_take_of_a_commit_is_measured(figures: Figures) -> None:
