@@ -64,6 +64,7 @@ class LakeSettings(BaseModel):
     s3_region: str = "us-east-1"
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
+    s3_signed_payloads: bool = False
     sts_role_arn: str | None = None
     sts_endpoint: str | None = None
     sts_external_id: str | None = None
@@ -96,6 +97,7 @@ class LakeSection(BaseModel):
     s3_region: str | None = None
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
+    s3_signed_payloads: bool | None = None
     sts_role_arn: str | None = None
     sts_endpoint: str | None = None
     sts_external_id: str | None = None
@@ -143,6 +145,7 @@ class Settings(BaseSettings):
     s3_region: str = "us-east-1"
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
+    s3_signed_payloads: bool = False
     sts_role_arn: str | None = None
     sts_endpoint: str | None = None
     sts_external_id: str | None = None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -34,6 +35,7 @@ class StoreSettings:
     """How to reach S3. No keys: those of the environment (profile, instance role) are used; no endpoint: AWS.
 
     `session_token` belongs to keys that are lent for a time; nothing is signed or lent on with them.
+    `signs_payloads`: a hash of what is written is signed too where the connection itself guards it; elsewhere it always is.
     """
 
     endpoint: str | None
@@ -42,6 +44,7 @@ class StoreSettings:
     secret_access_key: str | None = field(repr=False)
     path_style: bool = True
     session_token: str | None = field(default=None, repr=False)
+    signs_payloads: bool = True
 
 
 class S3Bucket:
@@ -193,12 +196,24 @@ def _format_config(settings: StoreSettings, bucket: str) -> "S3Config":
         "virtual_hosted_style_request": not settings.path_style,
         "disable_bulk_delete": True,
         "skip_signature": False,
+        "unsigned_payload": not settings.signs_payloads and is_guarded(settings.endpoint),
     }
     if settings.endpoint:
         host = settings.endpoint if settings.path_style else _with_bucket(settings.endpoint, bucket)
         # AWS_ENDPOINT_URL_S3 of the environment would win over `endpoint`, so both are said.
         config["endpoint"] = config["aws_endpoint_url_s3"] = host
     return config
+
+
+def is_guarded(endpoint: str | None) -> bool:
+    """Tell whether nobody can change what is on its way to this endpoint (None: AWS): it goes by TLS, or stays on this machine."""
+    where = urlsplit(endpoint or "https://")
+    if where.scheme == "https" or where.hostname == "localhost":
+        return True
+    try:
+        return ip_address(where.hostname or "").is_loopback
+    except ValueError:
+        return False
 
 
 def _with_bucket(endpoint: str, bucket: str) -> str:

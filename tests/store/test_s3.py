@@ -4,12 +4,16 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import boto3
 import pytest
 
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
+from duckicelake.store.s3 import is_guarded
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack
 
@@ -172,3 +176,72 @@ def test_s3a_is_another_spelling_of_s3(objects: Objects, stack: SharedStack) -> 
     objects.put_new(f"s3a://{stack.store.bucket}/spelling/a", b"x")
     assert objects.read(f"s3://{stack.store.bucket}/spelling/a") == b"x"
     assert list(objects.list_under(f"s3a://{stack.store.bucket}/spelling")) == [(f"s3a://{stack.store.bucket}/spelling/a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        pytest.param(None, True, id="AWS"),
+        pytest.param("https://minio.example.org", True, id="TLS"),
+        pytest.param("http://127.0.0.1:9000", True, id="loopback"),
+        pytest.param("http://[::1]:9000", True, id="loopback of IPv6"),
+        pytest.param("http://localhost:9000", True, id="localhost"),
+        pytest.param("http://minio:9000", False, id="another machine"),
+        pytest.param("http://10.0.0.7:9000", False, id="another address"),
+        pytest.param("http://127.0.0.1.example.org", False, id="a name that looks like loopback"),
+    ],
+)
+def test_a_connection_guards_what_is_written_by_tls_or_by_staying_here(endpoint: str | None, expected: bool) -> None:
+    """Nowhere else does a payload go without a hash of it in the signature."""
+    assert is_guarded(endpoint) is expected
+
+
+@pytest.fixture
+def told_hashes() -> Iterator[tuple[str, list[str]]]:
+    """A store that takes everything, by its endpoint, and what requests say their payloads hash to."""
+    told: list[str] = []
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            told.append(self.headers["x-amz-content-sha256"])
+            self.send_response(200)
+            self.send_header("etag", '"1"')
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Taking) as running:
+        thread = Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}", told
+        running.shutdown()
+        thread.join()
+
+
+def test_a_payload_is_hashed_where_that_is_asked_for_or_nothing_else_guards_it(told_hashes: tuple[str, list[str]]) -> None:
+    """The server's own setting says which; whoever says nothing signs."""
+    endpoint, told = told_hashes
+    signing = StoreSettings(endpoint, "us-east-1", "id", "secret")
+    for settings in (signing, replace(signing, signs_payloads=False)):
+        objects = open_objects(settings)
+        objects.put_new("s3://lake/a", b"metadata")
+        objects.replace("s3://lake/a", b"metadata", '"1"')
+    assert told == [sha256(b"metadata").hexdigest()] * 2 + ["UNSIGNED-PAYLOAD"] * 2
+
+
+def test_what_is_written_unsigned_is_there(each_stack: SharedStack) -> None:
+    """Writing once, comparing and swapping, and writing in parts do what they do with signed payloads."""
+    store = each_stack.store
+    unsigned = StoreSettings(store.endpoint, store.region, store.access_key_id, store.secret_access_key, signs_payloads=False)
+    objects, root = open_objects(unsigned), f"s3://{store.bucket}/unsigned"
+    content = bytes(range(256)) * 40_000
+    assert [objects.put_new(f"{root}/once", each) for each in (content, b"another")] == [True, False]
+    etag = objects.replace(f"{root}/hint", b"1", None)
+    assert objects.replace(f"{root}/hint", b"2", etag) is not None
+    assert objects.replace(f"{root}/hint", b"3", etag) is None
+    objects.put_parts(f"{root}/parts", iter([content, b"end"]))
+    written = {f"{root}/once": content, f"{root}/hint": b"2", f"{root}/parts": content + b"end"}
+    assert objects.read_many(written) == written
