@@ -33,7 +33,7 @@ NO_LIST: NewestList = ("", ())
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A state that has its numbers and whose objects are all there. `encoded` is the metadata file.
+    """A state that has its numbers and whose objects are all there. `encoded` is the metadata file, `digest` tells it from others.
 
     `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` was
     written last.
@@ -43,6 +43,7 @@ class Published:
     metadata: TableMetadata
     metadata_location: str
     encoded: bytes
+    digest: bytes
     state: TableState
     newest_list: NewestList
 

@@ -15,7 +15,7 @@ from duckicelake.catalog.memory import Offer, Published, TableMemory
 from duckicelake.catalog.outbox import Outbox
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, LakeMoved, NotFound
-from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_metadata
+from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_with_digest
 from duckicelake.iceberg.snapshots import encode_snapshot, parse_snapshot
 from duckicelake.lake.adopted.manifests import AdoptedRow, write_adopted
 from duckicelake.lake.connect import writing
@@ -128,7 +128,8 @@ def show(objects: Objects, draft: Draft, notes: TableNotes, memory: TableMemory)
     metadata = with_version(draft.metadata, log)
     location = metadata_uri(draft.wanted.note.location, log[-1].metadata_version)
     state = replace(draft.state, notes=notes, spans=(), snapshots=(), delete_files=(), inlined_tables=(), inlined_deletes=())
-    published = Published(state.position, metadata, location, encode_metadata(metadata, memory.history), state, memory.newest_list)
+    encoded, digest = encode_with_digest(metadata, memory.history)
+    published = Published(state.position, metadata, location, encoded, digest, state, memory.newest_list)
     write_metadata(objects, published, log[-1].metadata_version, memory)
     return published
 

@@ -43,6 +43,7 @@ class LoadedTable:
 
     `metadata_location` is None for a table that is only staged. `local_file` is that file where it lies on the local disk.
     `location` is the table's own. `moved_to` is its name when that is not the one that was asked for any more.
+    `digest` differs whenever `metadata` does; empty where nobody has made one.
     """
 
     metadata_location: str | None
@@ -54,6 +55,7 @@ class LoadedTable:
     location: str = ""
     table_uuid: UUID | None = None
     moved_to: Ident | None = None
+    digest: bytes = b""
 
 
 def list_tables(warehouse: Warehouse, levels: Levels) -> list[Ident]:
@@ -88,8 +90,12 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
     if local_file is not None and not warehouse.objects.exists(location):
         # Java's words
         raise NotFound(f"Failed to open input stream for file: {location} (`duckicelake check --repair` writes it again)")
-    encoded = published.encoded if snapshots == "all" else encode_metadata(only_refs(published.metadata))
-    return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, published.metadata.location, table.table_uuid)
+    if snapshots == "all":
+        encoded, digest = published.encoded, published.digest
+    else:
+        encoded, digest = encode_metadata(only_refs(published.metadata)), b""
+    own, uuid = published.metadata.location, table.table_uuid
+    return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, own, uuid, digest=digest)
 
 
 def publish_table(warehouse: Warehouse, ident: Ident, seen: Seen | None = None) -> tuple[TableRow, Published]:

@@ -165,26 +165,27 @@ def encode_metadata(metadata: TableMetadata, history: EncodedHistory | None = No
 
     `history` saves work where histories are long, or little changes; one belongs to one table.
     """
-    history = history or EncodedHistory()
-    parts = [
-        b"{",
-        _encode_head(metadata, history),
-        b',"snapshots":[',
-        *history.snapshots.follow(metadata.snapshots, history.ahead),
-        b'],"snapshot-log":[',
-        *history.log.follow(metadata.snapshot_log),
-        b"],",
-        _encode_tail(metadata, history),
-        b"}",
-    ]
-    return b"".join(parts)
+    return encode_with_digest(metadata, history or EncodedHistory())[0]
+
+
+def encode_with_digest(metadata: TableMetadata, history: EncodedHistory) -> tuple[bytes, bytes]:
+    """Table metadata as JSON, and a digest that differs whenever the JSON does: it takes no look at what is kept of the history."""
+    head, tail = _encode_head(metadata, history), _encode_tail(metadata, history)
+    snapshots = history.snapshots.follow(metadata.snapshots, history.ahead)
+    log = history.log.follow(metadata.snapshot_log)
+    encoded = b"".join((b"{", head, b',"snapshots":[', *snapshots, b'],"snapshot-log":[', *log, b"],", tail, b"}"))
+    return encoded, _digest(head, tail, metadata, history)
 
 
 def digest_metadata(metadata: TableMetadata, history: EncodedHistory | None = None) -> str:
     """What tells table metadata from any other, without encoding all of it again."""
     history = history or EncodedHistory()
+    return _digest(_encode_head(metadata, history), _encode_tail(metadata, history), metadata, history).hex()
+
+
+def _digest(head: bytes, tail: bytes, metadata: TableMetadata, history: EncodedHistory) -> bytes:
     lists = history.snapshots.digest(metadata.snapshots, history.ahead) + history.log.digest(metadata.snapshot_log)
-    return sha256(b"{%b}{%b}%b" % (_encode_head(metadata, history), _encode_tail(metadata, history), lists)).hexdigest()
+    return sha256(b"{%b}{%b}%b" % (head, tail, lists)).digest()
 
 
 def _encode_log_entry(entry: tuple[int, int]) -> bytes:

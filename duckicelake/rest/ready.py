@@ -8,6 +8,7 @@ from duckicelake.rest.etag import build_etag, matches_etag
 
 GZIP_FROM_BYTES = 64 * 1024
 GZIP_LEVEL = 5
+JSON_TYPE = (b"content-type", b"application/json")
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -37,22 +38,30 @@ class ReadyAnswer:
         return 200, self.headers, self.body
 
 
+def list_headers(etag: bytes, length_bytes: int) -> Headers:
+    """Return the headers of a JSON body that is not compressed."""
+    return [(b"content-length", b"%d" % length_bytes), JSON_TYPE, *_list_common(etag)]
+
+
+def _list_common(etag: bytes) -> Headers:
+    """`no-cache` lets a client keep the answer and makes it ask again: a load is never stale."""
+    return [(b"etag", etag), (b"cache-control", b"private, no-cache"), (b"vary", b"accept-encoding")]
+
+
 def build_ready_answer(body: bytes, *, is_kept: bool = True, tagged: Sequence[bytes] = ()) -> ReadyAnswer:
     """Return the answer that carries a JSON body; a long one that is kept for many requests is compressed here, once.
 
-    `tagged`: the parts of the body that its tag is of, where the client will ask for another one than this.
-    `no-cache` lets a client keep the answer and makes it ask again: a load is never stale.
+    `tagged`: what its tag is of, when that is not the body itself: it must differ whenever the body does.
     """
     etag = build_etag(*(tagged or (body,)))
-    common: Headers = [(b"etag", etag), (b"cache-control", b"private, no-cache"), (b"vary", b"accept-encoding")]
-    json_type = (b"content-type", b"application/json")
+    common = _list_common(etag)
     zipped = gzip.compress(body, GZIP_LEVEL, mtime=0) if is_kept and len(body) > GZIP_FROM_BYTES else None
     return ReadyAnswer(
         etag=etag,
         body=body,
-        headers=[(b"content-length", b"%d" % len(body)), json_type, *common],
+        headers=list_headers(etag, len(body)),
         zipped_body=zipped,
-        zipped_headers=[(b"content-length", b"%d" % len(zipped or b"")), json_type, (b"content-encoding", b"gzip"), *common],
+        zipped_headers=[(b"content-length", b"%d" % len(zipped or b"")), JSON_TYPE, (b"content-encoding", b"gzip"), *common],
         unchanged_headers=common,
     )
 

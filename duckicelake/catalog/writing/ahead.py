@@ -47,7 +47,7 @@ class Ahead:
         self.memory.published = published
         warehouse.memories.weigh(table_id, self.memory)
         local_file = warehouse.objects.find_local_path(location)
-        return LoadedTable(location, published.encoded, {}, table_id, published.position, local_file)
+        return LoadedTable(location, published.encoded, {}, table_id, published.position, local_file, digest=published.digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,20 @@ class GrowingList(Generic[Item]):
         self._items: tuple[Item, ...] = ()
         self._json = bytearray()
         self._digest = sha256()
+        self._followed: tuple[tuple[Item, ...], int] = ((), 0)
+        self._first = b""
 
     def follow(self, items: tuple[Item, ...], ahead: int = 0) -> tuple[bytes, bytearray]:
         """The items without brackets, in two parts: the first `ahead` of them, made anew, and those that grow.
 
         Starts again when these are not the ones before and more.
         """
-        first = b"".join([self._encode(item) + b"," for item in items[:ahead]])
-        growing = items[ahead:] if ahead else items
-        if growing is not self._items:
+        if items is not self._followed[0] or ahead != self._followed[1]:
+            first = b"".join([self._encode(item) + b"," for item in items[:ahead]])
+            growing = items[ahead:] if ahead else items
             self._take(growing)
-        return first if growing else first[:-1], self._json
+            self._followed, self._first = (items, ahead), first if growing else first[:-1]
+        return self._first, self._json
 
     def _take(self, growing: tuple[Item, ...]) -> None:
         if growing[: len(self._items)] != self._items:

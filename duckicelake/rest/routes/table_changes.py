@@ -36,7 +36,14 @@ from duckicelake.rest.requests import (
     decode_rename,
     describe_body,
 )
-from duckicelake.rest.routes.tables import build_response, encode_commit_result, encode_load_result, list_load_result
+from duckicelake.rest.routes.tables import (
+    PartedAnswer,
+    build_response,
+    encode_commit_result,
+    encode_load_result,
+    list_commit_result,
+    list_tagged,
+)
 from duckicelake.rest.served import Served
 
 CREATED: dict[int | str, dict[str, Any]] = {200: {"model": LoadTableResult, "description": "The table's metadata, with an ETag."}}
@@ -102,7 +109,7 @@ class TableChangeRoutes:
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
         check_moved(at.session, TABLE, to_levels(done.moved_to))
         # who has this answer has what the next load shows
-        return build_response(build_ready_answer(encode_commit_result(done), is_kept=False, tagged=list_load_result(done)), [])
+        return PartedAnswer(list_commit_result(done), list_tagged(done))
 
     def drop_table(
         self,
@@ -144,7 +151,7 @@ def build_made(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTab
     ident = made.moved_to or ident
     keys = find_keys_after(scope, warehouse, ident, made)
     told = made if keys is not None else with_signing(scope, warehouse, ident, made)
-    return build_response(build_ready_answer(encode_load_result(told, keys), is_kept=False), [])
+    return build_response(build_ready_answer(encode_load_result(told, keys), is_kept=False, tagged=list_tagged(told, keys)), [])
 
 
 def about(asked: Asked, *idents: Ident) -> Asked:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
+from starlette.types import Receive, Scope, Send
 
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import TABLE
@@ -20,12 +21,15 @@ from duckicelake.rest.auth.keys import encode_credentials, encode_newer, find_ke
 from duckicelake.rest.bodies import ListTablesResponse, LoadCredentialsResponse, LoadTableResult
 from duckicelake.rest.cache import ReadyTable, TableKey
 from duckicelake.rest.door import Door
+from duckicelake.rest.etag import build_etag
 from duckicelake.rest.page.changes import REPORT
 from duckicelake.rest.params import Levels, PageParam, Prefix, Shape, TableName, cut_page
-from duckicelake.rest.ready import Headers, ReadyAnswer, build_ready_answer, find_conditions
+from duckicelake.rest.ready import Headers, ReadyAnswer, build_ready_answer, find_conditions, list_headers
 from duckicelake.rest.requests import Body, describe_body
 from duckicelake.rest.served import Served
 
+JOINED_BYTES = 64 * 1024
+"""Shorter answers are sent in one piece: that is fewer calls."""
 REPORT_TYPES = frozenset({"scan-report", "commit-report"})
 LOADED: dict[int | str, dict[str, Any]] = {
     200: {"model": LoadTableResult, "description": "The table's metadata, with an ETag."},
@@ -82,7 +86,7 @@ class TableRoutes:
         keys = find_keys(request.scope, lake.warehouse, Ident(levels, name), loaded)
         if keys is None:
             loaded = with_signing(request.scope, lake.warehouse, Ident(levels, name), loaded)
-        answer = build_ready_answer(encode_load_result(loaded, keys))
+        answer = build_ready_answer(encode_load_result(loaded, keys), tagged=list_tagged(loaded, keys))
         key: TableKey | None = request.scope.get("table_key")
         if key is not None:
             fresh_until_s = None if keys is None else keys.fresh_until_s
@@ -118,17 +122,28 @@ def encode_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> b
     return b"".join(list_load_result(loaded, keys))
 
 
-def list_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> Sequence[bytes]:
-    """Return the body of a load in parts: joining those of a long history takes milliseconds."""
+def list_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> tuple[bytes, bytes, bytes]:
+    """Return the body of a load in parts, the metadata between what comes before and after it."""
     told = loaded.config if keys is None else {**loaded.config, **keys.config}
     config = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
     more = b"" if keys is None else encode_credentials(keys)
     return b'{%b"metadata":' % _encode_location(loaded), loaded.metadata, b',"config":%b%b}' % (config, more)
 
 
+def list_tagged(loaded: LoadedTable, keys: VendedKeys | None = None) -> Sequence[bytes]:
+    """Return what the tag of a load is of: a digest stands for the metadata, because a long history takes milliseconds to hash."""
+    before, metadata, after = list_load_result(loaded, keys)
+    return before, loaded.digest or metadata, after
+
+
 def encode_commit_result(loaded: LoadedTable) -> bytes:
     """Return the body of a commit's answer."""
-    return b'{%b"metadata":%b}' % (_encode_location(loaded), loaded.metadata)
+    return b"".join(list_commit_result(loaded))
+
+
+def list_commit_result(loaded: LoadedTable) -> Sequence[bytes]:
+    """Return the body of a commit's answer in parts."""
+    return b'{%b"metadata":' % _encode_location(loaded), loaded.metadata, b"}"
 
 
 def _encode_location(loaded: LoadedTable) -> bytes:
@@ -136,6 +151,24 @@ def _encode_location(loaded: LoadedTable) -> bytes:
     if loaded.metadata_location is None:
         return b""
     return b'"metadata-location":%b,' % json.dumps(loaded.metadata_location, ensure_ascii=False).encode()
+
+
+class PartedAnswer(Response):
+    """A JSON answer that is sent once, in the parts that it has: joining those of a long history takes milliseconds."""
+
+    def __init__(self, parts: Sequence[bytes], tagged: Sequence[bytes]) -> None:
+        length_bytes = sum(map(len, parts))
+        super().__init__()
+        self.parts = parts if length_bytes > JOINED_BYTES else [b"".join(parts)]
+        self.raw_headers = list_headers(build_etag(*tagged), length_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        *first, last = self.parts
+        for part in first:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": last})
 
 
 def build_response(answer: ReadyAnswer, request_headers: Headers) -> Response:
