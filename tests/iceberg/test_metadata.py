@@ -14,6 +14,7 @@ from duckicelake.iceberg.metadata import (
     default_spec,
     digest_metadata,
     encode_metadata,
+    encode_with_digest,
     find_snapshot,
     format_metadata,
     parse_metadata,
@@ -140,6 +141,8 @@ def test_a_history_that_is_kept_gives_the_same_bytes():
         known = grown(metadata, count)
         assert encode_metadata(known, history) == encode_metadata(known)
         assert digest_metadata(known, history) == digest_metadata(known)
+        assert encode_with_digest(known, history) == encode_with_digest(known, EncodedHistory())
+    assert len({encode_with_digest(grown(metadata, count), history)[1] for count in (0, 1, 2)}) == 3
     assert len({digest_metadata(grown(metadata, count)) for count in (0, 1, 2)}) == 3
 
 
@@ -295,3 +298,6 @@ def test_the_parts_kept_between_encodings_are_those_of_the_metadata(version):
         told = json.dumps(format_metadata(variant), ensure_ascii=False, separators=(",", ":")).encode()
         assert encode_metadata(variant, history) == encode_metadata(variant) == told
         assert digest_metadata(variant, history) == digest_metadata(variant)
+        assert encode_with_digest(variant, history) == encode_with_digest(variant, EncodedHistory())
+    told = {encode_with_digest(variant, history) for variant in variants}
+    assert len({encoded for encoded, _ in told}) == len({digest for _, digest in told}) == len(told)

@@ -1,15 +1,18 @@
 """Ready answers: tags, 304 and gzip; and the cache that keeps them."""
 
+import asyncio
 import gzip
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Message
 
 from duckicelake.catalog.tables import Position
 from duckicelake.rest.cache import ReadyTable, TableCache
 from duckicelake.rest.etag import build_etag, matches_etag
 from duckicelake.rest.ready import GZIP_FROM_BYTES, accepts_gzip, build_ready_answer
+from duckicelake.rest.routes.tables import JOINED_BYTES, PartedAnswer
 
 LONG = b'{"metadata":"' + b"x" * GZIP_FROM_BYTES + b'"}'
 
@@ -67,6 +70,26 @@ def test_a_short_body_is_never_compressed() -> None:
     """Compressing it would cost more than sending it."""
     assert build_ready_answer(b"{}").choose(None, b"gzip")[2] == b"{}"
     assert build_ready_answer(LONG, is_kept=False).choose(None, b"gzip")[2] == LONG
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "messages"), [pytest.param(10, 1, id="short: in one piece"), pytest.param(JOINED_BYTES, 3, id="long: in its parts")]
+)
+def test_an_answer_in_parts_is_the_whole_one(size_bytes: int, messages: int) -> None:
+    """The parts are its body, its length and tag are theirs, and only the last one ends it."""
+    parts, sent = [b'{"metadata":"', b"x" * size_bytes, b'"}'], list[Message]()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError
+
+    asyncio.run(PartedAnswer(parts, [b"digest"])({"type": "http"}, receive, send))
+    start, *bodies = sent
+    assert [message.get("more_body", False) for message in bodies] == [True] * (messages - 1) + [False]
+    assert b"".join(message["body"] for message in bodies) == (body := b"".join(parts))
+    assert (start["status"], start["headers"]) == (200, build_ready_answer(body, is_kept=False, tagged=[b"digest"]).headers)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from duckicelake.rest.routes.tables import JOINED_BYTES
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, creation, data_file, open_client
 from tests.support.lakes import FreshLake
@@ -30,6 +31,12 @@ def commit_property(client: Client) -> Answer:
     return client.commit([{"action": "set-properties", "updates": {"k": "v"}}])
 
 
+def commit_long_property(client: Client) -> Answer:
+    """Set a property that makes the answer one that is sent in parts."""
+    client.create()
+    return client.commit([{"action": "set-properties", "updates": {"k": "v" * JOINED_BYTES}}])
+
+
 def commit_nothing(client: Client) -> Answer:
     """Change nothing."""
     client.create()
@@ -43,11 +50,14 @@ def register(client: Client) -> Answer:
     return client.post("namespaces/main/register", {"name": "t", "metadata-location": location})
 
 
-@pytest.mark.parametrize("write", [Client.create, commit_staged, commit_file, commit_property, commit_nothing, register])
+@pytest.mark.parametrize(
+    "write", [Client.create, commit_staged, commit_file, commit_property, commit_long_property, commit_nothing, register]
+)
 def test_what_a_write_answered_is_not_sent_again(server: Server, lake: FreshLake, write: Callable[[Client], Answer]) -> None:
     """By this server and another one, until somebody changes the table."""
     answer = write(open_client(server, lake))
     assert answer.status == 200
+    assert answer.json["metadata"] == server.get(TABLE).json["metadata"]
     known = {"If-None-Match": answer.headers["etag"]}
     with serve(make_settings(lake)) as other:
         for asked in (server, other):
