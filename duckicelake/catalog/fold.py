@@ -174,7 +174,7 @@ def fold(
     with closing(writer.files):
         shelves = _take_shelves(writer, history, earlier)
         plans = to_manifests(history.steps, shelves, writer.files.spec_of)
-        snapshots = (*before, *writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
+        snapshots = before + tuple(writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
     written = _still_carried(writer.written, shelves)
     memory.folded = Folded(
         since=Since(state.position.lake_snapshot_id, state.next_file_id),

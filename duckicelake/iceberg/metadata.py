@@ -235,11 +235,12 @@ def parse_metadata(value: object) -> TableMetadata:
     return metadata
 
 
-def check_metadata(metadata: TableMetadata) -> None:
-    """Raise BadRequest when the metadata names a schema, spec, order or snapshot that it does not hold."""
-    snapshot_ids = {item.snapshot_id for item in metadata.snapshots}
-    main = metadata.refs.get(MAIN)
-    dangling = [name for name, ref in metadata.refs.items() if ref.snapshot_id not in snapshot_ids]
+def check_metadata(metadata: TableMetadata, base: TableMetadata | None = None) -> None:
+    """Raise BadRequest when the metadata names a schema, spec, order or snapshot that it does not hold.
+
+    `base`: good metadata that this was made of by updates, each of which looked for the ids that it added; what stayed is not looked for.
+    """
+    main, dangling = metadata.refs.get(MAIN), _list_dangling(metadata, base)
     problems = {
         f"current-schema-id {metadata.current_schema_id} is not in schemas": all(
             item.schema_id != metadata.current_schema_id for item in metadata.schemas
@@ -252,11 +253,20 @@ def check_metadata(metadata: TableMetadata) -> None:
         f"refs {dangling} point to no snapshot": bool(dangling),
         "current-snapshot-id is not where the main branch points": metadata.current_snapshot_id
         != (None if main is None else main.snapshot_id),
-        "a snapshot id occurs twice": len(snapshot_ids) < len(metadata.snapshots),
+        "a snapshot id occurs twice": base is None and len({item.snapshot_id for item in metadata.snapshots}) < len(metadata.snapshots),
     }
     for problem, found in problems.items():
         if found:
             raise BadRequest(f"Invalid table metadata: {problem}; mend the metadata file")
+
+
+def _list_dangling(metadata: TableMetadata, base: TableMetadata | None) -> list[str]:
+    """The refs that point to no snapshot."""
+    if base is not None and metadata.snapshots[: len(base.snapshots)] == base.snapshots:
+        moved = [name for name, ref in metadata.refs.items() if base.refs.get(name) != ref]
+        return [name for name in moved if find_snapshot(metadata, metadata.refs[name].snapshot_id) is None]
+    snapshot_ids = {item.snapshot_id for item in metadata.snapshots}
+    return [name for name, ref in metadata.refs.items() if ref.snapshot_id not in snapshot_ids]
 
 
 def _compact(value: object) -> bytes:

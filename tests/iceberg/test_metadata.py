@@ -10,6 +10,7 @@ from duckicelake.iceberg.encoding.growing_list import GrowingList
 from duckicelake.iceberg.metadata import (
     EncodedHistory,
     TableMetadata,
+    check_metadata,
     current_schema,
     default_spec,
     digest_metadata,
@@ -127,6 +128,22 @@ def test_pyiceberg_reads_what_we_write(version, build):
     assert theirs.properties == metadata.properties
     assert [(entry.timestamp_ms, entry.snapshot_id) for entry in theirs.snapshot_log] == list(metadata.snapshot_log)
     assert parse_metadata(theirs.model_dump(mode="json", by_alias=True, exclude_none=True)) == metadata
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(lambda good: replace(good, refs={**good.refs, "new": SnapshotRef(404, "tag")}), id="a ref that came"),
+        pytest.param(lambda good: replace(good, refs={**good.refs, "main": SnapshotRef(404, "branch")}, current_snapshot_id=404), id="main"),
+        pytest.param(lambda good: replace(good, snapshots=good.snapshots[1:]), id="a snapshot that went"),
+    ],
+)
+def test_a_ref_to_no_snapshot_is_found_in_what_updates_made(lose):
+    """Also where the snapshots and refs that stayed are not looked for again."""
+    good = full(2)
+    check_metadata(good, good)
+    with pytest.raises(BadRequest, match="point to no snapshot"):
+        check_metadata(lose(good), good)
 
 
 def grown(metadata, count):

@@ -66,7 +66,7 @@ def apply_updates(base: TableMetadata | None, updates: Sequence[TableUpdate], no
     log = histories.settle_log(base, draft)
     times = [now_ms, *([] if base is None else [base.last_updated_ms]), *[at_ms for at_ms, _ in log[-1:]]]
     metadata = replace(draft.metadata, snapshot_log=log, last_updated_ms=max(times))
-    check_metadata(metadata)
+    check_metadata(metadata, base)
     if base is None or _shapes(base) != _shapes(metadata):
         _check_shapes(metadata)
     _check_snapshot_schemas(draft, metadata)

@@ -27,7 +27,7 @@ def to_line(steps: Sequence[Snapshot], notes: RefNotes, earlier_log: Sequence[tu
     as something names it, those made beside main until they are removed. `earlier_log` is that of the first of the steps.
     """
     if not (notes.moves or notes.refs or notes.kept or notes.registered):
-        log = (*earlier_log, *((step.timestamp_ms, step.snapshot_id) for step in steps[len(earlier_log) :]))
+        log = tuple(earlier_log) + tuple((step.timestamp_ms, step.snapshot_id) for step in steps[len(earlier_log) :])
         current = steps[-1].snapshot_id if steps else None
         return Line(tuple(steps), current, log, {} if current is None else {MAIN: SnapshotRef(current, "branch")})
     moves = {note.lake_snapshot_id: note.snapshot_id for note in notes.moves}

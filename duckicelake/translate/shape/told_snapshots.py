@@ -45,7 +45,7 @@ def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableM
     if not aliases:
         return metadata
     fresh = tuple(alias for alias in aliases if find_snapshot(metadata, alias.snapshot_id) is None)
-    return replace(metadata, snapshots=(*fresh, *metadata.snapshots)) if fresh else metadata
+    return replace(metadata, snapshots=fresh + metadata.snapshots) if fresh else metadata
 
 
 def undo_aliases(metadata: TableMetadata) -> TableMetadata:

@@ -80,7 +80,7 @@ def keep(table_id: int, snapshot: Snapshot) -> NewKept:
 def _remove_snapshots(table_id: int, base: TableMetadata | None, new: TableMetadata, noted: RefNotes) -> Iterator[NewRow]:
     """Hide main's snapshots that a client removes; those beside main go for good."""
     before = () if base is None else base.snapshots
-    if new.snapshots[: len(before)] == before:
+    if new.snapshots is before or new.snapshots[: len(before)] == before:
         return
     left = {snapshot.snapshot_id for snapshot in new.snapshots}
     gone: Sequence[int] = [snapshot.snapshot_id for snapshot in before if snapshot.snapshot_id not in left]

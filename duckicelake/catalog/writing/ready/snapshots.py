@@ -16,7 +16,7 @@ from duckicelake.catalog.writing.ready.manifests import (
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.manifest import DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
-from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.manifests import ReadManifest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
@@ -129,9 +129,8 @@ def _list_fresh(reader: ManifestReader, before: Manifests, after: Manifests, sna
 
 
 def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
-    current = None if base is None else base.current_snapshot_id
-    found = [] if base is None else [snapshot for snapshot in base.snapshots if snapshot.snapshot_id == current]
-    files = {file.manifest_path: file for snapshot in found for file in reader.read_list(snapshot.manifest_list)}
+    current = None if base is None else find_snapshot(base, base.current_snapshot_id)
+    files = {} if current is None else {file.manifest_path: file for file in reader.read_list(current.manifest_list)}
     reader.published.update(files)
     return files
 
