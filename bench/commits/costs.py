@@ -55,19 +55,23 @@ def measure_commits(stand: Stand, client: Client, make: Make, commits: int) -> d
     return _summarise([measure_commit(stand, client, make()) for _ in range(commits)])
 
 
-def measure_both(stand: Stand, client: Client, make: Make, commits: int) -> dict[str, Cell]:
-    """Return the same, and the server's median of as many commits, by turns, that are answered without a body."""
-    for _ in range(WARM_UP):
-        client.commit(make())
-        client.keep()
-        measure_unanswered(stand, client, make())
-    answered: list[Spent] = []
-    unanswered: list[Spent] = []
+def measure_by_turns(stand: Stand, clients: Sequence[tuple[Client, Make]], commits: int) -> list[dict[str, Cell]]:
+    """Return the medians of so many commits of each client, and the server's of as many that are answered without a body.
+
+    All of them go by turns, so that what else the machine does meets them all.
+    """
+    for client, make in clients:
+        for _ in range(WARM_UP):
+            client.commit(make())
+            client.keep()
+            measure_unanswered(stand, client, make())
+    spent = [(list[Spent](), list[Spent]()) for _ in clients]
     for _ in range(commits):
-        answered.append(measure_commit(stand, client, make()))
-        unanswered.append(measure_unanswered(stand, client, make()))
-    alone = percentile([one.cpu_ms["server"] for one in unanswered], 0.5)
-    return {**_summarise(answered), "server_unanswered_cpu_ms": alone}
+        for (client, make), (answered, unanswered) in zip(clients, spent, strict=True):
+            answered.append(measure_commit(stand, client, make()))
+            unanswered.append(measure_unanswered(stand, client, make()))
+    alone = [percentile([one.cpu_ms["server"] for one in unanswered], 0.5) for _, unanswered in spent]
+    return [{**_summarise(answered), "server_unanswered_cpu_ms": cpu} for (answered, _), cpu in zip(spent, alone, strict=True)]
 
 
 def _summarise(spent: Sequence[Spent]) -> dict[str, Cell]:

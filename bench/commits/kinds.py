@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bench.commits.client import Client, create_table, open_client
-from bench.commits.costs import Make, count_fsyncs, measure_both, measure_commits
+from bench.commits.costs import Make, count_fsyncs, measure_by_turns, measure_commits
 from bench.report import Cell, Result
 from bench.scale import Scale
 from bench.seed import Growing, seed_table
@@ -39,15 +39,11 @@ def measure_growth(stand: Stand, scale: Scale) -> Result:
     rows: list[dict[str, Cell]] = []
     facts: dict[str, Cell] = {}
     for kind, choose in KINDS.items():
-        found = [_measure_at(stand, table, choose, scale.later_inserts) for table in tables]
+        clients = [open_client(stand, table.name) for table in tables]
+        found = measure_by_turns(stand, [(client, choose(client)) for client in clients], scale.later_inserts)
         rows += [{"commit": kind, "snapshots": table.snapshots, **row} for table, row in zip(tables, found, strict=True)]
         whole, alone = ([float(row[name] or 0) for row in found] for name in ("server_cpu_ms", "server_unanswered_cpu_ms"))
         for table, answered, unanswered in zip(tables[1:], whole[1:], alone[1:], strict=True):
             name = f"{kind}_at_{table.snapshots}_over_{tables[0].snapshots}"
             facts |= {name: 1 + (unanswered - alone[0]) / whole[0], f"{name}_with_the_answer": answered / whole[0]}
     return Result("Commits by the length of the history", rows, facts)
-
-
-def _measure_at(stand: Stand, table: Growing, choose: Callable[[Client], Make], commits: int) -> dict[str, Cell]:
-    client = open_client(stand, table.name)
-    return measure_both(stand, client, choose(client), commits)
