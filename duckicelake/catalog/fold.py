@@ -14,7 +14,7 @@ from duckicelake.catalog.manifests import ManifestWriter
 from duckicelake.catalog.memory import BySchemas, Folded, TableMemory
 from duckicelake.catalog.outbox import Outbox
 from duckicelake.iceberg.manifest_list import ManifestFile
-from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.iceberg.snapshots import Snapshot, Snapshots
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
 from duckicelake.lake.read_table import Since, read_table
 from duckicelake.lake.read_values import read_repeated_files
@@ -158,13 +158,11 @@ def foresee_on(objects: Objects, foreseen: Foreseen, memory: TableMemory) -> Rea
     return None if reading is None else replace(reading, foreseen=foreseen)
 
 
-def fold(
-    conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory
-) -> tuple[tuple[Snapshot, ...], Outbox]:
+def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: TableNote, memory: TableMemory) -> tuple[Snapshots, Outbox]:
     """Return all snapshots of the table that was read, and their objects, not shipped yet; memory holds how to go on."""
     memory.folded = None
     earlier, state = reading.earlier, reading.state
-    before = earlier.snapshots if earlier else ()
+    before = earlier.snapshots if earlier else Snapshots(())
     after_ms = before[-1].timestamp_ms if before else 0
     history = to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
     writer = make_writer(conn, objects, reading, note, memory)
@@ -174,7 +172,7 @@ def fold(
     with closing(writer.files):
         shelves = _take_shelves(writer, history, earlier)
         plans = to_manifests(history.steps, shelves, writer.files.spec_of)
-        snapshots = before + tuple(writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
+        snapshots = before.grown(writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
     written = _still_carried(writer.written, shelves)
     memory.folded = Folded(
         since=Since(state.position.lake_snapshot_id, state.next_file_id),

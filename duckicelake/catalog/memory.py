@@ -12,7 +12,7 @@ from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
-from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.iceberg.snapshots import Snapshot, Snapshots
 from duckicelake.lake.read_table import Since
 from duckicelake.lake.rows import Position, TableState
 from duckicelake.lake.writing.lookups import Past
@@ -67,7 +67,7 @@ class Folded:
     written: Mapping[tuple[int, int], ManifestFile]
     held: Mapping[str, Held]
     totals: Totals
-    snapshots: tuple[Snapshot, ...]
+    snapshots: Snapshots
     visibility: Mapping[FileKey, Visibility]
     aliases: Mapping[int, Snapshot]
     has_unproven: bool

@@ -43,6 +43,7 @@ from duckicelake.iceberg.snapshots import (
     format_ref,
     format_snapshot,
     format_statistics,
+    may_have,
     parse_partition_statistics,
     parse_ref,
     parse_snapshot,
@@ -102,7 +103,9 @@ def default_spec(metadata: TableMetadata) -> PartitionSpec:
 
 def find_snapshot(metadata: TableMetadata, snapshot_id: int | None) -> Snapshot | None:
     """The snapshot of that id, looked for from the newest on."""
-    return None if snapshot_id is None else next((item for item in reversed(metadata.snapshots) if item.snapshot_id == snapshot_id), None)
+    if snapshot_id is None or not may_have(metadata.snapshots, snapshot_id):
+        return None
+    return next((item for item in reversed(metadata.snapshots) if item.snapshot_id == snapshot_id), None)
 
 
 def format_metadata(metadata: TableMetadata) -> dict[str, object]:

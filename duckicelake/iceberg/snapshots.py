@@ -1,8 +1,9 @@
 """A table's snapshots, the refs that name them, and the statistics files that describe them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from json import dumps
+from typing import Self
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_reader import (
@@ -41,6 +42,36 @@ class Snapshot:
     added_rows: int | None = None
     key_id: str | None = None
     manifests: tuple[str, ...] = ()
+
+
+class Snapshots(tuple[Snapshot, ...]):
+    """Snapshots that know the highest of their ids: a newer one is not among them, and nobody need look.
+
+    `own` are those that are no aliases, when some are.
+    """
+
+    highest_id: int
+    own: "Snapshots | None"
+
+    def __new__(cls, snapshots: Iterable[Snapshot], highest_id: int | None = None, own: "Snapshots | None" = None) -> Self:
+        """Make one; a `highest_id` that is known may be higher than that of any snapshot."""
+        made = super().__new__(cls, snapshots)
+        made.highest_id = max((item.snapshot_id for item in made), default=-1) if highest_id is None else highest_id
+        made.own = own
+        return made
+
+    def grown(self, added: Sequence[Snapshot]) -> "Snapshots":
+        """Return this history and more."""
+        return Snapshots(self + tuple(added), max([self.highest_id, *(item.snapshot_id for item in added)])) if added else self
+
+    def behind(self, aliases: Sequence[Snapshot]) -> "Snapshots":
+        """Return this history behind aliases."""
+        return Snapshots(tuple(aliases) + self, max([self.highest_id, *(item.snapshot_id for item in aliases)]), self)
+
+
+def may_have(snapshots: Sequence[Snapshot], snapshot_id: int) -> bool:
+    """Tell whether a snapshot of that id may be among these."""
+    return not isinstance(snapshots, Snapshots) or snapshot_id <= snapshots.highest_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from duckicelake.iceberg.snapshots import (
     PartitionStatisticsFile,
     Snapshot,
     SnapshotRef,
+    Snapshots,
     StatisticsFile,
     encode_snapshot,
     format_partition_statistics,
     format_ref,
     format_snapshot,
     format_statistics,
+    may_have,
     parse_partition_statistics,
     parse_ref,
     parse_snapshot,
@@ -134,3 +136,23 @@ def test_malformed_json_is_a_bad_request(parse, node):
     """A stranger's JSON never raises anything but BadRequest."""
     with pytest.raises(BadRequest):
         parse(node)
+
+
+def a_snapshot(snapshot_id: int) -> Snapshot:
+    """A snapshot of which only the id counts."""
+    return Snapshot(snapshot_id, None, 1, 1, "s3://b/list.avro", {"operation": "append"}, 0)
+
+
+@given(st.lists(st.lists(st.integers(1, 30), max_size=4), max_size=4), st.lists(st.integers(1, 30), max_size=3), st.integers(0, 31))
+def test_a_history_denies_no_snapshot_that_it_has(batches: list[list[int]], aliases: list[int], asked: int) -> None:
+    """However it grew, and with aliases before it; it is the tuple of its snapshots, and knows those that are no aliases."""
+    history, ids = Snapshots(()), list[int]()
+    for batch in batches:
+        history, ids = history.grown(list(map(a_snapshot, batch))), [*ids, *batch]
+    shown = history.behind([a_snapshot(snapshot_id) for snapshot_id in aliases])
+    assert shown == tuple(map(a_snapshot, [*aliases, *ids]))
+    assert shown.own is history == tuple(map(a_snapshot, ids))
+    for known, members in ((history, ids), (Snapshots(history), ids), (shown, [*aliases, *ids])):
+        assert may_have(known, asked) or asked not in members
+        assert may_have(known, asked) == (asked <= max(members, default=-1))
+    assert may_have(tuple(history), asked)

@@ -29,7 +29,8 @@ def to_line(steps: Sequence[Snapshot], notes: RefNotes, earlier_log: Sequence[tu
     if not (notes.moves or notes.refs or notes.kept or notes.registered):
         log = tuple(earlier_log) + tuple((step.timestamp_ms, step.snapshot_id) for step in steps[len(earlier_log) :])
         current = steps[-1].snapshot_id if steps else None
-        return Line(tuple(steps), current, log, {} if current is None else {MAIN: SnapshotRef(current, "branch")})
+        shown = steps if isinstance(steps, tuple) else tuple(steps)
+        return Line(shown, current, log, {} if current is None else {MAIN: SnapshotRef(current, "branch")})
     moves = {note.lake_snapshot_id: note.snapshot_id for note in notes.moves}
     steps = with_past(steps, notes.registered)
     current = moves.get(steps[-1].snapshot_id, steps[-1].snapshot_id) if steps else None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
-from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.iceberg.snapshots import Snapshot, Snapshots
 from duckicelake.lake.rows import SnapshotNote
 from duckicelake.values import replace
 
@@ -45,11 +45,14 @@ def with_aliases(metadata: TableMetadata, aliases: Sequence[Snapshot]) -> TableM
     if not aliases:
         return metadata
     fresh = tuple(alias for alias in aliases if find_snapshot(metadata, alias.snapshot_id) is None)
-    return replace(metadata, snapshots=fresh + metadata.snapshots) if fresh else metadata
+    own = metadata.snapshots
+    return replace(metadata, snapshots=(own if isinstance(own, Snapshots) else Snapshots(own)).behind(fresh)) if fresh else metadata
 
 
 def undo_aliases(metadata: TableMetadata) -> TableMetadata:
     """Return published metadata as it was before `with_aliases`; what this takes does not grow with the history."""
+    if isinstance(metadata.snapshots, Snapshots) and metadata.snapshots.own is not None:
+        return replace(metadata, snapshots=metadata.snapshots.own)
     aliases = sum(1 for _ in takewhile(lambda snapshot: ALIAS_PROPERTY in snapshot.summary, metadata.snapshots))
     return replace(metadata, snapshots=metadata.snapshots[aliases:]) if aliases else metadata
 
