@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.app import build_app
+from duckicelake.app import build_app, read_store_settings
 from duckicelake.config import LakeSettings, Settings, SettingsError, find_default_home, is_loopback, list_setting_names, read_settings
 from duckicelake.errors import CatalogError
 
@@ -208,6 +208,14 @@ def test_several_lakes_take_what_they_leave_out_from_the_top_level() -> None:
     assert second.s3_secret_access_key is not None
     assert second.s3_secret_access_key.get_secret_value() == "shared secret"
     assert {first.s3_endpoint, second.s3_endpoint} == {"http://shared:9000"}
+
+
+def test_each_lake_says_whether_payloads_are_hashed_where_the_connection_guards_them() -> None:
+    """They are not, unless it is asked for; what the top level asks for a lake may not want."""
+    assert [read_store_settings(lake).signs_payloads for lake in read_settings({"postgres_dsn": "host=x"}).lakes()] == [False]
+    lakes = {"a": {"s3_signed_payloads": False}, "b": {}}
+    settings = read_settings({"postgres_dsn": "host=x", "s3_signed_payloads": True, "lakes": lakes})
+    assert [read_store_settings(lake).signs_payloads for lake in settings.lakes()] == [False, True]
 
 
 @pytest.mark.parametrize(
