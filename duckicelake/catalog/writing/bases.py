@@ -16,7 +16,7 @@ from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, 
 from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
 from duckicelake.catalog.writing.ready.row_ids import Arrival, RowIdWriter, choose_new, find_waiting, put_in_place
-from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_emptying, find_move
+from duckicelake.catalog.writing.ready.snapshots import FileChange, Grown, find_changes, find_emptying, find_move, list_foreign
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
@@ -166,9 +166,10 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         return base
     known = () if base.metadata is None else base.metadata.schemas
     schemas = [*known, *(update.schema for update in ask.commit.updates if isinstance(update, AddSchema))]
+    grown = Grown(base.metadata, added, schemas, () if base.published is None else list_foreign(base.published.state.notes.refs))
     try:
         beside = _make_beside(warehouse, ask, base, reader)
-        changes = find_changes(reader, base.metadata, added, schemas, beside)
+        changes = find_changes(reader, grown, beside)
     except (BadRequest, CommitFailed):
         # whoever asks again may have landed since, and whoever was late wrote its manifests for a table that is no more
         with reading(warehouse.lake) as conn:
@@ -178,7 +179,7 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         _check_in_time(ask, base)
         raise
     if move is not None and base.metadata is not None:
-        changes.append(find_move(reader, base.metadata, move))
+        changes.append(find_move(reader, grown, move))
     base = _with_row_ids(warehouse, ask, replace(base, changes=changes, move=move, beside=beside), reader)
     if may_lack_field_ids(base.metadata, ask.commit.updates):
         base = replace(base, footers=read_footers(warehouse, base.table, base.grounds, base.changes))
