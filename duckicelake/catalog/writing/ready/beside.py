@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, OpenManifest, live_files
 from duckicelake.catalog.writing.ready.row_ids import put_in_place
-from duckicelake.catalog.writing.ready.snapshots import FileChange, find_added
+from duckicelake.catalog.writing.ready.snapshots import FileChange, Grown, find_added
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.manifest import ADDED, DATA, DataFile, ManifestEntry, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, encode_manifest_list
+from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
+from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.refs.rows import NewKept
 from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri, to_canonical
@@ -33,17 +33,18 @@ class ReadySnapshot:
 
 
 def make_ready(
-    reader: ManifestReader, snapshot: Snapshot, parent_list: str | None, added: Collection[int], may_have: Callable[[Sequence[str]], bool]
+    reader: ManifestReader, snapshot: Snapshot, parent_list: str | None, grown: Grown, may_have: Callable[[Sequence[str]], bool]
 ) -> ReadySnapshot:
-    """Copy the manifests that a snapshot has and its parent has not, and those of other snapshots that the request has `added`.
+    """Copy the manifests that a snapshot has and its parent has not, and those of other snapshots that the request adds.
 
     `may_have` tells whether the parent may have some of these files: only then are its manifests read.
     Raises: BadRequest: they cannot be taken, or name files that are nowhere in the table, or in the parent too
     """
     before = {} if parent_list is None else {file.manifest_path: file for file in reader.read_list(parent_list)}
     after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
+    added = list_numbers(grown.added)
     fresh = [file for path, file in after.items() if path not in before or file.added_snapshot_id in added]
-    change, others = find_added(reader, before, after, snapshot.snapshot_id)
+    change, others = find_added(reader, (before, after), snapshot.snapshot_id, grown.schemas)
     for path in others:
         if not reader.grounds.is_own(path):
             raise BadRequest(
@@ -52,7 +53,7 @@ def make_ready(
     paths = sorted({*others, *(file.file_path for file in change.added)})
     _check_once(reader, paths, {path: file for path, file in before.items() if path in after} if may_have(paths) else {})
     copies = {file.manifest_path: _copy(reader, file, added) for file in fresh}
-    files = [copies.get(path, file) for path, file in after.items()]
+    files = [copy for path, file in after.items() for copy in copies.get(path, [file])]
     return ReadySnapshot(snapshot, files, change, paths)
 
 
@@ -72,13 +73,13 @@ def find_deleted(reader: ManifestReader, beside: Iterable[ReadySnapshot], added:
     return {live.file.referenced_data_file for live in live_files(map(reader.read_manifest, own))}
 
 
-def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[str, DataFile], added: Collection[int]) -> ReadySnapshot:
+def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[str, DataFile], added: Mapping[int, int]) -> ReadySnapshot:
     """Return a snapshot whose data files are copies of the client's, in manifests made anew; `copies` are by the paths of these."""
     own = [file for file in ready.files if file.added_snapshot_id in added and file.content == DATA]
     wanted = {
         file.manifest_path for file in own if any(entry.data_file.file_path in copies for entry in reader.read_manifest(file).entries)
     }
-    files = [_copy(reader, file, added, copies) if file.manifest_path in wanted else file for file in ready.files]
+    files = [copy for file in ready.files for copy in (_copy(reader, file, added, copies) if file.manifest_path in wanted else [file])]
     paths = [copies[path].file_path if path in copies else path for path in ready.paths]
     return replace(ready, files=files, change=put_in_place(ready.change, copies), paths=sorted(paths))
 
@@ -86,13 +87,43 @@ def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[st
 NO_COPIES: Mapping[str, DataFile] = {}
 
 
-def _copy(reader: ManifestReader, file: ManifestFile, added: Collection[int], copies: Mapping[str, DataFile] = NO_COPIES) -> ManifestFile:
+def list_numbers(added: Sequence[Snapshot]) -> dict[int, int]:
+    """Return the sequence numbers that a client gave to the snapshots of its request, by their ids."""
+    return {snapshot.snapshot_id: snapshot.sequence_number for snapshot in added}
+
+
+def _copy(
+    reader: ManifestReader, file: ManifestFile, added: Mapping[int, int], copies: Mapping[str, DataFile] = NO_COPIES
+) -> list[ManifestFile]:
+    """Copy a manifest, and apart from it what it has of earlier snapshots of the request: these are going to have other numbers."""
     manifest: OpenManifest = reader.read_manifest(file)
-    entries = [_without_own(_with_copy(entry, copies), file, added) for entry in manifest.entries]
-    content = encode_manifest(manifest.header, entries)
+    parts: dict[int, list[ManifestEntry]] = {}
+    for entry in manifest.entries:
+        is_earlier = entry.status != DELETED and entry.snapshot_id in added
+        author = entry.snapshot_id if is_earlier and entry.snapshot_id is not None else file.added_snapshot_id
+        parts.setdefault(author, []).append(_with_copy(entry, copies))
+    if parts.keys() <= {file.added_snapshot_id}:
+        return [_put(reader, manifest.header, [_without_own(entry, file, added) for entry in parts.get(file.added_snapshot_id, ())], file)]
+    return [_copy_part(reader, file, (author, added.get(author, file.sequence_number)), entries) for author, entries in parts.items()]
+
+
+def _copy_part(reader: ManifestReader, file: ManifestFile, author: tuple[int, int], entries: Sequence[ManifestEntry]) -> ManifestFile:
+    """Copy what a manifest has of one snapshot, as if that had written it; `author` is its id and number as its client has them."""
+    header, (snapshot_id, number) = reader.read_manifest(file).header, author
+    if snapshot_id == file.added_snapshot_id:
+        own = [_without_own(entry, file, {snapshot_id}) for entry in entries]
+    else:
+        # an id of rows that was told once is not counted anew
+        own = [ManifestEntry(ADDED, None, _find_older(entry, number), None, entry.data_file) for entry in entries]
+    told = describe_manifest(header, own, WrittenManifest("", 0, snapshot_id, number))
+    return _put(reader, header, own, replace(told, first_row_id=file.first_row_id))
+
+
+def _put(reader: ManifestReader, header: ManifestHeader, entries: Sequence[ManifestEntry], listed: ManifestFile) -> ManifestFile:
+    content = encode_manifest(header, entries)
     uri = manifest_uri(reader.grounds.locations[-1], format_digest(content))
     reader.objects.put_new(uri, content)
-    return replace(file, manifest_path=uri, manifest_length=len(content))
+    return replace(listed, manifest_path=uri, manifest_length=len(content))
 
 
 def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> ManifestEntry:
@@ -101,14 +132,24 @@ def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> Manifest
 
 
 def _without_own(entry: ManifestEntry, file: ManifestFile, added: Collection[int]) -> ManifestEntry:
-    """Return an entry that inherits from the list whatever its snapshot itself says: the ids of those `added` are going to be others."""
+    """Return an entry that inherits from the list whatever its snapshot itself says: the ids of those `added` are going to be others.
+
+    Rewritten rows may have the number that they had, so that equality deletes which came meanwhile count for them.
+    """
     if entry.snapshot_id not in added or file.added_snapshot_id != entry.snapshot_id:
         return entry
     if entry.status != ADDED:
         return replace(entry, snapshot_id=None)
     data_file: DataFile = entry.data_file
     inherits = file.first_row_id is not None
-    return ManifestEntry(ADDED, None, None, None, replace(data_file, first_row_id=None) if inherits else data_file)
+    return ManifestEntry(
+        ADDED, None, _find_older(entry, file.sequence_number), None, replace(data_file, first_row_id=None) if inherits else data_file
+    )
+
+
+def _find_older(entry: ManifestEntry, number: int) -> int | None:
+    """Return an added entry's own number, if that is older than its snapshot's."""
+    return entry.sequence_number if entry.sequence_number is not None and entry.sequence_number < number else None
 
 
 @dataclass(frozen=True, slots=True)

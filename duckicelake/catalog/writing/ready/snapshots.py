@@ -195,20 +195,23 @@ def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
     return files
 
 
-def find_added(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int) -> tuple[FileChange, list[str]]:
+def find_added(
+    reader: ManifestReader, lists: tuple[Manifests, Manifests], snapshot_id: int, schemas: Sequence[Schema]
+) -> tuple[FileChange, list[str]]:
     """Return the data files that a snapshot adds to its parent's, and the paths of others that it has and its parent has not.
 
+    `lists` are its parent's manifests, and its own.
     Raises: BadRequest: it deletes by what cannot be taken later, either
     """
+    before, after = lists
     come = live_files(reader.read_manifest(after[path]) for path in after if path not in before)
     left = live_files(reader.read_manifest(before[path]) for path in before if path not in after)
-    if any(file.content not in (DATA, POSITION_DELETES) for file in _delete_files(come).values()):
-        raise BadRequest("Equality deletes are taken on main only; delete by position, or rewrite the data files.")
     for file in _delete_files(come).values():
         if not reader.grounds.is_own(file.file_path):
             raise BadRequest(
                 f"Delete file {file.file_path!r} of a snapshot beside main does not lie in the table's location; write it there."
             )
+    EqualityResolver(reader, schemas, {}, {}).check(come)
     known = {live.file.file_path for live in left}
     fresh = [live for live in come if live.file.content == DATA and live.file.file_path not in known]
     own = [live for live in fresh if live.snapshot_id in (None, snapshot_id)]
