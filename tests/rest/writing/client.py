@@ -3,16 +3,23 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duckicelake.iceberg.decoding.manifests import decode_manifest_list
-from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.manifest import ADDED, EXISTING, DataFile, ManifestEntry, ManifestHeader, encode_manifest
+from duckicelake.iceberg.manifest_list import (
+    ManifestFile,
+    ManifestListHeader,
+    WrittenManifest,
+    describe_manifest,
+    encode_manifest_list,
+    inherit,
+)
 from duckicelake.iceberg.partition import parse_spec
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.store.objects import Objects, open_objects
@@ -37,6 +44,8 @@ class Client:
 
     server: Server
     objects: Objects
+    numbers: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Sequence numbers that the files of a content have of their own when they are added."""
 
     def post(self, path: str, body: Any) -> Answer:
         """Send JSON."""
@@ -91,7 +100,26 @@ class Client:
         return snapshot | ({} if current is None else {"parent-snapshot-id": parent_id})
 
     def _write_manifest(self, metadata: Any, added: tuple[int, int], header: ManifestHeader, files: Sequence[DataFile]) -> ManifestFile:
-        entries = [ManifestEntry(ADDED, added[0], None, None, file) for file in files]
+        entries = [ManifestEntry(ADDED, added[0], self.numbers.get(file.content), None, file) for file in files]
+        return self._put_manifest(metadata, added, header, entries)
+
+    def rewrite(self, metadata: Any, snapshot_id: int, parent: Any) -> dict[str, Any]:
+        """Write each manifest that a snapshot added anew, and return the snapshot that has these in their place."""
+        own = [file for file in self._read_list(parent) if file.added_snapshot_id == parent["snapshot-id"]]
+        made = self.add(metadata, snapshot_id, [], parent=parent)
+        manifests = [file for file in self._read_list(parent) if file not in own]
+        for file in own:
+            header, entries = decode_manifest(self.objects.read(file.manifest_path), file)
+            found = [replace(entry, status=EXISTING) for entry in inherit(entries, file)]
+            manifests.append(self._put_manifest(metadata, (snapshot_id, made["sequence-number"]), header, found))
+        written = ManifestListHeader(snapshot_id, parent["snapshot-id"], made["sequence-number"], metadata["format-version"])
+        list_path = f"{metadata['location']}/metadata/snap-{uuid4()}.avro"
+        self.objects.put_new(list_path, encode_manifest_list(written, manifests))
+        return made | {"manifest-list": list_path, "summary": {"operation": "replace"}}
+
+    def _put_manifest(
+        self, metadata: Any, added: tuple[int, int], header: ManifestHeader, entries: Sequence[ManifestEntry]
+    ) -> ManifestFile:
         encoded = encode_manifest(header, entries)
         path = f"{metadata['location']}/metadata/{uuid4()}-m0.avro"
         self.objects.put_new(path, encoded)
