@@ -103,9 +103,10 @@ class Client:
         entries = [ManifestEntry(ADDED, added[0], self.numbers.get(file.content), None, file) for file in files]
         return self._put_manifest(metadata, added, header, entries)
 
-    def rewrite(self, metadata: Any, snapshot_id: int, parent: Any) -> dict[str, Any]:
-        """Write each manifest that a snapshot added anew, and return the snapshot that has these in their place."""
-        own = [file for file in self._read_list(parent) if file.added_snapshot_id == parent["snapshot-id"]]
+    def rewrite(self, metadata: Any, snapshot_id: int, parent: Any, content: int) -> dict[str, Any]:
+        """Write each manifest of data or of deletes that a snapshot added anew, and return the snapshot that has these instead."""
+        added = [file for file in self._read_list(parent) if file.added_snapshot_id == parent["snapshot-id"]]
+        own = [file for file in added if file.content == content]
         made = self.add(metadata, snapshot_id, [], parent=parent)
         manifests = [file for file in self._read_list(parent) if file not in own]
         for file in own:

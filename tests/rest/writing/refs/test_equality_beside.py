@@ -205,22 +205,23 @@ def test_files_written_anew_with_their_old_number_lose_what_came_meanwhile(
     assert read(session) == rows
 
 
+@pytest.mark.parametrize("content", [pytest.param(0, id="data"), pytest.param(1, id="deletes")])
 def test_manifests_written_anew_within_a_request_keep_what_they_delete(
-    client: Client, session: DuckDBPyConnection, server: Server, lake: FreshLake
+    client: Client, session: DuckDBPyConnection, server: Server, lake: FreshLake, content: int
 ) -> None:
     """The lake numbers the request's snapshots otherwise than their client did, by as much as others have committed."""
     base = client.load()
     for number in range(3):
         session.execute(f"CREATE TABLE other{number} (i INTEGER)")
-    fresh = write(client, base, ids(7001, 7002, 7003))
+    fresh = write(client, base, ids(7001, 7002, 7003, 3))
     deletes = [at(client, base, fresh, 0), equal(client, base, {1: pa.array([3])})]
     first = client.add(base, 9_000_000_001, [fresh], deletes, parent=head_of(base, "dev"))
-    second = client.rewrite(base, 9_000_000_002, first)
+    second = client.rewrite(base, 9_000_000_002, first, content)
     third = client.add(base, 9_000_000_003, [], [equal(client, base, {1: pa.array([7002])})], parent=second)
     adding = [{"action": "add-snapshot", "snapshot": snapshot} for snapshot in (first, second, third)]
     done = client.commit([*adding, set_ref("dev", 9_000_000_003, "branch")])
     assert done.status == 200, done.json
-    rows = in_order([*(row for row in BASE if row[0] != 3), (7003, "new")])
+    rows = in_order([*(row for row in BASE if row[0] != 3), (3, "new"), (7003, "new")])
     found = Served(lake, server)
     assert read_iceberg(found, "dev") == rows
     take_over(client)
