@@ -17,6 +17,7 @@ from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_id
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
 from duckicelake.catalog.writing.ready.row_ids import Arrival, RowIdWriter, choose_new, find_waiting, put_in_place
 from duckicelake.catalog.writing.ready.snapshots import FileChange, Grown, find_changes, find_emptying, find_move, list_foreign
+from duckicelake.catalog.writing.ready.specs import foresee_specs
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
@@ -244,6 +245,8 @@ def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, brought: tuple[Mani
     beside, added = list_beside(ask.commit.updates), grown.added
     if not beside:
         return {}
+    if base.metadata is not None and base.published is not None:
+        grown = replace(grown, specs=foresee_specs(base.metadata, base.published.state.notes, ask.commit.updates))
     if not base.grounds.locations:
         raise BadRequest("A table that is made with snapshots beside main needs a location to keep them in; send set-location.")
     there = () if base.metadata is None else base.metadata.snapshots

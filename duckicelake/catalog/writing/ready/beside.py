@@ -5,14 +5,15 @@ The copies lie under the table's location and are all there is of them: DuckLake
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, OpenManifest, live_files
+from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, live_files
 from duckicelake.catalog.writing.ready.row_ids import put_in_place
-from duckicelake.catalog.writing.ready.snapshots import FileChange, Grown, find_added
+from duckicelake.catalog.writing.ready.snapshots import FileChange, Grown, find_added, renumber_specs
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.refs.rows import NewKept
 from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri, to_canonical
@@ -43,6 +44,7 @@ def make_ready(
     before = {} if parent_list is None else {file.manifest_path: file for file in reader.read_list(parent_list)}
     after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
     added = list_numbers(grown.added)
+    copier = _Copier(reader, added, grown.specs)
     fresh = [file for path, file in after.items() if path not in before or file.added_snapshot_id in added]
     change, others = find_added(reader, (before, after), snapshot.snapshot_id, grown.schemas)
     for path in others:
@@ -52,9 +54,9 @@ def make_ready(
             )
     paths = sorted({*others, *(file.file_path for file in change.added)})
     _check_once(reader, paths, {path: file for path, file in before.items() if path in after} if may_have(paths) else {})
-    copies = {file.manifest_path: _copy(reader, file, added) for file in fresh}
+    copies = {file.manifest_path: copier.copy(file) for file in fresh}
     files = [copy for path, file in after.items() for copy in copies.get(path, [file])]
-    return ReadySnapshot(snapshot, files, change, paths)
+    return ReadySnapshot(snapshot, files, renumber_specs(change, {theirs: ours.spec_id for theirs, ours in grown.specs.items()}), paths)
 
 
 def _check_once(reader: ManifestReader, paths: Sequence[str], carried: Manifests) -> None:
@@ -75,16 +77,14 @@ def find_deleted(reader: ManifestReader, beside: Iterable[ReadySnapshot], added:
 
 def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[str, DataFile], added: Mapping[int, int]) -> ReadySnapshot:
     """Return a snapshot whose data files are copies of the client's, in manifests made anew; `copies` are by the paths of these."""
+    copier = _Copier(reader, added, copies=copies)
     own = [file for file in ready.files if file.added_snapshot_id in added and file.content == DATA]
     wanted = {
         file.manifest_path for file in own if any(entry.data_file.file_path in copies for entry in reader.read_manifest(file).entries)
     }
-    files = [copy for file in ready.files for copy in (_copy(reader, file, added, copies) if file.manifest_path in wanted else [file])]
+    files = [copy for file in ready.files for copy in (copier.copy(file) if file.manifest_path in wanted else [file])]
     paths = [copies[path].file_path if path in copies else path for path in ready.paths]
     return replace(ready, files=files, change=put_in_place(ready.change, copies), paths=sorted(paths))
-
-
-NO_COPIES: Mapping[str, DataFile] = {}
 
 
 def list_numbers(added: Sequence[Snapshot]) -> dict[int, int]:
@@ -92,38 +92,49 @@ def list_numbers(added: Sequence[Snapshot]) -> dict[int, int]:
     return {snapshot.snapshot_id: snapshot.sequence_number for snapshot in added}
 
 
-def _copy(
-    reader: ManifestReader, file: ManifestFile, added: Mapping[int, int], copies: Mapping[str, DataFile] = NO_COPIES
-) -> list[ManifestFile]:
-    """Copy a manifest, and apart from it what it has of earlier snapshots of the request: these are going to have other numbers."""
-    manifest: OpenManifest = reader.read_manifest(file)
-    parts: dict[int, list[ManifestEntry]] = {}
-    for entry in manifest.entries:
-        is_earlier = entry.status != DELETED and entry.snapshot_id in added
-        author = entry.snapshot_id if is_earlier and entry.snapshot_id is not None else file.added_snapshot_id
-        parts.setdefault(author, []).append(_with_copy(entry, copies))
-    if parts.keys() <= {file.added_snapshot_id}:
-        return [_put(reader, manifest.header, [_without_own(entry, file, added) for entry in parts.get(file.added_snapshot_id, ())], file)]
-    return [_copy_part(reader, file, (author, added.get(author, file.sequence_number)), entries) for author, entries in parts.items()]
+@dataclass(frozen=True, slots=True)
+class _Copier:
+    """Copies manifests of a request. `numbers` are the sequence numbers that its snapshots have from their client.
 
+    `specs` are the table's by the ids that its client gave them, and `copies` the data files that take the place of others.
+    """
 
-def _copy_part(reader: ManifestReader, file: ManifestFile, author: tuple[int, int], entries: Sequence[ManifestEntry]) -> ManifestFile:
-    """Copy what a manifest has of one snapshot, as if that had written it; `author` is its id and number as its client has them."""
-    header, (snapshot_id, number) = reader.read_manifest(file).header, author
-    if snapshot_id == file.added_snapshot_id:
-        own = [_without_own(entry, file, {snapshot_id}) for entry in entries]
-    else:
-        # an id of rows that was told once is not counted anew
-        own = [ManifestEntry(ADDED, None, _find_older(entry, number), None, entry.data_file) for entry in entries]
-    told = describe_manifest(header, own, WrittenManifest("", 0, snapshot_id, number))
-    return _put(reader, header, own, replace(told, first_row_id=file.first_row_id))
+    reader: ManifestReader
+    numbers: Mapping[int, int]
+    specs: Mapping[int, PartitionSpec] = field(default_factory=dict[int, PartitionSpec])
+    copies: Mapping[str, DataFile] = field(default_factory=dict[str, DataFile])
 
+    def copy(self, file: ManifestFile) -> list[ManifestFile]:
+        """Copy a manifest, and apart from it what it has of earlier snapshots of the request: these are going to have other numbers."""
+        parts: dict[int, list[ManifestEntry]] = {}
+        for entry in self.reader.read_manifest(file).entries:
+            is_earlier = entry.status != DELETED and entry.snapshot_id in self.numbers
+            author = entry.snapshot_id if is_earlier and entry.snapshot_id is not None else file.added_snapshot_id
+            parts.setdefault(author, []).append(_with_copy(entry, self.copies))
+        if parts.keys() <= {file.added_snapshot_id}:
+            return [self._put(file, [_without_own(entry, file, self.numbers) for entry in parts.get(file.added_snapshot_id, ())])]
+        return [self._put_part(file, author, entries) for author, entries in parts.items()]
 
-def _put(reader: ManifestReader, header: ManifestHeader, entries: Sequence[ManifestEntry], listed: ManifestFile) -> ManifestFile:
-    content = encode_manifest(header, entries)
-    uri = manifest_uri(reader.grounds.locations[-1], format_digest(content))
-    reader.objects.put_new(uri, content)
-    return replace(listed, manifest_path=uri, manifest_length=len(content))
+    def _put_part(self, file: ManifestFile, author: int, entries: Sequence[ManifestEntry]) -> ManifestFile:
+        """Write what a manifest has of one snapshot, as if that had written it."""
+        number = self.numbers.get(author, file.sequence_number)
+        if author == file.added_snapshot_id:
+            own = [_without_own(entry, file, {author}) for entry in entries]
+        else:
+            # an id of rows that was told once is not counted anew
+            own = [ManifestEntry(ADDED, None, _find_older(entry, number), None, entry.data_file) for entry in entries]
+        header = self.reader.read_manifest(file).header
+        told = describe_manifest(header, own, WrittenManifest("", 0, author, number))
+        return self._put(replace(told, first_row_id=file.first_row_id), own, header)
+
+    def _put(self, listed: ManifestFile, entries: Sequence[ManifestEntry], header: ManifestHeader | None = None) -> ManifestFile:
+        header = header or self.reader.read_manifest(listed).header
+        if listed.added_snapshot_id in self.numbers and header.spec.spec_id in self.specs:
+            header = replace(header, spec=self.specs[header.spec.spec_id])
+        content = encode_manifest(header, entries)
+        uri = manifest_uri(self.reader.grounds.locations[-1], format_digest(content))
+        self.reader.objects.put_new(uri, content)
+        return replace(listed, manifest_path=uri, manifest_length=len(content), partition_spec_id=header.spec.spec_id)
 
 
 def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> ManifestEntry:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from duckicelake.catalog.writing.ready.equality import EqualityResolver
 from duckicelake.catalog.writing.ready.manifests import (
@@ -18,6 +18,7 @@ from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.manifest import DATA, DELETED, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
+from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.manifests import ReadManifest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
@@ -81,12 +82,14 @@ class Grown:
 
     `schemas` are those that the table has, oldest first, and those that the request adds. `foreign` are the snapshots of the
     table whose manifests its clients wrote: what they delete counts by its sequence numbers, and may delete by equality.
+    `specs` are the table's by their client's ids, of those that the request adds and the table gives other ids.
     """
 
     base: TableMetadata | None
     added: Sequence[Snapshot]
     schemas: Sequence[Schema]
     foreign: Container[int | None] = ()
+    specs: Mapping[int, PartitionSpec] = field(default_factory=dict[int, PartitionSpec])
 
     def make_resolver(self, reader: ManifestReader, published: Manifests) -> EqualityResolver:
         """Return what finds the rows of the request's equality deletes."""

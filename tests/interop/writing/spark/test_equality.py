@@ -3,10 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from tests.rest.serving import Server
 from tests.rest.writing.client import open_client
 from tests.rest.writing.refs.test_equality_beside import Rows, equal, fill, grow, ids, in_order, read, write, write_upserts
-from tests.support.lakes import FreshLake
 from tests.support.readers import Served, SparkReader
 from tests.support.spark import Spark
 
@@ -23,11 +21,11 @@ def read_spark(reader: SparkReader, ref: str = "main") -> Rows:
 
 
 @pytest.mark.parametrize("format_version", [2, 3])
-def test_spark_goes_on_where_rows_are_deleted_by_equality(server: Server, lake: FreshLake, spark: Spark, format_version: int) -> None:
+def test_spark_goes_on_where_rows_are_deleted_by_equality(served: Served, spark: Spark, format_version: int) -> None:
     """On the branch, by fast-forward and on main right after it: everybody has the same rows at every step."""
-    session, client = lake.duckdb(), open_client(server, lake)
+    session, client = served.lake.duckdb(), open_client(served.server, served.lake)
     fill(client, session, properties=MODES | {"format-version": str(format_version)})
-    reader, rows = Served(lake, server).spark(spark), write_upserts(client)
+    reader, rows = served.spark(spark), write_upserts(client)
     table = reader.sql_name(("main", "t"))
     assert read_spark(reader, "dev") == rows
     spark.arrow(f"DELETE FROM {table}.branch_dev WHERE id IN (6, 7002)")
@@ -47,9 +45,9 @@ def test_spark_goes_on_where_rows_are_deleted_by_equality(server: Server, lake: 
     assert read(session) == read_spark(reader) == rows
 
 
-def test_deletes_of_a_partition_stay_in_it_for_spark_too(server: Server, lake: FreshLake, spark: Spark) -> None:
+def test_deletes_of_a_partition_stay_in_it_for_spark_too(served: Served, spark: Spark) -> None:
     """Read where they are staged, and published."""
-    client, reader = open_client(server, lake), Served(lake, server).spark(spark)
+    client, reader = open_client(served.server, served.lake), served.spark(spark)
     spec = {"spec-id": 0, "fields": [{"source-id": 2, "field-id": 1000, "name": "name", "transform": "identity"}]}
     assert client.create(**{"partition-spec": spec}).status == 200
     base = client.load()
@@ -65,4 +63,4 @@ def test_deletes_of_a_partition_stay_in_it_for_spark_too(server: Server, lake: F
     found = reader.read(("main", "t"), made)
     assert in_order([(row["id"], row["name"]) for row in found.to_pylist()]) == rows
     spark.arrow(f"CALL {reader.catalog}.system.publish_changes('main.t', 'w1')")
-    assert read(lake.duckdb()) == read_spark(reader) == rows
+    assert read(served.lake.duckdb()) == read_spark(reader) == rows

@@ -1,6 +1,7 @@
 """Deletes that are older than what main has now: each counts for the files that its sequence number lets it count for."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,8 @@ from tests.rest.writing.client import open_client, set_ref, write_file
 from tests.rest.writing.test_foreign import FIRST_ID, Elsewhere, equality_deletes, ids, new_metadata, position_deletes, read_ids
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
+
+FILE_PATH = 2_147_483_546
 
 
 @pytest.fixture
@@ -62,9 +65,10 @@ def test_what_grows_on_an_older_snapshot_has_its_deletes(there: Elsewhere, lake:
 
 
 def test_positions_older_than_a_file_delete_nothing_from_it(there: Elsewhere, lake: FreshLake) -> None:
-    """Main goes back to a snapshot where a file is younger than deletes that name it."""
+    """Main goes back to a snapshot where a file is younger than deletes that name it; PyIceberg goes by the bounds of their paths."""
     a, b = (write_file(there.client, there.metadata, name, ids(*range(start, start + 5))) for name, start in (("a", 0), ("b", 10)))
-    there.add([a], [position_deletes(there, b.file_path, 0)])
+    bounds = {FILE_PATH: b.file_path.encode()}
+    there.add([a], [replace(position_deletes(there, b.file_path, 0), lower_bounds=bounds, upper_bounds=bounds)])
     there.add([b], [position_deletes(there, a.file_path, 1, 3)])
     there.add([], [position_deletes(there, b.file_path, 2)])
     assert there.register().status == 200
