@@ -106,26 +106,34 @@ class _Copier:
 
     def copy(self, file: ManifestFile) -> list[ManifestFile]:
         """Copy a manifest, and apart from it what it has of earlier snapshots of the request: these are going to have other numbers."""
-        parts: dict[int, list[ManifestEntry]] = {}
+        own: list[ManifestEntry] = []
+        earlier: list[list[ManifestEntry]] = []
         for entry in self.reader.read_manifest(file).entries:
-            is_earlier = entry.status != DELETED and entry.snapshot_id in self.numbers
-            author = entry.snapshot_id if is_earlier and entry.snapshot_id is not None else file.added_snapshot_id
-            parts.setdefault(author, []).append(_with_copy(entry, self.copies))
-        if parts.keys() <= {file.added_snapshot_id}:
-            return [self._put(file, [_without_own(entry, file, self.numbers) for entry in parts.get(file.added_snapshot_id, ())])]
-        return [self._put_part(file, author, entries) for author, entries in parts.items()]
+            found = _with_copy(entry, self.copies)
+            if entry.status == DELETED or entry.snapshot_id not in self.numbers or entry.snapshot_id == file.added_snapshot_id:
+                own.append(_without_own(found, file, self.numbers))
+            elif earlier and _follows(earlier[-1][-1], found):
+                earlier[-1].append(found)
+            else:
+                earlier.append([found])
+        if not earlier:
+            return [self._put(file, own)]
+        parts = [self._put_part(file, entries) for entries in earlier]
+        return [*parts, self._describe(file, own, (file.added_snapshot_id, file.sequence_number))] if own else parts
 
-    def _put_part(self, file: ManifestFile, author: int, entries: Sequence[ManifestEntry]) -> ManifestFile:
-        """Write what a manifest has of one snapshot, as if that had written it."""
-        number = self.numbers.get(author, file.sequence_number)
-        if author == file.added_snapshot_id:
-            own = [_without_own(entry, file, {author}) for entry in entries]
-        else:
-            # an id of rows that was told once is not counted anew
-            own = [ManifestEntry(ADDED, None, _find_older(entry, number), None, entry.data_file) for entry in entries]
+    def _put_part(self, file: ManifestFile, entries: Sequence[ManifestEntry]) -> ManifestFile:
+        """Write what a manifest has of one snapshot, as if that had written it; its files' row ids follow on one another."""
+        author, first = entries[0].snapshot_id or 0, entries[0].data_file
+        assert isinstance(first, DataFile)
+        number = self.numbers[author]
+        own = [ManifestEntry(ADDED, None, _find_older(one, number), None, replace(one.data_file, first_row_id=None)) for one in entries]
+        return self._describe(replace(file, first_row_id=first.first_row_id), own, (author, number))
+
+    def _describe(self, file: ManifestFile, entries: Sequence[ManifestEntry], author: tuple[int, int]) -> ManifestFile:
+        """Write a part of a manifest for the snapshot of that id and number."""
         header = self.reader.read_manifest(file).header
-        told = describe_manifest(header, own, WrittenManifest("", 0, author, number))
-        return self._put(replace(told, first_row_id=file.first_row_id), own, header)
+        told = describe_manifest(header, entries, WrittenManifest("", 0, *author))
+        return self._put(replace(told, first_row_id=file.first_row_id), entries, header)
 
     def _put(self, listed: ManifestFile, entries: Sequence[ManifestEntry], header: ManifestHeader | None = None) -> ManifestFile:
         header = header or self.reader.read_manifest(listed).header
@@ -135,6 +143,13 @@ class _Copier:
         uri = manifest_uri(self.reader.grounds.locations[-1], format_digest(content))
         self.reader.objects.put_new(uri, content)
         return replace(listed, manifest_path=uri, manifest_length=len(content), partition_spec_id=header.spec.spec_id)
+
+
+def _follows(before: ManifestEntry, entry: ManifestEntry) -> bool:
+    """Tell whether a file's rows come next after another's in the numbering of their snapshot, if it numbers rows."""
+    first, second = before.data_file, entry.data_file
+    is_next = first.first_row_id is None or second.first_row_id == first.first_row_id + first.record_count
+    return before.snapshot_id == entry.snapshot_id and is_next
 
 
 def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> ManifestEntry:
