@@ -117,7 +117,7 @@ class Story:
 
 
 @pytest.mark.parametrize("format_version", [2, 3])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 3])
 def test_main_and_a_branch_hold_what_they_should(server: Server, lake: FreshLake, seed: int, format_version: int) -> None:
     """After each of many steps, and for a server that starts then."""
     session, served = lake.duckdb(), Served(lake, server)
