@@ -123,6 +123,10 @@ def _is_there(objects: Objects, folder: str, row: PartialFileRow, memory: TableM
     return True
 
 
+BESIDE_KIND = "compacted_table"
+"""What lake snapshots of branches say."""
+
+
 def find_rewritten(
     state: TableState, partial: Sequence[PartialFileRow], embedded: Mapping[int, Embedded], layouts: Sequence[SchemaVersionRow]
 ) -> dict[FileKey, RewrittenFile]:
@@ -144,7 +148,11 @@ def find_rewritten(
 
 
 def _is_rewriting(state: TableState, row: PartialFileRow) -> bool:
-    return bool(kinds_of_table(row.changes_made, state.table.table_id) & REWRITE_KINDS)
+    """Tell whether that lake snapshot wrote the file; one of a branch says that it rewrites, and may be the next one left."""
+    refs, kinds = state.notes.refs, kinds_of_table(row.changes_made, state.table.table_id)
+    is_beside = any(note.is_beside and note.snapshot_id == row.written_at for note in refs.kept)
+    is_removed = row.written_at in refs.hidden and kinds == frozenset({BESIDE_KIND})
+    return bool(kinds & REWRITE_KINDS) and not is_beside and not is_removed
 
 
 def _is_restorable(state: TableState, written_at: int, embedded: Embedded, layouts: Sequence[SchemaVersionRow]) -> bool:

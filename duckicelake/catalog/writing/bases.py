@@ -11,12 +11,13 @@ from duckicelake.catalog.memory import Published
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.places import Grounds, check_files, check_given, get_place
-from duckicelake.catalog.writing.ready.beside import ReadySnapshot, find_deleted, make_ready, with_copies
+from duckicelake.catalog.writing.ready.beside import ReadySnapshot, find_deleted, list_numbers, make_ready, with_copies
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_ids, read_footers
 from duckicelake.catalog.writing.ready.manifests import ManifestReader
 from duckicelake.catalog.writing.ready.row_ids import Arrival, RowIdWriter, choose_new, find_waiting, put_in_place
-from duckicelake.catalog.writing.ready.snapshots import FileChange, find_changes, find_emptying, find_move
+from duckicelake.catalog.writing.ready.snapshots import FileChange, Grown, find_changes, find_emptying, find_move, list_foreign
+from duckicelake.catalog.writing.ready.specs import foresee_specs
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
@@ -166,9 +167,10 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         return base
     known = () if base.metadata is None else base.metadata.schemas
     schemas = [*known, *(update.schema for update in ask.commit.updates if isinstance(update, AddSchema))]
+    grown = Grown(base.metadata, added, schemas, () if base.published is None else list_foreign(base.published.state.notes.refs))
     try:
-        beside = _make_beside(warehouse, ask, base, reader)
-        changes = find_changes(reader, base.metadata, added, schemas, beside)
+        beside = _make_beside(warehouse, ask, base, (reader, grown))
+        changes = find_changes(reader, grown, beside)
     except (BadRequest, CommitFailed):
         # whoever asks again may have landed since, and whoever was late wrote its manifests for a table that is no more
         with reading(warehouse.lake) as conn:
@@ -178,7 +180,7 @@ def _with_changes(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         _check_in_time(ask, base)
         raise
     if move is not None and base.metadata is not None:
-        changes.append(find_move(reader, base.metadata, move))
+        changes.append(find_move(reader, grown, move))
     base = _with_row_ids(warehouse, ask, replace(base, changes=changes, move=move, beside=beside), reader)
     if may_lack_field_ids(base.metadata, ask.commit.updates):
         base = replace(base, footers=read_footers(warehouse, base.table, base.grounds, base.changes))
@@ -198,7 +200,7 @@ def _with_row_ids(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRe
         Arrival(snapshot, beside[snapshot.snapshot_id].change if snapshot.snapshot_id in beside else change, snapshot.snapshot_id in beside)
         for snapshot, change in zip(added, base.changes, strict=False)
     ]
-    ids = {snapshot.snapshot_id for snapshot in added}
+    ids = list_numbers(added)
     waiting = find_waiting(base.metadata, arrivals, base.published.state.next_row_id)
     deleted = find_deleted(reader, beside.values(), ids) if waiting else set[str | None]()
     # what deletes on branches name stays under its name, on whatever branch it is
@@ -237,11 +239,14 @@ def _empty(base: Base, metadata: TableMetadata, reader: ManifestReader) -> Base:
     return replace(base, changes=changes, deletes=[NO_DELETES] * len(changes), is_emptied=True)
 
 
-def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestReader) -> dict[int, ReadySnapshot]:
+def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, brought: tuple[ManifestReader, Grown]) -> dict[int, ReadySnapshot]:
     """Return the snapshots of a request that are not for main, each compared with its parent."""
-    beside, added = list_beside(ask.commit.updates), list_added(ask.commit.updates)
+    reader, grown = brought
+    beside, added = list_beside(ask.commit.updates), grown.added
     if not beside:
         return {}
+    if base.metadata is not None and base.published is not None:
+        grown = replace(grown, specs=foresee_specs(base.metadata, base.published.state.notes, ask.commit.updates))
     if not base.grounds.locations:
         raise BadRequest("A table that is made with snapshots beside main needs a location to keep them in; send set-location.")
     there = () if base.metadata is None else base.metadata.snapshots
@@ -262,7 +267,7 @@ def _make_beside(warehouse: Warehouse, ask: Ask, base: Base, reader: ManifestRea
             is_told = parent in ids or (base.published is not None and base.published.state.notes.refs.registered is not None)
             may_have = partial(_is_named, warehouse, base) if not is_told else bool
             parent_list = None if parent is None else lists[parent]
-            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, parent_list, ids, may_have)
+            ready[snapshot.snapshot_id] = make_ready(reader, snapshot, parent_list, grown, may_have)
     return ready
 
 

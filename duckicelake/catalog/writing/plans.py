@@ -97,9 +97,9 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
 
 
 def _with_own_specs(base: Base, updates: Sequence[TableUpdate], shown: Collection[int], new: TableMetadata) -> Base:
-    """Return the base with the client's files under the table's ids of the specs that come with them; copies for branches keep theirs."""
+    """Return the base with main's files under the table's ids of the specs that come with them; copies for branches have them already."""
     spec_ids = find_spec_ids(updates, shown, new)
-    if not spec_ids or base.metadata is None or base.beside:
+    if not spec_ids or base.metadata is None:
         return base
     return replace(base, changes=[renumber_specs(change, spec_ids) for change in base.changes])
 

@@ -27,6 +27,11 @@ def has_returned(before: Longs, after: Longs) -> bool:
     return len(np.setdiff1d(before, after)) > 0
 
 
+def is_same(before: Longs, after: Longs) -> bool:
+    """Tell whether two sets have the same positions."""
+    return np.array_equal(before, after)
+
+
 @dataclass(frozen=True, slots=True)
 class DatedDeletes:
     """Deleted positions, ascending, and the lake snapshot at which each was deleted."""

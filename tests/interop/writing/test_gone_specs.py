@@ -68,6 +68,31 @@ def test_a_spec_comes_with_rows_under_it(served: Served) -> None:
     check_going_on(served, ("ns", "t"))
 
 
+def test_a_spec_comes_with_rows_under_it_on_a_branch(served: Served) -> None:
+    """The branch's manifests have the table's number for it, and main's files when it goes there."""
+    table, duck = load_repartitioned(served)
+    hidden, before = 1, read_both(table, duck)
+    head = table.current_snapshot()
+    assert head is not None
+    table.manage_snapshots().create_branch(head.snapshot_id, "dev").commit()
+    with table.refresh().transaction() as transaction:
+        with transaction.update_spec() as update:
+            update.add_identity("kind")
+        assert transaction.table_metadata.default_spec_id == hidden
+        transaction.append(rows(100, 101, 102), branch="dev")
+    assert read_both(table, duck) == before
+    spec, dev = table.spec(), table.refs()["dev"].snapshot_id
+    assert (spec.spec_id > hidden, [field.name for field in spec.fields]) == (True, ["kind"])
+    found = table.scan("kind = 'k1'", snapshot_id=dev)
+    assert {task.file.spec_id for task in found.plan_files()} >= {spec.spec_id}
+    assert sorted(row["id"] for row in found.to_arrow().to_pylist()) == [*range(1, 40, 3), 100]
+    table.append(rows(103), branch="dev")
+    table.refresh().manage_snapshots().set_current_snapshot(ref_name="dev").commit()
+    assert read_both(table, duck) == sorted([*before, *((i, f"k{i % 3}") for i in range(100, 104))])
+    assert spec.spec_id in list_spec_ids(table)
+    check_going_on(served, ("ns", "t"))
+
+
 def test_a_flush_across_another_spec_changes_no_snapshot_that_was_shown(served: Served) -> None:
     """Rows that DuckDB inlined before a client partitioned the table and after it go into one file; each insert stays one."""
     duck = served.lake.duckdb()

@@ -2,17 +2,24 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duckicelake.iceberg.decoding.manifests import decode_manifest_list
-from duckicelake.iceberg.manifest import ADDED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.manifest import ADDED, DELETED, EXISTING, DataFile, ManifestEntry, ManifestHeader, encode_manifest
+from duckicelake.iceberg.manifest_list import (
+    ManifestFile,
+    ManifestListHeader,
+    WrittenManifest,
+    describe_manifest,
+    encode_manifest_list,
+    inherit,
+)
 from duckicelake.iceberg.partition import parse_spec
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.store.objects import Objects, open_objects
@@ -37,6 +44,8 @@ class Client:
 
     server: Server
     objects: Objects
+    numbers: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Sequence numbers that the files of a content have of their own when they are added."""
 
     def post(self, path: str, body: Any) -> Answer:
         """Send JSON."""
@@ -91,7 +100,42 @@ class Client:
         return snapshot | ({} if current is None else {"parent-snapshot-id": parent_id})
 
     def _write_manifest(self, metadata: Any, added: tuple[int, int], header: ManifestHeader, files: Sequence[DataFile]) -> ManifestFile:
-        entries = [ManifestEntry(ADDED, added[0], None, None, file) for file in files]
+        entries = [ManifestEntry(ADDED, added[0], self.numbers.get(file.content), None, file) for file in files]
+        return self._put_manifest(metadata, added, header, entries)
+
+    def rewrite(self, metadata: Any, snapshot_id: int, parent: Any, content: int, leaving: Collection[int] = ()) -> dict[str, Any]:
+        """Write each manifest of data or of deletes that a snapshot added anew, and return the snapshot that has these instead.
+
+        It removes the files at the places `leaving`.
+        """
+        added = [file for file in self._read_list(parent) if file.added_snapshot_id == parent["snapshot-id"]]
+        own = [file for file in added if file.content == content]
+        made = self.add(metadata, snapshot_id, [], parent=parent)
+        manifests = [file for file in self._read_list(parent) if file not in own]
+        for file in own:
+            header, entries = decode_manifest(self.objects.read(file.manifest_path), file)
+            stays = enumerate(inherit(entries, file))
+            found = [
+                replace(entry, status=DELETED, snapshot_id=snapshot_id) if place in leaving else replace(entry, status=EXISTING)
+                for place, entry in stays
+            ]
+            listed = self._put_manifest(metadata, (snapshot_id, made["sequence-number"]), header, found)
+            manifests.append(replace(listed, first_row_id=file.first_row_id))
+        version, first_row_id = metadata["format-version"], made.get("first-row-id")
+        written = ManifestListHeader(snapshot_id, parent["snapshot-id"], made["sequence-number"], version, first_row_id)
+        list_path = f"{metadata['location']}/metadata/snap-{uuid4()}.avro"
+        self.objects.put_new(list_path, encode_manifest_list(written, manifests))
+        return made | {"manifest-list": list_path, "summary": {"operation": "replace"}}
+
+    def read_entries(self, snapshot: Any) -> list[ManifestEntry]:
+        """The live entries of a snapshot's data manifests, with what they inherit."""
+        data = [file for file in self._read_list(snapshot) if file.content == 0]
+        decoded = [(decode_manifest(self.objects.read(file.manifest_path), file)[1], file) for file in data]
+        return [entry for entries, file in decoded for entry in inherit(entries, file) if entry.status != DELETED]
+
+    def _put_manifest(
+        self, metadata: Any, added: tuple[int, int], header: ManifestHeader, entries: Sequence[ManifestEntry]
+    ) -> ManifestFile:
         encoded = encode_manifest(header, entries)
         path = f"{metadata['location']}/metadata/{uuid4()}-m0.avro"
         self.objects.put_new(path, encoded)

@@ -2,20 +2,20 @@
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.lifecycle.deletions import NumberedFile, find_deleted
 from duckicelake.catalog.writing.places import Grounds
 from duckicelake.catalog.writing.ready.deletes import DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.equality import EqualityResolver
 from duckicelake.catalog.writing.ready.footers import read_file_columns
-from duckicelake.catalog.writing.ready.manifests import LiveFile, ManifestReader, OpenManifest
+from duckicelake.catalog.writing.ready.manifests import ManifestReader
+from duckicelake.catalog.writing.ready.numbered import NumberedFile, find_deleted, list_numbered
 from duckicelake.catalog.writing.ready.snapshots import FileChange
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.manifest import DATA, DELETED, EQUALITY_DELETES
+from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot, parse_metadata
 from duckicelake.iceberg.requests.manifests import ReadManifest, check_manifest
@@ -143,7 +143,7 @@ def _read_files(
         opened = reader.read_manifest(manifest)
         reader.manifests.clear()
         check_manifest(ReadManifest(manifest, opened.header, opened.entries), metadata)
-        for found in _list_live(opened):
+        for found in list_numbered(opened):
             path = found.live.file.file_path
             if found.live.file.content != DATA:
                 deletes.append(found)
@@ -156,13 +156,6 @@ def _read_files(
     return files, deletes
 
 
-def _list_live(manifest: OpenManifest) -> Iterator[NumberedFile]:
-    for entry in manifest.entries:
-        if entry.status != DELETED:
-            live = LiveFile(manifest.header.spec, entry.data_file, entry.snapshot_id)
-            yield NumberedFile(live, entry.sequence_number or 0)
-
-
 def _list_past(reader: ManifestReader, metadata: TableMetadata) -> set[str]:
     """Return the data files of all snapshots."""
     seen: set[str] = set()
@@ -171,7 +164,7 @@ def _list_past(reader: ManifestReader, metadata: TableMetadata) -> set[str]:
         for manifest in reader.read_list(snapshot.manifest_list):
             if manifest.content == DATA and manifest.manifest_path not in seen:
                 seen.add(manifest.manifest_path)
-                paths |= {found.live.file.file_path for found in _list_live(reader.read_manifest(manifest))}
+                paths |= {found.live.file.file_path for found in list_numbered(reader.read_manifest(manifest))}
                 reader.manifests.clear()
         reader.lists.clear()
         if len(paths) > MAX_FILES:

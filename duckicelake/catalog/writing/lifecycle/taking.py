@@ -9,9 +9,9 @@ import psycopg
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.writing.files import FileWriter, Planned
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
-from duckicelake.catalog.writing.lifecycle.deletions import NumberedFile
 from duckicelake.catalog.writing.lifecycle.foreign import Foreign
 from duckicelake.catalog.writing.places import Grounds, check_paths, check_table_location, find_first_version, get_place
+from duckicelake.catalog.writing.ready.numbered import NumberedFile
 from duckicelake.errors import AlreadyExists, BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.partition import PartitionSpec

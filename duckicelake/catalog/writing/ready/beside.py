@@ -5,14 +5,15 @@ The copies lie under the table's location and are all there is of them: DuckLake
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, OpenManifest, live_files
+from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, live_files
 from duckicelake.catalog.writing.ready.row_ids import put_in_place
-from duckicelake.catalog.writing.ready.snapshots import FileChange, find_added
+from duckicelake.catalog.writing.ready.snapshots import FileChange, Grown, find_added, renumber_specs
 from duckicelake.errors import BadRequest
-from duckicelake.iceberg.manifest import ADDED, DATA, DataFile, ManifestEntry, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, encode_manifest_list
+from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
+from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.refs.rows import NewKept
 from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri, to_canonical
@@ -33,17 +34,19 @@ class ReadySnapshot:
 
 
 def make_ready(
-    reader: ManifestReader, snapshot: Snapshot, parent_list: str | None, added: Collection[int], may_have: Callable[[Sequence[str]], bool]
+    reader: ManifestReader, snapshot: Snapshot, parent_list: str | None, grown: Grown, may_have: Callable[[Sequence[str]], bool]
 ) -> ReadySnapshot:
-    """Copy the manifests that a snapshot has and its parent has not, and those of other snapshots that the request has `added`.
+    """Copy the manifests that a snapshot has and its parent has not, and those of other snapshots that the request adds.
 
     `may_have` tells whether the parent may have some of these files: only then are its manifests read.
     Raises: BadRequest: they cannot be taken, or name files that are nowhere in the table, or in the parent too
     """
     before = {} if parent_list is None else {file.manifest_path: file for file in reader.read_list(parent_list)}
     after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
+    added = list_numbers(grown.added)
+    copier = _Copier(reader, added, grown.specs)
     fresh = [file for path, file in after.items() if path not in before or file.added_snapshot_id in added]
-    change, others = find_added(reader, before, after, snapshot.snapshot_id)
+    change, others = find_added(reader, (before, after), snapshot.snapshot_id, grown.schemas)
     for path in others:
         if not reader.grounds.is_own(path):
             raise BadRequest(
@@ -51,9 +54,9 @@ def make_ready(
             )
     paths = sorted({*others, *(file.file_path for file in change.added)})
     _check_once(reader, paths, {path: file for path, file in before.items() if path in after} if may_have(paths) else {})
-    copies = {file.manifest_path: _copy(reader, file, added) for file in fresh}
-    files = [copies.get(path, file) for path, file in after.items()]
-    return ReadySnapshot(snapshot, files, change, paths)
+    copies = {file.manifest_path: copier.copy(file) for file in fresh}
+    files = [copy for path, file in after.items() for copy in copies.get(path, [file])]
+    return ReadySnapshot(snapshot, files, renumber_specs(change, {theirs: ours.spec_id for theirs, ours in grown.specs.items()}), paths)
 
 
 def _check_once(reader: ManifestReader, paths: Sequence[str], carried: Manifests) -> None:
@@ -72,27 +75,81 @@ def find_deleted(reader: ManifestReader, beside: Iterable[ReadySnapshot], added:
     return {live.file.referenced_data_file for live in live_files(map(reader.read_manifest, own))}
 
 
-def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[str, DataFile], added: Collection[int]) -> ReadySnapshot:
+def with_copies(reader: ManifestReader, ready: ReadySnapshot, copies: Mapping[str, DataFile], added: Mapping[int, int]) -> ReadySnapshot:
     """Return a snapshot whose data files are copies of the client's, in manifests made anew; `copies` are by the paths of these."""
+    copier = _Copier(reader, added, copies=copies)
     own = [file for file in ready.files if file.added_snapshot_id in added and file.content == DATA]
     wanted = {
         file.manifest_path for file in own if any(entry.data_file.file_path in copies for entry in reader.read_manifest(file).entries)
     }
-    files = [_copy(reader, file, added, copies) if file.manifest_path in wanted else file for file in ready.files]
+    files = [copy for file in ready.files for copy in (copier.copy(file) if file.manifest_path in wanted else [file])]
     paths = [copies[path].file_path if path in copies else path for path in ready.paths]
     return replace(ready, files=files, change=put_in_place(ready.change, copies), paths=sorted(paths))
 
 
-NO_COPIES: Mapping[str, DataFile] = {}
+def list_numbers(added: Sequence[Snapshot]) -> dict[int, int]:
+    """Return the sequence numbers that a client gave to the snapshots of its request, by their ids."""
+    return {snapshot.snapshot_id: snapshot.sequence_number for snapshot in added}
 
 
-def _copy(reader: ManifestReader, file: ManifestFile, added: Collection[int], copies: Mapping[str, DataFile] = NO_COPIES) -> ManifestFile:
-    manifest: OpenManifest = reader.read_manifest(file)
-    entries = [_without_own(_with_copy(entry, copies), file, added) for entry in manifest.entries]
-    content = encode_manifest(manifest.header, entries)
-    uri = manifest_uri(reader.grounds.locations[-1], format_digest(content))
-    reader.objects.put_new(uri, content)
-    return replace(file, manifest_path=uri, manifest_length=len(content))
+@dataclass(frozen=True, slots=True)
+class _Copier:
+    """Copies manifests of a request. `numbers` are the sequence numbers that its snapshots have from their client.
+
+    `specs` are the table's by the ids that its client gave them, and `copies` the data files that take the place of others.
+    """
+
+    reader: ManifestReader
+    numbers: Mapping[int, int]
+    specs: Mapping[int, PartitionSpec] = field(default_factory=dict[int, PartitionSpec])
+    copies: Mapping[str, DataFile] = field(default_factory=dict[str, DataFile])
+
+    def copy(self, file: ManifestFile) -> list[ManifestFile]:
+        """Copy a manifest, and apart from it what it has of earlier snapshots of the request: these are going to have other numbers."""
+        own: list[ManifestEntry] = []
+        earlier: list[list[ManifestEntry]] = []
+        for entry in self.reader.read_manifest(file).entries:
+            found = _with_copy(entry, self.copies)
+            if entry.status == DELETED or entry.snapshot_id not in self.numbers or entry.snapshot_id == file.added_snapshot_id:
+                own.append(_without_own(found, file, self.numbers))
+            elif earlier and _follows(earlier[-1][-1], found):
+                earlier[-1].append(found)
+            else:
+                earlier.append([found])
+        if not earlier:
+            return [self._put(file, own)]
+        parts = [self._put_part(file, entries) for entries in earlier]
+        return [*parts, self._describe(file, own, (file.added_snapshot_id, file.sequence_number))] if own else parts
+
+    def _put_part(self, file: ManifestFile, entries: Sequence[ManifestEntry]) -> ManifestFile:
+        """Write what a manifest has of one snapshot, as if that had written it; its files' row ids follow on one another."""
+        author, first = entries[0].snapshot_id or 0, entries[0].data_file
+        assert isinstance(first, DataFile)
+        number = self.numbers[author]
+        own = [ManifestEntry(ADDED, None, _find_older(one, number), None, replace(one.data_file, first_row_id=None)) for one in entries]
+        return self._describe(replace(file, first_row_id=first.first_row_id), own, (author, number))
+
+    def _describe(self, file: ManifestFile, entries: Sequence[ManifestEntry], author: tuple[int, int]) -> ManifestFile:
+        """Write a part of a manifest for the snapshot of that id and number."""
+        header = self.reader.read_manifest(file).header
+        told = describe_manifest(header, entries, WrittenManifest("", 0, *author))
+        return self._put(replace(told, first_row_id=file.first_row_id), entries, header)
+
+    def _put(self, listed: ManifestFile, entries: Sequence[ManifestEntry], header: ManifestHeader | None = None) -> ManifestFile:
+        header = header or self.reader.read_manifest(listed).header
+        if listed.added_snapshot_id in self.numbers and header.spec.spec_id in self.specs:
+            header = replace(header, spec=self.specs[header.spec.spec_id])
+        content = encode_manifest(header, entries)
+        uri = manifest_uri(self.reader.grounds.locations[-1], format_digest(content))
+        self.reader.objects.put_new(uri, content)
+        return replace(listed, manifest_path=uri, manifest_length=len(content), partition_spec_id=header.spec.spec_id)
+
+
+def _follows(before: ManifestEntry, entry: ManifestEntry) -> bool:
+    """Tell whether a file's rows come next after another's in the numbering of their snapshot, if it numbers rows."""
+    first, second = before.data_file, entry.data_file
+    is_next = first.first_row_id is None or second.first_row_id == first.first_row_id + first.record_count
+    return before.snapshot_id == entry.snapshot_id and is_next
 
 
 def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> ManifestEntry:
@@ -101,14 +158,24 @@ def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> Manifest
 
 
 def _without_own(entry: ManifestEntry, file: ManifestFile, added: Collection[int]) -> ManifestEntry:
-    """Return an entry that inherits from the list whatever its snapshot itself says: the ids of those `added` are going to be others."""
+    """Return an entry that inherits from the list whatever its snapshot itself says: the ids of those `added` are going to be others.
+
+    Rewritten rows may have the number that they had, so that equality deletes which came meanwhile count for them.
+    """
     if entry.snapshot_id not in added or file.added_snapshot_id != entry.snapshot_id:
         return entry
     if entry.status != ADDED:
         return replace(entry, snapshot_id=None)
     data_file: DataFile = entry.data_file
     inherits = file.first_row_id is not None
-    return ManifestEntry(ADDED, None, None, None, replace(data_file, first_row_id=None) if inherits else data_file)
+    return ManifestEntry(
+        ADDED, None, _find_older(entry, file.sequence_number), None, replace(data_file, first_row_id=None) if inherits else data_file
+    )
+
+
+def _find_older(entry: ManifestEntry, number: int) -> int | None:
+    """Return an added entry's own number, if that is older than its snapshot's."""
+    return entry.sequence_number if entry.sequence_number is not None and entry.sequence_number < number else None
 
 
 @dataclass(frozen=True, slots=True)

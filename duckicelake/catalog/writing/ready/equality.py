@@ -1,16 +1,17 @@
 """Equality deletes as positions: DuckLake knows no others. The data files that can hold such rows are read before the lock."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from duckicelake.catalog.writing.ready.manifests import LiveFile, ManifestReader, Manifests, live_files
+from duckicelake.catalog.writing.ready.manifests import DeleteKey, LiveFile, ManifestReader, Manifests, live_files
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.schema import Schema
 from duckicelake.store.equality import KeyColumn, Keys, find_equal_rows, read_keys
 from duckicelake.translate.shape.name_mapping import NamePath
-from duckicelake.translate.to_ducklake.equality import KeyValues, Scope, find_columns
+from duckicelake.translate.to_ducklake.deletes import unite
+from duckicelake.translate.to_ducklake.equality import EqualityColumn, KeyValues, Scope, find_columns
 from duckicelake.translate.visibility import Longs
 
 MAX_KEYS = 1_000_000
@@ -21,8 +22,9 @@ MAX_READ_BYTES = 4 * 1024 * 1024 * 1024
 class EqualityResolver:
     """Finds the rows that the equality deletes of one request mean.
 
-    `published` are the manifests of the table before the request; of data files that are not in them only those under the
-    table's location are read, because the client names them. `names` gives field ids to columns of files that carry none.
+    `published` are manifests that the table has had before the request; of data files that are not in them only those under
+    the table's location are read, because the client names them. `names` gives field ids to columns of files that carry none.
+    `rows` are those found so far, by delete file and data file.
     """
 
     reader: ManifestReader
@@ -31,6 +33,7 @@ class EqualityResolver:
     published: Manifests
     read_bytes: int = 0
     paths: frozenset[str] | None = None
+    rows: dict[DeleteKey, dict[str, Longs]] = field(default_factory=dict["DeleteKey", dict[str, Longs]])
 
     def resolve(self, come: Iterable[LiveFile], before: Manifests) -> None:
         """Let the reader know each equality-delete file that comes by the positions it means in the data files before it.
@@ -53,8 +56,14 @@ class EqualityResolver:
         opened = (self.reader.read_manifest(manifest) for manifest in manifests if manifest.content == DATA)
         return [live for live in live_files(opened) if live.file.content == DATA]
 
-    def _resolve(self, live: LiveFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
-        delete, path = live.file, live.file.file_path
+    def check(self, deletes: Iterable[LiveFile]) -> None:
+        """Raise BadRequest for equality-delete files that are missing or malformed, or that nobody can resolve later."""
+        for live in deletes:
+            if live.file.content == EQUALITY_DELETES:
+                self._read_keys(live.file)
+
+    def _read_keys(self, delete: DataFile) -> tuple[Sequence[EqualityColumn], Keys]:
+        path = delete.file_path
         if delete.record_count > MAX_KEYS:
             raise BadRequest(
                 f"Equality-delete file {path!r} has {delete.record_count} rows, more than the {MAX_KEYS} that are taken; "
@@ -63,16 +72,26 @@ class EqualityResolver:
         found = find_columns(delete, self.schemas)
         columns = [KeyColumn(column.field_id, column.type.name, column.default) for column in found]
         try:
-            keys = read_keys(self.reader.read_delete_file(path), columns, MAX_KEYS)
+            return found, read_keys(self.reader.read_delete_file(path), columns, MAX_KEYS)
         except Unsupported as error:
             raise BadRequest(f"Cannot read equality-delete file {path!r}: {error.message}") from error
-        wanted = [KeyValues(column, *keys.list_values(place)) for place, column in enumerate(found)]
+
+    def _resolve(self, live: LiveFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
+        delete = live.file
+        key = delete.file_path, delete.content_offset
+        is_new, known = key not in self.rows, self.rows.setdefault(key, {})
         scope = Scope(live.spec_id, () if live.spec.is_unpartitioned else delete.partition)
-        covered = (live.file for live in candidates if scope.covers(live.spec_id, live.file))
-        chosen = [file for file in covered if all(one.may_be_in(file) for one in wanted)]
-        self._count(path, chosen)
-        rows = {file.file_path: self._find_rows(file, keys) for file in chosen}
-        return {where: positions for where, positions in rows.items() if len(positions)}
+        covered = [one.file for one in candidates if scope.covers(one.spec_id, one.file)]
+        unknown = [file for file in covered if file.file_path not in known]
+        if unknown or is_new:
+            columns, keys = self._read_keys(delete)
+            wanted = [KeyValues(column, *keys.list_values(place)) for place, column in enumerate(columns)]
+            chosen = [file for file in unknown if all(one.may_be_in(file) for one in wanted)]
+            self._count(delete.file_path, chosen)
+            known |= dict.fromkeys((file.file_path for file in unknown), unite(()))
+            known |= {file.file_path: self._find_rows(file, keys) for file in chosen}
+        found = {file.file_path: known[file.file_path] for file in covered}
+        return {path: positions for path, positions in found.items() if len(positions)}
 
     def _count(self, path: str, chosen: Sequence[DataFile]) -> None:
         self.read_bytes += sum(file.file_size_in_bytes for file in chosen)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from duckicelake.catalog.writing.ready.equality import EqualityResolver
 from duckicelake.catalog.writing.ready.manifests import (
@@ -13,13 +13,16 @@ from duckicelake.catalog.writing.ready.manifests import (
     OpenManifest,
     live_files,
 )
+from duckicelake.catalog.writing.ready.numbered import compare_deletes, read_numbered
 from duckicelake.errors import BadRequest, CommitFailed
-from duckicelake.iceberg.manifest import DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES, DataFile
+from duckicelake.iceberg.manifest import DATA, DELETED, POSITION_DELETES, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
+from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.manifests import ReadManifest
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mapping
 from duckicelake.translate.to_ducklake.deletes import has_returned, unite
 from duckicelake.translate.to_ducklake.files import TakenFile, check_file
@@ -50,6 +53,9 @@ class FileChange:
 
 NOTHING = FileChange((), {}, (), {})
 
+FoundDeletes = tuple[dict[str, Longs], set[str]]
+"""All deleted positions of the data files whose deletes differ, by path, and the files of which deleted rows come back."""
+
 
 def renumber_specs(change: FileChange, spec_ids: Mapping[int, int]) -> FileChange:
     """Return a change with the table's ids of partition specs, by those that its client gave to specs of the same request."""
@@ -70,46 +76,102 @@ def _renumber_manifest(manifest: ReadManifest, spec_ids: Mapping[int, int]) -> R
     )
 
 
-def find_changes(
-    reader: ManifestReader, base: TableMetadata | None, added: Sequence[Snapshot], schemas: Sequence[Schema], beside: Container[int] = ()
-) -> list[FileChange]:
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What a request builds on, and the snapshots that it adds.
+
+    `schemas` are those that the table has, oldest first, and those that the request adds. `foreign` are the snapshots of the
+    table whose manifests its clients wrote: what they delete counts by its sequence numbers, and may delete by equality.
+    `specs` are the table's by their client's ids, of those that the request adds and the table gives other ids.
+    """
+
+    base: TableMetadata | None
+    added: Sequence[Snapshot]
+    schemas: Sequence[Schema]
+    foreign: Container[int | None] = ()
+    specs: Mapping[int, PartitionSpec] = field(default_factory=dict[int, PartitionSpec])
+
+    def make_resolver(self, reader: ManifestReader, published: Manifests) -> EqualityResolver:
+        """Return what finds the rows of the request's equality deletes."""
+        names = parse_name_mapping("" if self.base is None else self.base.properties.get(PROPERTY, ""))
+        return EqualityResolver(reader, self.schemas, names, published)
+
+
+def list_foreign(notes: RefNotes) -> frozenset[int | None]:
+    """Return the snapshots whose manifests clients wrote: those beside main, and the past of a registered table."""
+    return frozenset(note.snapshot_id for note in notes.kept if note.is_beside)
+
+
+def find_changes(reader: ManifestReader, grown: Grown, beside: Container[int] = ()) -> list[FileChange]:
     """Return what each of a request's snapshots does, compared with the one before it; those beside main do nothing.
 
-    `schemas` are those that the table has, oldest first, and those that the request adds.
     Raises: BadRequest: a manifest or its list is missing or malformed, or holds what DuckLake cannot.
     CommitFailed: a snapshot removes a data file that is not there
     """
-    before, before_id = _read_main(reader, base), None if base is None else base.current_snapshot_id
-    names = parse_name_mapping("" if base is None else base.properties.get(PROPERTY, ""))
-    resolver = EqualityResolver(reader, schemas, names, before)
+    base, before = grown.base, _read_main(reader, grown.base)
+    before_id = None if base is None else base.current_snapshot_id
+    resolver = grown.make_resolver(reader, before)
+    is_numbered = _has_deletes(before) and before_id in grown.foreign
     changes: list[FileChange] = []
-    for snapshot in added:
+    for snapshot in grown.added:
         if snapshot.snapshot_id in beside:
             changes.append(NOTHING)
             continue
         if not snapshot.manifest_list:
             raise BadRequest(f"Snapshot {snapshot.snapshot_id} has no manifest list; write one.")
         after = {file.manifest_path: file for file in reader.read_list(snapshot.manifest_list)}
-        resolver.resolve(live_files(reader.read_manifest(after[path]) for path in after if path not in before), before)
+        is_numbered = is_numbered or _brings_deletes(reader, before, after, grown.added)
+        if is_numbered:
+            resolver.published = {**resolver.published, **_read_parent(reader, base, snapshot)}
+            numbered = read_numbered(reader, before, grown.added), read_numbered(reader, after, grown.added)
+            found = compare_deletes(reader, resolver, *numbered)
+        else:
+            resolver.resolve(live_files(reader.read_manifest(after[path]) for path in after if path not in before), before)
+            found = _compare_deletes(reader, before, after)
         # main may be moved first, and then the snapshot takes files out that are not in main yet
         is_next = snapshot.parent_snapshot_id == before_id
-        change = _compare(reader, before, after, snapshot.snapshot_id, is_next=is_next)
+        change = _compare(reader, (before, after), found, snapshot.snapshot_id, is_next=is_next)
         changes.append(replace(change, fresh=_list_fresh(reader, before, after, snapshot.snapshot_id)))
         before, before_id = after, snapshot.snapshot_id
     return changes
 
 
-def find_move(reader: ManifestReader, base: TableMetadata, target: Snapshot) -> FileChange:
+def find_move(reader: ManifestReader, grown: Grown, target: Snapshot) -> FileChange:
     """Return what it takes to give main the files of another snapshot.
 
-    Raises: BadRequest: it was registered with rows deleted by equality
+    Raises: BadRequest: the rows that it deletes by equality cannot be found
     """
-    before = _read_main(reader, base)
+    base, before = grown.base, _read_main(reader, grown.base)
     after = {file.manifest_path: file for file in reader.read_list(target.manifest_list)}
-    come = live_files(reader.read_manifest(after[path]) for path in after if path not in before and after[path].content != DATA)
-    if any(live.file.content == EQUALITY_DELETES for live in come):
-        raise BadRequest(f"Snapshot {target.snapshot_id} deletes rows by equality, so it cannot become main again.")
-    return _compare(reader, before, after, None)
+    is_foreign = target.snapshot_id in grown.foreign or (base is not None and base.current_snapshot_id in grown.foreign)
+    if is_foreign and (_has_deletes(before) or _has_deletes(after)):
+        resolver = grown.make_resolver(reader, {**before, **after})
+        found = compare_deletes(reader, resolver, read_numbered(reader, before), read_numbered(reader, after))
+    else:
+        found = _compare_deletes(reader, before, after)
+    return _compare(reader, (before, after), found, None)
+
+
+def _has_deletes(manifests: Manifests) -> bool:
+    return any(file.content != DATA for file in manifests.values())
+
+
+def _brings_deletes(reader: ManifestReader, before: Manifests, after: Manifests, added: Sequence[Snapshot]) -> bool:
+    """Tell whether a snapshot has deletes of others that the one before it has not: those of a branch that main was put on first."""
+    ids = {None, *(snapshot.snapshot_id for snapshot in added)}
+    come = [live for live in _live_deletes(reader, after, before) if live.snapshot_id not in ids]
+    known = {_to_key(live.file) for live in _live_deletes(reader, before, after)} if come else set[DeleteKey]()
+    return any(_to_key(live.file) not in known for live in come)
+
+
+def _live_deletes(reader: ManifestReader, manifests: Manifests, others: Manifests) -> list[LiveFile]:
+    return live_files(reader.read_manifest(file) for path, file in manifests.items() if path not in others and file.content != DATA)
+
+
+def _read_parent(reader: ManifestReader, base: TableMetadata | None, snapshot: Snapshot) -> Manifests:
+    """Return the manifests of a snapshot's parent, if the table has that."""
+    parent = None if base is None else find_snapshot(base, snapshot.parent_snapshot_id)
+    return {} if parent is None else {file.manifest_path: file for file in reader.read_list(parent.manifest_list)}
 
 
 def find_emptying(reader: ManifestReader, base: TableMetadata) -> FileChange:
@@ -135,20 +197,23 @@ def _read_main(reader: ManifestReader, base: TableMetadata | None) -> Manifests:
     return files
 
 
-def find_added(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int) -> tuple[FileChange, list[str]]:
+def find_added(
+    reader: ManifestReader, lists: tuple[Manifests, Manifests], snapshot_id: int, schemas: Sequence[Schema]
+) -> tuple[FileChange, list[str]]:
     """Return the data files that a snapshot adds to its parent's, and the paths of others that it has and its parent has not.
 
+    `lists` are its parent's manifests, and its own.
     Raises: BadRequest: it deletes by what cannot be taken later, either
     """
+    before, after = lists
     come = live_files(reader.read_manifest(after[path]) for path in after if path not in before)
     left = live_files(reader.read_manifest(before[path]) for path in before if path not in after)
-    if any(file.content not in (DATA, POSITION_DELETES) for file in _delete_files(come).values()):
-        raise BadRequest("Equality deletes are taken on main only; delete by position, or rewrite the data files.")
     for file in _delete_files(come).values():
         if not reader.grounds.is_own(file.file_path):
             raise BadRequest(
                 f"Delete file {file.file_path!r} of a snapshot beside main does not lie in the table's location; write it there."
             )
+    EqualityResolver(reader, schemas, {}, {}).check(come)
     known = {live.file.file_path for live in left}
     fresh = [live for live in come if live.file.content == DATA and live.file.file_path not in known]
     own = [live for live in fresh if live.snapshot_id in (None, snapshot_id)]
@@ -157,7 +222,11 @@ def find_added(reader: ManifestReader, before: Manifests, after: Manifests, snap
     return change, [live.file.file_path for live in fresh if live.snapshot_id not in (None, snapshot_id)]
 
 
-def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapshot_id: int | None, *, is_next: bool = False) -> FileChange:
+def _compare(
+    reader: ManifestReader, lists: tuple[Manifests, Manifests], found: FoundDeletes, snapshot_id: int | None, *, is_next: bool = False
+) -> FileChange:
+    """Return what leads from the first of two lists to the second; `found` is what differs in their deletes."""
+    (before, after), (deletes, back) = lists, found
     fresh = [reader.read_manifest(after[path]) for path in after if path not in before]
     gone = [reader.read_manifest(before[path]) for path in before if path not in after]
     come, left = live_files(fresh), live_files(gone)
@@ -170,15 +239,7 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapsh
     if snapshot_id is not None and is_next:
         _check_removed(fresh, known, snapshot_id)
     removed = known - data.keys()
-    carried = [after[path] for path in after if path in before and after[path].content != DATA]
-    old_deletes = _delete_files(left)
-    deletes = _find_deletes(reader, _delete_files(come), old_deletes, carried)
-    back = {
-        path
-        for file in old_deletes.values()
-        for path, positions in reader.read_deletes(file).items()
-        if path in deletes and path not in removed and has_returned(positions, deletes[path])
-    }
+    back = back - removed
     fresh_paths = data.keys() - known
     if back - data.keys():
         unchanged = (reader.read_manifest(after[path]) for path in after if path in before and after[path].content == DATA)
@@ -198,6 +259,20 @@ def _compare(reader: ManifestReader, before: Manifests, after: Manifests, snapsh
     )
 
 
+def _compare_deletes(reader: ManifestReader, before: Manifests, after: Manifests) -> FoundDeletes:
+    """Return what `compare_deletes` does where every delete counts for whatever it names; the cost is in what differs."""
+    come, left = (_delete_files(_live_deletes(reader, *pair)) for pair in ((after, before), (before, after)))
+    carried = [after[path] for path in after if path in before and after[path].content != DATA]
+    deletes = _find_deletes(reader, come, left, carried)
+    back = {
+        path
+        for file in left.values()
+        for path, positions in reader.read_deletes(file).items()
+        if path in deletes and has_returned(positions, deletes[path])
+    }
+    return deletes, back
+
+
 def _check_removed(fresh: Iterable[OpenManifest], known: Container[str], snapshot_id: int) -> None:
     """Raise CommitFailed for a data file that a snapshot removes and the one before it has not: somebody was faster."""
     for manifest in fresh:
@@ -207,8 +282,12 @@ def _check_removed(fresh: Iterable[OpenManifest], known: Container[str], snapsho
                 raise CommitFailed(f"Missing required files to delete: {entry.data_file.file_path}")
 
 
+def _to_key(file: DataFile) -> DeleteKey:
+    return file.file_path, file.content_offset
+
+
 def _delete_files(files: Iterable[LiveFile]) -> dict[DeleteKey, DataFile]:
-    found = {(live.file.file_path, live.file.content_offset): live.file for live in files if live.file.content != DATA}
+    found = {_to_key(live.file): live.file for live in files if live.file.content != DATA}
     for file in found.values():
         if file.file_format not in (DELETE_FORMATS if file.content == POSITION_DELETES else EQUALITY_FORMATS):
             raise BadRequest(f"Delete file {file.file_path!r} has the format {file.file_format}; write Parquet, or Puffin in version 3.")
