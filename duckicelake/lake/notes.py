@@ -1,11 +1,12 @@
 """Numbers once given out: metadata versions and their log, schema and spec ids, locations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
 
-from duckicelake.errors import LakeMoved
+from duckicelake.errors import LakeBusy, LakeMoved
 from duckicelake.lake.read import Together, fetch_rows, fetch_together
 from duckicelake.lake.refs.read import REF_QUERIES, to_ref_notes
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, Position, ShapeNote, TableNote, TableNotes
@@ -184,9 +185,33 @@ def find_next_version(wanted: Numbering, noted: TableNotes, now_ms: int) -> Next
     return NextVersion(_describe_version(wanted, last, now_ms) | known, notes)
 
 
+LOCK_TURN = """
+SELECT metadata_version FROM iceberg_metadata_log WHERE table_id = %(table_id)s ORDER BY metadata_version LIMIT 1 FOR UPDATE
+"""
+
+# against all who number, and not against commits that change the note: those hold the lake's lock
+KEEP_NUMBERS = """
+SELECT table_id FROM iceberg_table WHERE table_id = %(table_id)s FOR KEY SHARE
+"""
+
+
 def take_turn(conn: psycopg.Connection, table_id: int) -> None:
-    """Let nobody else number the table until the transaction ends: what is read from now on cannot be overtaken."""
-    conn.execute(LOCK_TABLE_NOTE, {"table_id": table_id})
+    """Let nobody else number the table until the transaction ends: what is read from now on is overtaken by no load.
+
+    Raises: LakeBusy: another server has its turn for too long
+    """
+    with _waiting():
+        # one at a time: two who both keep numbers would wait for each other
+        conn.execute(LOCK_TURN, {"table_id": table_id})
+        conn.execute(KEEP_NUMBERS, {"table_id": table_id})
+
+
+@contextmanager
+def _waiting() -> Generator[None]:
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise LakeBusy("Another server takes long to number the table; try again.") from error
 
 
 def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes | None:
@@ -203,9 +228,10 @@ def number_next(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, 
 def number_for_good(conn: psycopg.Connection, wanted: Numbering, noted: TableNotes, now_ms: int) -> TableNotes:
     """Number a state, the short way if that is open, and end the transaction: a metadata file is written under a number that stands.
 
-    Raises what `number` raises.
+    Raises: LakeBusy: another server has its turn for too long. What `number` raises
     """
-    notes = number_next(conn, wanted, noted, now_ms) or number(conn, wanted, now_ms)
+    with _waiting():
+        notes = number_next(conn, wanted, noted, now_ms) or number(conn, wanted, now_ms)
     conn.commit()
     return notes
 

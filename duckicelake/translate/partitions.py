@@ -100,6 +100,11 @@ def to_partitioning(rows: Sequence[PartitionRow], schema: Schema, notes: Sequenc
     return Partitioning(ordered, by_partition_id, default.spec_id, tuple(new_notes))
 
 
+def has_buckets(rows: Iterable[PartitionRow]) -> bool:
+    """Tell whether DuckDB partitions a table by buckets: then it finds no rows by them in files whose buckets DuckLake does not name."""
+    return any(row.end_snapshot is None and row.transform is not None and BUCKET.fullmatch(row.transform.lower()) for row in rows)
+
+
 def _field_id(field_ids: dict[tuple[int, str], int], key: PartitionKey) -> int:
     highest = max(field_ids.values(), default=FIRST_FIELD_ID - 1)
     return field_ids.setdefault((key.source_id, key.transform), highest + 1)

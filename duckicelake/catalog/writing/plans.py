@@ -33,6 +33,7 @@ from duckicelake.lake.writing.note_rows import LeftLocation
 from duckicelake.lake.writing.rows import ChangedTableNote, NewRow
 from duckicelake.lake.writing.transaction import Commit
 from duckicelake.translate.locations import table_location
+from duckicelake.translate.partitions import has_buckets
 from duckicelake.translate.shape.removed import check_unused, mark_removed, with_removed
 from duckicelake.translate.shape.told_statistics import change_statistics
 from duckicelake.translate.to_ducklake.commits import (
@@ -149,7 +150,9 @@ def _plan_change(commit: Commit, base: Base, ids: Ids, planned: Planned, found: 
     check_paths(conn, table_id, base.grounds, new.properties, old.properties)
     told_order_id = notes.shapes[-1].order_id if notes.shapes else 0
     sort_id = ids.take_catalog_id() if found.sort_keys and new.current_schema_id != old.current_schema_id else 0
-    live = LiveTable(table_id, found.columns, found.comments, found.tags, told_order_id, found.sort_keys, sort_id)
+    brings_files = any(change.added or change.returned for change in base.changes)
+    ends_buckets = brings_files and base.published is not None and has_buckets(base.published.state.partitions)
+    live = LiveTable(table_id, found.columns, found.comments, found.tags, told_order_id, found.sort_keys, sort_id, ends_buckets)
     note = notes.table
     sequence_base = note.sequence_base if note else 0
     first = TableStep()

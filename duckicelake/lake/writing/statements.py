@@ -253,8 +253,8 @@ INSERT_LEFT_LOCATIONS = """
 INSERT INTO iceberg_location (table_id, metadata_version, location)
 SELECT t.table_id, t.metadata_version, n.location
   FROM unnest(%(table_id)s::bigint[], %(location)s::text[]) AS n(table_id, location) JOIN iceberg_table t ON t.table_id = n.table_id
-   -- a load that gives the table a version at this moment is waited for
-   FOR UPDATE OF t
+   -- a load that gives the table a version at this moment is waited for, one that only keeps others from it is not
+   FOR NO KEY UPDATE OF t
 """
 
 INSERT_SCHEMA_NOTES = """

@@ -73,7 +73,8 @@ class Place:
 class LiveTable:
     """What a commit finds of a table under the lock: all its columns, its live comments and tags, and the order that clients gave it.
 
-    `sort_keys`: what DuckDB sorts it by, as SQL; `next_sort_id`: the id of an order that is made anew.
+    `sort_keys`: what DuckDB sorts it by, as SQL; `next_sort_id`: the id of an order that is made anew. `ends_buckets`: DuckDB
+    partitions it by buckets, and files come of which DuckLake would not name them.
     """
 
     table_id: int
@@ -83,6 +84,7 @@ class LiveTable:
     told_order_id: int = 0
     sort_keys: Sequence[str] = ()
     next_sort_id: int = 0
+    ends_buckets: bool = False
 
 
 def create_table(table_id: int, place: Place, new: TableMetadata, metadata_version: int = 0) -> TableStep:
@@ -149,6 +151,9 @@ def change_table(step: TableStep, live: LiveTable, base: TableMetadata, new: Tab
     rows += shape
     rows += _change_properties(live, base, new)
     notes = new_shape_notes(live.table_id, base, new, live.told_order_id)
+    if live.ends_buckets and not any(isinstance(note, NewShape) for note in notes):
+        # to clients the spec stays the default
+        notes.append(NewShape(live.table_id, new.current_schema_id, new.default_spec_id, live.told_order_id))
     if (new.format_version, new.last_column_id, new.last_partition_id, new.location) != (
         base.format_version,
         base.last_column_id,
@@ -182,7 +187,7 @@ def _change_shape(live: LiveTable, base: TableMetadata, new: TableMetadata, *, w
         rows += change_columns(live.table_id, live.columns, after, ColumnRules(before, widens))
     if before != after:
         rows += change_comments(live.table_id, live.comments, after)
-    if base.default_spec_id != new.default_spec_id:
+    if base.default_spec_id != new.default_spec_id or live.ends_buckets:
         rows.append(EndedPartitioning(live.table_id))
     if base.default_sort_order_id != new.default_sort_order_id:
         rows.append(EndedSorting(live.table_id))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing import ahead, commit
 from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.commit import commit_table
-from duckicelake.errors import CommitFailed
+from duckicelake.errors import CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.lake.connect import LakeConnection
+from duckicelake.lake.notes import take_turn
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.support.lakes import FreshLake
@@ -85,19 +87,56 @@ def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: 
     assert last == head + 2
 
 
-def test_nobody_waits_under_the_lakes_lock_for_whoever_numbers_the_table(loaded: Warehouse, lake: FreshLake) -> None:
+def add_column(warehouse: Warehouse) -> None:
+    """Commit one more column, which changes what is noted of the table."""
+    fields = [{"id": i, "name": name, "required": False, "type": "int"} for i, name in enumerate(("id", "more"), 1)]
+    added = {"action": "add-schema", "schema": {"type": "struct", "schema-id": 1, "fields": fields}}
+    body = {"requirements": [], "updates": [added, {"action": "set-current-schema", "schema-id": -1}]}
+    commit_table(warehouse, Ident(("main",), "t"), parse_commit_table(body))
+
+
+def move(warehouse: Warehouse) -> None:
+    """Commit another location."""
+    body = {"requirements": [], "updates": [{"action": "set-location", "location": f"{load(warehouse).location}-moved"}]}
+    commit_table(warehouse, Ident(("main",), "t"), parse_commit_table(body))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(partial(set_property, value="second"), id="property"),
+        pytest.param(add_column, id="column"),
+        pytest.param(move, id="location"),
+    ],
+)
+def test_nobody_waits_under_the_lakes_lock_for_whoever_numbers_the_table(
+    loaded: Warehouse, lake: FreshLake, change: Callable[[Warehouse], None]
+) -> None:
     """Another server may take long to write what it numbers: the commit lands, and is shown when that is done."""
     numbering, watcher = lake.psycopg(), lake.psycopg()
     select_head = "SELECT max(snapshot_id) FROM ducklake_snapshot"
-    before = watcher.execute(select_head).fetchone()
+    before, first = watcher.execute(select_head).fetchone(), load(loaded)
     with ThreadPoolExecutor(1) as threads:
         with numbering.transaction():
-            assert numbering.execute("SELECT FROM iceberg_table FOR UPDATE").rowcount == 1
-            done = threads.submit(set_property, loaded, "second")
+            take_turn(numbering, first.table_id)
+            done = threads.submit(change, loaded)
             wait_for(lambda: watcher.execute(select_head).fetchone() != before, "the commit", timeout_seconds=5.0)
             assert not done.done()
         done.result()
-    assert json.loads(load(loaded).metadata)["properties"]["k"] == "second"
+    assert load(loaded).metadata != first.metadata
+
+
+def test_whoever_waits_too_long_to_number_a_table_may_come_again(loaded: Warehouse, lake: FreshLake) -> None:
+    """A read is no conflict: it is told that the catalog is busy."""
+    table_id = load(loaded).table_id
+    first, second = lake.psycopg(), lake.psycopg()
+    second.execute("SET lock_timeout = '50ms'")
+    with first.transaction():
+        take_turn(first, table_id)
+        with pytest.raises(LakeBusy), second.transaction():
+            take_turn(second, table_id)
+    with second.transaction():
+        take_turn(second, table_id)
 
 
 def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
