@@ -70,7 +70,7 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
         from deltalake import DeltaTable  # noqa: PLC0415  an extra of its own
     except ImportError as error:
         raise BadRequest("Delta tables are read with deltalake, which is not installed: pip install 'duckicelake[delta]'") from error
-    with _explaining(place):
+    with explaining(place):
         table = DeltaTable(_to_uri(place), storage_options=dict(keys) or None)
         protocol, metadata = table.protocol(), table.metadata()
         features = frozenset(protocol.reader_features or ())
@@ -88,7 +88,7 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
     def read_vectors() -> Mapping[str, Positions]:
         if VECTORS not in features:
             return {}
-        with _explaining(place):
+        with explaining(place):
             return _read_vectors(table, frozenset(map(find_key, paths)))
 
     told = metadata.configuration, metadata.description
@@ -150,7 +150,8 @@ def _to_uri(place: str) -> str:
 
 
 @contextmanager
-def _explaining(place: str) -> Generator[None]:
+def explaining(place: str) -> Generator[None]:
+    """What the library says, in a line. Raises: BadRequest, ServiceUnavailable"""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415  an extra of its own
 
     try:

@@ -19,7 +19,7 @@ from duckicelake.iceberg.schema import format_schema
 from duckicelake.pipeline.ingest.sources.s3 import open_store
 from duckicelake.pipeline.transfer.folders.delta import format_keys
 from duckicelake.pipeline.transfer.folders.delta_columns import check_mapping, format_logical, format_physical, make_spec, parse_columns
-from duckicelake.pipeline.transfer.folders.delta_log import check_whole, find_key, read_log
+from duckicelake.pipeline.transfer.folders.delta_log import check_whole, explaining, find_key, read_log
 from tests.pipeline.ingest.test_s3 import Bucket
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 
@@ -304,6 +304,14 @@ def test_what_a_log_asks_for_is_known_or_refused(tmp_path: Path, harm: Callable[
     with pytest.raises((BadRequest, Unsupported), match=said) as told:
         read_log(str(place), names, {})
     assert "\n" not in str(told.value)
+
+
+def test_a_panic_of_the_library_ends_one_table_alone(tmp_path: Path) -> None:
+    """It is no Exception: its writer has one at such a path."""
+    with pytest.raises(BadRequest, match="log of t cannot be read: Invalid object store url"), explaining("t"):
+        write_deltalake(tmp_path / "de{l}ta[1]*" / "a b", pa.table({"id": [1]}))
+    with pytest.raises(KeyboardInterrupt), explaining("t"):
+        raise KeyboardInterrupt
 
 
 def test_a_file_has_one_name() -> None:
