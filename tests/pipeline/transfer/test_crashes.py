@@ -23,7 +23,9 @@ ROWS = 60
 def kill(ferry: Ferry, job: str, home: Path, step: int, delay_seconds: float, **given: str) -> list[str]:
     """Kill the job there; the steps that it told."""
     doom = {"job": job, "catalog": asdict(ferry.served.rest_catalog()), "home": str(home), "step": step, "delay_seconds": delay_seconds}
-    return run_module("tests.pipeline.transfer.doomed", doom | {"given": format_given(str(ferry.folder), (), mode="copy", **given)})
+    told = run_module("tests.pipeline.transfer.doomed", doom | {"given": format_given(str(ferry.folder), (), mode="copy", **given)})
+    assert len(told) > step, "it ended before"
+    return told
 
 
 def check_import(ferry: Ferry, home: Path, step: int, delay_seconds: float) -> None:
