@@ -53,7 +53,8 @@ def test_a_catalog_that_goes_in_the_midst(mill: Mill, wire: Wire, step: str) -> 
     desk = Desk(mill.spark.session, mill.spark.add(catalog), lambda: open_rest(catalog), tell)
     with letting_go(), pytest.raises(CatalogError) as failed:
         ingest(desk, IngestOptions(str(mill.folder), TABLE))
-    assert "\n" not in failed.value.message
+    assert "catalog" in failed.value.message or "Nothing was taken" in failed.value.message
+    assert "Suppressed" not in failed.value.message
     assert mill.rows() == [(1,)]
     assert mill.ask("SELECT count(*) FROM raw.trips__ingested") == [(1,)]
     assert mill.run().status is Status.done
