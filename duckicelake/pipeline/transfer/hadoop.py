@@ -18,6 +18,8 @@ from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file
 from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, write_rows
 
 METADATA, HINT = "metadata", "version-hint.text"
+LOG = "_delta_log"
+"""What Delta tables have instead."""
 ENDS = (".metadata.json", ".metadata.json.gz")
 NAMES = ("v{}.metadata.json", "v{}.gz.metadata.json", "v{}.metadata.json.gz")
 """In the order in which Java looks for them."""
@@ -48,8 +50,11 @@ class HadoopWarehouse:
     def _walk(self, objects: Objects, levels: tuple[str, ...], children: Collection[Child]) -> Iterator[Entry]:
         place = "/".join((self.root.rstrip("/"), *levels))
         if any(child.is_folder and child.name == METADATA for child in children) and _is_table(objects.list_folder(f"{place}/{METADATA}")):
-            *namespace, name = levels or (place.rpartition("/")[2],)
-            yield Entry(Ident(tuple(namespace), name), place=place)
+            yield _name_entry(place, levels)
+            return
+        if is_delta(children):
+            # It is no table of this warehouse, and nobody should think that it came along.
+            yield _name_entry(place, levels)
             return
         for child in children:
             if child.is_folder:
@@ -59,6 +64,8 @@ class HadoopWarehouse:
         """The table in a folder, at its newest version. Raises: BadRequest: its files do not say which that is, or are damaged."""
         objects = self.store.open(entry.place, NO_KEYS)
         folder = f"{entry.place}/{METADATA}"
+        if is_delta(objects.list_folder(entry.place)) and not objects.list_folder(folder):
+            raise BadRequest("it is a Delta table: import it with --format delta --mode copy")
         names = {child.name for child in objects.list_folder(folder)}
         hint = objects.read(f"{folder}/{HINT}") if HINT in names else None
         version = choose_version(hint, names)
@@ -98,6 +105,16 @@ class HadoopWarehouse:
             raise CommitFailed(f"somebody else has just made {prepared.ident}")
         # Readers do without it.
         self.store.put_new(f"{folder}/{HINT}", b"1")
+
+
+def _name_entry(place: str, levels: tuple[str, ...]) -> Entry:
+    *namespace, name = levels or (place.rpartition("/")[2],)
+    return Entry(Ident(tuple(namespace), name), place=place)
+
+
+def is_delta(children: Collection[Child]) -> bool:
+    """Whether what lies in a folder is a Delta table."""
+    return any(child.is_folder and child.name == LOG for child in children)
 
 
 def _is_table(children: Collection[Child]) -> bool:

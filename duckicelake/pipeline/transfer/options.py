@@ -22,6 +22,11 @@ class Form(StrEnum):
     jdbc = "jdbc"
     rest = "rest"
     hive = "hive"
+    delta = "delta"
+
+
+FOLDERS = (Form.hive, Form.delta)
+"""Folders of files, which are read and never written."""
 
 
 class Mode(StrEnum):
@@ -58,8 +63,8 @@ def read_options(given: Mapping[str, Any]) -> TransferOptions:
     form = found if given["form"] == "auto" else _read_word(Form, "format", given["form"])
     if given.get("history") and mode is Mode.copy:
         raise BadRequest("--history: a copy has the present rows alone; --mode register keeps a table's history")
-    if form is Form.hive and mode is Mode.register:
-        raise BadRequest("folders of Parquet files have no metadata to register: --mode copy")
+    if form in FOLDERS and mode is Mode.register:
+        raise BadRequest(f"--format {form}: there is no metadata of Iceberg's to register: --mode copy")
     into = tuple(given["into"].split(".")) if given.get("into") else ()
     if not all(into):
         raise BadRequest(f"--into {given['into']!r} is no namespace")

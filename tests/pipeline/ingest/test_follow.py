@@ -31,6 +31,8 @@ from tests.support.waiting import wait_for
 SEED = 20261122
 BATCH_STEPS = 7
 """What a batch tells of a table that is there: list, two branches, count, two writes, publish."""
+LONG_KILLS = 20
+LONGEST_DELAY = 1.5
 SECONDS = 120
 CALL = {"follow": True, "dry_run": False, "poll": 10.0, "settle": 2.0, "batch_files": 5, "max_batches": None, "follow_for": None}
 
@@ -93,17 +95,44 @@ def test_what_passes_is_waited_for_and_what_does_not_is_told(mill: Mill) -> None
 @pytest.mark.xdist_group("pipeline")
 def test_a_killed_run_is_followed_by_another(mill: Mill) -> None:
     """Killed (-9) in the midst of its second batch: every row is there once, and every file once in the ledger."""
-    for number in range(4):
-        path = mill.write(f"f{number}.csv", f"id,name\n{number},x\n{number + 10},y\n")
-        os.utime(path, (1_700_000_000 + number,) * 2)
-    mill.follow(batch_files=1, max_batches=1)
-    kill_at = random.Random(SEED).randrange(BATCH_STEPS)
-    doom = Doom(asdict(mill.served.rest_catalog()), str(mill.folder), str(TABLE), BATCH_STEPS + 1 + kill_at, batches=3)
-    told = run_doomed(doom)
+    lay_out(mill)
+    told = kill(mill, BATCH_STEPS + 1 + random.Random(SEED).randrange(BATCH_STEPS))
     assert sum(step.startswith("list") for step in told) == 2
     assert told.count("published") == 1
     done, _ = mill.follow(batch_files=3, max_batches=1)
     assert (done.status, done.files) == (Status.done, 2)
+    check_whole(mill)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+@pytest.mark.parametrize("number", range(LONG_KILLS))
+def test_a_run_may_be_killed_anywhere(mill: Mill, number: int) -> None:
+    """At a step of one of its three batches, or some time after it, by lot; what is left is taken by the next."""
+    lay_out(mill)
+    lot = random.Random(SEED + number)
+    told = kill(mill, lot.randrange(3 * (BATCH_STEPS + 1)), lot.choice([0.0, lot.uniform(0.0, LONGEST_DELAY)]))
+    assert told.count("published") <= 3
+    mill.follow(batch_files=2)
+    check_whole(mill)
+
+
+def lay_out(mill: Mill) -> None:
+    """Four files, in an order; the first one is taken."""
+    for number in range(4):
+        path = mill.write(f"f{number}.csv", f"id,name\n{number},x\n{number + 10},y\n")
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    mill.follow(batch_files=1, max_batches=1)
+
+
+def kill(mill: Mill, step: int, delay_seconds: float = 0.0) -> list[str]:
+    """Kill a run of three batches there; the steps that it told."""
+    return run_doomed(Doom(asdict(mill.served.rest_catalog()), str(mill.folder), str(TABLE), step, delay_seconds, batches=3))
+
+
+def check_whole(mill: Mill) -> None:
+    """Every row once, every file once in the ledger, and nothing left."""
     assert mill.rows(columns="id") == [(0,), (1,), (2,), (3,), (10,), (11,), (12,), (13,)]
     assert [row[0].rpartition("/")[2] for row in mill.rows("trips__ingested", "uri")] == [f"f{number}.csv" for number in range(4)]
     assert mill.run().status is Status.nothing_new

@@ -194,6 +194,8 @@ def test_javas_traces_are_left_out() -> None:
     """What is wrong is said first, and by the last cause."""
     trace = "[FAILED] cannot read\n\tat a.b.C\nmore\nand\nstill\nmuch\nCaused by: x: one\n\tat d\nCaused by: y: two\n"
     assert explain(RuntimeError(trace)) == "[FAILED] cannot read\nmore\nand\nstill\nCaused by: y: two"
+    call = "An error occurred while calling o8.append.\n: a.RESTException: GET\n\tSuppressed: b.Original: trace\nCaused by: c: gone\n"
+    assert explain(RuntimeError(call)) == "a.RESTException: GET\nCaused by: c: gone"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ import random
 from dataclasses import asdict
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.pipeline.ingest.doomed import run_module
 from tests.pipeline.transfer.ferry import Ferry, describe, format_given
@@ -18,10 +20,12 @@ LONGEST_DELAY = 6.0
 ROWS = 60
 
 
-def kill(ferry: Ferry, job: str, home: Path, step: int, delay_seconds: float) -> list[str]:
+def kill(ferry: Ferry, job: str, home: Path, step: int, delay_seconds: float, **given: str) -> list[str]:
     """Kill the job there; the steps that it told."""
     doom = {"job": job, "catalog": asdict(ferry.served.rest_catalog()), "home": str(home), "step": step, "delay_seconds": delay_seconds}
-    return run_module("tests.pipeline.transfer.doomed", doom | {"given": format_given(str(ferry.folder), (), mode="copy")})
+    told = run_module("tests.pipeline.transfer.doomed", doom | {"given": format_given(str(ferry.folder), (), mode="copy", **given)})
+    assert len(told) > step, "it ended before"
+    return told
 
 
 def check_import(ferry: Ferry, home: Path, step: int, delay_seconds: float) -> None:
@@ -31,6 +35,18 @@ def check_import(ferry: Ferry, home: Path, step: int, delay_seconds: float) -> N
     for name in ferry.list_here("ns"):
         assert ferry.ask_duckdb(f"SELECT count(*) FROM lake.ns.{name}") == [(ROWS,)]
     assert [(name, rows) for name, _, rows in describe(ferry.take())] == [("ns.a", ROWS), ("ns.b", ROWS)]
+    assert ferry.list_here("ns") == ["a", "b"]
+    assert [ferry.load_here("ns", name)["snapshots"][0]["summary"]["total-records"] for name in "ab"] == [str(ROWS)] * 2
+
+
+def check_delta_import(ferry: Ferry, home: Path, step: int, delay_seconds: float) -> None:
+    """Kill, look, run again."""
+    for name in "ab":
+        write_deltalake(ferry.folder / "ns" / name, pa.table({"id": range(ROWS), "part": ["x", None] * (ROWS // 2)}), partition_by=["part"])
+    kill(ferry, "import", home, step, delay_seconds, form="delta")
+    for name in ferry.list_here("ns"):
+        assert ferry.ask_duckdb(f"SELECT count(*), count(part) FROM lake.ns.{name}") == [(ROWS, ROWS // 2)]
+    assert [(name, rows) for name, _, rows in describe(ferry.take(form="delta"))] == [("ns.a", ROWS), ("ns.b", ROWS)]
     assert ferry.list_here("ns") == ["a", "b"]
     assert [ferry.load_here("ns", name)["snapshots"][0]["summary"]["total-records"] for name in "ab"] == [str(ROWS)] * 2
 
@@ -62,7 +78,7 @@ def test_a_killed_export_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(LONG_KILLS))
-@pytest.mark.parametrize("check", [check_import, check_export], ids=["import", "export"])
+@pytest.mark.parametrize("check", [check_import, check_delta_import, check_export], ids=["import", "delta", "export"])
 def test_a_job_may_be_killed_anywhere(ferry: Ferry, tmp_path: Path, check: object, number: int) -> None:
     """At each step, and some time after it."""
     assert callable(check)

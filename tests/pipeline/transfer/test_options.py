@@ -14,10 +14,11 @@ from tests.pipeline.transfer.ferry import format_given
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        pytest.param({"form": "hive", "mode": "register"}, "no metadata to register", id="register folders"),
+        pytest.param({"form": "hive", "mode": "register"}, "no metadata of Iceberg", id="register folders"),
+        pytest.param({"form": "delta", "mode": "register"}, "no metadata of Iceberg", id="register Delta tables"),
         pytest.param({"mode": "copy", "history": True}, "a copy has the present rows alone", id="history of copies"),
         pytest.param({"mode": "move"}, "none of register, copy", id="unknown mode"),
-        pytest.param({"form": "delta"}, "none of hadoop, jdbc, rest, hive", id="unknown format"),
+        pytest.param({"form": "hudi"}, "none of hadoop, jdbc, rest, hive, delta", id="unknown format"),
         pytest.param({"into": "a..b"}, "no namespace", id="into nothing"),
         pytest.param({"property": ["alone"]}, "no NAME=VALUE", id="no property"),
         pytest.param({"place": "https://me:hidden@host"}, "a password in PLACE", id="a password in the call"),

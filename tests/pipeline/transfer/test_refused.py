@@ -23,8 +23,8 @@ from duckicelake.pipeline.spark import LazySpark, RestCatalog
 from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Entry
 from duckicelake.pipeline.transfer.files import Store
+from duckicelake.pipeline.transfer.folders.hive import find_partitions
 from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
-from duckicelake.pipeline.transfer.hive import find_partitions
 from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, HAS_TABLES_SQLITE, Database, JdbcCatalog, open_database
 from duckicelake.pipeline.transfer.job import TransferDesk, transfer
 from duckicelake.pipeline.transfer.options import Form, TransferOptions

@@ -10,57 +10,35 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pyspark.sql import DataFrame
 
-from duckicelake.errors import BadRequest, Unsupported
-from duckicelake.iceberg.metadata import TableMetadata
-from duckicelake.iceberg.requests.bodies import CreateTable
-from duckicelake.iceberg.views.view_metadata import ViewMetadata
+from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.sources.files import escape_pattern
 from duckicelake.pipeline.ingest.target import format_columns, quote
-from duckicelake.pipeline.objects import Child, Objects
-from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.objects import Child
 from duckicelake.pipeline.transfer.bench import Bench, LazyBench
-from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file, refuse_views
-from duckicelake.pipeline.transfer.files import Store
-from duckicelake.pipeline.transfer.hadoop import NO_KEYS
+from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file
+from duckicelake.pipeline.transfer.folders.reading import ReadFolders
+from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
 
-DATABASE = ".db"
 _PARTITION = re.compile(r"([^=]+)=.*", re.DOTALL)
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
 _STATE_BITS = 62
 
 
 @dataclass(frozen=True, slots=True)
-class HiveFolders:
-    """The folders below a root. A folder with files, or with folders like `day=2026-03-01`, is a table; `x.db` is the namespace `x`."""
+class HiveFolders(ReadFolders):
+    """A folder with files, or with folders like `day=2026-03-01`, is a table."""
 
-    root: str
-    store: Store
     bench: LazyBench
-
-    @property
-    def name(self) -> str:
-        return self.root
 
     def list_entries(self) -> Iterator[Entry]:
         """Every folder that is a table; the root may be the only one."""
-        objects = self.store.open(self.root, NO_KEYS)
-        if not objects.list_folder(self.root):
-            raise BadRequest(f"{self.root} is no folder, or has nothing in it")
-        yield from self._walk(objects, ())
-
-    def _walk(self, objects: Objects, levels: tuple[str, ...]) -> Iterator[Entry]:
-        place = "/".join((self.root, *levels))
-        children = _list_shown(objects, place)
-        if any(not child.is_folder or _PARTITION.fullmatch(child.name) for child in children):
-            *namespace, name = levels or (place.rpartition("/")[2],)
-            yield Entry(Ident(tuple(level.removesuffix(DATABASE) for level in namespace), name), place=place)
-            return
-        for child in children:
-            yield from self._walk(objects, (*levels, child.name))
+        yield from self.find_entries(lambda children: is_delta(children) or any(map(_is_of_table, children)), _is_shown)
 
     def load(self, entry: Entry) -> Held:
         """The table that Iceberg makes of the columns that Spark finds; its state is that of the list of files."""
         objects = self.store.open(entry.place, NO_KEYS)
+        if is_delta(objects.list_folder(entry.place)):
+            raise BadRequest("it is a Delta table, of whose files some may count no longer: --format delta")
         root = entry.place.rpartition("://")[2] + "/"
         files = [file for file in objects.list_below(entry.place) if _is_shown(file[0].removeprefix(root))]
         if not files:
@@ -74,35 +52,17 @@ class HiveFolders:
         known = replace(metadata, table_uuid=str(uuid5(NAMESPACE_URL, entry.place)), current_snapshot_id=state)
         return Held(entry.ident, known, entry.place, NO_KEYS)
 
-    def load_view(self, entry: Entry) -> ViewMetadata:
-        """There are none."""
-        raise refuse_views("a folder of files")
-
-    def find(self, ident: Ident) -> Held | None:
-        """Nothing is written there."""
-        raise _refuse()
-
     def open_rows(self, bench: Bench, held: Held) -> str:
         """The rows as a view of this session."""
         name = f"hive_{held.metadata.table_uuid.replace('-', '_')}"
         self._read(bench, held.metadata_location).createOrReplaceTempView(name)
         return quote(name)
 
-    def prepare(self, ident: Ident, asked: CreateTable) -> Held:
-        """Nothing is written there."""
-        raise _refuse()
-
-    def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
-        """Nothing is written there."""
-        raise _refuse()
-
-    def publish(self, prepared: Held, written: TableMetadata) -> None:
-        """Nothing is written there."""
-        raise _refuse()
-
     def _read(self, bench: Bench, place: str) -> DataFrame:
+        store = self.open_s3()
+        reader = bench.spark.read.options(**({} if store is None else store.format_settings()))
         # Files of several ages may have several columns.
-        return bench.spark.read.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
+        return reader.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
 
 
 def find_partitions(place: str, paths: Sequence[str]) -> list[str]:
@@ -121,14 +81,10 @@ def find_partitions(place: str, paths: Sequence[str]) -> list[str]:
     return list(wanted)
 
 
-def _list_shown(objects: Objects, place: str) -> list[Child]:
-    return [child for child in objects.list_folder(place) if _is_shown(child.name)]
+def _is_of_table(child: Child) -> bool:
+    return _is_shown(child.name) and (not child.is_folder or _PARTITION.fullmatch(child.name) is not None)
 
 
 def _is_shown(path: str) -> bool:
     """Whether Spark looks at what is at a path below a table."""
     return not any(_HIDDEN.fullmatch(name) for name in path.split("/"))
-
-
-def _refuse() -> Unsupported:
-    return Unsupported("folders of files are read, and not written")

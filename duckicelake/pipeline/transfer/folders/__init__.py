@@ -1,0 +1,1 @@
+"""Folders that are tables: Parquet files as Hive leaves them, and Delta tables, whose log says which files count."""

@@ -1,0 +1,171 @@
+"""What the log of a Delta table says of it now, read by the library `deltalake`: columns, files, deleted rows.
+
+Source: Delta protocol
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
+
+READ_FEATURES = frozenset(
+    ("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck")
+    # Their types are refused by column.
+    + ("variantType", "variantType-preview", "variantShredding-preview", "geospatial")
+)
+"""What a log may ask of its readers."""
+VECTORS = "deletionVectors"
+DELETED_MAX = 32_000_000
+_BEGIN = re.compile(r"(?:0{20}\.json|0{20}\.\d{20}\.compacted\.json|\d{20}\.checkpoint\..*)", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?")
+_PREFIX = "partition."
+Positions = NDArray[np.int64]
+_PANIC = "PanicException"
+"""Of Rust; it has no place to be imported from."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaState:
+    """A version of a table. `paths`: its files as Spark takes them, unescaped; `values`: by partition column, those of each file as text
+    that Spark casts (dates in days, timestamps in µs since 1970), None for NULL.
+    """
+
+    table_id: str
+    version: int
+    schema: Mapping[str, Any]
+    partitions: tuple[str, ...]
+    configuration: Mapping[str, str]
+    description: str | None
+    paths: tuple[str, ...]
+    values: Mapping[str, tuple[str | None, ...]]
+    read_vectors: Callable[[], Mapping[str, Positions]] = field(compare=False)
+    """By key of a file the numbers of its deleted rows."""
+
+
+def find_key(path: str) -> str:
+    """What tells a file from others of its table, however its place is written: the path alone."""
+    return _AUTHORITY.sub("", path, count=1)
+
+
+def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> DeltaState:
+    """The newest version of the table in a folder, in whose log lie files of these names; `keys` are those to its store.
+
+    Raises: BadRequest: the log is damaged, or the library is missing; Unsupported: it asks for what is not known here
+    """
+    check_whole(names)
+    # Only this source needs it, and it is large.
+    try:
+        from deltalake import DeltaTable  # noqa: PLC0415  an extra of its own
+    except ImportError as error:
+        raise BadRequest("Delta tables are read with deltalake, which is not installed: pip install 'duckicelake[delta]'") from error
+    with explaining(place):
+        table = DeltaTable(_to_uri(place), storage_options=dict(keys) or None)
+        protocol, metadata = table.protocol(), table.metadata()
+        features = frozenset(protocol.reader_features or ())
+        unknown = sorted(features - READ_FEATURES)
+        if unknown:
+            raise Unsupported(f"its log asks for {', '.join(unknown)}, which is not known here: drop that feature from the Delta table")
+        files: Any = pa.table(table.get_add_actions(flatten=True))
+        schema = json.loads(table.schema().to_json())
+    partitions = tuple(metadata.partition_columns)
+    paths = tuple(_resolve(place, path) for path in files["path"].to_pylist())
+    if len(set(map(find_key, paths))) < len(paths):
+        raise Unsupported("several of its files have one path in several places: write them to one place (OPTIMIZE)")
+    values = {name: tuple(map(format_value, _as_numbers(files[_PREFIX + name]).to_pylist())) for name in partitions}
+
+    def read_vectors() -> Mapping[str, Positions]:
+        if VECTORS not in features:
+            return {}
+        with explaining(place):
+            return _read_vectors(table, frozenset(map(find_key, paths)))
+
+    told = metadata.configuration, metadata.description
+    return DeltaState(str(metadata.id), table.version(), schema, partitions, *told, paths, values, read_vectors)
+
+
+def check_whole(names: Collection[str]) -> None:
+    """Raises: BadRequest: the log has neither its beginning nor a checkpoint, so that files are missing that nobody knows of"""
+    if not any(map(_BEGIN.fullmatch, names)):
+        raise BadRequest("its log has neither a first commit nor a checkpoint: the files that those name are not known")
+
+
+def format_value(value: Any) -> str | None:
+    """A value of a partition as Spark casts it."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return str(value).lower()
+        case Decimal():
+            return format(value, "f")
+        case _:
+            return str(value)
+
+
+def _as_numbers(column: Any) -> Any:
+    if pa.types.is_date32(column.type):
+        return column.cast(pa.int32())
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    # NumPy's text of a float would have the digits of a double.
+    return column.cast(pa.string()) if pa.types.is_float32(column.type) else column
+
+
+def _resolve(place: str, path: str) -> str:
+    """A file's path, unescaped; the log has URIs, relative to the table's folder or not."""
+    plain = unquote(path)
+    return plain if _SCHEME.match(plain) else f"{place}/{plain}"
+
+
+def _read_vectors(table: Any, known: frozenset[str]) -> Mapping[str, Positions]:
+    found: dict[str, Positions] = {}
+    count = 0
+    batches: Any = pa.RecordBatchReader.from_stream(table.deletion_vectors())
+    for batch in batches:
+        for uri, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
+            positions = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+            key = find_key(unquote(uri))
+            if key not in known:
+                raise BadRequest(f"its log deletes rows of {uri}, which is none of its files")
+            found[key], count = positions, count + len(positions)
+            if count > DELETED_MAX:
+                raise Unsupported(f"more than {DELETED_MAX} rows are deleted by vectors: write its files anew (REORG … PURGE)")
+    return found
+
+
+def _to_uri(place: str) -> str:
+    return place if _SCHEME.match(place) else Path(place).as_uri()
+
+
+@contextmanager
+def explaining(place: str) -> Generator[None]:
+    """What the library says, in a line. Raises: BadRequest, ServiceUnavailable"""
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  an extra of its own
+
+    try:
+        yield
+    except DeltaError as error:
+        raise BadRequest(f"the log of {place} cannot be read: {_first_line(error)}") from error
+    except OSError as error:
+        raise ServiceUnavailable(f"{place} cannot be read: {_first_line(error)}") from error
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
+            raise
+        raise BadRequest(f"the log of {place} cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    # What the library was built of follows.
+    return str(error).partition("\n")[0].strip()

@@ -1,0 +1,84 @@
+"""What `ingest` needs is not there, or goes in its midst: the message says what, nothing is half done, and a later run does all of it."""
+
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from duckicelake.errors import CatalogError
+from duckicelake.pipeline.ingest.job import Desk, ingest
+from duckicelake.pipeline.ingest.options import IngestOptions
+from duckicelake.pipeline.ingest.report import Status
+from duckicelake.pipeline.rest import open_rest
+from tests.cli.test_commands import settings_for
+from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
+from tests.pipeline.limits.watched import obey_permissions, watch
+from tests.rest.proxy import Wire
+from tests.support.readers import Served
+from tests.support.spark import Spark, letting_go
+
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+STEPS = ("branch raw.trips", "count rows", "write raw.trips", "write raw.trips__ingested", "publish")
+
+
+@pytest.fixture
+def mill(served: Served, spark: Spark, tmp_path: Path) -> Mill:
+    """A mill with one file taken."""
+    found = open_mill(served, spark, tmp_path / "files")
+    found.write("a.csv", "id\n1\n")
+    found.run()
+    return found
+
+
+@pytest.fixture
+def wire(served: Served) -> Iterator[Wire]:
+    """What lies between the job and the catalog."""
+    wire = Wire(lambda: socket.create_connection(("127.0.0.1", served.server.port)))
+    yield wire
+    wire.close()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_catalog_that_goes_in_the_midst(mill: Mill, wire: Wire, step: str) -> None:
+    """The run fails and says so; what it staged is on a branch that nobody reads, and the next run has every row once."""
+    mill.write("b.csv", "id\n2\n3\n")
+    catalog = replace(mill.served.rest_catalog(), uri=f"http://127.0.0.1:{wire.port}")
+
+    def tell(told: str) -> None:
+        if told == step:
+            wire.cut()
+
+    desk = Desk(mill.spark.session, mill.spark.add(catalog), lambda: open_rest(catalog), tell)
+    with letting_go(), pytest.raises(CatalogError) as failed:
+        ingest(desk, IngestOptions(str(mill.folder), TABLE))
+    assert "catalog" in failed.value.message or "Nothing was taken" in failed.value.message
+    assert "Suppressed" not in failed.value.message
+    assert mill.rows() == [(1,)]
+    assert mill.ask("SELECT count(*) FROM raw.trips__ingested") == [(1,)]
+    assert mill.run().status is Status.done
+    assert mill.rows() == [(1,), (2,), (3,)]
+    assert mill.run().status is Status.nothing_new
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
+def test_what_may_not_be_read_is_named(served: Served, tmp_path: Path, is_folder: bool) -> None:
+    """Among files that may: no table is made, and with the right to read it the same call takes all."""
+    files, settings = tmp_path / "files", settings_for(served.lake, port=str(served.server.port))
+    shut = files / "shut"
+    shut.mkdir(parents=True)
+    (files / "a.csv").write_text("id\n1\n")
+    (shut / "b.csv").write_text("id\n2\n")
+    closed = shut if is_folder else shut / "b.csv"
+    closed.chmod(0)
+    call = ("ingest", "files", "raw.trips", "--schema", "id BIGINT")
+    try:
+        done = watch(tmp_path, *call, settings=settings, before=obey_permissions)
+    finally:
+        closed.chmod(0o755)
+    assert (done.status, closed.name in done.err, "denied" in done.err.lower()) == (1, True, True), done.err
+    assert "Traceback" not in done.err
+    assert served.server.get("namespaces/raw/tables/trips").status == 404
+    assert watch(tmp_path, *call, settings=settings, before=obey_permissions).status == 0
+    assert served.lake.duckdb().execute("SELECT id FROM raw.trips ORDER BY 1").fetchall() == [(1,), (2,)]
