@@ -74,6 +74,18 @@ def may_have(snapshots: Sequence[Snapshot], snapshot_id: int) -> bool:
     return not isinstance(snapshots, Snapshots) or snapshot_id <= snapshots.highest_id
 
 
+def find_ids(snapshots: Sequence[Snapshot], ids: Iterable[int]) -> set[int]:
+    """Return those of the ids that these have, looked for from the newest on: mostly they are asked for."""
+    left = {snapshot_id for snapshot_id in ids if may_have(snapshots, snapshot_id)}
+    found = set[int]()
+    for snapshot in reversed(snapshots):
+        if len(found) == len(left):
+            break
+        if snapshot.snapshot_id in left:
+            found.add(snapshot.snapshot_id)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
     """What a branch or tag points to, and how long to keep it and the snapshots behind it."""

@@ -23,7 +23,7 @@ from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.requirements import asks_to_create, check_requirements
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
-from duckicelake.iceberg.snapshots import Snapshot, may_have
+from duckicelake.iceberg.snapshots import Snapshot, find_ids
 from duckicelake.lake.connect import look, reading
 from duckicelake.lake.read import Seen, find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.rows import Position, TableRow
@@ -360,19 +360,8 @@ def look_up_all(commit: Commit, asks: Sequence[Ask], bases: Sequence[Base]) -> l
 
 
 def find_ours(base: Base, ids: Collection[int]) -> set[int]:
-    """Return those of the ids that snapshots of the table have; commits mostly ask for its newest ones."""
-    found = set[int]()
-    if base.metadata is None:
-        return found
-    ids = {snapshot_id for snapshot_id in ids if may_have(base.metadata.snapshots, snapshot_id)}
-    if not ids:
-        return found
-    for snapshot in reversed(base.metadata.snapshots):
-        if snapshot.snapshot_id in ids:
-            found.add(snapshot.snapshot_id)
-            if len(found) == len(ids):
-                break
-    return found
+    """Return those of the ids that snapshots of the table have."""
+    return set() if base.metadata is None else find_ids(base.metadata.snapshots, ids)
 
 
 def make_translator(base: Base) -> Callable[[int], int]:
