@@ -202,8 +202,8 @@ def take_turn(conn: psycopg.Connection, table_id: int) -> None:
     """
     with _waiting():
         # one at a time: two who both keep numbers would wait for each other
-        conn.execute(LOCK_TURN, {"table_id": table_id})
-        conn.execute(KEEP_NUMBERS, {"table_id": table_id})
+        is_numbered = conn.execute(LOCK_TURN, {"table_id": table_id}).fetchone() is not None
+        conn.execute(KEEP_NUMBERS if is_numbered else LOCK_TABLE_NOTE, {"table_id": table_id})
 
 
 @contextmanager

@@ -89,8 +89,8 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask], digest: str = "") -> Done
     bases: Sequence[Base] = ()
     until = time.monotonic() + COMMIT_S
     for number in range(COMMIT_TRIES):
-        bases = bases or _read_bases(warehouse, asks, recalls=number == 0)
         try:
+            bases = bases or _read_bases(warehouse, asks, recalls=number == 0)
             return _commit_once(warehouse, Request(asks, digest), bases, gives_way=number < WAYS_GIVEN)
         except _Moved:
             # of what was remembered nobody has asked yet whether the request landed: no is not to be said by that

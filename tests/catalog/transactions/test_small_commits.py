@@ -15,6 +15,7 @@ from duckicelake.catalog.writing.bases import Ask
 from duckicelake.catalog.writing.commit import commit_table
 from duckicelake.errors import CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import parse_commit_table
+from duckicelake.lake import connect
 from duckicelake.lake.connect import LakeConnection
 from duckicelake.lake.notes import take_turn
 from tests.catalog.conftest import Opener
@@ -126,10 +127,13 @@ def test_nobody_waits_under_the_lakes_lock_for_whoever_numbers_the_table(
     assert load(loaded).metadata != first.metadata
 
 
-def test_whoever_waits_too_long_to_number_a_table_may_come_again(loaded: Warehouse, lake: FreshLake) -> None:
-    """A read is no conflict: it is told that the catalog is busy."""
+@pytest.mark.parametrize("is_numbered", [pytest.param(True, id="numbered"), pytest.param(False, id="never numbered")])
+def test_whoever_waits_too_long_to_number_a_table_may_come_again(loaded: Warehouse, lake: FreshLake, is_numbered: bool) -> None:
+    """A read is no conflict: it is told that the catalog is busy. Nor is a table without versions numbered by two at a time."""
     table_id = load(loaded).table_id
     first, second = lake.psycopg(), lake.psycopg()
+    if not is_numbered:
+        first.execute("DELETE FROM iceberg_metadata_log")
     second.execute("SET lock_timeout = '50ms'")
     with first.transaction():
         take_turn(first, table_id)
@@ -137,6 +141,18 @@ def test_whoever_waits_too_long_to_number_a_table_may_come_again(loaded: Warehou
             take_turn(second, table_id)
     with second.transaction():
         take_turn(second, table_id)
+
+
+def test_a_commit_that_waits_too_long_for_a_number_has_failed(loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was done, and clients take any 5xx for a commit that may have landed."""
+    table_id, numbering = load(loaded).table_id, lake.psycopg()
+    lake.duckdb().execute("INSERT INTO t VALUES (2)")
+    monkeypatch.setattr(connect, "BEGIN_WRITING", connect.BEGIN_WRITING.replace(b"10s", b"50ms"))
+    with numbering.transaction():
+        take_turn(numbering, table_id)
+        with pytest.raises(CommitFailed):
+            set_property(loaded, "second")
+    assert json.loads(load(loaded).metadata)["properties"]["k"] == "first"
 
 
 def test_a_commit_that_landed_elsewhere_is_told_so_however_late(

@@ -10,7 +10,6 @@ from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.schema import Schema
 from duckicelake.store.equality import KeyColumn, Keys, find_equal_rows, read_keys
 from duckicelake.translate.shape.name_mapping import NamePath
-from duckicelake.translate.to_ducklake.deletes import unite
 from duckicelake.translate.to_ducklake.equality import EqualityColumn, KeyValues, Scope, find_columns
 from duckicelake.translate.visibility import Longs
 
@@ -24,7 +23,7 @@ class EqualityResolver:
 
     `published` are manifests that the table has had before the request; of data files that are not in them only those under
     the table's location are read, because the client names them. `names` gives field ids to columns of files that carry none.
-    `rows` are those found so far, by delete file and data file.
+    `rows` are those found so far, by delete file and data file that was read: of those that were not there may be very many.
     """
 
     reader: ManifestReader
@@ -88,9 +87,8 @@ class EqualityResolver:
             wanted = [KeyValues(column, *keys.list_values(place)) for place, column in enumerate(columns)]
             chosen = [file for file in unknown if all(one.may_be_in(file) for one in wanted)]
             self._count(delete.file_path, chosen)
-            known |= dict.fromkeys((file.file_path for file in unknown), unite(()))
             known |= {file.file_path: self._find_rows(file, keys) for file in chosen}
-        found = {file.file_path: known[file.file_path] for file in covered}
+        found = {file.file_path: known[file.file_path] for file in covered if file.file_path in known}
         return {path: positions for path, positions in found.items() if len(positions)}
 
     def _count(self, path: str, chosen: Sequence[DataFile]) -> None:

@@ -1,0 +1,52 @@
+"""What is remembered while the rows of equality deletes are looked for."""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.places import Grounds
+from duckicelake.catalog.writing.ready.equality import EqualityResolver
+from duckicelake.catalog.writing.ready.manifests import LiveFile, ManifestReader
+from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
+from duckicelake.iceberg.partition import PartitionSpec
+from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.types import NestedField, PrimitiveType
+from tests.support.lakes import FreshLake
+
+SCHEMA = Schema(0, (NestedField(1, "id", PrimitiveType("long"), False),))
+SPEC = PartitionSpec(0)
+
+
+def encode_ids(*ids: int) -> bytes:
+    """A Parquet file of one column."""
+    column, sink = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"}), pa.BufferOutputStream()
+    pq.write_table(pa.table([pa.array(ids, pa.int64())], schema=pa.schema([column])), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def describe(path: str, content: bytes, bounds: Mapping[int, bytes] | None = None) -> DataFile:
+    """A data file as a manifest has it, with its column's lowest and highest value in `bounds`."""
+    known = {"lower_bounds": bounds, "upper_bounds": bounds, "value_counts": {1: 1}, "null_value_counts": {1: 0}}
+    told = {"content": DATA, "file_format": "PARQUET", "partition": (), "record_count": 1, "file_size_in_bytes": len(content)}
+    return DataFile(file_path=path, **told, **known)  # pyright: ignore
+
+
+def test_only_data_files_that_are_read_are_remembered(lake: FreshLake, warehouse: Warehouse) -> None:
+    """A branch may have thousands of deletes and of files, and most pairs of them have nothing to do with each other."""
+    location = f"{lake.iceberg_path}t"
+    content, key = encode_ids(3), f"{location}/deletes.parquet"
+    for path in (key, f"{location}/data/3.parquet"):
+        warehouse.objects.put_new(path, content)
+    files = [describe(f"{location}/data/{i}.parquet", content, {1: struct.pack("<q", i)}) for i in range(5)]
+    live = [LiveFile(SPEC, file, 1) for file in files]
+    delete = LiveFile(SPEC, replace(describe(key, content), content=EQUALITY_DELETES, equality_ids=(1,)), 2)
+    resolver = EqualityResolver(ManifestReader(warehouse.objects, Grounds((location,))), (SCHEMA,), {}, {})
+    for candidates in (live, live[:2], live):
+        found = {path: list(rows) for path, rows in resolver.find_rows(delete, candidates).items()}
+        assert found == ({files[3].file_path: [0]} if len(candidates) > 3 else {})
+    assert resolver.rows[key, None].keys() == {files[3].file_path}
+    assert resolver.read_bytes == len(content)
