@@ -151,7 +151,7 @@ def _is_rewriting(state: TableState, row: PartialFileRow) -> bool:
     """Tell whether that lake snapshot wrote the file; one of a branch says that it rewrites, and may be the next one left."""
     refs, kinds = state.notes.refs, kinds_of_table(row.changes_made, state.table.table_id)
     is_beside = any(note.is_beside and note.snapshot_id == row.written_at for note in refs.kept)
-    is_removed = row.written_at in refs.hidden and kinds == frozenset({BESIDE_KIND})
+    is_removed = row.written_at in refs.hidden and kinds & REWRITE_KINDS == frozenset({BESIDE_KIND})
     return bool(kinds & REWRITE_KINDS) and not is_beside and not is_removed
 
 

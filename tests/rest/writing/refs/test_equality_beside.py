@@ -11,9 +11,9 @@ from duckdb import DuckDBPyConnection
 
 from duckicelake.iceberg.manifest import EQUALITY_DELETES, POSITION_DELETES, DataFile
 from duckicelake.store.parquet import encode_position_deletes
-from tests.rest.serving import Answer, Server
+from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, open_client, read_rows, set_ref, write_file
-from tests.rest.writing.refs.maintenance import expire_everything
+from tests.rest.writing.refs.maintenance import EVERYTHING, expire_everything
 from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 
@@ -279,3 +279,24 @@ def test_deletes_that_cannot_be_taken_change_nothing(
     assert refused.error == (400, "BadRequestException")
     assert said in refused.json["error"]["message"]
     assert read_rows(lake) == rows
+
+
+def test_a_merge_is_not_taken_for_a_removed_write_to_a_branch(client: Client, session: DuckDBPyConnection, lake: FreshLake) -> None:
+    """Be it one that changed the table too: when DuckDB expires all others, main stays on the merge, whoever reads the lake anew."""
+    for start in (100, 200):
+        session.execute(f"INSERT INTO t SELECT i, NULL FROM range({start}, {start + 40}) r(i)")
+    session.execute("CALL ducklake_merge_adjacent_files('lake')")
+    base, number = client.load(), uuid4().int >> 65
+    added = client.add(base, number, [write(client, base, ids(7001))], parent=head_of(base, "dev"))
+    told = {"action": "set-properties", "updates": {"k": "v"}}
+    snapshot = {"action": "add-snapshot", "snapshot": added | {"sequence-number": base["last-sequence-number"] + 1}}
+    done = client.commit([told, snapshot, set_ref("dev", number, "branch")])
+    assert done.status == 200, done.json
+    removed = {"action": "remove-snapshots", "snapshot-ids": [done.json["metadata"]["refs"]["dev"]["snapshot-id"]]}
+    assert client.commit([{"action": "remove-snapshot-ref", "ref-name": "dev"}, removed]).status == 200
+    for statement in EVERYTHING[4:6]:
+        session.execute(statement)
+    with serve(make_settings(lake)) as other:
+        found = open_client(other, lake).load()
+    assert found["current-snapshot-id"] == base["current-snapshot-id"]
+    assert [one["snapshot-id"] for one in found["snapshots"]] == [base["current-snapshot-id"]]
