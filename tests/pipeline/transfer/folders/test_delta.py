@@ -227,7 +227,12 @@ def test_columns_are_found_in_files_by_their_physical_names() -> None:
             "doc": "hm",
         }
     ]
-    by_name, by_id = (format_physical({"type": "struct", "fields": [outer]}, by_id=by_id)["fields"][0] for by_id in (False, True))
+    by_name, by_id, unmapped, told_so = (
+        format_physical({"type": "struct", "fields": [outer]}, mode)["fields"][0] for mode in ("name", "id", None, "none")
+    )
+    # A mapping that was given up may have left its words behind.
+    assert unmapped == told_so == {**by_name, "name": "a", "type": unmapped["type"]}
+    assert [one["name"] for one in unmapped["type"]["elementType"]["fields"]] == ["x"]
     assert [(one["name"], one["nullable"], one["metadata"]) for one in (by_name, by_id)] == [
         ("c1", True, {}),
         ("c1", True, {"parquet.field.id": 1}),
