@@ -16,6 +16,7 @@ from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.pipeline.transfer.catalogs import Entry
 from duckicelake.pipeline.transfer.files import Store
 from duckicelake.pipeline.transfer.folders.delta import DeltaFolders, format_keys
+from duckicelake.pipeline.transfer.folders.delta_columns import format_physical
 from duckicelake.pipeline.transfer.folders.delta_log import check_paths, check_whole, read_log
 from tests.pipeline.transfer.folders.test_delta import lay_out
 
@@ -68,6 +69,16 @@ def test_a_folder_may_have_another_name(tmp_path: Path) -> None:
     place = tmp_path / "link" / "vectors"
     state = read_log(str(place), list_log(place), {})
     assert sorted(map(list, state.read_vectors().values())) == [[0, 3, 6, 9], [2, 5, 8]]
+
+
+@pytest.mark.parametrize("mode", [None, "none"])
+def test_a_mapping_that_was_given_up_says_nothing(mode: str | None) -> None:
+    """Its words may be left in the schema; files have the columns under their own names, at every level."""
+    inner = {"name": "x", "type": "short", "nullable": True, "metadata": {"delta.columnMapping.physicalName": "c2"}}
+    struct = {"type": "struct", "fields": [inner]}
+    outer = {"name": "a", "type": struct, "nullable": True, "metadata": {"delta.columnMapping.physicalName": "c1"}}
+    (found,) = format_physical({"type": "struct", "fields": [outer]}, mode)["fields"]
+    assert (found["name"], found["type"]["fields"][0]["name"]) == ("a", "x")
 
 
 @pytest.mark.parametrize(
