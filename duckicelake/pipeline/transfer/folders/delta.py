@@ -22,7 +22,7 @@ OWN = "delta."
 
 @dataclass(frozen=True, slots=True)
 class DeltaFolders(ReadFolders):
-    """A folder with a log is a table. `states`: those that were read, by place."""
+    """A folder with a log is a table. `states`: the one that was read last, by place."""
 
     states: dict[str, DeltaState] = field(default_factory=dict[str, DeltaState], repr=False)
 
@@ -43,6 +43,8 @@ class DeltaFolders(ReadFolders):
             properties = {"comment": state.description} | properties
         asked = CreateTable(entry.ident.name, schema, make_spec(schema, state.partitions), properties=properties)
         metadata = replace(describe_new(asked, entry.place), table_uuid=state.table_id, current_snapshot_id=state.version)
+        # One table is moved after another, and a state may be large.
+        self.states.clear()
         self.states[entry.place] = state
         return Held(entry.ident, metadata, entry.place, NO_KEYS)
 
@@ -50,7 +52,7 @@ class DeltaFolders(ReadFolders):
         """The rows of the version that was read, as a view of this session."""
         store = self.open_s3()
         rows = read_rows(bench.spark, self.states[held.metadata_location], {} if store is None else store.format_settings())
-        name = f"delta_{bench.run_id}_{sorted(self.states).index(held.metadata_location)}"
+        name = f"delta_{bench.run_id}"
         rows.createOrReplaceTempView(name)
         return quote(name)
 
@@ -63,5 +65,7 @@ def format_keys(store: S3Store | None) -> Mapping[str, str]:
     if store.keys.token is not None:
         keys["AWS_SESSION_TOKEN"] = store.keys.token
     if store.endpoint is not None:
-        keys |= {"AWS_ENDPOINT_URL": store.endpoint, "AWS_ALLOW_HTTP": str(urlsplit(store.endpoint).scheme == "http").lower()}
+        # AWS_ENDPOINT_URL_S3 of the environment would win over the other one.
+        keys |= {"AWS_ENDPOINT_URL": store.endpoint, "AWS_ENDPOINT_URL_S3": store.endpoint}
+        keys["AWS_ALLOW_HTTP"] = str(urlsplit(store.endpoint).scheme == "http").lower()
     return keys

@@ -24,7 +24,8 @@ _PLAIN = {
     "timestamp": "timestamptz",
     "timestamp_ntz": "timestamp",
 }
-_MODES = (None, "none", "name", BY_ID)
+_UNMAPPED = (None, "none")
+_MODES = (*_UNMAPPED, "name", BY_ID)
 
 Node = Mapping[str, Any]
 
@@ -52,18 +53,18 @@ def check_mapping(configuration: Mapping[str, str]) -> None:
         raise Unsupported(f"its columns are mapped by {configuration[MODE]!r}, which is neither name nor id")
 
 
-def format_physical(schema: Node, *, by_id: bool) -> dict[str, Any]:
+def format_physical(schema: Node, mode: str | None) -> dict[str, Any]:
     """The same columns as Spark's JSON has them, under the names, or also the ids, that the files have."""
 
     def rename(item: Node) -> tuple[str, dict[str, Any]]:
-        return find_physical(item), {_SPARK_ID: item["metadata"][_ID]} if by_id else {}
+        return find_physical(item, mode), {_SPARK_ID: item["metadata"][_ID]} if mode == BY_ID else {}
 
     return _format_type(schema, rename)
 
 
-def find_physical(item: Node) -> str:
-    """A column's name in files."""
-    return str(item["metadata"].get(_PHYSICAL, item["name"]))
+def find_physical(item: Node, mode: str | None) -> str:
+    """A column's name in files: what is left of a mapping says nothing where columns are not mapped."""
+    return str(item["name"] if mode in _UNMAPPED else item["metadata"].get(_PHYSICAL, item["name"]))
 
 
 def format_logical(schema: Node) -> dict[str, Any]:

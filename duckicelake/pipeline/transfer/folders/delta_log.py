@@ -5,10 +5,12 @@ Source: Delta protocol
 
 import json
 import re
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -27,11 +29,15 @@ READ_FEATURES = frozenset(
 """What a log may ask of its readers."""
 VECTORS = "deletionVectors"
 DELETED_MAX = 32_000_000
-_BEGIN = re.compile(r"(?:0{20}\.json|0{20}\.\d{20}\.compacted\.json|\d{20}\.checkpoint\..*)", re.DOTALL)
+_BEGIN = re.compile(r"(?:0{20}\.json|0{20}\.\d{20}\.compacted\.json|\d{20}\.checkpoint\.(?!\d{10}\.\d{10}\.).*)", re.DOTALL)
+_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?")
+_HIDDEN = re.compile(r"|_[^=]*|\..*|.*\._COPYING_", re.DOTALL)
+"""Names that Spark passes over, and that of a folder, which has none."""
 _PREFIX = "partition."
 Positions = NDArray[np.int64]
+_STYLE = re.compile("\x1b\\[[0-9;]*m↳?|↳")
 _PANIC = "PanicException"
 """Of Rust; it has no place to be imported from."""
 
@@ -65,6 +71,8 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
     Raises: BadRequest: the log is damaged, or the library is missing; Unsupported: it asks for what is not known here
     """
     check_whole(names)
+    # The library follows links, and the names of its files are compared with these.
+    place = place if _SCHEME.match(place) else str(Path(place).resolve())
     # Only this source needs it, and it is large.
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra of its own
@@ -81,6 +89,7 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
         schema = json.loads(table.schema().to_json())
     partitions = tuple(metadata.partition_columns)
     paths = tuple(_resolve(place, path) for path in files["path"].to_pylist())
+    check_paths(place, paths)
     if len(set(map(find_key, paths))) < len(paths):
         raise Unsupported("several of its files have one path in several places: write them to one place (OPTIMIZE)")
     values = {name: tuple(map(format_value, _as_numbers(files[_PREFIX + name]).to_pylist())) for name in partitions}
@@ -97,8 +106,30 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
 
 def check_whole(names: Collection[str]) -> None:
     """Raises: BadRequest: the log has neither its beginning nor a checkpoint, so that files are missing that nobody knows of"""
-    if not any(map(_BEGIN.fullmatch, names)):
+    if not any(map(_BEGIN.fullmatch, names)) and not _has_whole_parts(names):
         raise BadRequest("its log has neither a first commit nor a checkpoint: the files that those name are not known")
+
+
+def _has_whole_parts(names: Collection[str]) -> bool:
+    """Whether all parts of a checkpoint are there: the library takes no other one."""
+    parts = Counter((found[1], int(found[3])) for name in names if (found := _PART.fullmatch(name)))
+    return any(found == count for (_, count), found in parts.items())
+
+
+def check_paths(place: str, paths: Iterable[str]) -> None:
+    """Raises: Unsupported: Spark would pass over a file, find it under another name, or look for it outside of the table's store"""
+    kind = _find_kind(place)
+    for path in paths:
+        *folders, name = find_key(path).removeprefix("/").split("/")
+        if _find_kind(path) != kind:
+            raise Unsupported(f"its file {path} is not in the table's own store: write the table anew (a deep clone)")
+        if _HIDDEN.fullmatch(name) or not {"", ".", ".."}.isdisjoint(folders):
+            raise Unsupported(f"its file {path} has a name that Spark passes over, or a path that it changes: write the table anew")
+
+
+def _find_kind(place: str) -> str:
+    found = _SCHEME.match(place)
+    return "file" if found is None else found[0].lower().rstrip(":/").replace("s3a", "s3")
 
 
 def format_value(value: Any) -> str | None:
@@ -159,7 +190,7 @@ def explaining(place: str) -> Generator[None]:
     except DeltaError as error:
         raise BadRequest(f"the log of {place} cannot be read: {_first_line(error)}") from error
     except OSError as error:
-        raise ServiceUnavailable(f"{place} cannot be read: {_first_line(error)}") from error
+        raise ServiceUnavailable(f"{place} cannot be read: {_join_causes(error)}") from error
     except BaseException as error:
         if type(error).__name__ != _PANIC:
             raise
@@ -169,3 +200,9 @@ def explaining(place: str) -> Generator[None]:
 def _first_line(error: BaseException) -> str:
     # What the library was built of follows.
     return str(error).partition("\n")[0].strip()
+
+
+def _join_causes(error: BaseException) -> str:
+    """Without what the store sent: that may repeat the headers of the request."""
+    lines = takewhile(lambda line: "<" not in line, _STYLE.sub("", str(error)).splitlines())
+    return ": ".join(filter(None, map(str.strip, lines)))

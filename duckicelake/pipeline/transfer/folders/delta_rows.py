@@ -24,12 +24,12 @@ def read_rows(spark: SparkSession, state: DeltaState, settings: Mapping[str, str
     columns = StructType.fromJson(format_logical(state.schema))
     if not state.paths:
         return spark.createDataFrame([], columns)
-    by_id = state.configuration.get(MODE) == BY_ID
-    if by_id:
+    mode = state.configuration.get(MODE)
+    if mode == BY_ID:
         # It changes nothing where no ids are asked for.
         spark.conf.set(_READS_BY_ID, "true")
-    physical = {item["name"]: find_physical(item) for item in state.schema["fields"]}
-    written = StructType.fromJson(format_physical(state.schema, by_id=by_id))
+    physical = {item["name"]: find_physical(item, mode) for item in state.schema["fields"]}
+    written = StructType.fromJson(format_physical(state.schema, mode))
     own = StructType([field for field, name in zip(written.fields, physical, strict=True) if name not in state.partitions])
     frame = spark.read.options(**settings).schema(own).parquet(*map(escape_pattern, state.paths))
     values: dict[str, Column] = {name: F.col(quote(physical[name])) for name in physical if name not in state.partitions}

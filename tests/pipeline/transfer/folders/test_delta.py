@@ -227,7 +227,7 @@ def test_columns_are_found_in_files_by_their_physical_names() -> None:
             "doc": "hm",
         }
     ]
-    by_name, by_id = (format_physical({"type": "struct", "fields": [outer]}, by_id=by_id)["fields"][0] for by_id in (False, True))
+    by_name, by_id = (format_physical({"type": "struct", "fields": [outer]}, mode)["fields"][0] for mode in ("name", "id"))
     assert [(one["name"], one["nullable"], one["metadata"]) for one in (by_name, by_id)] == [
         ("c1", True, {}),
         ("c1", True, {"parquet.field.id": 1}),
@@ -252,7 +252,7 @@ def test_columns_are_found_in_files_by_their_physical_names() -> None:
         pytest.param([f"{0:020}.json", f"{1:020}.json"], True, id="from the first commit on"),
         pytest.param([f"{1:020}.json"], False, id="without the first commit"),
         pytest.param([f"{9:020}.checkpoint.parquet", f"{10:020}.json"], True, id="checkpoint"),
-        pytest.param([f"{9:020}.checkpoint.0000000001.0000000002.parquet"], True, id="checkpoint in parts"),
+        pytest.param([f"{9:020}.checkpoint.{part:010}.0000000002.parquet" for part in (1, 2)], True, id="checkpoint in parts"),
         pytest.param([f"{9:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"], True, id="checkpoint of version 2"),
         pytest.param([f"{0:020}.{5:020}.compacted.json"], True, id="compacted"),
         pytest.param([f"{1:020}.{5:020}.compacted.json", f"{5:020}.crc", "_last_checkpoint"], False, id="neither"),
