@@ -22,7 +22,10 @@ from tests.support.waiting import wait_for
 SEED = 20261121
 STEPS = 3
 SLOW_S = 0.3
-PIDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+PIDS = """
+SELECT pid FROM pg_stat_activity
+ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 
 
 class Gate(Gateway):

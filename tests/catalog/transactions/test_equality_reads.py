@@ -1,16 +1,19 @@
 """What is remembered while the rows of equality deletes are looked for."""
 
 import struct
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.places import Grounds
+from duckicelake.catalog.writing.ready import equality
 from duckicelake.catalog.writing.ready.equality import EqualityResolver
-from duckicelake.catalog.writing.ready.manifests import LiveFile, ManifestReader
+from duckicelake.catalog.writing.ready.manifests import MAX_POSITIONS, LiveFile, ManifestReader
+from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.schema import Schema
@@ -35,18 +38,47 @@ def describe(path: str, content: bytes, bounds: Mapping[int, bytes] | None = Non
     return DataFile(file_path=path, **told, **known)  # pyright: ignore
 
 
-def test_only_data_files_that_are_read_are_remembered(lake: FreshLake, warehouse: Warehouse) -> None:
-    """A branch may have thousands of deletes and of files, and most pairs of them have nothing to do with each other."""
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Five data files, of which one is there and has the row that a delete file means."""
+
+    resolver: EqualityResolver
+    delete: LiveFile
+    live: Sequence[LiveFile]
+
+
+@pytest.fixture
+def stand(lake: FreshLake, warehouse: Warehouse) -> Stand:
+    """A request on a table of its own."""
     location = f"{lake.iceberg_path}t"
     content, key = encode_ids(3), f"{location}/deletes.parquet"
     for path in (key, f"{location}/data/3.parquet"):
         warehouse.objects.put_new(path, content)
     files = [describe(f"{location}/data/{i}.parquet", content, {1: struct.pack("<q", i)}) for i in range(5)]
-    live = [LiveFile(SPEC, file, 1) for file in files]
     delete = LiveFile(SPEC, replace(describe(key, content), content=EQUALITY_DELETES, equality_ids=(1,)), 2)
     resolver = EqualityResolver(ManifestReader(warehouse.objects, Grounds((location,))), (SCHEMA,), {}, {})
+    return Stand(resolver, delete, [LiveFile(SPEC, file, 1) for file in files])
+
+
+def test_only_data_files_that_are_read_are_remembered(stand: Stand) -> None:
+    """A branch may have thousands of deletes and of files, and most pairs of them have nothing to do with each other."""
+    resolver, live, read = stand.resolver, stand.live, stand.live[3].file
     for candidates in (live, live[:2], live):
-        found = {path: list(rows) for path, rows in resolver.find_rows(delete, candidates).items()}
-        assert found == ({files[3].file_path: [0]} if len(candidates) > 3 else {})
-    assert resolver.rows[key, None].keys() == {files[3].file_path}
-    assert resolver.read_bytes == len(content)
+        found = {path: list(rows) for path, rows in resolver.find_rows(stand.delete, candidates).items()}
+        assert found == ({read.file_path: [0]} if len(candidates) > 3 else {})
+    assert resolver.rows[stand.delete.file.file_path, None].keys() == {read.file_path}
+    assert resolver.read_bytes == read.file_size_in_bytes
+
+
+def test_what_a_request_may_compare_and_delete_is_bounded(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of pairs and of rows are the client's choice."""
+    monkeypatch.setattr(equality, "MAX_PAIRS", 9)
+    stand.resolver.find_rows(stand.delete, stand.live[:4])
+    assert stand.resolver.reader.positions_left == MAX_POSITIONS - 1
+    with pytest.raises(BadRequest, match="More than 9 pairs"):
+        stand.resolver.find_rows(stand.delete, [*stand.live, *stand.live])
+    stand.resolver.reader.positions_left = 0
+    stand.resolver.rows.clear()
+    stand.resolver.pairs = 0
+    with pytest.raises(BadRequest, match="rows are deleted in one request"):
+        stand.resolver.find_rows(stand.delete, stand.live)

@@ -15,6 +15,8 @@ from duckicelake.translate.visibility import Longs
 
 MAX_KEYS = 1_000_000
 MAX_READ_BYTES = 4 * 1024 * 1024 * 1024
+MAX_PAIRS = 10_000_000
+"""Of an equality-delete file and a data file that it may mean rows of: looking at so many takes most of a minute."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,7 @@ class EqualityResolver:
     names: Mapping[NamePath, int]
     published: Manifests
     read_bytes: int = 0
+    pairs: int = 0
     paths: frozenset[str] | None = None
     rows: dict[DeleteKey, dict[str, Longs]] = field(default_factory=dict["DeleteKey", dict[str, Longs]])
 
@@ -47,7 +50,7 @@ class EqualityResolver:
             if live.file.file_format == "PARQUET":
                 self.reader.deletes[key] = self._resolve(live, candidates)
 
-    def find_rows(self, delete: LiveFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
+    def find_rows(self, delete: LiveFile, candidates: Sequence[LiveFile]) -> Mapping[str, Longs]:
         """Return the positions that an equality-delete file means in these data files. Raises what `resolve` raises."""
         return self._resolve(delete, candidates)
 
@@ -75,19 +78,22 @@ class EqualityResolver:
         except Unsupported as error:
             raise BadRequest(f"Cannot read equality-delete file {path!r}: {error.message}") from error
 
-    def _resolve(self, live: LiveFile, candidates: Iterable[LiveFile]) -> Mapping[str, Longs]:
+    def _resolve(self, live: LiveFile, candidates: Sequence[LiveFile]) -> Mapping[str, Longs]:
         delete = live.file
         key = delete.file_path, delete.content_offset
         is_new, known = key not in self.rows, self.rows.setdefault(key, {})
         scope = Scope(live.spec_id, () if live.spec.is_unpartitioned else delete.partition)
         covered = [one.file for one in candidates if scope.covers(one.spec_id, one.file)]
+        self._count_pairs(len(candidates))
         unknown = [file for file in covered if file.file_path not in known]
         if unknown or is_new:
             columns, keys = self._read_keys(delete)
             wanted = [KeyValues(column, *keys.list_values(place)) for place, column in enumerate(columns)]
             chosen = [file for file in unknown if all(one.may_be_in(file) for one in wanted)]
             self._count(delete.file_path, chosen)
-            known |= {file.file_path: self._find_rows(file, keys) for file in chosen}
+            for file in chosen:
+                known[file.file_path] = self._find_rows(file, keys)
+                self.reader.count_positions(delete.file_path, len(known[file.file_path]))
         found = {file.file_path: known[file.file_path] for file in covered if file.file_path in known}
         return {path: positions for path, positions in found.items() if len(positions)}
 
@@ -97,6 +103,14 @@ class EqualityResolver:
             raise BadRequest(
                 f"To find the rows that {path!r} deletes, {len(chosen)} data files would have to be read: {self.read_bytes} bytes "
                 f"with those read before, more than the {MAX_READ_BYTES} of a commit; delete by position, or in smaller commits."
+            )
+
+    def _count_pairs(self, count: int) -> None:
+        self.pairs += count
+        if self.pairs > MAX_PAIRS:
+            raise BadRequest(
+                f"More than {MAX_PAIRS} pairs of an equality-delete file and a data file would have to be compared; "
+                "rewrite the data files first, or delete by position."
             )
 
     def _find_rows(self, file: DataFile, keys: Keys) -> Longs:

@@ -132,6 +132,12 @@ class ManifestReader:
         self.positions_left -= sum(map(len, found.values()))
         return found
 
+    def count_positions(self, uri: str, count: int) -> None:
+        """Note that a delete file means so many rows more. Raises BadRequest when those of a request are too many."""
+        self.positions_left -= count
+        if self.positions_left < 0:
+            raise BadRequest(f"With {uri!r} more than {MAX_POSITIONS} rows are deleted in one request; delete in smaller commits.")
+
     def _where(self) -> str:
         return " or ".join(repr(location) for location in self.grounds.locations)
 
