@@ -164,7 +164,7 @@ FILES: list[Any] = [
     pytest.param(lambda d: with_file(d, record_count=2**63 - 1), "", id="more rows than Postgres counts"),
     pytest.param(lambda d: with_file(d, file_size_in_bytes=0), "in 0 bytes", id="no bytes"),
     pytest.param(lambda d: with_file(d, file_format="avro"), "AVRO", id="Avro"),
-    pytest.param(lambda d: with_file(d, content=1), "is missing", id="deletes among data"),
+    pytest.param(lambda d: with_file(d, content=1), "write two manifests", id="deletes among data"),
     pytest.param(lambda d: with_file(d, sort_order_id=2**40), "out of range", id="a sort order out of range"),
 ]
 
