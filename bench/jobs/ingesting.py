@@ -15,6 +15,8 @@ from duckicelake.pipeline.ingest.options import IngestOptions
 from duckicelake.pipeline.rest import parse_ident
 
 FILES = 4
+CODEC = "zstd"
+"""What Iceberg's writers use unless a table says otherwise: Spark writes the same Parquet then."""
 
 
 def measure_ingest(stand: Stand, scale: Scale) -> Result:
@@ -45,7 +47,8 @@ def _write_source(stand: Stand, source: Path, count: int) -> None:
 
 def _measure_turn(shop: Workshop, source: Path, turn: int, count: int) -> dict[str, Cell]:
     read = partial(shop.spark.read.parquet, str(source))
-    folder, _ = shop.measure(lambda: read().write.parquet(str(shop.folder / f"written_{turn}")))
+    written = str(shop.folder / f"written_{turn}")
+    folder, _ = shop.measure(lambda: read().write.option("compression", CODEC).parquet(written))
     append, _ = shop.measure(lambda: read().writeTo(shop.name(f"appended_{turn}")).create())
     ident = parse_ident(f"{NAMESPACE}.ingested_{turn}")
     own, report = shop.measure(lambda: ingest(shop.desk, IngestOptions(source=str(source), table=ident)))

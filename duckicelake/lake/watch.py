@@ -150,7 +150,16 @@ class Watch:
         return check.result()
 
     async def _check(self) -> Position:
-        conn = await self._connect()
+        kept, conn = self._conn, await self._connect()
+        try:
+            return await self._look(conn)
+        except psycopg.OperationalError:
+            # A Postgres that was started anew ends what was idle, and answers whoever connects.
+            if conn is not kept or not conn.closed:
+                raise
+        return await self._look(await self._connect())
+
+    async def _look(self, conn: psycopg.AsyncConnection) -> Position:
         self.check_count += 1
         now = Position(*await _ask_prepared(conn.pgconn, STATEMENT))
         if now != self._seen:
@@ -226,14 +235,16 @@ async def _ask_prepared(pgconn: PGconn, name: str) -> Sequence[int]:
 
     def take() -> None:
         try:
-            pgconn.consume_input()
-            while not pgconn.is_busy():
-                result = pgconn.get_result()
-                if result is None:
-                    loop.remove_reader(socket)
-                    answered.set_result(None)
-                    return
-                found.append(result)
+            # uvloop calls once, and never again, for a connection that was reset after its last words: these are read, then its end.
+            for _ in range(2):
+                pgconn.consume_input()
+                while not pgconn.is_busy():
+                    result = pgconn.get_result()
+                    if result is None:
+                        loop.remove_reader(socket)
+                        answered.set_result(None)
+                        return
+                    found.append(result)
         except psycopg.Error as error:
             loop.remove_reader(socket)
             answered.set_exception(error)
@@ -247,9 +258,10 @@ async def _ask_prepared(pgconn: PGconn, name: str) -> Sequence[int]:
         await answered
     finally:
         loop.remove_reader(socket)
+    failed = next((result for result in found if result.status != ExecStatus.TUPLES_OK), None)
+    if failed is not None:
+        raise error_from_result(failed)
     [result] = found
-    if result.status != ExecStatus.TUPLES_OK:
-        raise error_from_result(result)
     return [int(result.get_value(0, column) or b"-1") for column in range(result.nfields)]
 
 
