@@ -1,6 +1,7 @@
 """The job itself: each table as Iceberg, by Spark, and as DuckLake, by DuckDB; then its files."""
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -148,8 +149,15 @@ class Looker:
         )
 
     def _tally(self, moment: Moment, look: Look) -> tuple[Tally, Tally]:
-        """The checksums of both sides."""
-        return tally_rows(self._read_iceberg(moment), look), tally(self._read_ducklake(moment), look)
+        """The checksums of both sides, made at the same time."""
+        with ThreadPoolExecutor(1) as beside:
+            ducklake = beside.submit(lambda: tally(self._read_ducklake(moment), look))
+            try:
+                return tally_rows(self._read_iceberg(moment), look), ducklake.result()
+            except BaseException:
+                # Nobody wants to know the rest.
+                self.duck.interrupt()
+                raise
 
     def _check_files(self, metadata_schema: str, finding: Finding, state: TableState, moment: Moment) -> Finding:
         is_all, rest = self.options.every_snapshot, self.desk.connect()
