@@ -307,7 +307,7 @@ def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str,
             for file, count in taken
         )
     ]
-    stage.append(opened.ident, stage.spark.createDataFrame(rows, f"{LEDGER_COLUMNS}, {LATER_COLUMNS}"))
+    stage.append(opened.ident, stage.spark.createDataFrame(rows, f"{LEDGER_COLUMNS}, {LATER_COLUMNS}").coalesce(1))
     written = stage.look_after(opened)
     check_count(written, len(rows))
     return written
