@@ -55,7 +55,7 @@ def parse_ident(text: str) -> Ident:
 class TableHead:
     """What a commit has to know of a table: which one it is, where its refs are, and what their snapshots say of themselves.
 
-    `partitions` are like `bucket[16](id)`, `order` like `identity(id) desc`, in lower case.
+    `partitions` are like `bucket[16](id)`, `order` like `identity(id) desc`, in lower case; a column inside another one is `?`.
     """
 
     uuid: str
@@ -64,6 +64,7 @@ class TableHead:
     schema_id: int = 0
     partitions: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
+    spec_id: int = 0
 
     @property
     def main(self) -> int | None:
@@ -86,7 +87,7 @@ class Rest:
             return None
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
         summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata.get("snapshots", ())}
-        shape = _read_partitions(metadata), _read_order(metadata)
+        shape = _read_partitions(metadata), _read_order(metadata), metadata["default-spec-id"]
         return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], *shape)
 
     def load_whole(self, ident: Ident) -> Any:

@@ -1,5 +1,6 @@
-"""Rows by key: the latest of each in the files, and the statement that brings them into the table."""
+"""Rows by key or by partition: the latest of each in the files, and the statements that bring them into the table."""
 
+import re
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, Window
@@ -9,6 +10,9 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.target import quote
 
 _RANK = "__duckicelake_rank"
+_FUNCTIONS = {**{unit: f"{unit}s" for unit in ("year", "month", "day", "hour")}, "bucket": "bucket", "truncate": "truncate"}
+"""Iceberg's transforms, as functions of its catalogs in Spark."""
+_TERM = re.compile(r"(?P<transform>[a-z]+)(?:\[(?P<number>[0-9]+)\])?\((?P<column>.+)\)")
 
 
 def find_latest(rows: DataFrame, key: Sequence[str], order_by: str | None) -> DataFrame:
@@ -43,3 +47,28 @@ def format_merge(table: str, source: str, key: Sequence[str]) -> str:
     """The statement that updates rows of known keys and inserts the others."""
     same = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key)
     return f"MERGE INTO {table} t USING {quote(source)} s ON {same} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+
+
+def format_partitions(catalog: str, terms: Sequence[str], alias: str) -> list[str]:
+    """The values of partitions, whose terms are as `TableHead` has them, as Spark's SQL makes them of a row.
+
+    Raises: BadRequest: one is of a column inside another, or by a transform that Spark does not have
+    """
+    return [_format_partition(catalog, term, alias) for term in terms]
+
+
+def _format_partition(catalog: str, term: str, alias: str) -> str:
+    found = _TERM.fullmatch(term)
+    if found is None or found["column"] == "?" or (found["transform"] not in _FUNCTIONS and found["transform"] != "identity"):
+        raise BadRequest(f"the table has rows that do not lie in partitions by {term}, and cannot be told from others by it")
+    column = f"{alias}.{quote(found['column'])}"
+    if found["transform"] == "identity":
+        return column
+    number = "" if found["number"] is None else f"{found['number']}, "
+    return f"{quote(catalog)}.system.{_FUNCTIONS[found['transform']]}({number}{column})"
+
+
+def format_removal(table: str, source: str, partitions: Sequence[str]) -> str:
+    """The statement that deletes the rows of partitions; the source has the values of each, p0, p1 …"""
+    same = " AND ".join(f"{value} <=> s.p{place}" for place, value in enumerate(partitions))
+    return f"MERGE INTO {table} t USING {quote(source)} s ON {same} WHEN MATCHED THEN DELETE"

@@ -114,27 +114,48 @@ def survey(checked: Checked, reading: Reading) -> Mapping[str, Count]:
 
 
 def check_lines(reading: Reading) -> None:
-    """Raises: BadRequest: a file is not in UTF-8 and no option says what it is in, or a value of CSV goes on in the next line."""
+    """Raises: BadRequest: of a file Spark would silently read something else than what is there.
+
+    It is not in UTF-8 and no option says what it is in, a value of CSV goes on in the next line, or one of JSON is not alone in its line.
+    """
     encoding = find_option(reading.options, "encoding") or find_option(reading.options, "charset") or "utf-8"
     is_utf8 = encoding in ("utf-8", "utf8")
     looks_at_quotes = ends_at_lines(reading.form, reading.options) and not encoding.startswith(_WIDE)
     if not isinstance(reading, FileReading) or not reading.form.is_text or not (is_utf8 or looks_at_quotes):
         return
-    line = F.col("value")
+    line, is_json = F.col("value"), F.lit(reading.form is Format.json)
     # Octets: what is not UTF-8 has no letters to count.
     quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
     is_wrong, is_open = F.lit(is_utf8) & ~is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
-    store = {name: text for name, text in reading.options.items() if name.startswith("fs.")}
-    read = reading.spark.read.options(**store).text(reading.paths)
-    lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"))
-    wrong = lines.where(is_wrong | is_open).limit(1).collect()
+    is_more = is_json & goes_on(line, reading.options) if is_utf8 else F.lit(False)
+    how = {name: text for name, text in reading.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
+    is_whole = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
+    read = reading.spark.read.options(**how).text(reading.paths, wholetext=is_whole)
+    lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open"))
+    wrong = lines.where(is_wrong | is_open | is_more).limit(1).collect()
     if wrong and wrong[0]["wrong"]:
         raise BadRequest(f"{wrong[0][FILE]} is not in UTF-8; say what it is in: --option encoding=ISO-8859-1")
-    if wrong:
+    if wrong and wrong[0]["open"]:
         raise BadRequest(
             f"{wrong[0][FILE]} has a line with an odd number of quotes: {wrong[0]['value'][:_SHOWN]!r}. "
             "A value that goes on in the next line would be cut; --option multiLine=true reads it whole"
         )
+    if wrong:
+        place = "is read whole, by multiLine, and" if is_whole else "has a line that"
+        raise BadRequest(
+            f"{wrong[0][FILE]} {place} goes on after its first JSON value: {wrong[0]['value'][:_SHOWN]!r}. "
+            "What follows would be lost; write every value on a line of its own"
+        )
+
+
+def goes_on(line: Column, options: Mapping[str, Any]) -> Column:
+    """Whether there is more in a line of JSON than its first value, after which Spark stops reading, and a comma."""
+    how = {name: str(text) for name, text in options.items() if not name.startswith("fs.")}
+    whole = F.concat(F.lit("["), F.regexp_replace(line, r",\s*$", ""), F.lit("\n]"))
+    is_one = F.coalesce(F.size(F.from_json(whole, "array<string>", how)) == 1, F.lit(False))
+    has_first = F.from_json(line, "map<string,string>", how).isNotNull() | F.from_json(line, "array<string>", how).isNotNull()
+    # Most lines end where their first bracket does, and need not be parsed for this.
+    return line.rlike(r"[}\]]\s*\S") & has_first & ~is_one
 
 
 def ends_at_lines(form: Format, options: Mapping[str, Any]) -> bool:

@@ -92,7 +92,7 @@ class Stage:
         Raises: CommitFailed: main moved meanwhile
         """
         self.tell(f"branch {ident}")
-        before = self._load(ident)
+        before = self.load(ident)
         self.spark.sql(f"ALTER TABLE {quote_ident(self.catalog, ident)} CREATE BRANCH {quote(self.branch)}")
         opened = self.look(ident, before.main)
         if before.main is not None and opened.head != before.main:
@@ -117,7 +117,7 @@ class Stage:
 
     def look(self, ident: Ident, base: int | None) -> Staged:
         """The branch as it is now. Raises: CommitFailed: somebody removed it."""
-        table = self._load(ident)
+        table = self.load(ident)
         head = table.refs.get(self.branch)
         if head is None:
             raise CommitFailed(f"the branch {self.branch} of {ident} was removed")
@@ -129,7 +129,8 @@ class Stage:
         # The snapshot that the branch grew from tells of its own rows.
         return replace(written, summary={}) if written.head == opened.head else written
 
-    def _load(self, ident: Ident) -> TableHead:
+    def load(self, ident: Ident) -> TableHead:
+        """The table as it is now. Raises: CommitFailed: somebody dropped it."""
         table = self.connect().load(ident)
         if table is None:
             raise CommitFailed(f"{ident} was dropped")

@@ -1,6 +1,7 @@
 """What each mode writes to the target's branch, and that it wrote what was counted."""
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest import merging, versions
@@ -31,7 +32,7 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: 
     if options.mode is Mode.scd2:
         return _write_versions(stage, options, opened, checked, good)
     if options.mode is Mode.overwrite_partitions:
-        stage.overwrite_partitions(table, rows)
+        _replace_partitions(stage, options, rows)
     else:
         stage.append(table, rows)
     written = stage.look_after(opened)
@@ -51,6 +52,21 @@ def _write_versions(stage: Stage, options: IngestOptions, opened: Staged, checke
     written = stage.look_after(opened)
     check_merged(written, applied, "inserted")
     return written, good - applied
+
+
+def _replace_partitions(stage: Stage, options: IngestOptions, rows: DataFrame) -> None:
+    """Write rows in place of all those of the same partitions, wherever these lie."""
+    name, head = quote_ident(stage.catalog, options.table), stage.load(options.table)
+    data = stage.spark.table(f"{name}.manifests").where(f"content = 0 AND partition_spec_id != {head.spec_id}")
+    if data.where("added_data_files_count + existing_data_files_count > 0").isEmpty():
+        stage.overwrite_partitions(options.table, rows)
+        return
+    # Iceberg's own overwrite leaves files of other specs, such as inlined rows, which lie in no partition.
+    theirs, ours = (merging.format_partitions(stage.catalog, head.partitions, alias) for alias in ("r", "t"))
+    values = [F.expr(value).alias(f"p{place}") for place, value in enumerate(theirs)]
+    source = rows.alias("r").select(*values).distinct()
+    _merge(stage, options, source, merging.format_removal(stage.name(options.table), _name_view(stage), ours))
+    stage.append(options.table, rows)
 
 
 def _read_held(stage: Stage, options: IngestOptions, opened: Staged) -> DataFrame:

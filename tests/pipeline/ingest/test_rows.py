@@ -1,13 +1,16 @@
 """Every row is in the table or in its quarantine, and what the table may become is said before."""
 
 import pytest
+from pyspark.sql import functions as F
 
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest.evolution import EvolutionRefused
 from duckicelake.pipeline.ingest.options import Changed, Evolve, Format, Mode
 from duckicelake.pipeline.ingest.report import Status
+from duckicelake.pipeline.ingest.rows import goes_on
 from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from tests.pipeline.ingest.mill import TABLE, Mill
+from tests.support.spark import Spark, letting_go
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SCHEMA = "id BIGINT NOT NULL, name STRING, day DATE"
@@ -39,6 +42,26 @@ def test_bad_json_goes_to_the_quarantine(mill: Mill) -> None:
         mill.run()
     assert mill.run(evolve=Evolve.add).rows_out == 1
     assert mill.rows() == [(1, {"x": 1.5, "y": None}), (2, None), (3, {"x": None, "y": 2})]
+    path = mill.write("c.jsonl", '{"id":4}\n{"id":5}{"id":6}\n')
+    for options in ({}, {"multiLine": "true"}):
+        with pytest.raises(BadRequest, match=r"c\.jsonl .* goes on after its first JSON value: '{"):
+            mill.run(reading=options)
+    path.write_text('{"id":4}|{"id":5}')
+    assert mill.run(reading={"lineSep": "|"}).rows_out == 2
+
+
+def test_json_that_spark_would_leave_unread_is_found(spark: Spark) -> None:
+    """It stops after the first value of a line, or of a file that is read whole; malformed lines are for the quarantine."""
+    lines = {
+        **dict.fromkeys(['{"id":1}{"id":2}', '{"id":1},{"id":2}', '{"id":1} x', '[{"id":1}] [{"id":2}]', '{"id":1}\n{"id":2}\n'], True),
+        **dict.fromkeys(
+            ['[{"id":1},\n{"id":2}]\n', '{"id":1}, ', '{"id":1}// [] x', '{"a":[{"b":"}] {"},{}],"id":1}', '{"id":\nx} y'], False
+        ),
+    }
+    with letting_go():
+        found = spark.session.createDataFrame([(line,) for line in lines], "line string")
+        told = found.select("line", goes_on(F.col("line"), {"allowComments": "true"})).collect()
+    assert {row[0]: row[1] for row in told} == lines
 
 
 def test_quoted_values_are_read_as_they_are(mill: Mill) -> None:
@@ -186,6 +209,17 @@ def test_partitions_are_overwritten(mill: Mill) -> None:
     assert len(mill.rows()) == 4
     with pytest.raises(BadRequest, match="no partitions"):
         mill.run(mode=Mode.overwrite_partitions, table=TABLE.beside("_2"))
+
+
+def test_partitions_are_overwritten_wherever_their_rows_lie(mill: Mill) -> None:
+    """Inlined rows lie in no partition, and files from before the table had these lie in others; NULL is a value."""
+    mill.ask("CREATE SCHEMA raw")
+    mill.ask("CREATE TABLE raw.trips AS SELECT i AS id, ['x', 'y', NULL][1 + i % 3] AS city, DATE '2026-01-01' AS day FROM range(30) r(i)")
+    mill.ask("ALTER TABLE raw.trips SET PARTITIONED BY (city, year(day))")
+    mill.ask("INSERT INTO raw.trips VALUES (100, 'x', '2026-02-02'), (101, 'x', '2025-02-02'), (102, NULL, '2026-02-02')")
+    mill.write("a.csv", "id,city,day\n103,x,2026-03-03\n104,,2026-03-03\n")
+    assert mill.run(mode=Mode.overwrite_partitions).rows_out == 2
+    assert mill.rows(columns="id, city") == [*((i, "y") for i in range(1, 30, 3)), (101, "x"), (103, "x"), (104, None)]
 
 
 def test_rows_are_known_by_their_key(mill: Mill) -> None:
