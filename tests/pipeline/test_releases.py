@@ -14,8 +14,9 @@ from tests.support.spark import jar_cache
 OLDER = ("3.5.9", "4.0.5")
 ROOT = Path(__file__).parents[2]
 JOBS = tuple(f"tests/pipeline/{job}" for job in ("ingest", "maintain", "profile", "publish", "transfer", "verify"))
-# Spark 3.5 looks at the version of pandas by a class that Python has given up.
-CALM = ("-W", "ignore:distutils Version classes are deprecated:DeprecationWarning")
+# Spark 3.5 looks at the version of pandas by a class that Python has given up, and at its columns by a function that pandas will give up.
+IGNORED = ("distutils Version classes are deprecated", "is_categorical_dtype is deprecated")
+CALM = tuple(option for words in IGNORED for option in ("-W", f"ignore:{words}:DeprecationWarning"))
 
 
 def install(release: str) -> Path:

@@ -157,20 +157,25 @@ def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> Manifest
     return entry if copy is None else replace(entry, data_file=replace(copy, first_row_id=entry.data_file.first_row_id))
 
 
-def _without_own(entry: ManifestEntry, file: ManifestFile, added: Collection[int]) -> ManifestEntry:
+def _without_own(entry: ManifestEntry, file: ManifestFile, added: Mapping[int, int]) -> ManifestEntry:
     """Return an entry that inherits from the list whatever its snapshot itself says: the ids of those `added` are going to be others.
 
     Rewritten rows may have the number that they had, so that equality deletes which came meanwhile count for them.
+    Raises: BadRequest: an added file has the number of an earlier one of those `added`, which is going to be another too
     """
     if entry.snapshot_id not in added or file.added_snapshot_id != entry.snapshot_id:
         return entry
     if entry.status != ADDED:
         return replace(entry, snapshot_id=None)
     data_file: DataFile = entry.data_file
+    older = _find_older(entry, file.sequence_number)
+    if older in added.values():
+        raise BadRequest(
+            f"Data file {data_file.file_path!r} has the sequence number {older} of another snapshot that the request adds to a branch; "
+            "commit one after the other."
+        )
     inherits = file.first_row_id is not None
-    return ManifestEntry(
-        ADDED, None, _find_older(entry, file.sequence_number), None, replace(data_file, first_row_id=None) if inherits else data_file
-    )
+    return ManifestEntry(ADDED, None, older, None, replace(data_file, first_row_id=None) if inherits else data_file)
 
 
 def _find_older(entry: ManifestEntry, number: int) -> int | None:

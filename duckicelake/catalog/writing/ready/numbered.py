@@ -44,14 +44,19 @@ def read_numbered(reader: ManifestReader, manifests: Manifests, added: Sequence[
 
     Raises: BadRequest: a manifest is missing or malformed
     """
-    fresh = {(one.snapshot_id, one.sequence_number): FIRST_FRESH_NUMBER + place for place, one in enumerate(added)}
+    places = {one.snapshot_id: (one.sequence_number, FIRST_FRESH_NUMBER + place) for place, one in enumerate(added)}
+    # Version 1 has no numbers, so only those above 0 tell which snapshot is meant.
+    numbers = {number: fresh for number, fresh in places.values() if number > 0}
     data: dict[str, NumberedFile] = {}
     deletes: dict[DeleteKey, NumberedFile] = {}
     for manifest in manifests.values():
         for found in list_numbered(reader.read_manifest(manifest)):
             file = found.live.file
-            number = fresh.get((found.live.snapshot_id or manifest.added_snapshot_id, found.number), found.number)
-            numbered = NumberedFile(found.live, number)
+            number, fresh = places.get(found.live.snapshot_id or manifest.added_snapshot_id, (None, 0))
+            if number is not None:
+                # Its own, or that of an earlier snapshot of the request.
+                fresh = fresh if found.number == number else numbers.get(found.number, found.number)
+            numbered = NumberedFile(found.live, found.number if number is None else fresh)
             if file.content == DATA:
                 data[file.file_path] = numbered
             else:

@@ -205,6 +205,33 @@ def test_files_written_anew_with_their_old_number_lose_what_came_meanwhile(
     assert read(session) == rows
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("ref", ["main", "dev"])
+def test_files_with_the_number_of_an_earlier_snapshot_of_their_request(
+    client: Client, session: DuckDBPyConnection, ref: str, is_moved: bool
+) -> None:
+    """That snapshot's equality deletes do not count for them; on a branch, whose files keep what their client wrote, it is refused."""
+    rows = write_upserts(client) if is_moved else BASE
+    if is_moved:
+        take_over(client)
+    base = client.load()
+    for number in range(3):
+        session.execute(f"CREATE TABLE other{number} (i INTEGER)")
+    deletes = [equal(client, base, {1: pa.array([9])})]
+    first = client.add(base, 9_000_000_001, [write(client, base, ids(9))], deletes, parent=head_of(base, ref))
+    numbered = replace(client, numbers={0: first["sequence-number"]})
+    second = numbered.add(base, 9_000_000_002, [write(client, base, ids(9, 7001))], [equal(client, base, {1: pa.array([6])})], parent=first)
+    adding = [{"action": "add-snapshot", "snapshot": snapshot} for snapshot in (first, second)]
+    done = client.commit([*adding, set_ref(ref, 9_000_000_002, "branch")])
+    if ref == "main":
+        assert done.status == 200, done.json
+        assert read(session) == in_order([*(row for row in rows if row[0] not in (6, 9)), (9, "new"), (9, "new"), (7001, "new")])
+    else:
+        assert done.status == 400, done.json
+        assert "commit one after the other" in done.json["error"]["message"]
+        assert client.load() == base
+
+
 @pytest.mark.parametrize("content", [pytest.param(0, id="data"), pytest.param(1, id="deletes")])
 def test_manifests_written_anew_within_a_request_keep_what_they_delete(
     client: Client, session: DuckDBPyConnection, server: Server, lake: FreshLake, content: int
