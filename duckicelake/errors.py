@@ -78,6 +78,10 @@ class Damaged(Unsupported):
     """The lake's rows contradict themselves; somebody has to correct them in Postgres."""
 
 
+class PostgresRefused(Unsupported):
+    """Postgres refuses a statement, for a reason that may be gone when it is asked again, though the lake is as it was."""
+
+
 class NotAuthorized(CatalogError):
     """The client is not known."""
 

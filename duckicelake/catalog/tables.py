@@ -11,7 +11,7 @@ from duckicelake.catalog.memory import Published, Refusal, TableMemory
 from duckicelake.catalog.namespaces import find_schema, format_levels, get_parent
 from duckicelake.catalog.publish import Reader, publish
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import CatalogError, Damaged, LakeMoved, NoSuchTable, NotFound, TableVanished, Unsupported
+from duckicelake.errors import CatalogError, Damaged, LakeMoved, NoSuchTable, NotFound, PostgresRefused, TableVanished, Unsupported
 from duckicelake.iceberg.metadata import encode_metadata
 from duckicelake.lake.connect import look, reading, writing
 from duckicelake.lake.notes import take_turn
@@ -171,8 +171,8 @@ def _publish(reader: Reader, memory: TableMemory, table: TableRow, position: Pos
         raise type(refusal.error)(refusal.error.message)
     try:
         memory.published = publish(reader, table, memory)
-    except Damaged:
-        # whoever corrects rows by hand makes no lake snapshot
+    except (Damaged, PostgresRefused):
+        # whoever corrects rows, rights or Postgres itself by hand makes no lake snapshot
         raise
     except Unsupported as error:
         memory.refusal = Refusal(position, error)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.array import ListDumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from duckicelake.errors import CatalogError, CommitFailed, Forbidden, ServiceUnavailable, Unsupported
+from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable, Unsupported
 from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.writing.pacing import Others
@@ -27,21 +27,32 @@ POLL_S = 0.1
 FROZEN_S = 5.0
 """How long an idle connection may keep silent before it counts as dead."""
 
+CONNECT: Mapping[str, Any] = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000}
+"""A line that drops what is sent over it is noticed within seconds, also while nothing is asked, and none is idle to firewalls.
+
+Of several hosts in a connection string each has these seconds.
+"""
+
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_WAIT_S = 10.0
+APART_S = 30.0
 PLAIN = frozenset((int, str, bool, type(None)))
 TO_JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 BEGIN_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'"
 
-ANSWERS = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.QueryCanceled)
+IN_THE_WAY = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+ANSWERS = (*IN_THE_WAY, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
 """What a Postgres that is alive may say to the first statement of a transaction."""
 
 ERRORS_BY_SQLSTATE: dict[str, tuple[type[CatalogError], str]] = {
+    "25006": (ServiceUnavailable, "The lake's Postgres lets nothing be written: it is a standby, or was made read-only."),
+    "25P03": (ServiceUnavailable, "The lake's Postgres ended a transaction that was idle for too long."),
+    "25P04": (ServiceUnavailable, "The lake's Postgres ended a transaction that took too long."),
     "40": (CommitFailed, "Another transaction changed the same rows; try again."),
     "55P03": (CommitFailed, "Another transaction holds the lake's lock for too long; try again."),
     "42501": (Forbidden, "The server's Postgres role lacks a right on the lake; run `duckicelake check`."),
-    "42P01": (Unsupported, "The lake misses a table; run `duckicelake init`, then `duckicelake check`."),
-    "42703": (Unsupported, "The lake misses a column; run `duckicelake check`."),
+    "42P01": (PostgresRefused, "The lake misses a table; run `duckicelake init`, then `duckicelake check`."),
+    "42703": (PostgresRefused, "The lake misses a column; run `duckicelake check`."),
     "3D": (ServiceUnavailable, "The lake's Postgres database does not exist."),
     "28": (ServiceUnavailable, "The lake's Postgres refuses the server's credentials."),
     "08": (ServiceUnavailable, "The lake's Postgres does not answer."),
@@ -127,7 +138,7 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
         max_size=max_connections,
         open=False,
         configure=configure,
-        kwargs={"autocommit": True, "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000},
+        kwargs={"autocommit": True, **CONNECT},
         timeout=5,
         reconnect_timeout=5,
         name=f"lake-{name}",
@@ -144,7 +155,7 @@ def close_lake(lake: Lake) -> None:
 @contextmanager
 def reading(lake: Lake) -> Generator[psycopg.Connection]:
     """One REPEATABLE READ, READ ONLY transaction: everything read on it is one state of the lake."""
-    with _transaction(lake, BEGIN_READING) as conn:
+    with _transaction(lake, BEGIN_READING) as conn, _read_again(lake.name):
         yield conn
 
 
@@ -158,9 +169,10 @@ def writing(lake: Lake) -> Generator[psycopg.Connection]:
 @contextmanager
 def writing_apart(lake: Lake) -> Generator[psycopg.Connection]:
     """The same on a connection of its own, which none of those is missing that answer requests; for what may wait."""
-    with mapped_errors(lake.name), psycopg.connect(lake.dsn, connect_timeout=5, tcp_user_timeout=10_000) as conn:
+    with mapped_errors(lake.name), LakeConnection.connect(lake.dsn, **CONNECT) as conn:
+        conn.timeout_s = APART_S + FROZEN_S
         conn.execute(format_search_path(lake.metadata_schema))
-        conn.execute("SET statement_timeout = '30s'")
+        conn.execute(sql.SQL("SET statement_timeout = {}").format(math.ceil(APART_S * 1000)))
         yield conn
 
 
@@ -191,10 +203,19 @@ def begun(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.C
 
 def look(lake: Lake, ask: Callable[[psycopg.Connection], Found]) -> Found:
     """Return what one small statement finds, which needs no transaction to see one state of the lake."""
-    with mapped_errors(lake.name):
+    with mapped_errors(lake.name), _read_again(lake.name):
         conn, found = _open(lake.pool, ask)
         lake.pool.putconn(conn)
         return found
+
+
+@contextmanager
+def _read_again(lake_name: str) -> Generator[None]:
+    """Who only reads commits nothing: somebody who drops tables was in the way, or the primary of a standby."""
+    try:
+        yield
+    except IN_THE_WAY as error:
+        raise LakeMoved(f"Lake {lake_name!r}: what was being read was changed meanwhile; try again.") from error
 
 
 def _open(
@@ -246,4 +267,4 @@ def _find_error(error: psycopg.Error) -> tuple[type[CatalogError], str]:
     if state is None:
         return ServiceUnavailable, "The lake's Postgres does not answer."
     found = ERRORS_BY_SQLSTATE.get(state) or ERRORS_BY_SQLSTATE.get(state[:2])
-    return found or (Unsupported, f"Postgres refused a query (SQLSTATE {state}); run `duckicelake check`.")
+    return found or (PostgresRefused, f"Postgres refused a query (SQLSTATE {state}); run `duckicelake check`.")

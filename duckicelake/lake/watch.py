@@ -16,7 +16,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from duckicelake.errors import CatalogError, ServiceUnavailable
 from duckicelake.lake.changes import DATA_KINDS, parse_changes, touched_tables
-from duckicelake.lake.connect import mapped_errors
+from duckicelake.lake.connect import CONNECT, mapped_errors
 from duckicelake.lake.grants.change import RULED
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.rows import Position
@@ -54,6 +54,7 @@ class Watch:
         self._dsn = dsn
         self._metadata_schema = metadata_schema
         self._conn: psycopg.AsyncConnection | None = None
+        self._dialling: asyncio.Task[psycopg.AsyncConnection] | None = None
         self._seen: Position | None = None
         self._touched: dict[int, int] = {}
         self._noted: dict[int, int] = {}
@@ -109,6 +110,7 @@ class Watch:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
+        await self._hang_up()
         await self._disconnect()
         if self._abandoned:
             await asyncio.wait(self._abandoned, timeout=CHECK_TIMEOUT_S)
@@ -150,12 +152,12 @@ class Watch:
         return check.result()
 
     async def _check(self) -> Position:
-        kept, conn = self._conn, await self._connect()
+        is_old = self._conn is not None or (self._dialling is not None and self._dialling.done())
         try:
-            return await self._look(conn)
+            return await self._look(await self._connect())
         except psycopg.OperationalError:
             # A Postgres that was started anew ends what was idle, and answers whoever connects.
-            if conn is not kept or not conn.closed:
+            if not is_old or (self._conn is not None and not self._conn.closed):
                 raise
         return await self._look(await self._connect())
 
@@ -210,7 +212,7 @@ class Watch:
 
     async def _connect(self) -> psycopg.AsyncConnection:
         if self._conn is None or self._conn.broken or self._conn.closed:
-            conn = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=5)
+            conn = await self._dial()
             try:
                 await conn.execute(format_search_path(self._metadata_schema))
                 await conn.execute(sql.SQL("PREPARE {} AS").format(sql.Identifier(STATEMENT)) + sql.SQL(SELECT_POSITION))
@@ -219,6 +221,24 @@ class Watch:
                 raise
             self._conn = conn
         return self._conn
+
+    async def _dial(self) -> psycopg.AsyncConnection:
+        """Return a new connection. Dialling outlives a check: a host that is silent may stand before one that answers."""
+        dialling = self._dialling
+        if dialling is None or (dialling.done() and dialling.exception() is not None):
+            connect = psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **CONNECT)
+            dialling = self._dialling = asyncio.create_task(connect)
+        await asyncio.wait({dialling})
+        self._dialling = None
+        return dialling.result()
+
+    async def _hang_up(self) -> None:
+        """Have no connection that is not there yet."""
+        dialling, self._dialling = self._dialling, None
+        if dialling is not None:
+            dialling.cancel()
+            with contextlib.suppress(asyncio.CancelledError, psycopg.Error, OSError):
+                await (await dialling).close()
 
     async def _disconnect(self) -> None:
         conn, self._conn = self._conn, None

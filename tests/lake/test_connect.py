@@ -1,6 +1,7 @@
 """Transactions, and what Postgres says turned into our errors."""
 
 import math
+import select
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, NoSuchTable, ServiceUnavailable, Unsupported
+from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, NoSuchTable, PostgresRefused, ServiceUnavailable
 from duckicelake.lake.connect import ERRORS_BY_SQLSTATE, Lake, close_lake, look, open_lake, reading, writing
 from duckicelake.lake.read import read_position
 from tests.lake.wire import wire_to
@@ -79,7 +80,7 @@ def test_a_look_that_finds_nothing_costs_no_connection(opened: Lake) -> None:
 
 def test_a_reading_transaction_writes_nothing(opened: Lake, lake: FreshLake) -> None:
     """Postgres itself refuses."""
-    with pytest.raises(Unsupported, match="25006"), reading(opened) as conn:
+    with pytest.raises(ServiceUnavailable, match="read-only"), reading(opened) as conn:
         conn.execute(INSERT_SETTING, {"key": "new"})
     assert keys(lake) == ["iceberg_path"]
 
@@ -122,9 +123,9 @@ def test_each_sqlstate_has_its_error(opened: Lake) -> None:
 
 
 REFUSED: dict[str, type[CatalogError]] = {
-    "SELECT 1 FROM ducklake_nowhere": Unsupported,
-    "SELECT nothing FROM ducklake_snapshot": Unsupported,
-    "INSERT INTO iceberg_setting VALUES ('iceberg_path', 'x')": Unsupported,
+    "SELECT 1 FROM ducklake_nowhere": PostgresRefused,
+    "SELECT nothing FROM ducklake_snapshot": PostgresRefused,
+    "INSERT INTO iceberg_setting VALUES ('iceberg_path', 'x')": PostgresRefused,
     "SET ROLE postgres": Forbidden,
     "SELECT pg_terminate_backend(pg_backend_pid())": ServiceUnavailable,
 }
@@ -133,6 +134,26 @@ REFUSED: dict[str, type[CatalogError]] = {
 def test_what_postgres_really_says(opened: Lake) -> None:
     """Missing tables and columns, rights that lack and connections that end are the errors of the table."""
     assert {statement: type(fail(opened, statement)) for statement in REFUSED} == REFUSED
+
+
+@pytest.mark.parametrize("state", ["40P01", "40001"], ids=["deadlock", "conflict with recovery"])
+def test_a_reader_who_is_in_the_way_reads_again(opened: Lake, state: str) -> None:
+    """It commits nothing, so nothing of it has failed."""
+    refusal = sql.SQL("DO $$ BEGIN RAISE EXCEPTION 'in the way' USING ERRCODE = {}; END $$").format(state)
+    with pytest.raises(LakeMoved, match="try again"), reading(opened) as conn:
+        conn.execute(refusal)
+    with pytest.raises(LakeMoved, match="try again"):
+        look(opened, lambda conn: conn.execute(refusal))
+    assert can_read(opened)
+
+
+def test_a_transaction_that_postgres_ended_may_come_again(opened: Lake) -> None:
+    """One that was idle for longer than somebody allows: nothing of it is wrong."""
+    with pytest.raises(ServiceUnavailable, match="idle for too long"), reading(opened) as conn:
+        conn.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
+        wait_for(lambda: select.select([conn], [], [], 0)[0], "Postgres to end it")
+        read_position(conn)
+    assert can_read(opened)
 
 
 def test_a_lock_is_not_waited_for_without_end(opened: Lake, lake: FreshLake) -> None:

@@ -205,3 +205,27 @@ def test_large_bodies_wait_for_each_other_only_so_long() -> None:
         assert small.status == 200
         assert [answer.result().status for answer in held] == [200] * LARGE_AT_ONCE
         assert server.ask("POST", "/x", {}, large).status == 200
+
+
+def test_an_answer_that_nobody_reads_holds_no_large_body_up() -> None:
+    """What was asked has been read and done by then: the next is passed on while those answers are still on their way."""
+    answering: list[Scope] = []
+    leave = Event()
+
+    async def answer_slowly(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            if scope["path"] == "/slow":
+                answering.append(scope)
+                await asyncio.to_thread(leave.wait)
+            await send({"type": "http.response.body", "body": b"done"})
+
+    large = bytes(LARGE_BYTES + 1)
+    with serve_app(BodyLimit(answer_slowly, 0.2)) as server, ThreadPoolExecutor(LARGE_AT_ONCE) as pool:
+        slow = [pool.submit(server.ask, "POST", "/slow", {}, large) for _ in range(LARGE_AT_ONCE)]
+        wait_for(lambda: len(answering) == LARGE_AT_ONCE, "the answers to begin")
+        other = server.ask("POST", "/x", {}, large)
+        leave.set()
+        assert other.status == 200
+        assert [answer.result().status for answer in slow] == [200] * LARGE_AT_ONCE
+        assert server.ask("POST", "/x", {}, large).status == 200

@@ -2,6 +2,7 @@
 
 import asyncio
 import zlib
+from contextlib import ExitStack
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,7 +28,7 @@ CLOSE = {"Connection": "close"}
 class BodyLimit:
     """Passes a request on when its body has come whole; refuses one that is too large, or takes longer than `seconds`.
 
-    What gzip has packed is passed on unpacked, and counts as that. Of large bodies it passes a few at a time.
+    What gzip has packed is passed on unpacked, and counts as that. Of large bodies it passes a few at a time, until they are answered.
     A body of a GET or HEAD is nobody's concern, and left where it is.
     """
 
@@ -92,13 +93,18 @@ class BodyLimit:
         except TimeoutError:
             await build_error(scope, 503, "ServiceUnavailableException", BUSY, {"Retry-After": "1", **CLOSE})(scope, receive, send)
             return
-        try:
+        # given back once: when the answer begins, which a client may read as slowly as it likes, or when there is none
+        with ExitStack() as place:
+            place.callback(self._large.release)
+
+            async def send_on(message: Message) -> None:
+                place.close()
+                await send(message)
+
             if is_packed:
-                await self._unpack_large(body, scope, receive, send)
+                await self._unpack_large(body, scope, receive, send_on)
             else:
-                await self._app(scope, replay(body, receive), send)
-        finally:
-            self._large.release()
+                await self._app(scope, replay(body, receive), send_on)
 
     async def _unpack_large(self, packed: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         try:
