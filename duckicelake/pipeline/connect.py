@@ -37,6 +37,9 @@ SETTINGS = {
     "spark.sql.files.ignoreMissingFiles": "false",
 }
 """What rows depend on, whatever the server's own settings are."""
+LOOK_UP = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "32"}
+"""How many tasks look files up that are named one by one: Spark would take one for each of up to 10,000."""
+
 # Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
 FIXED = {"spark.sql.variable.substitute": "false"}
 
@@ -172,7 +175,7 @@ def _find_zone(session: SparkSession) -> str:
 
 
 def _apply(session: SparkSession, conf: Mapping[str, str]) -> None:
-    for name, text in {**SETTINGS, **conf, **FIXED}.items():
+    for name, text in {**SETTINGS, **LOOK_UP, **conf, **FIXED}.items():
         try:
             session.conf.set(name, text)
         except PySparkException as error:

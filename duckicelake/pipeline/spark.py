@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from duckicelake.pipeline.connect import SCHEME, connect_session, naming_writes
+from duckicelake.pipeline.connect import LOOK_UP, SCHEME, connect_session, naming_writes
 from duckicelake.pipeline.jars import Jar, Progress, fetch_jars
 from duckicelake.pipeline.java import find_java_home, find_trust_store
 from duckicelake.pipeline.libraries import iceberg_jars
@@ -201,6 +201,7 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **LOOK_UP,
         **plan.conf,
         # Drivers that are given come beside what nothing works without.
         "spark.jars": ",".join([*map(str, jars), *filter(None, [plan.conf.get("spark.jars")])]),

@@ -1,11 +1,16 @@
 """`ingest` on real Spark, against the real server: each file once, every row somewhere, all tables at once."""
 
+from pathlib import Path
+
 import pytest
 
 from duckicelake.pipeline.ingest.report import Status
 from tests.pipeline.ingest.mill import Mill
+from tests.support.spark import Spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+LOOK_UPS = 32
+"""By how many tasks Spark is to look up files, however many they are."""
 
 
 def test_files_are_taken_once(mill: Mill) -> None:
@@ -34,3 +39,21 @@ def test_names_are_never_filled_in(mill: Mill) -> None:
     assert mill.run().rows_out == 1
     assert mill.ask("SELECT column_name FROM (DESCRIBE raw.trips)") == [(name,) for name in names]
     assert mill.rows() == [(0, 1, 2)]
+
+
+def test_files_named_one_by_one_are_looked_up_by_few_tasks(spark: Spark, tmp_path: Path) -> None:
+    """Not by one for each, of which every one costs as much as a file's rows."""
+    paths = [tmp_path / f"{number}.txt" for number in range(2 * LOOK_UPS)]
+    for path in paths:
+        path.write_text("one\n")
+    context, group = spark.session.sparkContext, tmp_path.name
+    context.setJobGroup(group, "look up")
+    try:
+        lines = spark.session.read.text([str(path) for path in paths])
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", "")
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages if stage is not None] == [LOOK_UPS]
+    assert lines.count() == len(paths)

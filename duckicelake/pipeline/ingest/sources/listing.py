@@ -25,12 +25,14 @@ def list_files(listed: DataFrame, ledger: DataFrame | None, changed: Changed) ->
     Raises: BadRequest: a file that was taken is another one now
     """
     if ledger is None:
-        return _collect(listed.orderBy("uri"))
+        return _collect(listed)
     # Ledgers of earlier versions have no ETags.
     known = ledger if "etag" in ledger.columns else ledger.withColumn("etag", F.lit(None).cast("string"))
     seen = known.groupBy("uri").agg(F.collect_list(F.struct("size_bytes", "modified_ms", "etag")).alias("seen"))
-    found = listed.join(seen, "uri", "left").withColumn("is_same", F.expr(_IS_SAME)).where("seen IS NULL OR NOT is_same").orderBy("uri")
+    found = listed.join(seen, "uri", "left").withColumn("is_same", F.expr(_IS_SAME)).where("seen IS NULL OR NOT is_same")
     rows = found.select("uri", "size_bytes", "modified_ms", "etag", F.col("seen").isNotNull().alias("is_changed")).collect()
+    # Spark's own sort would list twice.
+    rows.sort(key=lambda row: row.uri)
     others = [row.uri for row in rows if row.is_changed]
     if others and changed is Changed.refuse:
         raise BadRequest(
@@ -48,7 +50,7 @@ _IS_SAME = (
 
 
 def _collect(listed: DataFrame) -> list[Taken]:
-    return [_to_taken(row) for row in listed.collect()]
+    return sorted(map(_to_taken, listed.collect()), key=lambda file: file.uri)
 
 
 def _to_taken(row: Iterable[object]) -> Taken:
