@@ -114,7 +114,7 @@ def test_a_run_may_be_killed_anywhere(mill: Mill, number: int) -> None:
     lot = random.Random(SEED + number)
     told = kill(mill, lot.randrange(3 * (BATCH_STEPS + 1)), lot.choice([0.0, lot.uniform(0.0, LONGEST_DELAY)]))
     assert told.count("published") <= 3
-    mill.follow(batch_files=2)
+    mill.follow(until_there_is_no_more([]), batch_files=2)
     check_whole(mill)
 
 

@@ -45,7 +45,8 @@ def test_ten_thousand_small_files(served: Served, tmp_path: Path) -> None:
     assert (told["files"], told["rows_in"], told["rows_out"], told["rows_quarantined"]) == (FILES, FILES, FILES - BAD, BAD)
     duck = served.lake.duckdb()
     assert duck.execute("SELECT count(DISTINCT id), sum(id) FROM raw.trips").fetchone() == (FILES - BAD, sum(range(BAD, FILES)))
-    assert duck.execute("SELECT count(DISTINCT uri), sum(rows) FROM raw.trips__ingested").fetchone() == (FILES, FILES - BAD)
+    ledger = duck.execute("SELECT count(*), count(DISTINCT uri), sum(rows), sum(quarantined) FROM raw.trips__ingested").fetchone()
+    assert ledger == (FILES, FILES, FILES, BAD)
     (files / "g.csv").write_text("id,name\n-1,late\n")
     check_bounded(watch(tmp_path, *ingest, settings=settings))
     assert json.loads((tmp_path / "r.json").read_text())["files"] == 1
