@@ -16,7 +16,7 @@ from tests.support.readers import Served
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 FILES = 10_000
 LARGE_BYTES = 2_000_000_000
-ROWS = {"parquet": 19_000_000, "csv": 16_000_000}
+ROWS = {"parquet": 25_000_000, "csv": 17_600_000}
 BAD = 3
 PYTHON_MAX, JAVA_MAX = 800 << 20, 2200 << 20
 """Of the driver; Java has a heap of 1 GiB, and its code, threads and buffers beside it."""
