@@ -18,8 +18,8 @@ FILES = 10_000
 LARGE_BYTES = 2_000_000_000
 ROWS = {"parquet": 25_000_000, "csv": 17_600_000}
 BAD = 3
-PYTHON_MAX, JAVA_MAX = 800 << 20, 2200 << 20
-"""Of the driver; Java has a heap of 1 GiB, and its code, threads and buffers beside it."""
+PYTHON_MAX, JAVA_MAX = 800 << 20, 1600 << 20
+"""Of the driver; Java has a heap of 1 GiB, and its code, threads and buffers beside it: no room for all of a large file."""
 SELECT = """SELECT i AS id, md5(i::VARCHAR) AS one, md5((i + 1)::VARCHAR) AS two, sha256((i % 1000)::VARCHAR)[:40] AS three
 FROM range({rows}) r(i)"""
 
