@@ -45,6 +45,9 @@ def test_ten_thousand_small_files(served: Served, tmp_path: Path) -> None:
     assert (told["files"], told["rows_in"], told["rows_out"], told["rows_quarantined"]) == (FILES, FILES, FILES - BAD, BAD)
     duck = served.lake.duckdb()
     assert duck.execute("SELECT count(DISTINCT id), sum(id) FROM raw.trips").fetchone() == (FILES - BAD, sum(range(BAD, FILES)))
+    (packed,) = duck.execute("SELECT file_count FROM ducklake_table_info('lake') WHERE table_name = 'trips'").fetchall()
+    print(packed[0], "files of the table")  # noqa: T201
+    assert packed[0] < FILES // 20
     ledger = duck.execute("SELECT count(*), count(DISTINCT uri), sum(rows), sum(quarantined) FROM raw.trips__ingested").fetchone()
     assert ledger == (FILES, FILES, FILES, BAD)
     (files / "g.csv").write_text("id,name\n-1,late\n")
