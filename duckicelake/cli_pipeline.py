@@ -17,7 +17,9 @@ ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings
 HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]
 WarehouseOption = Annotated[str | None, typer.Option(help="Which lake, when several are served.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-ReportOption = Annotated[Path | None, typer.Option(help="Where to write what was done and found, as JSON.")]
+ReportOption = Annotated[
+    Path | None, typer.Option(help="Where to write what was done and found, as JSON; as metrics of Prometheus when it ends in .prom.")
+]
 MasterOption = Annotated[
     str, typer.Option(help="Spark's master, or sc://HOST:PORT of Spark Connect.", envvar="SPARK_REMOTE", show_envvar=True)
 ]

@@ -1,5 +1,6 @@
 """How a job's command begins and ends: what is wrong with the call is said before Spark is imported."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.metrics import SUFFIX, write_metrics
 from duckicelake.errors import BadRequest, CatalogError
 
 FAILED, MISUSED, UNKNOWN = 1, 2, 3
@@ -114,15 +116,18 @@ def check_report(report: Path | None, option: str = "--report") -> None:
     """Raises: BadRequest: no file can be written there; nothing is written to see it."""
     if report is None:
         return
-    place = report if report.exists() else report.parent
+    # Metrics take the place of the file that is there.
+    place = report if report.exists() and report.suffix != SUFFIX else report.parent
     if report.is_dir() or not (report.exists() or place.is_dir()) or not os.access(place, os.W_OK):
         raise BadRequest(f"{option} {report}: no file can be written there")
 
 
 def write_report(report: Path | None, text: str, option: str = "--report") -> bool:
-    """Write a report, if one is asked for; whether that went well."""
+    """Write a report, if one is asked for; whether that went well. JSON becomes metrics where the name asks for them."""
     try:
-        if report is not None:
+        if report is not None and report.suffix == SUFFIX and option == "--report":
+            write_metrics(report, json.loads(text))
+        elif report is not None:
             report.write_text(text, "utf-8")
     except OSError as error:
         complain(f"{option} {report} was not written: {error}", FAILED)

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from duckicelake.commands.jobs.metrics import PREFIX
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
 from tests.support.commands import run
@@ -34,6 +36,22 @@ def test_the_plan_needs_no_spark(served: Served, tmp_path: Path) -> None:
     done = run(tmp_path, "pipeline", "publish", "main.t", "--dry-run", "--report", "r.json", settings=settings)
     assert (done.status, "main.t: planned: 1 manifests of 301 files" in done.out) == (0, True), done.err
     assert json.loads((tmp_path / "r.json").read_text())["tables"][0]["files"] == 301
+    run(tmp_path, "pipeline", "publish", "main.t", "--dry-run", "--report", "r.prom", settings=settings)
+    found = read_metrics(tmp_path / "r.prom")
+    assert found["files", "main.t"] == 301
+    assert found["status", "planned"] == found["parts", "planned"] == 1
+    assert found["seconds", "plan"] > 0
+
+
+def read_metrics(path: Path) -> dict[tuple[str, str], float]:
+    """The metrics of a file, by name without our prefix and their label beside the command."""
+    families = text_string_to_metric_families(path.read_text())
+    found = [sample for family in families for sample in family.samples]
+    assert {sample.labels["command"] for sample in found} == {"publish"}
+    return {
+        (sample.name.removeprefix(PREFIX), next((text for label, text in sample.labels.items() if label != "command"), "")): sample.value
+        for sample in found
+    }
 
 
 @pytest.mark.parametrize(
@@ -56,3 +74,5 @@ def test_an_unknown_table_and_a_silent_catalog_are_told(served: Served, tmp_path
     assert (none.status, "There is no table main.none" in none.err) == (1, True), none.err
     done = run(tmp_path, "pipeline", "publish", settings=settings_for(served.lake, port="1"))
     assert (done.status, "no catalog answers at 127.0.0.1:1" in done.err, "Traceback" in done.err) == (1, True, False), done.err
+    run(tmp_path, "pipeline", "publish", "--report", "r.prom", settings=settings_for(served.lake, port="1"))
+    assert read_metrics(tmp_path / "r.prom")["status", "failed"] == 1
