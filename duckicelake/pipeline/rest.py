@@ -65,6 +65,7 @@ class TableHead:
     partitions: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
     spec_id: int = 0
+    has_uuid_partitions: bool = False
 
     @property
     def main(self) -> int | None:
@@ -87,7 +88,7 @@ class Rest:
             return None
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
         summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata.get("snapshots", ())}
-        shape = _read_partitions(metadata), _read_order(metadata), metadata["default-spec-id"]
+        shape = _read_partitions(metadata), _read_order(metadata), metadata["default-spec-id"], _has_uuid_partitions(metadata)
         return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], *shape)
 
     def load_whole(self, ident: Ident) -> Any:
@@ -124,6 +125,13 @@ class Rest:
 def _read_partitions(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
     return tuple(_name_term(metadata, field) for field in spec["fields"] if field["transform"] != "void")
+
+
+def _has_uuid_partitions(metadata: Mapping[str, Any]) -> bool:
+    schema = next(schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
+    uuids = {column["id"] for column in schema["fields"] if column["type"] == "uuid"}
+    specs = (spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
+    return any(field.get("source-id") in uuids for spec in specs for field in spec["fields"] if field["transform"] != "void")
 
 
 def _read_order(metadata: Mapping[str, Any]) -> tuple[str, ...]:

@@ -151,7 +151,7 @@ def test_a_transaction_that_postgres_ended_may_come_again(opened: Lake) -> None:
     """One that was idle for longer than somebody allows: nothing of it is wrong."""
     with pytest.raises(ServiceUnavailable, match="idle for too long"), reading(opened) as conn:
         conn.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
-        wait_for(lambda: select.select([conn], [], [], 0)[0], "Postgres to end it")
+        wait_for(lambda: bool(select.select([conn], [], [], 0)[0]), "Postgres to end it")
         read_position(conn)
     assert can_read(opened)
 

@@ -221,7 +221,7 @@ def test_an_answer_that_nobody_reads_holds_no_large_body_up() -> None:
             await send({"type": "http.response.body", "body": b"done"})
 
     large = bytes(LARGE_BYTES + 1)
-    with serve_app(BodyLimit(answer_slowly, 0.2)) as server, ThreadPoolExecutor(LARGE_AT_ONCE) as pool:
+    with serve_app(BodyLimit(answer_slowly, 5)) as server, ThreadPoolExecutor(LARGE_AT_ONCE) as pool:
         slow = [pool.submit(server.ask, "POST", "/slow", {}, large) for _ in range(LARGE_AT_ONCE)]
         wait_for(lambda: len(answering) == LARGE_AT_ONCE, "the answers to begin")
         other = server.ask("POST", "/x", {}, large)

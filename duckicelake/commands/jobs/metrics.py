@@ -20,8 +20,8 @@ _NO_SUMS = ("snapshot_id",)
 def write_metrics(path: Path, report: Mapping[str, Any]) -> None:
     """Write what `--report` has as JSON; whoever reads the file finds all of it, or the one before.
 
-    Numbers are gauges by command and table, those of several parts of a table added up; ends are counted by `verdict`, seconds by the step's
-    first word.
+    Numbers are gauges by command and table, those of several parts of a table added up; ends are counted by `verdict`, seconds by the first
+    word of the step.
     Raises: OSError: it cannot be written
     """
     registry, job = CollectorRegistry(), str(report["job"])

@@ -24,6 +24,8 @@ _WIDE = ("utf-16", "utf-32", "utf16", "utf32", "iso-2022")
 """Encodings in which the byte of a quote is not always one."""
 
 _SHOWN = 100
+_WHOLE_BYTES = 64 << 20
+"""Of larger files of JSON that are read whole nobody looks whether they go on: that takes several times their size of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,10 @@ def check_lines(reading: Reading) -> None:
     # Octets: what is not UTF-8 has no letters to count.
     quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
     is_wrong, is_open = F.lit(is_utf8) & ~is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
-    is_more = is_json & goes_on(line, reading.options) if is_utf8 else F.lit(False)
+    is_multi = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
+    is_whole = is_multi and all((file.size_bytes or 0) <= _WHOLE_BYTES for file in reading.files)
+    is_more = is_json & goes_on(line, reading.options) if is_utf8 and is_whole == is_multi else F.lit(False)
     how = {name: text for name, text in reading.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
-    is_whole = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
     read = reading.spark.read.options(**how).text(reading.paths, wholetext=is_whole)
     lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open"))
     wrong = lines.where(is_wrong | is_open | is_more).limit(1).collect()
@@ -151,9 +154,11 @@ def check_lines(reading: Reading) -> None:
 def goes_on(line: Column, options: Mapping[str, Any]) -> Column:
     """Whether there is more in a line of JSON than its first value, after which Spark stops reading, and a comma."""
     how = {name: str(text) for name, text in options.items() if not name.startswith("fs.")}
-    whole = F.concat(F.lit("["), F.regexp_replace(line, r",\s*$", ""), F.lit("\n]"))
-    is_one = F.coalesce(F.size(F.from_json(whole, "array<string>", how)) == 1, F.lit(False))
-    has_first = F.from_json(line, "map<string,string>", how).isNotNull() | F.from_json(line, "array<string>", how).isNotNull()
+    bare = F.regexp_replace(line, "^\ufeff", "")
+    whole = F.concat(F.lit('{"v":['), F.regexp_replace(bare, r",\s*$", ""), F.lit("\n]}"))
+    one = F.from_json(whole, "v array<string>, c string", {**how, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "c"})
+    is_one = F.coalesce((F.size(one["v"]) == 1) & one["c"].isNull(), F.lit(False))
+    has_first = F.from_json(bare, "map<string,string>", how).isNotNull() | F.from_json(bare, "array<string>", how).isNotNull()
     # Most lines end where their first bracket does, and need not be parsed for this.
     return line.rlike(r"[}\]]\s*\S") & has_first & ~is_one
 

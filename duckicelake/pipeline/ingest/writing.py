@@ -61,6 +61,11 @@ def _replace_partitions(stage: Stage, options: IngestOptions, rows: DataFrame) -
     if data.where("added_data_files_count + existing_data_files_count > 0").isEmpty():
         stage.overwrite_partitions(options.table, rows)
         return
+    if head.has_uuid_partitions:
+        # Spark has them as texts: other buckets, and capital letters make other values.
+        raise BadRequest(
+            f"{options.table} has rows that lie in no partition or in earlier ones, which Spark cannot tell by a UUID; delete them first"
+        )
     # Iceberg's own overwrite leaves files of other specs, such as inlined rows, which lie in no partition.
     theirs, ours = (merging.format_partitions(stage.catalog, head.partitions, alias) for alias in ("r", "t"))
     values = [F.expr(value).alias(f"p{place}") for place, value in enumerate(theirs)]

@@ -11,6 +11,8 @@ from duckicelake.rest.errors import build_error
 MAX_BODY_BYTES = 32 * 1024 * 1024
 LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 4
+LARGE_HELD = 32
+"""So many large bodies are in memory at most, those with their answers that clients have not read yet."""
 """A large body is many times its size once it is read."""
 
 MAX_NODES = 500_000
@@ -36,6 +38,7 @@ class BodyLimit:
         self._app = app
         self._seconds = seconds
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its body, or refuse it; a client that is gone gets no answer."""
@@ -88,11 +91,20 @@ class BodyLimit:
             await build_error(scope, 413, "BadRequestException", TOO_MANY)(scope, receive, send)
             return
         try:
+            if self._held >= LARGE_HELD:
+                raise TimeoutError
             async with asyncio.timeout(self._seconds):
                 await self._large.acquire()
         except TimeoutError:
             await build_error(scope, 503, "ServiceUnavailableException", BUSY, {"Retry-After": "1", **CLOSE})(scope, receive, send)
             return
+        self._held += 1
+        try:
+            await self._pass_in_place(body, scope, receive, send, is_packed=is_packed)
+        finally:
+            self._held -= 1
+
+    async def _pass_in_place(self, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_packed: bool) -> None:
         # given back once: when the answer begins, which a client may read as slowly as it likes, or when there is none
         with ExitStack() as place:
             place.callback(self._large.release)

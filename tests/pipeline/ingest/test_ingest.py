@@ -7,6 +7,7 @@ import pytest
 from duckicelake.pipeline.ingest.report import Status
 from tests.pipeline.ingest.mill import Mill
 from tests.support.spark import Spark
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 LOOK_UPS = 32
@@ -53,7 +54,12 @@ def test_files_named_one_by_one_are_looked_up_by_few_tasks(spark: Spark, tmp_pat
     finally:
         context.setLocalProperty("spark.jobGroup.id", "")
     tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    assert [stage.numTasks for stage in stages if stage is not None] == [LOOK_UPS]
+
+    def count_tasks() -> list[int]:
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return [stage.numTasks for stage in stages if stage is not None]
+
+    # Spark hears of its jobs a little later.
+    assert wait_for(lambda: count_tasks() or None, "the job to be known") == [LOOK_UPS]
     assert lines.count() == len(paths)

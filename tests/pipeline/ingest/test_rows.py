@@ -54,6 +54,8 @@ def test_json_that_spark_would_leave_unread_is_found(spark: Spark) -> None:
     """It stops after the first value of a line, or of a file that is read whole; malformed lines are for the quarantine."""
     lines = {
         **dict.fromkeys(['{"id":1}{"id":2}', '{"id":1},{"id":2}', '{"id":1} x', '[{"id":1}] [{"id":2}]', '{"id":1}\n{"id":2}\n'], True),
+        **dict.fromkeys(['{"id":1}] {"id":2}', '\ufeff{"id":1}{"id":2}'], True),
+        '\ufeff{"id":1}': False,
         **dict.fromkeys(
             ['[{"id":1},\n{"id":2}]\n', '{"id":1}, ', '{"id":1}// [] x', '{"a":[{"b":"}] {"},{}],"id":1}', '{"id":\nx} y'], False
         ),
@@ -219,7 +221,11 @@ def test_partitions_are_overwritten_wherever_their_rows_lie(mill: Mill) -> None:
     mill.ask("INSERT INTO raw.trips VALUES (100, 'x', '2026-02-02'), (101, 'x', '2025-02-02'), (102, NULL, '2026-02-02')")
     mill.write("a.csv", "id,city,day\n103,x,2026-03-03\n104,,2026-03-03\n")
     assert mill.run(mode=Mode.overwrite_partitions).rows_out == 2
-    assert mill.rows(columns="id, city") == [*((i, "y") for i in range(1, 30, 3)), (101, "x"), (103, "x"), (104, None)]
+    rows = [*((i, "y") for i in range(1, 30, 3)), (101, "x"), (103, "x"), (104, None)]
+    assert mill.rows(columns="id, city") == rows
+    mill.write("b.csv", "id,city,day\n105,z,2026-04-04\n")
+    assert mill.run(mode=Mode.overwrite_partitions).rows_out == 1
+    assert mill.rows(columns="id, city") == [*rows, (105, "z")]
 
 
 def test_rows_are_known_by_their_key(mill: Mill) -> None:
