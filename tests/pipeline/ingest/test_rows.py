@@ -228,6 +228,18 @@ def test_partitions_are_overwritten_wherever_their_rows_lie(mill: Mill) -> None:
     assert mill.rows(columns="id, city") == [*rows, (105, "z")]
 
 
+def test_partitions_of_uuids_are_not_told_apart_by_text(mill: Mill) -> None:
+    """Where rows lie in no partition: Spark's texts have other buckets, and capital letters make other values."""
+    mill.ask("CREATE SCHEMA raw")
+    mill.ask("CREATE TABLE raw.trips (id BIGINT, code UUID)")
+    mill.ask("ALTER TABLE raw.trips SET PARTITIONED BY (code)")
+    mill.ask("INSERT INTO raw.trips VALUES (1, '00000000-0000-0000-0000-00000000000a')")
+    mill.write("a.csv", "id,code\n2,00000000-0000-0000-0000-00000000000A\n")
+    with pytest.raises(BadRequest, match="which Spark cannot tell by a UUID"):
+        mill.run(mode=Mode.overwrite_partitions, schema="id BIGINT, code STRING")
+    assert mill.rows(columns="id") == [(1,)]
+
+
 def test_rows_are_known_by_their_key(mill: Mill) -> None:
     """Known ones are updated and others inserted; of several the last counts; a key must have values."""
     mill.write("a.csv", "id,name,at\n1,a,1\n2,b,1\n")
