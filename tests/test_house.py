@@ -73,8 +73,8 @@ LIBRARIES: dict[str, set[str]] = {
     # In the client's process, never in the server's.
     "pyiceberg_v3": {"pyiceberg", "pyarrow", "numpy"},
     "app": {"fastapi", "starlette"},
-    # pyspark only to name the type of the session that it hands on
-    "commands": {"duckdb", "psycopg", "pydantic", "pyiceberg", "pyspark", "rich", "uvicorn"},
+    # pyspark only to name the type of the session that it hands on, prometheus_client to write what a job did
+    "commands": {"duckdb", "prometheus_client", "psycopg", "pydantic", "pyiceberg", "pyspark", "rich", "uvicorn"},
     "cli": {"typer", "rich"},
     "cli_pipeline": {"typer"},
     "__init__": set(),
