@@ -122,16 +122,24 @@ class Rest:
         return _send(urllib.request.Request(url, _encode(body), headers, method=method), timeout_seconds)
 
 
-def _read_partitions(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+def _list_partition_fields(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
-    return tuple(_name_term(metadata, field) for field in spec["fields"] if field["transform"] != "void")
+    return [field for field in spec["fields"] if field["transform"] != "void"]
+
+
+def _find_column(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The column of a partition or sort field; None when it is inside another one."""
+    schema = next(schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
+    return next((column for column in schema["fields"] if column["id"] == field.get("source-id")), None)
+
+
+def _read_partitions(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(_name_term(metadata, field) for field in _list_partition_fields(metadata))
 
 
 def _has_uuid_partitions(metadata: Mapping[str, Any]) -> bool:
-    schema = next(schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
-    uuids = {column["id"] for column in schema["fields"] if column["type"] == "uuid"}
-    specs = (spec for spec in metadata["partition-specs"] if spec["spec-id"] == metadata["default-spec-id"])
-    return any(field.get("source-id") in uuids for spec in specs for field in spec["fields"] if field["transform"] != "void")
+    columns = (_find_column(metadata, field) for field in _list_partition_fields(metadata))
+    return any(column is not None and column["type"] == "uuid" for column in columns)
 
 
 def _read_order(metadata: Mapping[str, Any]) -> tuple[str, ...]:
@@ -140,9 +148,8 @@ def _read_order(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _name_term(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> str:
-    schema = next(schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
-    column = next((column["name"] for column in schema["fields"] if column["id"] == field.get("source-id")), "?")
-    return f"{field['transform']}({column})".lower()
+    column = _find_column(metadata, field)
+    return f"{field['transform']}({'?' if column is None else column['name']})".lower()
 
 
 def open_rest(catalog: RestCatalog) -> Rest:

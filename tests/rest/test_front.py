@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door, OpenLake
-from duckicelake.rest.layers.limit import LARGE_AT_ONCE, LARGE_BYTES, BodyLimit, find_announced_length, unpack
+from duckicelake.rest.layers.limit import LARGE_AT_ONCE, LARGE_BYTES, LARGE_HELD, BodyLimit, find_announced_length, unpack
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.web import build_web
 from tests.rest.serving import Server, open_nothing, serve_app
@@ -228,4 +228,29 @@ def test_an_answer_that_nobody_reads_holds_no_large_body_up() -> None:
         leave.set()
         assert other.status == 200
         assert [answer.result().status for answer in slow] == [200] * LARGE_AT_ONCE
+        assert server.ask("POST", "/x", {}, large).status == 200
+
+
+def test_only_so_many_large_bodies_wait_for_their_answers_to_be_read() -> None:
+    """Each is kept until then: one more is refused, and taken when they are gone."""
+    answering: list[Scope] = []
+    leave = Event()
+
+    async def answer_slowly(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            answering.append(scope)
+            await asyncio.to_thread(leave.wait)
+            await send({"type": "http.response.body", "body": b"done"})
+
+    large = bytes(LARGE_BYTES + 1)
+    with serve_app(BodyLimit(answer_slowly, 5)) as server, ThreadPoolExecutor(LARGE_HELD) as pool:
+        slow = [pool.submit(server.ask, "POST", "/slow", {}, large) for _ in range(LARGE_HELD)]
+        try:
+            wait_for(lambda: len(answering) == LARGE_HELD, "the answers to begin")
+            late = server.ask("POST", "/x", {}, large)
+        finally:
+            leave.set()
+        assert (late.error, late.headers["retry-after"]) == ((503, "ServiceUnavailableException"), "1")
+        assert [answer.result().status for answer in slow] == [200] * LARGE_HELD
         assert server.ask("POST", "/x", {}, large).status == 200

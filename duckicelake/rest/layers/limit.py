@@ -12,7 +12,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 4
 LARGE_HELD = 32
-"""So many large bodies are in memory at most, those with their answers that clients have not read yet."""
+"""So many large bodies are kept at most from when they are passed on until clients have read their answers."""
 """A large body is many times its size once it is read."""
 
 MAX_NODES = 500_000
@@ -90,19 +90,26 @@ class BodyLimit:
         if not is_packed and holds_too_much(body):
             await build_error(scope, 413, "BadRequestException", TOO_MANY)(scope, receive, send)
             return
-        try:
-            if self._held >= LARGE_HELD:
-                raise TimeoutError
-            async with asyncio.timeout(self._seconds):
-                await self._large.acquire()
-        except TimeoutError:
+        if not await self._take_place():
             await build_error(scope, 503, "ServiceUnavailableException", BUSY, {"Retry-After": "1", **CLOSE})(scope, receive, send)
             return
-        self._held += 1
         try:
             await self._pass_in_place(body, scope, receive, send, is_packed=is_packed)
         finally:
             self._held -= 1
+
+    async def _take_place(self) -> bool:
+        """Wait for a place among the large bodies; False: none came in time, or too many wait for their clients to read answers."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._large.acquire()
+        except TimeoutError:
+            return False
+        if self._held >= LARGE_HELD:
+            self._large.release()
+            return False
+        self._held += 1
+        return True
 
     async def _pass_in_place(self, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_packed: bool) -> None:
         # given back once: when the answer begins, which a client may read as slowly as it likes, or when there is none
