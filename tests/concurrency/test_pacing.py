@@ -21,6 +21,7 @@ from tests.support.waiting import wait_for
 
 WRITERS = 8
 SELECT_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
+SELECT_READERS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'iceberg_snapshot'::regclass"
 INSERT_NEXT = """
 INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
 SELECT snapshot_id + 1, now(), schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot ORDER BY 1 DESC LIMIT 1
@@ -88,3 +89,18 @@ def test_a_flush_of_duckdb_outlives_a_deadlock(lake: FreshLake, servers: list[Ru
     assert answer is not None
     assert answer.error == (409, "CommitFailedException")
     flush.commit()
+
+
+def test_a_commit_whose_first_read_meets_a_deadlock_reads_again(lake: FreshLake, servers: list[Running]) -> None:
+    """The lake is not locked by then, so nobody is sent away. The server knows nothing of the table yet, so it has to look."""
+    assert open_client(servers[0].server, lake).create().status == 200
+    late, other, look = open_client(servers[1].server, lake), lake.psycopg(autocommit=False), lake.psycopg()
+    other.execute("LOCK TABLE iceberg_snapshot IN ACCESS EXCLUSIVE MODE")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(late.commit, [{"action": "set-properties", "updates": {"k": "v"}}])
+        wait_for(lambda: look.execute(SELECT_READERS).fetchone() == (1,), "the commit's first read to wait")
+        # the one that waits for longer is the one that Postgres ends
+        other.execute("LOCK TABLE ducklake_table IN ACCESS EXCLUSIVE MODE")
+        other.rollback()
+        assert answer.result().status == 200
+    assert late.load()["properties"]["k"] == "v"

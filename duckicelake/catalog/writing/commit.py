@@ -22,7 +22,7 @@ from duckicelake.catalog.writing.together import (
     is_whole_replay,
     note_together,
 )
-from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, CommitFailed, LakeBusy, NoSuchNamespace, NoSuchTable
+from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, CommitFailed, LakeBusy, LakeMoved, NoSuchNamespace, NoSuchTable
 from duckicelake.iceberg.requests.bodies import CommitTable
 from duckicelake.iceberg.requests.updates import AssignUuid
 from duckicelake.lake.connect import reading
@@ -35,6 +35,7 @@ COMMIT_TRIES = 10
 COMMIT_S = 20.0
 """After so long no try is begun that waits for the lock again, which may take `LOCK_WAIT_S`: clients give up after a minute."""
 WAYS_GIVEN = 3
+READ_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,15 @@ def _remove_copies(warehouse: Warehouse, bases: Sequence[Base]) -> None:
 def _read_bases(warehouse: Warehouse, asks: Sequence[Ask], *, recalls: bool) -> list[Base]:
     """Return what each request builds on, what is remembered of it if it is only one."""
     recalled = recall_base(warehouse, asks[0]) if recalls and len(asks) == 1 else None
-    return [read_base(warehouse, ask) for ask in asks] if recalled is None else [recalled]
+    return [_read_base(warehouse, ask) for ask in asks] if recalled is None else [recalled]
+
+
+def _read_base(warehouse: Warehouse, ask: Ask) -> Base:
+    """Read what a request builds on, again when somebody was in the way: the lake is not locked yet."""
+    for _ in range(READ_TRIES - 1):
+        with suppress(LakeMoved):
+            return read_base(warehouse, ask)
+    return read_base(warehouse, ask)
 
 
 def _commit_once(warehouse: Warehouse, request: Request, bases: Sequence[Base], *, gives_way: bool) -> Done:
