@@ -104,14 +104,9 @@ def _draw_column(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def _draw_promotion(draw: Draw, lake: Lake) -> Operation | None:
-    """A wider type of a column, or of a field of a struct that holds nothing deeper: others the extension refuses by itself."""
+    """A wider type of a column: the extension changes none within one."""
     operation = draw_client_promotion(draw, lake)
-    if not isinstance(operation, PromoteField):
-        return operation
-    root = operation.path[0]
-    kind = lake.tables[operation.table_id].column(root).kind if isinstance(root, int) else None
-    is_flat = isinstance(kind, Struct) and all(isinstance(part.kind, Scalar) for part in kind.fields)
-    return operation if is_flat else None
+    return None if isinstance(operation, PromoteField) else operation
 
 
 def _draw_namespace(draw: Draw, lake: Lake) -> Operation | None:
