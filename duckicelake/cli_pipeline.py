@@ -118,7 +118,7 @@ def maintain(
     tables: Annotated[
         list[str] | None, typer.Argument(help="namespace.table; none: every table, and the lake's snapshots and files.")
     ] = None,
-    policy: Annotated[Path | None, typer.Option(help="TOML file that says what is wanted (docs/pipeline.md).")] = None,
+    policy: Annotated[Path | None, typer.Option(help="TOML file that says what is wanted (docs/pipeline/maintain.md).")] = None,
     watch: Annotated[float | None, typer.Option(help="Go on as a service: again that many seconds after each round.")] = None,
     dry_run: DryRunOption = False,
     report: ReportOption = None,

@@ -31,7 +31,7 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.connect.grpc.binding.address": "127.0.0.1",
 }
-"""What `docs/pipeline.md` asks for, and what keeps a test small."""
+"""What `docs/pipeline/clusters.md` asks for, and what keeps a test small."""
 
 
 @dataclass(frozen=True, slots=True)
