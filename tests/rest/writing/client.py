@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
@@ -103,10 +103,10 @@ class Client:
         entries = [ManifestEntry(ADDED, added[0], self.numbers.get(file.content), None, file) for file in files]
         return self._put_manifest(metadata, added, header, entries)
 
-    def rewrite(self, metadata: Any, snapshot_id: int, parent: Any, content: int, leaving: Collection[int] = ()) -> dict[str, Any]:
+    def rewrite(self, metadata: Any, snapshot_id: int, parent: Any, content: int, staying: Sequence[int] | None = None) -> dict[str, Any]:
         """Write each manifest of data or of deletes that a snapshot added anew, and return the snapshot that has these instead.
 
-        It removes the files at the places `leaving`.
+        Files at the places `staying` stay, in this order, and the others are removed; without it all stay.
         """
         added = [file for file in self._read_list(parent) if file.added_snapshot_id == parent["snapshot-id"]]
         own = [file for file in added if file.content == content]
@@ -114,11 +114,11 @@ class Client:
         manifests = [file for file in self._read_list(parent) if file not in own]
         for file in own:
             header, entries = decode_manifest(self.objects.read(file.manifest_path), file)
-            stays = enumerate(inherit(entries, file))
-            found = [
-                replace(entry, status=DELETED, snapshot_id=snapshot_id) if place in leaving else replace(entry, status=EXISTING)
-                for place, entry in stays
-            ]
+            inherited = list(inherit(entries, file))
+            stay = range(len(inherited)) if staying is None else staying
+            found = [replace(inherited[place], status=EXISTING) for place in stay]
+            gone = [entry for place, entry in enumerate(inherited) if place not in stay]
+            found += [replace(entry, status=DELETED, snapshot_id=snapshot_id) for entry in gone]
             listed = self._put_manifest(metadata, (snapshot_id, made["sequence-number"]), header, found)
             manifests.append(replace(listed, first_row_id=file.first_row_id))
         version, first_row_id = metadata["format-version"], made.get("first-row-id")
@@ -132,6 +132,10 @@ class Client:
         data = [file for file in self._read_list(snapshot) if file.content == 0]
         decoded = [(decode_manifest(self.objects.read(file.manifest_path), file)[1], file) for file in data]
         return [entry for entries, file in decoded for entry in inherit(entries, file) if entry.status != DELETED]
+
+    def list_manifests(self, snapshot: Any, author: int) -> list[ManifestFile]:
+        """The manifests of a snapshot that another one added."""
+        return [file for file in self._read_list(snapshot) if file.added_snapshot_id == author]
 
     def _put_manifest(
         self, metadata: Any, added: tuple[int, int], header: ManifestHeader, entries: Sequence[ManifestEntry]

@@ -107,18 +107,16 @@ class _Copier:
     def copy(self, file: ManifestFile) -> list[ManifestFile]:
         """Copy a manifest, and apart from it what it has of earlier snapshots of the request: these are going to have other numbers."""
         own: list[ManifestEntry] = []
-        earlier: list[list[ManifestEntry]] = []
+        earlier: dict[int | None, list[ManifestEntry]] = {}
         for entry in self.reader.read_manifest(file).entries:
             found = _with_copy(entry, self.copies)
             if entry.status == DELETED or entry.snapshot_id not in self.numbers or entry.snapshot_id == file.added_snapshot_id:
                 own.append(_without_own(found, file, self.numbers))
-            elif earlier and _follows(earlier[-1][-1], found):
-                earlier[-1].append(found)
             else:
-                earlier.append([found])
+                earlier.setdefault(entry.snapshot_id, []).append(found)
         if not earlier:
             return [self._put(file, own)]
-        parts = [self._put_part(file, entries) for entries in earlier]
+        parts = [self._put_part(file, part) for entries in earlier.values() for part in _list_runs(entries)]
         return [*parts, self._describe(file, own, (file.added_snapshot_id, file.sequence_number))] if own else parts
 
     def _put_part(self, file: ManifestFile, entries: Sequence[ManifestEntry]) -> ManifestFile:
@@ -145,11 +143,16 @@ class _Copier:
         return replace(listed, manifest_path=uri, manifest_length=len(content), partition_spec_id=header.spec.spec_id)
 
 
-def _follows(before: ManifestEntry, entry: ManifestEntry) -> bool:
-    """Tell whether a file's rows come next after another's in the numbering of their snapshot, if it numbers rows."""
-    first, second = before.data_file, entry.data_file
-    is_next = first.first_row_id is None or second.first_row_id == first.first_row_id + first.record_count
-    return before.snapshot_id == entry.snapshot_id and is_next
+def _list_runs(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
+    """Return a snapshot's entries so that in each list rows come one after another in its numbering; one list if it numbers none."""
+    runs: list[list[ManifestEntry]] = []
+    for entry in sorted(entries, key=lambda entry: entry.data_file.first_row_id or 0):
+        before, first = runs[-1][-1].data_file if runs else None, entry.data_file.first_row_id
+        if before is not None and (first is None or first == (before.first_row_id or 0) + before.record_count):
+            runs[-1].append(entry)
+        else:
+            runs.append([entry])
+    return runs
 
 
 def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> ManifestEntry:
