@@ -15,7 +15,7 @@ Cells = tuple[tuple[int, Value], ...]
 class Insert:
     """INSERT … VALUES; up to the inlining limit the rows stay in Postgres, above it they become a file.
 
-    Columns `left_out` are not named in it, and get their defaults.
+    Columns `left_out` are not named in it, and get their defaults. Where a client has moved one, others have them in another order.
     """
 
     table_id: int
@@ -25,7 +25,7 @@ class Insert:
     def sql(self, lake: Lake) -> str:
         table = lake.tables[self.table_id]
         columns = [column for column in table.columns if column.column_id not in self.left_out]
-        names = f" ({', '.join(quote(column.name) for column in columns)})" if self.left_out else ""
+        names = f" ({', '.join(quote(column.name) for column in columns)})" if self.left_out or table.times_moved else ""
         return f"INSERT INTO {table.sql_name}{names} VALUES {', '.join(_format_row(columns, dict(row)) for row in self.rows)}"
 
     def apply(self, lake: Lake) -> Lake:
@@ -109,7 +109,8 @@ class Merge:
             changes = ", ".join(f"{quote(table.column(column_id).name)} = s.s{column_id}" for column_id in self.updates)
             lines.append(f"WHEN MATCHED THEN UPDATE SET {changes}")
         if self.inserts_unmatched:
-            lines.append(f"WHEN NOT MATCHED THEN INSERT VALUES ({', '.join(f's.{name}' for name in names)})")
+            places = f" ({', '.join(quote(column.name) for column in table.columns)})" if table.times_moved else ""
+            lines.append(f"WHEN NOT MATCHED THEN INSERT{places} VALUES ({', '.join(f's.{name}' for name in names)})")
         return " ".join(lines)
 
     def apply(self, lake: Lake) -> Lake:
