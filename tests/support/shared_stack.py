@@ -23,7 +23,7 @@ from psycopg import sql
 from duckicelake.backends.buckets import StoreAccess
 from duckicelake.backends.ducklake import LakeAddress, connect_duckdb, create_lake
 from duckicelake.backends.home import read_json, write_json
-from duckicelake.backends.postgres import ROLE
+from duckicelake.backends.postgres import ADMIN_ROLE, ROLE
 from duckicelake.backends.processes import reap_stale
 from duckicelake.backends.stack import Stack, StackOptions, start_stack
 from duckicelake.lake.install import install
@@ -83,6 +83,9 @@ def _prepare(stack: Stack) -> SharedStack:
     dsn = stack.postgres.dsn.replace("dbname=lake", f"dbname={TEMPLATE}")
     with psycopg.connect(stack.postgres.admin_dsn, autocommit=True) as conn:
         conn.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(TEMPLATE), sql.Identifier(ROLE)))
+    with psycopg.connect(stack.postgres.admin_dsn.replace(f"dbname={ADMIN_ROLE}", f"dbname={TEMPLATE}"), autocommit=True) as conn:
+        # before Postgres 15 everybody might make tables there
+        conn.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     create_lake(extension_folder, LakeAddress(dsn, METADATA_SCHEMA, "s3://lake/template/data/"), format_s3_keys(stack.store))
     with psycopg.connect(dsn) as conn:
         install(conn, METADATA_SCHEMA, "s3://lake/template/iceberg/")
