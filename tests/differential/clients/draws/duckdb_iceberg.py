@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.differential.clients.draws.pyiceberg import draw_client_column, draw_client_drop, draw_client_promotion, only
 from tests.differential.clients.draws.whole import draw_client_table
 from tests.differential.clients.shape_operations import TellPartitioning
-from tests.differential.generator.definitions import AddColumn, CreateNamespace
+from tests.differential.generator.definitions import AddColumn, CreateNamespace, CreateTable
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.tables import Draw, draw_table
 from tests.differential.generator.kinds import Kind, Listing, Mapping, Scalar, Struct
@@ -115,5 +115,11 @@ def _draw_namespace(draw: Draw, lake: Lake) -> Operation | None:
     return None if isinstance(operation, CreateNamespace) and "." in operation.name else operation
 
 
+def _draw_table(draw: Draw, lake: Lake) -> Operation | None:
+    """A table, empty, in a schema whose name has no dot: the extension finds no other to make one in."""
+    operation = draw_client_table(draw, lake)
+    return None if isinstance(operation, CreateTable) and "." in operation.namespace else operation
+
+
 _COLUMNS: tuple[Maker, ...] = (_draw_column, _draw_promotion, draw_client_drop, columns.draw_rename_column)
-_NAMES: tuple[Maker, ...] = (_draw_namespace, draw_client_table, tables.draw_rename_table, tables.draw_drop_table)
+_NAMES: tuple[Maker, ...] = (_draw_namespace, _draw_table, tables.draw_rename_table, tables.draw_drop_table)
