@@ -23,6 +23,7 @@ from duckicelake.pipeline.ingest.sources.columns import choose_columns
 from duckicelake.pipeline.ingest.sources.files import open_files
 from duckicelake.pipeline.ingest.sources.jdbc import open_database
 from duckicelake.pipeline.ingest.sources.reading import Reading
+from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import format_columns, format_create, format_order, parse_columns, quote, quote_ident
 from duckicelake.pipeline.ingest.versions import add_validity, drop_validity
@@ -275,6 +276,10 @@ def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, run_id:
         raise CommitFailed(f"the columns of {options.table} are others than they were made for this run")
     needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
     checked = check_rows(plan.reading, plan.incoming, columns, needed)
+    if options.key:
+        coverage = find_coverage(columns, plan.reading.find_shapes(plan.incoming))
+        check_order(coverage, options.order_by)
+        checked = replace(checked, coverage=coverage)
     stage.tell("count rows")
     outcome = Outcome([], survey(checked, plan.reading))
     if options.max_quarantined is not None and outcome.bad > options.max_quarantined:

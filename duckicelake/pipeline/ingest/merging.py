@@ -1,36 +1,79 @@
 """Rows by key or by partition: the latest of each in the files, and the statements that bring them into the table."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.target import quote
+from duckicelake.pipeline.ingest.sources.shapes import Coverage, Path
+from duckicelake.pipeline.ingest.target import quote, quote_text
 
-_RANK = "__duckicelake_rank"
+_RANK, _HAD, _HELD = "__duckicelake_rank", "__duckicelake_had_", "__duckicelake_held"
+_DEFAULT = "CURRENT_DEFAULT"
+"""Where Spark keeps a column's default, as SQL."""
+
 _FUNCTIONS = {**{unit: f"{unit}s" for unit in ("year", "month", "day", "hour")}, "bucket": "bucket", "truncate": "truncate"}
 """Iceberg's transforms, as functions of its catalogs in Spark."""
 _TERM = re.compile(r"(?P<transform>[a-z]+)(?:\[(?P<number>[0-9]+)\])?\((?P<column>.+)\)")
 
 
-def find_latest(rows: DataFrame, key: Sequence[str], order_by: str | None) -> DataFrame:
-    """One row for each key: the last by `order_by`.
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The table that is merged into, by its name in SQL, the columns by which a row is known, and the one that says which is later."""
 
-    Raises: BadRequest: several rows of a key could be the last, or there are several and nothing to order them by
+    table: str
+    key: Sequence[str]
+    order_by: str | None
+
+
+def find_latest(rows: DataFrame, key: Sequence[str], order_by: str | None, marks: Sequence[str] = ()) -> DataFrame:
+    """One row for each key: the last by `order_by`; `marks` say of each row what its file has.
+
+    Raises: BadRequest: several rows of a key could be the last, there are several and nothing to order them by, or an earlier one's
+        file has what that of the last one lacks
     """
     columns = [F.col(quote(name)) for name in key]
     latest = rows
     if order_by is not None:
-        last_first = Window.partitionBy(*columns).orderBy(F.col(quote(order_by)).desc_nulls_last())
-        latest = rows.withColumn(_RANK, F.rank().over(last_first)).where(F.col(_RANK) == 1).drop(_RANK).distinct()
+        of_key = Window.partitionBy(*columns)
+        had = {f"{_HAD}{place}": F.max(mark).over(of_key) for place, mark in enumerate(marks)}
+        rank = F.rank().over(of_key.orderBy(F.col(quote(order_by)).desc_nulls_last()))
+        latest = rows.withColumns({_RANK: rank, **had}).where(F.col(_RANK) == 1)
+        _check_kept(latest, key, dict(zip(marks, had, strict=True)))
+        latest = latest.drop(_RANK, *had).distinct()
     twice = latest.groupBy(*columns).count().where("count > 1").limit(1).collect()
     if twice:
-        shown = ", ".join(f"{name} = {twice[0][name]!r}" for name in key)
         remedy = "--order-by says which one is the last" if order_by is None else f"they do not differ in {order_by}"
-        raise BadRequest(f"several rows have the key {shown}: {remedy}")
+        raise BadRequest(f"several rows have the key {_show(twice[0], key)}: {remedy}")
     return latest
+
+
+def _check_kept(latest: DataFrame, key: Sequence[str], had: Mapping[str, str]) -> None:
+    is_lost = F.lit(False)
+    for mark, before in had.items():
+        is_lost = is_lost | (F.col(before) & ~F.col(mark))
+    lost = latest.where(is_lost).limit(1).collect() if had else []
+    if lost:
+        raise BadRequest(
+            f"several rows have the key {_show(lost[0], key)}, and the file of the last one lacks columns that another's has, "
+            "whose values would be lost: take these files one after the other; nothing was taken"
+        )
+
+
+def _show(row: Row, key: Sequence[str]) -> str:
+    return ", ".join(f"{name} = {row[name]!r}" for name in key)
+
+
+def count_older(latest: DataFrame, held: DataFrame, key: Sequence[str], order_by: str) -> int:
+    """How many of the rows would make a row of the table older: no value in `order_by` is before all others."""
+    known = held.select(*(F.col(quote(name)) for name in key), F.col(quote(order_by)).alias(_HELD))
+    own = F.col(quote(order_by))
+    is_older = F.col(_HELD).isNotNull() & (own.isNull() | (own < F.col(_HELD)))
+    return latest.join(known, list(key)).where(is_older).count()
 
 
 def check_held(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> None:
@@ -39,14 +82,60 @@ def check_held(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> None:
     same = held.select(*columns).join(latest.select(*columns), list(key), "left_semi")
     twice = same.groupBy(*columns).count().where("count > 1").limit(1).collect()
     if twice:
-        shown = ", ".join(f"{name} = {twice[0][name]!r}" for name in key)
-        raise BadRequest(f"the table has several rows of one key ({shown}); nothing was taken")
+        raise BadRequest(f"the table has several rows of one key ({_show(twice[0], key)}); nothing was taken")
 
 
-def format_merge(table: str, source: str, key: Sequence[str]) -> str:
-    """The statement that updates rows of known keys and inserts the others."""
-    same = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key)
-    return f"MERGE INTO {table} t USING {quote(source)} s ON {same} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+def format_merge(source: str, asked: Keyed, columns: StructType, coverage: Coverage) -> str:
+    """The statement that updates rows of known keys, where that makes them no older, and inserts the others."""
+    same = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in asked.key)
+    order = None if asked.order_by is None else quote(asked.order_by)
+    newer = "" if order is None else f" AND (t.{order} IS NULL OR s.{order} >= t.{order})"
+    update, insert = format_values(columns, coverage)
+    merged = f"MERGE INTO {asked.table} t USING {quote(source)} s ON {same}"
+    return f"{merged} WHEN MATCHED{newer} THEN UPDATE SET {update} WHEN NOT MATCHED THEN INSERT {insert}"
+
+
+def format_values(columns: StructType, coverage: Coverage) -> tuple[str, str]:
+    """What a row of the table becomes, and what a new one is: what a row's file lacks stays, or is the column's default."""
+    if not coverage.lacked:
+        return "*", "*"
+    writing = _Values(dict.fromkeys(coverage.everywhere, "false") | dict(zip(coverage.mixed, map(_name_mark, coverage.marks), strict=True)))
+    names = [quote(field.name) for field in columns.fields]
+    kept = [writing.format(field, (), "t") for field in columns.fields]
+    update = ", ".join(f"t.{name} = {value}" for name, value in zip(names, kept, strict=True) if value != f"t.{name}")
+    values = ", ".join(writing.format(field, (), None) for field in columns.fields)
+    return update, f"({', '.join(names)}) VALUES ({values})"
+
+
+def _name_mark(mark: str) -> str:
+    return f"s.{mark}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """SQL of the values of a merged row, `t` being the table's row and `s` that of a file; `has` says what files have, if not all do."""
+
+    has: Mapping[Path, str]
+
+    def format(self, field: StructField, above: Sequence[str], else_of: str | None) -> str:
+        """A column's value, or a field's; where the file lacks it that of `else_of`, or without that the default."""
+        names = (*above, field.name)
+        path = tuple(name.lower() for name in names)
+        column = ".".join(map(quote, names))
+        other = f"{else_of}.{column}" if else_of is not None else find_default(field)
+        has = self.has.get(path, "true")
+        if has == "false":
+            return other
+        own = f"CAST(s.{column} AS {field.dataType.simpleString()})" if above else f"s.{column}"
+        if isinstance(field.dataType, StructType) and any(inner[: len(path)] == path and inner != path for inner in self.has):
+            parts = [f"{quote_text(one.name)}, {self.format(one, names, else_of)}" for one in field.dataType.fields]
+            own = f"IF(s.{column} IS NULL, NULL, named_struct({', '.join(parts)}))"
+        return own if has == "true" else f"IF({has}, {own}, {other})"
+
+
+def find_default(field: StructField) -> str:
+    """What a new row has in a column that it says nothing of, as SQL."""
+    return str(field.metadata.get(_DEFAULT, f"CAST(NULL AS {field.dataType.simpleString()})"))
 
 
 def format_partitions(catalog: str, terms: Sequence[str], alias: str) -> list[str]:

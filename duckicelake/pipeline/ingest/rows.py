@@ -1,7 +1,7 @@
 """Rows of files as rows of the table, the bad ones apart, and how many of both each file has."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,8 +11,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.sources.files import FileReading, find_option
+from duckicelake.pipeline.ingest.sources.files import WHOLE_BYTES, FileReading, find_option
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading
+from duckicelake.pipeline.ingest.sources.shapes import Coverage
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.older import is_valid_utf8
 
@@ -24,8 +25,6 @@ _WIDE = ("utf-16", "utf-32", "utf16", "utf32", "iso-2022")
 """Encodings in which the byte of a quote is not always one."""
 
 _SHOWN = 100
-_WHOLE_BYTES = 64 << 20
-"""Of larger files of JSON that are read whole nobody looks whether they go on: that takes several times their size of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,27 @@ class Count:
 class Checked:
     """Every row of the files once: the table's columns, where it comes from, and why it is bad, if it is.
 
-    `may_be_bad` False: no row can be, so nobody has to look.
+    `may_be_bad` False: no row can be, so nobody has to look. `coverage`: what of the table's columns the files lack, where that counts.
     """
 
     rows: DataFrame
-    columns: Sequence[str]
+    target: StructType
     may_be_bad: bool
+    coverage: Coverage = field(default_factory=lambda: Coverage((), ()))
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self.target.names
 
     def good(self) -> DataFrame:
         """What goes to the table."""
         rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad else self.rows
         return rows.select(*map(quote, self.columns))
+
+    def marked(self) -> DataFrame:
+        """The same, with the marks of what their files have."""
+        rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad else self.rows
+        return self.coverage.mark(rows.select(*map(quote, self.columns), FILE), FILE)
 
     def bad(self, run_id: str) -> DataFrame:
         """What goes to the quarantine."""
@@ -72,14 +81,14 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, key: 
     keys = {name.lower() for name in key}
     required = [field.name for field in target.fields if not field.nullable or field.name.lower() in keys]
     columns: list[Column] = []
-    for field in target.fields:
-        own = names.get(field.name.lower())
+    for one in target.fields:
+        own = names.get(one.name.lower())
         value = F.lit(None) if own is None else F.col(quote(own.name))
-        is_same = own is not None and (own.dataType == field.dataType or _is_nested(field.dataType))
-        columns.append((value if is_same else value.cast(field.dataType)).alias(field.name))
+        is_same = own is not None and (own.dataType == one.dataType or _is_nested(one.dataType))
+        columns.append((value if is_same else value.cast(one.dataType)).alias(one.name))
     raw = F.col(RAW) if reading.form.is_text else F.lit(None).cast("string").alias(RAW)
     rows = read.select(*columns, raw, FILE, ROW)
-    return Checked(rows.withColumn(REASON, _find_reason(required)), target.names, reading.form.is_text or bool(required))
+    return Checked(rows.withColumn(REASON, _find_reason(required)), target, reading.form.is_text or bool(required))
 
 
 def _is_nested(form: DataType) -> bool:
@@ -130,7 +139,7 @@ def check_lines(reading: Reading) -> None:
     quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
     is_wrong, is_open = F.lit(is_utf8) & ~is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
     is_multi = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
-    is_whole = is_multi and all((file.size_bytes or 0) <= _WHOLE_BYTES for file in reading.files)
+    is_whole = is_multi and all((file.size_bytes or 0) <= WHOLE_BYTES for file in reading.files)
     is_more = is_json & goes_on(line, reading.options) if is_utf8 and is_whole == is_multi else F.lit(False)
     how = {name: text for name, text in reading.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
     read = reading.spark.read.options(**how).text(reading.paths, wholetext=is_whole)

@@ -1,13 +1,15 @@
 """Slowly changing dimensions, type 2: every version of a key is a row that says from when to when it held."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.merging import find_default
+from duckicelake.pipeline.ingest.sources.shapes import Coverage
 from duckicelake.pipeline.ingest.target import quote
 
 FROM, TO, CURRENT = "valid_from", "valid_to", "is_current"
@@ -19,9 +21,13 @@ _OLD, _CHANGED, _KEY = "__duckicelake_old", "__duckicelake_changed", "__duckicel
 class History:
     """The files' columns, those by which a row is known, and the one that says from when on it holds."""
 
-    columns: Sequence[str]
+    target: StructType
     key: Sequence[str]
     order_by: str
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self.target.names
 
     def refer(self, names: Sequence[str]) -> list[Column]:
         """Columns by name."""
@@ -54,18 +60,23 @@ def fill_columns(held: DataFrame, columns: StructType) -> DataFrame:
     return held.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in later))
 
 
-def find_versions(rows: DataFrame, current: DataFrame, history: History) -> tuple[DataFrame, DataFrame]:
+def find_versions(rows: DataFrame, current: DataFrame, history: History, coverage: Coverage) -> tuple[DataFrame, DataFrame]:
     """The versions to insert, with their validity, and those that end, with when they do.
 
+    A column that a row's file lacks is as it was before, and in the first version of a key its default.
     Raises: BadRequest: two rows of a key hold from the same moment, or one from before the current one
     """
     key, at = history.refer(history.key), F.col(quote(history.order_by))
     columns = history.refer(history.columns)
     held = current.select(*columns, F.lit(True).alias(_OLD)).join(rows.select(*key).distinct(), list(history.key), "left_semi")
-    fresh = rows.select(*columns).distinct().withColumn(_OLD, F.lit(False))
+    marks = {path[0]: mark for path, mark in zip(coverage.mixed, coverage.marks, strict=True) if len(path) == 1}
+    fresh = rows.select(*columns, *marks.values()).distinct().withColumn(_OLD, F.lit(False))
+    held = held.withColumns({mark: F.lit(True) for mark in marks.values()}) if marks else held
     in_order = Window.partitionBy(*key).orderBy(at, F.col(_OLD).desc())
     tracked = F.struct(*history.refer([name for name in history.columns if name.lower() != history.order_by.lower()]))
+    lacking = {path[0] for path in coverage.everywhere if len(path) == 1}
     everything = held.unionByName(fresh)
+    everything = everything.select(*(_fill(field, marks, lacking, in_order) for field in history.target.fields), _OLD)
     before = F.lag(tracked).over(in_order)
     versions = everything.withColumn(_CHANGED, ~tracked.eqNullSafe(before)).withColumn("__previous", F.lag(at).over(in_order))
     _check_order(versions.withColumn("__old_before", F.lag(F.col(_OLD)).over(in_order)), history)
@@ -73,6 +84,17 @@ def find_versions(rows: DataFrame, current: DataFrame, history: History) -> tupl
     ends = F.lead(at).over(Window.partitionBy(*key).orderBy(at))
     timed = kept.select(*columns, at.alias(FROM), ends.alias(TO), ends.isNull().alias(CURRENT), _OLD)
     return timed.where(~F.col(_OLD)).drop(_OLD), timed.where(F.col(_OLD) & F.col(TO).isNotNull()).drop(_OLD)
+
+
+def _fill(field: StructField, marks: Mapping[str, str], lacking: Collection[str], in_order: WindowSpec) -> Column:
+    """A column's value, or where the file lacks it the one before it, or the default."""
+    own, name = F.col(quote(field.name)), field.name.lower()
+    if name not in marks and name not in lacking:
+        return own
+    is_told = F.col(_OLD) if name in lacking else F.col(marks[name])
+    # In a struct, since NULL may be what was told.
+    told = F.last(F.when(is_told, F.struct(own.alias("value"))), ignorenulls=True).over(in_order)
+    return F.when(told.isNull(), F.expr(find_default(field))).otherwise(told["value"]).alias(field.name)
 
 
 def _check_order(versions: DataFrame, history: History) -> None:

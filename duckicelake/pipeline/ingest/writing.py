@@ -21,14 +21,7 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: 
     """
     table, rows = options.table, checked.good()
     if options.mode is Mode.upsert:
-        latest = merging.find_latest(rows, options.key, options.order_by)
-        applied = latest.count()
-        if not TELLS_MERGED:
-            merging.check_held(_read_held(stage, options, opened), latest, options.key)
-        _merge(stage, options, latest, merging.format_merge(stage.name(table), _name_view(stage), options.key))
-        written = stage.look_after(opened)
-        check_merged(written, applied, "inserted", "updated")
-        return written, good - applied
+        return _write_latest(stage, options, opened, checked, good)
     if options.mode is Mode.scd2:
         return _write_versions(stage, options, opened, checked, good)
     if options.mode is Mode.overwrite_partitions:
@@ -40,12 +33,25 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: 
     return written, 0
 
 
+def _write_latest(stage: Stage, options: IngestOptions, opened: Staged, checked: Checked, good: int) -> tuple[Staged, int]:
+    keyed = merging.Keyed(stage.name(options.table), options.key, options.order_by)
+    latest = merging.find_latest(checked.marked(), options.key, options.order_by, checked.coverage.marks)
+    applied = latest.count()
+    if options.order_by is not None and opened.base is not None:
+        applied -= merging.count_older(latest, _read_held(stage, options, opened), options.key, options.order_by)
+    if not TELLS_MERGED:
+        merging.check_held(_read_held(stage, options, opened), latest, options.key)
+    _merge(stage, options, latest, merging.format_merge(_name_view(stage), keyed, checked.target, checked.coverage))
+    written = stage.look_after(opened)
+    check_merged(written, applied, "inserted", "updated")
+    return written, good - applied
+
+
 def _write_versions(stage: Stage, options: IngestOptions, opened: Staged, checked: Checked, good: int) -> tuple[Staged, int]:
-    table, history = options.table, versions.History(checked.columns, options.key, options.order_by or "")
+    table, history = options.table, versions.History(checked.target, options.key, options.order_by or "")
     held = _read_held(stage, options, opened)
-    rows = checked.good()
-    current = versions.fill_columns(held.where(versions.CURRENT), rows.schema)
-    inserted, ended = versions.find_versions(rows, current, history)
+    current = versions.fill_columns(held.where(versions.CURRENT), checked.target)
+    inserted, ended = versions.find_versions(checked.marked(), current, history, checked.coverage)
     applied = inserted.count()
     source = versions.format_source(inserted, ended, options.key)
     _merge(stage, options, source, versions.format_merge(stage.name(table), _name_view(stage), history))

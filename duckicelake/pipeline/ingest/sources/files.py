@@ -1,13 +1,15 @@
 """Files, and how they are read: all by Spark, so that every file system it knows is a source."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from pyarrow import ArrowInvalid, orc, parquet
+from pyarrow import ArrowException, ArrowInvalid, orc, parquet
+from pyarrow.fs import S3FileSystem
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -17,6 +19,7 @@ from duckicelake.pipeline.ingest.options import Format, IngestOptions, find_form
 from duckicelake.pipeline.ingest.sources import avro, s3
 from duckicelake.pipeline.ingest.sources.listing import Listing, check_listed, choose_files, find_root, list_by_spark, list_files
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, holding_nothing
+from duckicelake.pipeline.ingest.sources.shapes import Shape, find_in_json, group_shapes, list_paths
 
 _GLOB = "{}[]*?\\"
 _RESERVED = (
@@ -25,6 +28,10 @@ _RESERVED = (
     *("ignoreextension", "positionalfieldmatching"),
 )
 """What would let the rows be others than those of the files that the ledger names."""
+
+_THREADS = 16
+WHOLE_BYTES = 64 << 20
+"""Larger files of JSON that are read whole are not looked into as texts: that takes several times their size of memory."""
 
 _NO_TEXT = "\0duckicelake: no value\0"
 """Stands for NULL in place of the empty text, so that `""` is read as empty and nothing at all as NULL."""
@@ -60,6 +67,7 @@ class FileReading:
     listing: Listing
     path_columns: Sequence[str] = ()
     looks: Mapping[str, avro.Look] | None = None
+    store: s3.S3Store | None = None
 
     @property
     def paths(self) -> list[str]:
@@ -79,15 +87,51 @@ class FileReading:
 
     def _find_avro_columns(self, found: StructType) -> StructType:
         """Of every schema that the files were written with one file is asked; the columns of paths come last."""
-        looks = self.looks or {}
-        kinds = {looks[file.uri].schema if file.uri in looks else file.uri.encode(): file for file in self.files}
         columns = StructType([])
-        for file in kinds.values():
-            own = self._load([escape_pattern(file.path)], {}).schema
-            columns = avro.merge_columns(
-                columns, StructType([field for field in own.fields if field.name not in self.path_columns]), file.path
-            )
+        for kind in self._group_alike().values():
+            columns = avro.merge_columns(columns, self._find_own(kind[0]), kind[0].path)
         return StructType([*columns.fields, *(field for field in found.fields if field.name in self.path_columns)])
+
+    def _find_own(self, file: Taken) -> StructType:
+        """The columns of one file."""
+        how = {"inferSchema": "false", "columnNameOfCorruptRecord": RAW}
+        own = self._load([escape_pattern(file.path)], how).schema
+        return StructType([field for field in own.fields if field.name not in (*self.path_columns, RAW)])
+
+    def _group_alike(self) -> Mapping[bytes, Sequence[Taken]]:
+        """The files by what they say of their columns; one that says nothing to us is alone."""
+        looks = self.looks
+        said = read_schemas(self.form, self.files, self.store) if looks is None else {uri: look.schema for uri, look in looks.items()}
+        kinds: dict[bytes, list[Taken]] = {}
+        for file in self.files:
+            kinds.setdefault(said.get(file.uri, file.uri.encode()), []).append(file)
+        return kinds
+
+    def find_shapes(self, columns: StructType) -> Sequence[Shape]:
+        """What each file has of the columns that it is read by; CSV files of one run are of one header."""
+        if self.form is Format.csv:
+            return [Shape(frozenset(list_paths(columns)))]
+        of_paths = [(name.lower(),) for name in self.path_columns]
+        if self.form is Format.json and self._are_texts():
+            found = find_in_json(self._read_texts(), columns, self._find_json_options())
+            return group_shapes({file.uri: {*found.get(file.path, ()), *of_paths} for file in self.files})
+        kinds = self._group_alike().values()
+        return [Shape(frozenset([*list_paths(self._find_own(kind[0])), *of_paths]), [file.uri for file in kind]) for kind in kinds]
+
+    def _are_texts(self) -> bool:
+        """Whether they can be looked into as texts: in UTF-8, and not larger than memory where they are read whole."""
+        is_utf8 = (find_option(self.options, "encoding") or find_option(self.options, "charset") or "utf-8") in ("utf-8", "utf8")
+        is_whole = find_option(self.options, "multiLine") == "true"
+        return is_utf8 and not (is_whole and any((file.size_bytes or 0) > WHOLE_BYTES for file in self.files))
+
+    def _read_texts(self) -> DataFrame:
+        """What is read as JSON, as texts: lines, or with `multiLine` whole files."""
+        how = {name: text for name, text in self.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
+        texts = self.spark.read.options(**how).text(self.paths, wholetext=find_option(self.options, "multiLine") == "true")
+        return texts.select(F.col("_metadata.file_path").alias("uri"), "value")
+
+    def _find_json_options(self) -> dict[str, str]:
+        return {name: str(text) for name, text in self.options.items() if not name.startswith("fs.")}
 
     def read(self, columns: StructType) -> DataFrame:
         """The rows; of text as the columns say, with lines that say otherwise in the column RAW."""
@@ -147,7 +191,7 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     base = _find_base(source)
     columns = find_path_columns([file.path.partition(base)[2] for file in files])
     looks = _look_at_avro(files, store) if form is Format.avro else None
-    return FileReading(spark, form, files, how | ({"basePath": find_root(source)} if columns else {}), listing, columns, looks)
+    return FileReading(spark, form, files, how | ({"basePath": find_root(source)} if columns else {}), listing, columns, looks, store)
 
 
 def _look_at_avro(files: Sequence[Taken], store: s3.S3Store | None) -> Mapping[str, avro.Look] | None:
@@ -173,6 +217,28 @@ def _read_footer(form: Format, path: Path) -> int:
         return parquet.read_metadata(path).num_rows if form is Format.parquet else orc.ORCFile(path).nrows
     except (OSError, ArrowInvalid) as error:
         raise BadRequest(f"{path} cannot be read: {error}") from error
+
+
+def read_schemas(form: Format, files: Sequence[Taken], store: s3.S3Store | None) -> dict[str, bytes]:
+    """What footers say of columns, by URI, of files of Parquet and ORC that are here or on S3; the same columns, the same words."""
+    if form not in (Format.parquet, Format.orc):
+        return {}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        said = pool.map(partial(_read_schema, form, None if store is None else store.open_files()), files)
+        return {file.uri: words for file, words in zip(files, said, strict=True) if words is not None}
+
+
+def _read_schema(form: Format, objects: S3FileSystem | None, file: Taken) -> bytes | None:
+    path = find_local_path(file.path) if objects is None else None
+    if path is None and objects is None:
+        return None
+    try:
+        with path.open("rb") if path is not None else avro.open_object(cast(S3FileSystem, objects), file) as source:
+            schema = parquet.read_schema(source) if form is Format.parquet else orc.ORCFile(source).schema
+            return schema.to_string(show_field_metadata=False, show_schema_metadata=False).encode()
+    except (OSError, ArrowException):
+        # Spark may know what to make of it.
+        return None
 
 
 def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str]) -> dict[str, str]:

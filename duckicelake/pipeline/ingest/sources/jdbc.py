@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, Mode
 from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, NoSource, Reading, Taken
+from duckicelake.pipeline.ingest.sources.shapes import Shape, list_paths
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.older import hold
 
@@ -98,6 +99,10 @@ class JdbcReading:
         """The rows that are held."""
         rows = self.load() if self.held is None else self.held
         return rows.select("*", F.lit(self.name).alias(FILE), F.lit(None).cast("bigint").alias(ROW))
+
+    def find_shapes(self, columns: StructType) -> Sequence[Shape]:
+        """What was asked for."""
+        return [Shape(frozenset(list_paths(columns)))]
 
     def count(self) -> Mapping[str, int] | None:
         """The rows that are held are counted by Spark."""

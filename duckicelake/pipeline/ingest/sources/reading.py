@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
+from duckicelake.pipeline.ingest.sources.shapes import Shape
 
 RAW = "__duckicelake_raw"
 """The column in which Spark leaves a line that it could not read."""
@@ -74,6 +75,10 @@ class Reading(Protocol):
 
     def find_columns(self, *, looks_at_values: bool = True) -> StructType:
         """What the source says of its columns, or what its values look like."""
+        ...
+
+    def find_shapes(self, columns: StructType) -> Sequence[Shape]:
+        """What each file has of the columns that it is read by."""
         ...
 
     def read(self, columns: StructType) -> DataFrame:

@@ -1,0 +1,118 @@
+"""Which columns, and which fields of structs, each file has: what it lacks says nothing about the rows that a table has."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from duckicelake.errors import BadRequest
+
+Path = tuple[str, ...]
+"""The name of a column, or of a field with those of the structs it is in, in small letters."""
+
+_URI, _HAS = "__duckicelake_uri", "__duckicelake_has_"
+_OBJECT = "map<string,string>"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What some files have; without `uris` all of them."""
+
+    paths: frozenset[Path]
+    uris: Sequence[str] = ()
+
+
+def list_paths(columns: StructType, above: Path = ()) -> Iterator[Path]:
+    """Every column and, through structs, every field."""
+    for field in columns.fields:
+        path = (*above, field.name.lower())
+        yield path
+        if isinstance(field.dataType, StructType):
+            yield from list_paths(field.dataType, path)
+
+
+def group_shapes(found: Mapping[str, Collection[Path]]) -> list[Shape]:
+    """The shapes of files whose paths are known by URI."""
+    alike: dict[frozenset[Path], list[str]] = defaultdict(list)
+    for uri, paths in found.items():
+        alike[frozenset(paths)].append(uri)
+    return [Shape(paths, uris) for paths, uris in alike.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What of a table's columns files lack: `lacked` by some or all of them, each file's own place in `shapes`."""
+
+    lacked: Sequence[Path]
+    shapes: Sequence[Shape]
+
+    @property
+    def marks(self) -> list[str]:
+        """The columns that say of a row whether its file has what is lacked by others, in the order of `mixed`."""
+        return [f"{_HAS}{place}" for place, _ in enumerate(self.mixed)]
+
+    @property
+    def mixed(self) -> list[Path]:
+        """What some files lack and others have."""
+        return [path for path in self.lacked if any(path in shape.paths for shape in self.shapes)]
+
+    @property
+    def everywhere(self) -> list[Path]:
+        """What all files lack."""
+        return [path for path in self.lacked if not any(path in shape.paths for shape in self.shapes)]
+
+    def mark(self, rows: DataFrame, file: str) -> DataFrame:
+        """The rows with their marks, and without the column that names their file."""
+        if not self.mixed:
+            return rows.drop(file)
+        kinds = [(uri, *(path in shape.paths for path in self.mixed)) for shape in self.shapes for uri in shape.uris]
+        schema = ", ".join([f"{_URI} string", *(f"{mark} boolean" for mark in self.marks)])
+        known = F.broadcast(rows.sparkSession.createDataFrame(kinds, schema))
+        joined = rows.join(known, F.col(file) == F.col(_URI), "left")
+        unknown = F.raise_error(F.concat(F.lit("nobody looked at the columns of "), F.col(file))).cast("boolean")
+        others = [name for name in rows.columns if name != file]
+        return joined.select(
+            *(F.col(f"`{name.replace('`', '``')}`") for name in others), *(F.coalesce(mark, unknown).alias(mark) for mark in self.marks)
+        )
+
+
+def find_coverage(columns: StructType, shapes: Sequence[Shape]) -> Coverage:
+    """What files of these shapes lack of a table's columns."""
+    lacked = [
+        path
+        for path in list_paths(columns)
+        if any(path not in shape.paths and (len(path) == 1 or path[:-1] in shape.paths) for shape in shapes)
+    ]
+    return Coverage(lacked, shapes)
+
+
+def check_order(coverage: Coverage, column: str | None) -> None:
+    """Raises: BadRequest: files lack the column that says which row is the later one"""
+    if column is not None and (column.lower(),) in coverage.lacked:
+        lacking = next(shape for shape in coverage.shapes if (column.lower(),) not in shape.paths)
+        raise BadRequest(f"{unquote((*lacking.uris, 'the source')[0])} has no column {column} to order rows by; nothing was taken")
+
+
+def find_in_json(texts: DataFrame, columns: StructType, options: Mapping[str, str]) -> dict[str, set[Path]]:
+    """What values of JSON have of some columns, by path; `texts` has columns `uri` and `value`, with one value in each or a list."""
+    one, some = (F.from_json("value", form, dict(options)) for form in (_OBJECT, f"array<{_OBJECT}>"))
+    # What is no object is read as one that holds nothing.
+    is_list = F.col("value").rlike(r"^[\s\ufeff]*\[")
+    objects = texts.select("uri", F.explode(F.when(is_list, some).otherwise(F.array(one))).alias("object"))
+    has = dict(_ask_json(F.col("object"), columns, options, ()))
+    asked = [F.max(F.coalesce(found, F.lit(False))).alias(str(place)) for place, found in enumerate(has.values())]
+    counted = objects.groupBy("uri").agg(*asked)
+    return {unquote(row["uri"]): {path for place, path in enumerate(has) if row[str(place)]} for row in counted.collect()}
+
+
+def _ask_json(holder: Column, columns: StructType, options: Mapping[str, str], above: Path) -> Iterator[tuple[Path, Column]]:
+    for field in columns.fields:
+        path = (*above, field.name.lower())
+        yield path, F.map_contains_key(holder, field.name)
+        if isinstance(field.dataType, StructType):
+            inner = F.from_json(F.try_element_at(holder, F.lit(field.name)), _OBJECT, dict(options))
+            yield from _ask_json(inner, field.dataType, options, path)

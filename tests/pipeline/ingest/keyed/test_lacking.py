@@ -1,0 +1,143 @@
+"""Files that lack columns of the table: what they do not tell of stays, and new rows have the table's defaults."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import orc
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.options import Mode
+from tests.pipeline.ingest.mill import Mill
+
+PLACE = pa.struct([("city", pa.string()), ("zip", pa.string())])
+CITY = pa.struct([("city", pa.string())])
+ODD_NAME = "drop/a b%20ä+.{}"
+
+
+def begin(mill: Mill, with_order: bool = False) -> None:
+    """Two rows with everything."""
+    columns: dict[str, Any] = {
+        "id": pa.array([1, 2], pa.int64()),
+        "note": ["one", "two"],
+        "place": pa.array([{"city": "Bonn", "zip": "53"}, {"city": "Köln", "zip": "50"}], PLACE),
+    }
+    if with_order:
+        columns["seen"] = pa.array([10, 10], pa.int64())
+    mill.write_parquet("begin/a.parquet", **columns)
+    mill.run(source=str(mill.folder / "begin"), mode=Mode.upsert, key=("id",))
+
+
+def take(mill: Mill, name: str, **options: Any) -> Any:
+    """Merge what lies in a folder."""
+    return mill.run(**{"source": str(mill.folder / name), "mode": Mode.upsert, "key": ("id",)} | options)
+
+
+def test_a_csv_without_a_column_keeps_its_values(mill: Mill) -> None:
+    """And a new row has the default that DuckDB gave the column."""
+    begin(mill)
+    mill.ask("ALTER TABLE raw.trips ADD COLUMN kind VARCHAR DEFAULT 'it''s'")
+    mill.ask("UPDATE raw.trips SET kind = NULL WHERE id = 1")
+    mill.write("drop/a.csv", "id,note\n1,ONE\n3,three\n")
+    report = take(mill, "drop")
+    assert (report.rows_in, report.rows_out, report.rows_superseded) == (2, 2, 0)
+    assert mill.rows(columns="id, note, place.city, kind") == [
+        (1, "ONE", "Bonn", None),
+        (2, "two", "Köln", "it's"),
+        (3, "three", None, "it's"),
+    ]
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc", "avro"])
+def test_files_of_several_columns_are_known_apart(mill: Mill, form: str) -> None:
+    """Each by what it has itself, also within structs, whatever its name is."""
+    begin(mill)
+    one = {"id": pa.array([1, 3], pa.int64()), "place": pa.array([{"city": "Ulm"}, None], CITY)}
+    two = {"note": [None, "four"], "id": pa.array([2, 4], pa.int64())}
+    for name, columns in ((ODD_NAME.format(form), one), (f"drop/b.{form}", two)):
+        write_as(mill, form, name, columns)
+    report = take(mill, "drop")
+    assert (report.rows_in, report.rows_out) == (4, 4)
+    assert mill.rows(columns="id, note, place") == [
+        (1, "one", {"city": "Ulm", "zip": "53"}),
+        (2, None, {"city": "Köln", "zip": "50"}),
+        (3, None, None),
+        (4, "four", None),
+    ]
+
+
+def write_as(mill: Mill, form: str, name: str, columns: dict[str, Any]) -> None:
+    """A file of a format."""
+    if form == "parquet":
+        mill.write_parquet(name, **columns)
+    elif form == "orc":
+        path = mill.folder / name
+        path.parent.mkdir(exist_ok=True)
+        orc.write_table(pa.table(columns), path)
+    else:
+        (made,) = _write_avro(mill, columns).glob("*.avro")
+        mill.write(name, made.read_bytes())
+
+
+def _write_avro(mill: Mill, columns: dict[str, Any]) -> Path:
+    folder = mill.folder / "made" / next(iter(columns))
+    mill.spark.session.createDataFrame(pa.table(columns)).coalesce(1).write.format("avro").save(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_json_file_has_what_one_of_its_values_has(mill: Mill, whole: bool) -> None:
+    """Null is a value, and so is what another value of the file leaves out; of a name that is there twice the last value counts."""
+    begin(mill)
+    one = [{"id": 1, "place": {"city": "Ulm"}}, {"id": 3, "place": None}]
+    two = [{"id": 2, "note": None}, {"id": 4}, {"id": 5, "place": {"zip": "7"}}]
+    for name, rows in ((ODD_NAME.format("json"), one), ("drop/b.json", two)):
+        if whole:
+            mill.write(name, json.dumps(rows, indent=1).replace('"id": 4', '"id": 3, "id": 4'))
+        else:
+            mill.write(name, "".join(f"{json.dumps(row)}\n" for row in rows).replace('"id": 4', '"id": 3, "id": 4'))
+    take(mill, "drop", reading={"multiLine": "true"} if whole else {})
+    assert mill.rows(columns="id, note, place") == [
+        (1, "one", {"city": "Ulm", "zip": "53"}),
+        (2, None, None),
+        (3, None, None),
+        (4, None, None),
+        (5, None, {"city": None, "zip": "7"}),
+    ]
+
+
+def test_what_only_an_earlier_row_tells_is_not_lost(mill: Mill) -> None:
+    """Two files with other columns have one key: the run is refused, and nothing changed; one after the other they are taken."""
+    begin(mill, with_order=True)
+    before = mill.rows()
+    mill.write_parquet("drop/a.parquet", id=pa.array([1], pa.int64()), seen=pa.array([11], pa.int64()), note=["told"])
+    mill.write_parquet("later/b.parquet", id=pa.array([1], pa.int64()), seen=pa.array([12], pa.int64()), place=pa.array([None], CITY))
+    with pytest.raises(BadRequest, match="key id = 1, and the file of the last one lacks columns that another's has.*one after the other"):
+        take(mill, "{drop,later}/*", order_by="seen")
+    assert mill.rows() == before
+    take(mill, "drop", order_by="seen")
+    take(mill, "later", order_by="seen")
+    assert mill.rows(columns="id, note, place, seen") == [(1, "told", None, 12), (2, "two", {"city": "Köln", "zip": "50"}, 10)]
+
+
+def test_versions_carry_on_what_files_lack(mill: Mill) -> None:
+    """A row that says nothing new of what its file has makes no version; two files of a run follow on one another."""
+    how: dict[str, Any] = {"mode": Mode.scd2, "order_by": "seen"}
+    mill.write_parquet(
+        "begin/a.parquet", id=pa.array([1, 2], pa.int64()), seen=pa.array([1, 1], pa.int64()), note=["a", "b"], city=["x", "y"]
+    )
+    take(mill, "begin", **how)
+    mill.write_parquet("drop/a.parquet", id=pa.array([1, 2, 3], pa.int64()), seen=pa.array([2, 2, 2], pa.int64()), note=["a", "B", "c"])
+    mill.write_parquet("drop/b.parquet", id=pa.array([2, 3], pa.int64()), seen=pa.array([3, 3], pa.int64()), city=[None, "z"])
+    report = take(mill, "drop", **how)
+    assert (report.rows_in, report.rows_out, report.rows_superseded) == (5, 4, 1)
+    assert mill.rows(columns="id, seen, note, city, valid_to") == [
+        (1, 1, "a", "x", None),
+        (2, 1, "b", "y", 2),
+        (2, 2, "B", "y", 3),
+        (2, 3, "B", None, None),
+        (3, 2, "c", None, 3),
+        (3, 3, "c", "z", None),
+    ]
