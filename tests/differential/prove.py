@@ -51,6 +51,12 @@ def prove(served: Served, history: History, sessions: Sessions, spark: Spark | N
         if spark is not None:
             clients[SPARK] = SparkWriter(served.spark(spark))
         moments = play(served, history, writer, clients, pyiceberg)
+    prove_end(served, history, moments, sessions, spark)
+
+
+def prove_end(served: Served, history: History, moments: Sequence[Moment], sessions: Sessions, spark: Spark | None = None) -> None:
+    """Fail unless everybody shows the model's rows in every state that is left of a history that was played."""
+    pyiceberg = served.pyiceberg()
     # A session of its own: after CHECKPOINT, the session that ran it shows old snapshots under wrong columns.
     with sessions.on_lake(served.lake) as duckdb, sessions.on_catalog(served) as iceberg:
         past = Past(moments, read_snapshots(duckdb.conn))

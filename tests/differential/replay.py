@@ -38,11 +38,15 @@ def replay(conn: DuckDBPyConnection, history: History, outside: str, clients: Ma
     """Play a history, giving for each lake snapshot the lake that it left.
 
     `outside` is a folder for files that the lake takes in, ending in a slash; `clients` commit the steps that are by them.
+    What others commit between two steps is maintenance.
     """
     conn.execute(f"SET TimeZone = '{history.time_zone}'")
     conn.execute(f"SET VARIABLE outside = '{outside}'")
     before, last = read_head(conn), Lake()
     for step, statements, lake in history.run():
+        while before < read_head(conn):
+            before += 1
+            yield Moment(before, last, is_maintenance=True)
         if step.by is not None:
             assert clients is not None
             clients[step.by].commit(step, last)

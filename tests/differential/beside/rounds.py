@@ -1,0 +1,121 @@
+"""Rounds of `maintain` on the lake of a history, whose steps are played within them."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from duckicelake.commands.jobs.maintain import sweep
+from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.maintain.policy import Policies
+from duckicelake.pipeline.maintain.report import Done
+from tests.differential.checks.manifests import list_snapshots
+from tests.differential.checks.rows import check_lake_snapshots, check_snapshots
+from tests.differential.checks.snapshots import check_refs
+from tests.differential.generator.model import Lake, Moment
+from tests.differential.generator.steps import History
+from tests.differential.replay import Past, read_head, read_snapshots
+from tests.differential.sessions import Sessions
+from tests.pipeline.maintain.keeper import make_desk
+from tests.rest.serving import make_settings
+from tests.support.readers import DuckLakeReader, PyIcebergReader, Served
+from tests.support.spark import Spark, letting_go
+
+EAGER = {"snapshot-age": "0s", "file-age": "0s", "orphan-age": "1h", "min-files": 2, "delete-ratio": 0.01}
+"""Whatever there is to do is done at once."""
+
+FUTURE = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept(DuckLake):
+    """A lake whose orphans are removed whatever their age: nothing is uncommitted while a round removes them."""
+
+    def remove_orphans(self, before: datetime) -> int:
+        return DuckLake.remove_orphans(self, before + FUTURE)
+
+
+def make_eager_desk(served: Served, spark: Spark) -> MaintainDesk:
+    """What a round works with: the shared Spark, and no pity on orphans."""
+    [lake] = make_settings(served.lake).lakes()
+    return replace(
+        make_desk(served, lambda _: None),
+        lake=Swept(served.lake.duckdb),
+        open_spark=lambda: nullcontext(spark.session),
+        catalog=spark.add(served.rest_catalog()),
+        sweep=lambda before, spared: sweep(lake, before + FUTURE, spared),
+    )
+
+
+@dataclass(slots=True)
+class Stage:
+    """A history under way, and what everybody must see meanwhile."""
+
+    served: Served
+    sessions: Sessions
+    history: History
+    reader: PyIcebergReader
+    writer: DuckLakeReader
+    steps: Iterator[Moment]
+    moments: list[Moment] = field(default_factory=list[Moment])
+    said: list[str] = field(default_factory=list[str])
+
+    def go_on(self) -> bool:
+        """Play a step, with all snapshots that it makes; False when there is none left."""
+        before = len(self.moments)
+        for moment in self.steps:
+            self.moments.append(moment)
+            if moment.lake_snapshot_id >= read_head(self.writer.conn):
+                break
+        return len(self.moments) > before
+
+    def look(self, past: Past) -> None:
+        """PyIceberg shows every table at every snapshot, head and refs included, as the model says."""
+        for table in past.head.tables.values():
+            published = self.reader.catalog.load_table(table.ident)
+            if table.table_id not in self.history.vector_tables:
+                kept = past.lake_snapshot_ids - past.list_beside(table.table_id) - past.list_moved(table.table_id)
+                shown = [snapshot.snapshot_id for snapshot in list_snapshots(published) if snapshot.snapshot_id in kept]
+                check_snapshots(past, table, self.reader, past.list_known(shown))
+            check_refs(past, table, self.reader)
+
+    def read_past(self) -> Past:
+        """What was so far, with what maintenance did since the last step."""
+        head = read_head(self.writer.conn)
+        last = self.moments[-1] if self.moments else Moment(0, Lake())
+        added = range(last.lake_snapshot_id + 1, head + 1)
+        later = [Moment(lake_snapshot_id, last.lake, is_maintenance=True) for lake_snapshot_id in added]
+        return Past([*self.moments, *later], read_snapshots(self.writer.conn))
+
+    def check(self) -> None:
+        """Both sides show the model's rows at every snapshot that is not expired."""
+        past = self.read_past()
+        if not past.all_moments:
+            return
+        with self.sessions.on_lake(self.served.lake) as duckdb:
+            check_lake_snapshots(past, duckdb, self.history.vector_tables)
+        self.look(past)
+
+    def hear(self, text: str) -> None:
+        """The job says what it does next: a step comes before."""
+        self.said.append(text)
+        try:
+            self.go_on()
+            self.look(self.read_past())
+        except Exception as error:
+            # The job would take it for its own.
+            raise AssertionError(f"before «{text}»: {error}") from error
+
+
+def run_round(desk: MaintainDesk, policy: dict[str, Any], hear: Callable[[str], None]) -> Sequence[Done]:
+    """One round; its steps."""
+    options = MaintainOptions(policies=Policies(EAGER | policy))
+    with letting_go():
+        try:
+            return maintain(replace(desk, tell=hear), options).steps
+        finally:
+            gc.collect()
