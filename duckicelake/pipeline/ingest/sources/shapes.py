@@ -15,6 +15,7 @@ Path = tuple[str, ...]
 """The name of a column, or of a field with those of the structs it is in, in small letters."""
 
 _URI, _HAS = "__duckicelake_uri", "__duckicelake_has_"
+_TWICE, _SHOWN = "__duckicelake_twice", 100
 _OBJECT = "map<string,string>"
 
 
@@ -98,21 +99,38 @@ def check_order(coverage: Coverage, column: str | None) -> None:
 
 
 def find_in_json(texts: DataFrame, columns: StructType, options: Mapping[str, str]) -> dict[str, set[Path]]:
-    """What values of JSON have of some columns, by path; `texts` has columns `uri` and `value`, with one value in each or a list."""
+    """What values of JSON have of some columns, by path; `texts` has columns `uri` and `value`, with one value in each or a list.
+
+    Raises: BadRequest: an object has a name twice; Spark takes the one value or the other, or none, as a scan goes
+    """
     one, some = (F.from_json("value", form, dict(options)) for form in (_OBJECT, f"array<{_OBJECT}>"))
     # What is no object is read as one that holds nothing.
     is_list = F.col("value").rlike(r"^[\s\ufeff]*\[")
     objects = texts.select("uri", F.explode(F.when(is_list, some).otherwise(F.array(one))).alias("object"))
-    has = dict(_ask_json(F.col("object"), columns, options, ()))
+    held = list(_list_objects(F.col("object"), columns, options, ()))
+    has = {(*above, field.name.lower()): F.map_contains_key(held_in, field.name) for above, held_in, own in held for field in own.fields}
     asked = [F.max(F.coalesce(found, F.lit(False))).alias(str(place)) for place, found in enumerate(has.values())]
-    counted = objects.groupBy("uri").agg(*asked)
-    return {unquote(row["uri"]): {path for place, path in enumerate(has) if row[str(place)]} for row in counted.collect()}
+    twice = F.max(F.coalesce(*(_show_twice(held_in) for _, held_in, _ in held))).alias(_TWICE)
+    counted = objects.groupBy("uri").agg(*asked, twice).collect()
+    for row in counted:
+        if row[_TWICE] is not None:
+            shown = f"an object in which a name is twice: {row[_TWICE]}"
+            raise BadRequest(f"{unquote(row['uri'])} has {shown}. Which value counts is not told; write each name once; nothing was taken")
+    return {unquote(row["uri"]): {path for place, path in enumerate(has) if row[str(place)]} for row in counted}
 
 
-def _ask_json(holder: Column, columns: StructType, options: Mapping[str, str], above: Path) -> Iterator[tuple[Path, Column]]:
+def _list_objects(
+    holder: Column, columns: StructType, options: Mapping[str, str], above: Path
+) -> Iterator[tuple[Path, Column, StructType]]:
+    """An object and, through structs, those in it, each with its fields."""
+    yield above, holder, columns
     for field in columns.fields:
-        path = (*above, field.name.lower())
-        yield path, F.map_contains_key(holder, field.name)
         if isinstance(field.dataType, StructType):
             inner = F.from_json(F.try_element_at(holder, F.lit(field.name)), _OBJECT, dict(options))
-            yield from _ask_json(inner, field.dataType, options, path)
+            yield from _list_objects(inner, field.dataType, options, (*above, field.name.lower()))
+
+
+def _show_twice(holder: Column) -> Column:
+    """The beginning of an object that has a name twice, else NULL."""
+    names = F.map_keys(holder)
+    return F.when(F.size(names) > F.size(F.array_distinct(names)), F.to_json(holder).substr(1, _SHOWN))
