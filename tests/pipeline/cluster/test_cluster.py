@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
 from tests.pipeline.cluster.standalone import CALM_JAVA, WORKERS, Cluster, start_cluster
 from tests.support.commands import run
@@ -14,6 +16,8 @@ from tests.support.readers import Served
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 FILES, ROWS = 6, 500
+COPIES = 4300
+SELECT_TRIPS = "SELECT i AS id, TIMESTAMPTZ '2026-03-08 02:00:00+00' + i * INTERVAL '1 minute' AS seen FROM range($1, $1 + $2) AS r(i)"
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,21 @@ def read_workers(log: Path) -> Mapping[str, int]:
     return done
 
 
+def ask_for(cluster: Cluster, folder: Path) -> list[str]:
+    """The options of a job that runs on the cluster, and notes its events in a folder."""
+    conf = {
+        "spark.executor.memory": "512m",
+        "spark.executor.defaultJavaOptions": CALM_JAVA,
+        "spark.driver.defaultJavaOptions": CALM_JAVA,
+        "spark.sql.files.maxPartitionBytes": "8k",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": folder.as_uri(),
+    }
+    folder.mkdir()
+    return ["--master", cluster.master, *(word for name, text in conf.items() for word in ("--conf", f"{name}={text}"))]
+
+
 def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Cluster, tmp_path: Path) -> None:
     """What they take in and how they compare it is as on one machine; both executors work, in a time zone that is not ours."""
     source = tmp_path / "source"
@@ -42,17 +61,7 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
         rows = [f"{number * ROWS + i},2026-03-08 02:{i % 60:02}:00,{i % 7}.25" for i in range(ROWS)]
         (source / f"{number}.csv").write_text("\n".join(["id,seen,fare", *rows, "x,y,z", ""]))
     settings = settings_for(served.lake, port=str(served.server.port)) | {"SPARK_LOCAL_IP": "127.0.0.1"}
-    conf = {
-        "spark.executor.memory": "512m",
-        "spark.executor.defaultJavaOptions": CALM_JAVA,
-        "spark.driver.defaultJavaOptions": CALM_JAVA,
-        "spark.sql.files.maxPartitionBytes": "8k",
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": (tmp_path / "events").as_uri(),
-    }
-    (tmp_path / "events").mkdir()
-    where = ["--master", cluster.master, *(word for name, text in conf.items() for word in ("--conf", f"{name}={text}"))]
+    where = ask_for(cluster, tmp_path / "events")
     options = ["--schema", "id BIGINT, seen TIMESTAMP, fare DECIMAL(9,2)", "--partition-by", "bucket(4, id)", "--report", "r.json"]
     took = run(tmp_path, "pipeline", "ingest", "source", "raw.trips", *options, *where, settings=settings)
     assert took.status == 0, took.err
@@ -75,5 +84,41 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
     steps = json.loads((tmp_path / "m.json").read_text())["steps"]
     assert [step["verdict"] for step in steps if step["kind"] == "compact"] == ["done"]
     assert duck.execute("SELECT count(*), count(DISTINCT id) FROM raw.trips").fetchone() == (FILES * ROWS + 300, FILES * ROWS + 2)
-    assert len(cluster.list_executors()) == 3 * WORKERS
     assert sorted(read_workers(tmp_path / "events")) == ["0", "1"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Runs jobs on the cluster, each of which has to have work done on both executors."""
+
+    cluster: Cluster
+    served: Served
+    folder: Path
+
+    def run(self, job: str, *arguments: str) -> str:
+        """What the job says when it has done what it was asked for."""
+        before = len(self.cluster.list_executors())
+        settings = settings_for(self.served.lake, port=str(self.served.server.port)) | {"SPARK_LOCAL_IP": "127.0.0.1"}
+        done = run(self.folder, "pipeline", job, *arguments, *ask_for(self.cluster, self.folder / job), settings=settings)
+        assert done.status == 0, done.err + done.out
+        assert len(self.cluster.list_executors()) == before + WORKERS
+        assert sorted(read_workers(self.folder / job)) == ["0", "1"], job
+        return done.out
+
+
+def test_the_other_jobs_run_there_too(served: Served, cluster: Cluster, tmp_path: Path) -> None:
+    """Manifests are made, columns measured, a table copied out of the lake and back into it, by executors."""
+    caller, duck = Caller(cluster, served, tmp_path), served.lake.duckdb()
+    make_copies(served.lake, COPIES)
+    for number in range(FILES):
+        duck.execute(f"{'INSERT INTO' if number else 'CREATE TABLE'} trips {'' if number else 'AS'} {SELECT_TRIPS}", [number * ROWS, ROWS])
+    assert f"main.t: done: 2 manifests of {COPIES + 1} files" in caller.run("publish", "main.t")
+    assert len(served.server.get("namespaces/main/tables/t").json["metadata"]["snapshots"]) == 1
+    caller.run("profile", "main.trips", "--report", "p.json")
+    measured = json.loads((tmp_path / "p.json").read_text())["tables"][0]["columns"]
+    assert [(one["name"], one["distinct"], one["maximum"]) for one in measured][:1] == [("id", FILES * ROWS, str(FILES * ROWS - 1))]
+    assert f"main.trips: copy: done, {FILES * ROWS} rows" in caller.run("export", "warehouse", "main.trips")
+    assert f"{FILES * ROWS} rows" in caller.run("import", "warehouse", "--mode", "copy", "--into", "back")
+    for one, other in (("main", "back\u241fmain"), ("back\u241fmain", "main")):
+        left = f'SELECT count(*) FROM (FROM "{one}".trips EXCEPT ALL FROM "{other}".trips)'
+        assert duck.execute(left).fetchone() == (0,)
