@@ -18,6 +18,10 @@ TELLS_MERGED = _RELEASE >= (4, 1)
 """Whether the summary of a MERGE says how many rows it touched."""
 
 
+TELLS_DEFAULTS = _RELEASE >= (4, 0)
+"""Whether Spark's columns of an Iceberg table say what their defaults are."""
+
+
 def to_arrow(rows: DataFrame) -> pa.Table:
     """The rows of a data frame, all at once."""
     if _RELEASE >= (4, 0):

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from duckicelake.errors import (
@@ -56,6 +56,7 @@ class TableHead:
     """What a commit has to know of a table: which one it is, where its refs are, and what their snapshots say of themselves.
 
     `partitions` are like `bucket[16](id)`, `order` like `identity(id) desc`, in lower case; a column inside another one is `?`.
+    `defaults` are what columns have in new rows that do not say it, as JSON has single values in Iceberg's specification.
     """
 
     uuid: str
@@ -66,6 +67,7 @@ class TableHead:
     order: tuple[str, ...] = ()
     spec_id: int = 0
     has_uuid_partitions: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def main(self) -> int | None:
@@ -88,7 +90,13 @@ class Rest:
             return None
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
         summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata.get("snapshots", ())}
-        shape = _read_partitions(metadata), _read_order(metadata), metadata["default-spec-id"], _has_uuid_partitions(metadata)
+        shape = (
+            _read_partitions(metadata),
+            _read_order(metadata),
+            metadata["default-spec-id"],
+            _has_uuid_partitions(metadata),
+            _read_defaults(metadata),
+        )
         return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], *shape)
 
     def load_whole(self, ident: Ident) -> Any:
@@ -135,6 +143,11 @@ def _find_column(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> Mappi
 
 def _read_partitions(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_name_term(metadata, field) for field in _list_partition_fields(metadata))
+
+
+def _read_defaults(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    schema = next(one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"])
+    return {column["name"]: column["write-default"] for column in schema["fields"] if "write-default" in column}
 
 
 def _has_uuid_partitions(metadata: Mapping[str, Any]) -> bool:

@@ -105,6 +105,7 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2 if has_deletes or table is None else V1
     noted = table.format_version if table else needed
     breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row) or bool(find_lengths(timeline))
+    breaks_vectors = breaks_vectors or _has_decimal_default(timeline)
     return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden, told, breaks_vectors)
 
 
@@ -131,6 +132,13 @@ def _has_widened(timeline: Sequence[tuple[int, Schema]], oldest_row: int) -> boo
         if until is None or until >= oldest_row:
             ints |= {field_id for field_id, name in names.items() if name == "int"}
     return False
+
+
+def _has_decimal_default(timeline: Sequence[tuple[int, Schema]]) -> bool:
+    """Iceberg's vectorised reader takes the default for one of the type that the decimal is stored as, and breaks."""
+    fields = (item for _, schema in timeline for _, item in walk_fields(schema.fields))
+    defaulted = (item.type for item in fields if (item.initial_default, item.write_default) != (None, None))
+    return any(isinstance(leaf, PrimitiveType) and leaf.name.startswith("decimal") for leaf in defaulted)
 
 
 def _needs_v3(schema: Schema) -> bool:

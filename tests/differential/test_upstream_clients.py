@@ -171,3 +171,16 @@ def test_spark_reads_milliseconds_wrongly_by_vectors(served: Served, spark: Spar
     frames = spark.session.read.option("vectorization-enabled", "true")
     wrong = spark.collect(frames.table, f"{reader.catalog}.main.t")["x"].cast(pa.int64()).to_pylist()
     assert sorted(set(wrong)) == [951_782_400_000, 951_868_800_000]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_cannot_read_decimals_with_a_default_by_vectors(served: Served, spark: Spark) -> None:
+    """Iceberg's vectorised reader takes the default for one of the type that is stored; the table's properties keep Spark off it."""
+    added = "ALTER TABLE t ADD COLUMN x DECIMAL(30, 3) DEFAULT 1.5"
+    run(served, "CREATE TABLE t AS SELECT i AS id FROM range(20) r(i)", added, "INSERT INTO t (id) SELECT i FROM range(20, 40) r(i)")
+    reader = served.spark(spark)
+    assert [str(value) for value in reader.read(T)["x"].to_pylist()] == ["1.500"] * 40
+    frames = spark.session.read.option("vectorization-enabled", "true")
+    with pytest.raises(SparkRefused, match="Cannot cast default value"):
+        spark.collect(frames.table, f"{reader.catalog}.main.t")

@@ -25,10 +25,11 @@ from duckicelake.pipeline.ingest.sources.jdbc import open_database
 from duckicelake.pipeline.ingest.sources.reading import Reading
 from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
-from duckicelake.pipeline.ingest.target import format_columns, format_create, format_order, parse_columns, quote, quote_ident
+from duckicelake.pipeline.ingest.target import add_defaults, format_columns, format_create, format_order, parse_columns, quote, quote_ident
 from duckicelake.pipeline.ingest.versions import add_validity, drop_validity
 from duckicelake.pipeline.ingest.writing import check_count, write_target
 from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.older import TELLS_DEFAULTS
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
 
 LEDGER, QUARANTINE = "__ingested", "__quarantine"
@@ -178,6 +179,8 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
 def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
     """The columns of the target that come from files."""
     columns = desk.spark.table(desk.name(options.table)).schema
+    head = None if TELLS_DEFAULTS or not options.key else desk.connect().load(options.table)
+    columns = columns if head is None else add_defaults(columns, head.defaults)
     return drop_validity(columns) if options.mode is Mode.scd2 else columns
 
 

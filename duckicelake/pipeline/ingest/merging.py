@@ -10,12 +10,9 @@ from pyspark.sql.types import StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.sources.shapes import Coverage, Path
-from duckicelake.pipeline.ingest.target import quote, quote_text
+from duckicelake.pipeline.ingest.target import find_default, quote, quote_text
 
 _RANK, _HAD, _HELD = "__duckicelake_rank", "__duckicelake_had_", "__duckicelake_held"
-_DEFAULT = "CURRENT_DEFAULT"
-"""Where Spark keeps a column's default, as SQL."""
-
 _FUNCTIONS = {**{unit: f"{unit}s" for unit in ("year", "month", "day", "hour")}, "bucket": "bucket", "truncate": "truncate"}
 """Iceberg's transforms, as functions of its catalogs in Spark."""
 _TERM = re.compile(r"(?P<transform>[a-z]+)(?:\[(?P<number>[0-9]+)\])?\((?P<column>.+)\)")
@@ -131,11 +128,6 @@ class _Values:
             parts = [f"{quote_text(one.name)}, {self.format(one, names, else_of)}" for one in field.dataType.fields]
             own = f"IF(s.{column} IS NULL, NULL, named_struct({', '.join(parts)}))"
         return own if has == "true" else f"IF({has}, {own}, {other})"
-
-
-def find_default(field: StructField) -> str:
-    """What a new row has in a column that it says nothing of, as SQL."""
-    return str(field.metadata.get(_DEFAULT, f"CAST(NULL AS {field.dataType.simpleString()})"))
 
 
 def format_partitions(catalog: str, terms: Sequence[str], alias: str) -> list[str]:

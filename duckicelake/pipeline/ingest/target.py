@@ -1,11 +1,12 @@
 """The shape of a target table as Spark's SQL: names, partitions, order; pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import ArrayType, ByteType, DataType, MapType, NullType, ShortType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, ByteType, DataType, MapType, NullType, ShortType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.older import parse_ddl
@@ -13,6 +14,9 @@ from duckicelake.pipeline.rest import Ident
 
 _PARTITION = re.compile(r"\s*(?:(?P<transform>[a-z]+)\s*\(\s*(?:(?P<number>\d+)\s*,\s*)?(?P<inner>[^(),]+?)\s*\)|(?P<column>[^(),]+?))\s*")
 _SORT = re.compile(r"\s*(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?\s*", re.IGNORECASE)
+_DEFAULT = "CURRENT_DEFAULT"
+"""Where Spark keeps a column's default, as SQL."""
+
 _OUTER_COMMA = re.compile(r",(?![^(]*\))")
 _NUMBERED = ("bucket", "truncate")
 _TRANSFORMS = {
@@ -111,6 +115,29 @@ def _split(text: str) -> list[str]:
     if not all(part.strip() for part in parts):
         raise BadRequest(f"{text!r} has an empty part between commas")
     return parts
+
+
+def find_default(column: StructField) -> str:
+    """What a new row has in a column that it says nothing of, as SQL."""
+    return str(column.metadata.get(_DEFAULT, f"CAST(NULL AS {column.dataType.simpleString()})"))
+
+
+def add_defaults(columns: StructType, defaults: Mapping[str, Any]) -> StructType:
+    """The columns with their defaults, which are given by name as JSON has them in Iceberg's specification."""
+    told = {name: value for name, value in defaults.items() if value is not None}
+    fields = [
+        StructField(one.name, one.dataType, one.nullable, {_DEFAULT: _format_value(told[one.name], one.dataType), **one.metadata})
+        if one.name in told
+        else one
+        for one in columns.fields
+    ]
+    return StructType(fields)
+
+
+def _format_value(value: Any, form: DataType) -> str:
+    if isinstance(form, BinaryType):
+        return f"X'{value}'"
+    return f"CAST({quote_text(str(value))} AS {form.simpleString()})"
 
 
 def parse_columns(text: str) -> StructType:

@@ -8,9 +8,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.merging import find_default
 from duckicelake.pipeline.ingest.sources.shapes import Coverage
-from duckicelake.pipeline.ingest.target import quote
+from duckicelake.pipeline.ingest.target import find_default, quote
 
 FROM, TO, CURRENT = "valid_from", "valid_to", "is_current"
 VALIDITY = (FROM, TO, CURRENT)

@@ -7,14 +7,34 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import orc
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Mode
+from duckicelake.pipeline.ingest.target import add_defaults, find_default
+from duckicelake.pipeline.older import from_arrow
+from duckicelake.pipeline.rest import open_rest, parse_ident
 from tests.pipeline.ingest.mill import Mill
 
 PLACE = pa.struct([("city", pa.string()), ("zip", pa.string())])
 CITY = pa.struct([("city", pa.string())])
 ODD_NAME = "drop/a b%20ä+.{}"
+
+
+DEFAULTS = [
+    ("BOOLEAN", "'true'", "true"),
+    ("INTEGER", "'-7'", "-7"),
+    ("BIGINT", "9007199254740993", "9007199254740993"),
+    ("DOUBLE", "0.1", "0.1"),
+    ("DECIMAL(9, 2)", "12.50", "12.50"),
+    ("VARCHAR", "'it''s \\ %'", "it's \\ %"),
+    ("DATE", "'2024-02-29'", "2024-02-29"),
+    ("TIMESTAMP", "'2024-02-29 23:59:59.123456'", "2024-02-29 23:59:59.123456"),
+    ("TIMESTAMPTZ", "'2024-02-29 23:59:59.123456+00'", "2024-02-29 23:59:59.123456"),
+    ("BLOB", r"'\x00\xFF'", "00FF"),
+    ("UUID", "'f79c3e09-677c-4bbd-a479-3f349cb785e7'", "f79c3e09-677c-4bbd-a479-3f349cb785e7"),
+]
+"""Types, what DuckDB has as their default, and how Spark shows that, in UTC."""
 
 
 def begin(mill: Mill, with_order: bool = False) -> None:
@@ -50,6 +70,25 @@ def test_a_csv_without_a_column_keeps_its_values(mill: Mill) -> None:
     ]
 
 
+def test_a_new_row_has_the_defaults_of_all_types(mill: Mill) -> None:
+    """As Spark's columns say them, or, where an older one says nothing, as the catalog does."""
+    begin(mill)
+    names = [f"c{place}" for place, _ in enumerate(DEFAULTS)]
+    for name, (form, value, _) in zip(names, DEFAULTS, strict=True):
+        mill.ask(f"ALTER TABLE raw.trips ADD COLUMN {name} {form} DEFAULT {value}")
+    mill.write("drop/a.csv", "id\n3\n")
+    take(mill, "drop")
+    [expected] = mill.ask("SELECT " + ", ".join(f"CAST({value} AS {form})" for form, value, _ in DEFAULTS))
+    assert mill.ask(f"SELECT {', '.join(names)} FROM raw.trips WHERE id = 3") == [expected]
+    head = open_rest(mill.served.rest_catalog()).load(parse_ident("raw.trips"))
+    assert head is not None
+    known = mill.spark.session.table(f"{mill.catalog}.raw.trips").select(*names).schema
+    told = add_defaults(StructType([StructField(field.name, field.dataType) for field in known.fields]), head.defaults)
+    shown = [f"{'hex' if field.dataType == BinaryType() else 'string'}({find_default(field)})" for field in told.fields]
+    (row,) = mill.spark.arrow(f"SELECT array({', '.join(shown)}) AS shown").to_pylist()
+    assert row["shown"] == [text for *_, text in DEFAULTS]
+
+
 @pytest.mark.parametrize("form", ["parquet", "orc", "avro"])
 def test_files_of_several_columns_are_known_apart(mill: Mill, form: str) -> None:
     """Each by what it has itself, also within structs, whatever its name is."""
@@ -83,7 +122,7 @@ def write_as(mill: Mill, form: str, name: str, columns: dict[str, Any]) -> None:
 
 def _write_avro(mill: Mill, columns: dict[str, Any]) -> Path:
     folder = mill.folder / "made" / next(iter(columns))
-    mill.spark.session.createDataFrame(pa.table(columns)).coalesce(1).write.format("avro").save(str(folder))
+    from_arrow(mill.spark.session, pa.table(columns)).coalesce(1).write.format("avro").save(str(folder))
     return folder
 
 
