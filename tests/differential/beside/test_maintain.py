@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 from hypothesis import given, seed
 
+from duckicelake.pipeline.reports import Verdict
 from tests.differential.beside.rounds import Stage, make_eager_desk, run_round
 from tests.differential.clients.draws.pyiceberg import PYICEBERG
 from tests.differential.clients.ref_operations import MakeRef, WriteToBranch
@@ -62,6 +63,7 @@ def prove_beside(history: History, sessions: Sessions, spark: Spark) -> list[str
             stage = Stage(served, sessions, history, reader, writer, steps)
             while stage.go_on():
                 done = run_round(make_eager_desk(served, spark), POLICY, stage.hear)
+                assert not (failed := [step for step in done if step.verdict is Verdict.failed]), failed
                 said += [f"{step.subject} {step.kind} {step.verdict} {step.message}" for step in done]
                 stage.check()
         prove_end(served, history, stage.read_past().all_moments, sessions)
