@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import shutil
 import signal
 import sys
@@ -97,6 +98,7 @@ def _list_arguments(folder: Path, settings: Path, ports: dict[str, int]) -> list
 def _list_environment(settings: Path, keys: Keys, now: datetime) -> dict[str, str]:
     files = prepare_certificates(settings, now)
     environment = {
+        "GOMAXPROCS": str(count_threads(len(os.sched_getaffinity(0)))),
         "WEED_JWT_SIGNING_KEY": keys.write_jwt_key,
         "WEED_JWT_SIGNING_READ_KEY": keys.read_jwt_key,
         "WEED_JWT_FILER_SIGNING_KEY": _derive(keys.write_jwt_key),
@@ -107,6 +109,14 @@ def _list_environment(settings: Path, keys: Keys, now: datetime) -> dict[str, st
         environment[f"WEED_GRPC_{peer}_CERT"] = str(files.certificate)
         environment[f"WEED_GRPC_{peer}_KEY"] = str(files.key)
     return environment
+
+
+def count_threads(cores: int) -> int:
+    """Return how many threads of SeaweedFS run Go at a time, given the cores: half of them.
+
+    With as many as there are cores a small object takes it up to twice the CPU time: Go wakes threads that find nothing to do.
+    """
+    return max(1, cores // 2)
 
 
 def _derive(key: str) -> str:

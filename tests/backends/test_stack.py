@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from duckicelake.backends.buckets import StoreAccess
 from duckicelake.backends.home import BackendError, HomeInUse, open_home, read_json
 from duckicelake.backends.processes import find_running
-from duckicelake.backends.seaweedfs import list_port_names
+from duckicelake.backends.seaweedfs import count_threads, list_port_names
 from duckicelake.backends.stack import Stack, StackOptions, resolve_store, start_stack
 from tests.support.strangers import ask, knock_with_tls, list_listening
 from tests.support.waiting import wait_for
@@ -111,6 +111,13 @@ def test_every_file_with_a_secret_is_private(running: Stack) -> None:
     files = [path for folder in (".", "seaweedfs.d", "run", "log") for path in (home / folder).iterdir() if path.is_file()]
     assert len(files) > 10
     assert {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in files if stat.S_IMODE(path.stat().st_mode) != 0o600} == {}
+
+
+def test_seaweedfs_leaves_half_of_the_cores_to_others(running: Stack) -> None:
+    """With as many threads as there are cores it takes more CPU time for the same objects."""
+    environment = Path(f"/proc/{get_pid(running, 's3')}/environ").read_bytes().split(b"\0")
+    assert f"GOMAXPROCS={count_threads(len(os.sched_getaffinity(0)))}".encode() in environment
+    assert [count_threads(cores) for cores in (1, 2, 3, 8)] == [1, 1, 1, 4]
 
 
 def test_no_secret_stands_in_a_command_line(running: Stack) -> None:
