@@ -21,6 +21,9 @@ from duckicelake.iceberg.types import (
 )
 from duckicelake.values import replace
 
+LAST_COLUMN_ID_MAX = 2_147_483_446
+"""Ids above are kept for the columns that readers add."""
+
 NEWER_TYPES = {"unknown": 3, "variant": 3, "timestamp_ns": 3, "timestamptz_ns": 3, "geometry": 3, "geography": 3}
 
 

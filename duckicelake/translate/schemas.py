@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duckicelake.errors import Unsupported
-from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, leaf_fields
 from duckicelake.iceberg.types import NestedField, PrimitiveType, find_fixed_length, walk_fields
 from duckicelake.lake.rows import ColumnRow, JsonNote, TableState
 from duckicelake.translate.shape.leaf_types import ONLY_IN_V3
@@ -100,6 +100,7 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
             new_notes.append(JsonNote(ids[text], text))
         timeline.append((since, replace(schema, schema_id=ids[text])))
     _check_numbers(state, hidden)
+    _check_ids(timeline)
     table = state.notes.table
     last_column_id = max(*(row.column_id for row in state.columns), table.last_column_id if table else 0)
     needed = V3 if defaulted or any(_needs_v3(schema) for _, schema in timeline) else V2 if has_deletes or table is None else V1
@@ -149,6 +150,16 @@ def _needs_v3(schema: Schema) -> bool:
 def _check_numbers(state: TableState, hidden: frozenset[int]) -> None:
     for column_id in sorted(frozenset(state.too_large) - hidden):
         raise refuse_value(state.table, columns_at(state.columns, (), state.position.lake_snapshot_id), column_id, TOO_LARGE)
+
+
+def _check_ids(timeline: Sequence[tuple[int, Schema]]) -> None:
+    """DuckDB counts on from a client's ids, without an end."""
+    found = (item for _, schema in timeline for item in walk_fields(schema.fields) if item[1].field_id > LAST_COLUMN_ID_MAX)
+    for path, item in found:
+        raise Unsupported(
+            f"Column {path!r} has the id {item.field_id}, and Iceberg keeps those above {LAST_COLUMN_ID_MAX} for columns that readers add. "
+            "Copy the table with CREATE TABLE … AS SELECT."
+        )
 
 
 def without_twins(fields: tuple[NestedField, ...], is_in_files: bool) -> tuple[NestedField, ...]:

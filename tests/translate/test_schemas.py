@@ -4,6 +4,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.lake.rows import JsonNote, TableNote, TableState
 from duckicelake.translate.schemas import Schemas, to_schemas
@@ -112,3 +115,12 @@ def test_the_note_is_the_schema(room: Room) -> None:
     for item, schema in zip(schemas.new_notes, schemas.all(), strict=True):
         text = f'{{"type":"struct","schema-id":{item.id},"fields":{item.json}}}'
         assert parse_schema(json.loads(text)) == schema
+
+
+def test_a_column_with_an_id_of_readers_is_refused(room: Room) -> None:
+    """Iceberg's readers take it for one of theirs, such as the row ids; one id less is a column like others."""
+    state = room.read(tell(room, ()))
+    first, last = state.columns[0], state.columns[-1]
+    assert to_schemas(replace(state, columns=(first, replace(last, column_id=2_147_483_446))), 0).last_column_id == 2_147_483_446
+    with pytest.raises(Unsupported, match="Column 's' has the id 2147483447.*CREATE TABLE … AS SELECT"):
+        to_schemas(replace(state, columns=(first, replace(last, column_id=2_147_483_447))), 0)

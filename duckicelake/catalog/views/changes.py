@@ -22,7 +22,7 @@ from duckicelake.iceberg.views.view_application import apply_view_updates, new_v
 from duckicelake.iceberg.views.view_metadata import ViewMetadata, current_version, encode_view, parse_view
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table, read_iceberg_path
-from duckicelake.lake.views.read import find_view, find_view_note, note_found_view
+from duckicelake.lake.views.read import find_view, find_view_name, find_view_note, note_found_view
 from duckicelake.lake.views.rows import DroppedView, LiveView
 from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.rows import NewRow
@@ -63,7 +63,7 @@ def create_view(warehouse: Warehouse, ident: Ident, asked: CreateView) -> Loaded
 def register_view(warehouse: Warehouse, ident: Ident, metadata_location: str) -> LoadedView:
     """Make a view of a metadata file that exists; the file stays its metadata until the first change.
 
-    Raises: NoSuchNamespace. AlreadyExists: a view or table has the name. NotFound: the file is missing.
+    Raises: NoSuchNamespace. AlreadyExists: a view or table has the name, or a view the uuid. NotFound: the file is missing.
     BadRequest: it is no metadata of a view, or lies where this catalog keeps nothing
     """
     with reading(warehouse.lake) as conn:
@@ -109,6 +109,7 @@ def _make(warehouse: Warehouse, ident: Ident, view: ViewMetadata, metadata_locat
         is_given = not warehouse.roots.free and METADATA_PATH not in view.properties
         _check_places(commit.conn, view, Roots() if is_given else warehouse.roots)
         uuid = UUID(view.view_uuid)
+        _check_new(commit.conn, uuid)
         apply(commit, [rows.create_view(commit.head, place, PlannedView(uuid, view, note))])
         commit.remember(uuid)
 
@@ -124,6 +125,13 @@ def _check_free(conn: psycopg.Connection, ident: Ident) -> None:
         raise AlreadyExists(f"View already exists: {ident}")
     if find_table(conn, schema_name, ident.name) is not None:
         raise AlreadyExists(f"Table with same name already exists: {ident}")
+
+
+def _check_new(conn: psycopg.Connection, uuid: UUID) -> None:
+    """Raise AlreadyExists when a view has this uuid, by whatever name: nobody could tell the two apart."""
+    found = find_view_name(conn, uuid)
+    if found is not None:
+        raise AlreadyExists(f"View already exists: {Ident(to_levels(found[0]), found[1])} has the uuid {uuid}")
 
 
 def _check_places(conn: psycopg.Connection, view: ViewMetadata, roots: Roots) -> None:

@@ -20,18 +20,19 @@ from duckicelake.iceberg.requests.updates import (
     SetDefaultSpec,
     TableUpdate,
 )
-from duckicelake.iceberg.schema import Schema, check_format_version, highest_field_id, same_schema
+from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, check_format_version, highest_field_id, same_schema
 from duckicelake.iceberg.types import walk_fields
 
 FIRST_ORDER_ID = 1
-LAST_COLUMN_ID_MAX = 2_147_483_446  # ids above are kept for the columns that readers add
+ROOM_FOR_IDS = 1_000_000
+"""How far beyond a table's last column a new one may be: DuckDB counts on from there, and there is an end to ids."""
 
 
 def add_schema(draft: Draft, update: AddSchema) -> Draft:
     """The same columns get the id they have; others the next one. The last column id never goes down."""
     metadata, schema = draft.metadata, update.schema
     check_format_version(schema, metadata.format_version)
-    _check_column_ids(schema)
+    _check_column_ids(schema, metadata.last_column_id)
     check_columns(schema, metadata)
     last_column_id = max(metadata.last_column_id, highest_field_id(schema))
     found = next((item for item in metadata.schemas if same_schema(item, schema)), None)
@@ -150,10 +151,11 @@ def find_current_schema(metadata: TableMetadata, what: str) -> Schema:
     return found
 
 
-def _check_column_ids(schema: Schema) -> None:
+def _check_column_ids(schema: Schema, last_column_id: int) -> None:
+    most = min(max(last_column_id, 0) + ROOM_FOR_IDS, LAST_COLUMN_ID_MAX)
     for path, item in walk_fields(schema.fields):
-        if not 1 <= item.field_id <= LAST_COLUMN_ID_MAX:
-            raise BadRequest(f"Invalid schema: {path} has id {item.field_id}; send ids from 1 to {LAST_COLUMN_ID_MAX}")
+        if not 1 <= item.field_id <= most:
+            raise BadRequest(f"Invalid schema: {path} has id {item.field_id}; send ids from 1 to {most}")
 
 
 def _number_fields(spec: PartitionSpec, metadata: TableMetadata) -> PartitionSpec:

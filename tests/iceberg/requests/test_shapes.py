@@ -80,8 +80,9 @@ def test_a_schema_says_more_than_its_columns():
         pytest.param(SetCurrentSchema(7), "Cannot set current schema to unknown schema: 7", id="unknown"),
         pytest.param(RemoveSchemas((0,)), "Cannot remove the current schema", id="current"),
         pytest.param(AddSchema(SCHEMAS[5]), "Invalid type for fine: timestamp_ns is not supported until v3", id="type-of-v3"),
-        pytest.param(AddSchema(Schema(0, (column(0, "a"),))), "a has id 0; send ids from 1 to 2147483446", id="id-0"),
+        pytest.param(AddSchema(Schema(0, (column(0, "a"),))), "a has id 0; send ids from 1 to 10000", id="id-0"),
         pytest.param(AddSchema(Schema(0, (column(2147483540, "a"),))), "a has id 2147483540", id="id-of-readers"),
+        pytest.param(AddSchema(Schema(0, (column(1_000_003, "a"),))), "a has id 1000003; send ids from 1 to 1000002", id="too-far"),
         pytest.param(AddSchema(Schema(0, (column(1, "a", ListType(-1, PrimitiveType("int"), True)),))), "a.element has id -1", id="below"),
     ],
 )
@@ -89,6 +90,13 @@ def test_schemas_that_cannot_be_are_refused(update, message):
     """Unknown ids, ids out of range, and types that the format version lacks."""
     with pytest.raises(BadRequest, match=message):
         apply(table(), update)
+
+
+def test_ids_of_columns_end_before_those_of_readers():
+    """Below, a column may have any id that a table's next columns can still follow."""
+    assert apply(table(last_column_id=2), AddSchema(Schema(0, (column(1_000_002, "a"),)))).last_column_id == 1_000_002
+    with pytest.raises(BadRequest, match="a has id 2147483447; send ids from 1 to 2147483446"):
+        apply(table(last_column_id=2_147_483_000), AddSchema(Schema(0, (column(2_147_483_447, "a"),))))
 
 
 def test_types_follow_an_upgrade():

@@ -146,6 +146,18 @@ def test_a_dropped_view_is_registered_again(server: Server, duck: DuckDBPyConnec
     assert post(server, "namespaces/main/register-view", asked).json["error"]["message"] == "View already exists: main.again"
 
 
+def test_a_live_view_is_not_registered_again(server: Server, duck: DuckDBPyConnection) -> None:
+    """Two views of one uuid could not be told apart; the dropped one comes back, by another name too."""
+    made = create(server, "v", {"duckdb": "FROM t"}).json
+    asked = {"name": "w", "metadata-location": made["metadata-location"]}
+    refused = post(server, "namespaces/main/register-view", asked)
+    assert refused.error == (409, "AlreadyExistsException")
+    assert "main.v" in refused.json["error"]["message"]
+    assert server.get(VIEWS).json["identifiers"] == [ident("v")]
+    server.ask("DELETE", f"{VIEWS}/v")
+    assert post(server, "namespaces/main/register-view", asked).status == 200
+
+
 def test_only_metadata_in_our_places_is_registered(server: Server, lake: FreshLake, duck: DuckDBPyConnection) -> None:
     """A file that is missing, elsewhere or something else."""
 
