@@ -137,6 +137,8 @@ def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -
         desk.tell(f"list {options.source}")
         plan = _look(desk, rest, options)
         if plan is None:
+            if not dry_run:
+                _discard_stale(rest, options)
             return replace(report, status=Status.nothing_new)
         files = plan.reading.files
         report = replace(report, files=len(files), bytes=sum(file.size_bytes or 0 for file in files), plan=plan.describe(options))
@@ -147,6 +149,17 @@ def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -
         except CommitFailed as error:
             desk.tell(f"again, because {error.message}")
     raise CommitFailed(f"{options.table} was changed by others during each of {options.attempts} attempts; nothing was taken")
+
+
+def _list_tables(options: IngestOptions) -> list[Ident]:
+    return [options.table, options.table.beside(LEDGER), options.table.beside(QUARANTINE)]
+
+
+def _discard_stale(rest: Rest, options: IngestOptions) -> None:
+    """Remove what dead runs left; that this cannot be done now makes nothing new of what is not."""
+    for table in _list_tables(options):
+        with suppress(CatalogError):
+            discard_stale(rest, table, datetime.now(UTC))
 
 
 def _begin(options: IngestOptions) -> Report:
@@ -215,7 +228,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
     properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
     properties |= options.batch.properties if options.batch else {}
     stage = Stage(desk.spark, desk.catalog, desk.connect, branch, properties, desk.tell)
-    tables = [options.table, options.table.beside(LEDGER), options.table.beside(QUARANTINE)]
+    tables = _list_tables(options)
     for table in tables:
         discard_stale(desk.connect(), table, datetime.now(UTC))
     try:
