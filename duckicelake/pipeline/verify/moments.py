@@ -18,10 +18,10 @@ LAKE_SNAPSHOT = "ducklake.snapshot-id"
 
 _SNAPSHOTS = "SELECT snapshot_id FROM {meta}.ducklake_snapshot"
 _MOVES = """
-SELECT m.lake_snapshot_id, m.snapshot_id FROM {meta}.iceberg_move m WHERE m.table_id IN ({here}) ORDER BY m.lake_snapshot_id
+SELECT lake_snapshot_id, snapshot_id FROM {meta}.iceberg_move WHERE table_id = {table_id} ORDER BY lake_snapshot_id
 """
-_BESIDE = "SELECT k.snapshot_id FROM {meta}.iceberg_kept k WHERE k.table_id IN ({here}) AND k.manifest_list IS NOT NULL"
-_HERE = """
+_BESIDE = "SELECT snapshot_id FROM {meta}.iceberg_kept WHERE table_id = {table_id} AND manifest_list IS NOT NULL"
+_TABLE = """
 SELECT t.table_id FROM {meta}.ducklake_table t JOIN {meta}.ducklake_schema s USING (schema_id)
 WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL AND lower(t.table_name) = lower($table) AND lower(s.schema_name) = lower($namespace)
 """
@@ -59,14 +59,26 @@ class Past:
         return next((one for one in (*own, *self.moves.get(snapshot_id, ())) if one in self.lake_snapshot_ids), None)
 
 
+def name_metadata(metadata_schema: str) -> str:
+    """The schema of DuckLake's own tables, in DuckDB's SQL."""
+    return f"__ducklake_metadata_lake.{quote(metadata_schema)}"
+
+
+def find_table_id(duck: DuckDBPyConnection, meta: str, ident: Ident) -> int:
+    """The id of a live table, by which Postgres is asked for its rows alone; -1, which no table has, when it was dropped."""
+    asked = {"table": ident.name, "namespace": to_schema_name(ident.namespace)}
+    found = duck.execute(_TABLE.format(meta=meta), asked).fetchone()
+    return -1 if found is None else int(found[0])
+
+
 def read_past(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident) -> Past:
     """What DuckLake's rows and the notes beside them say of a table's past."""
-    meta = f"__ducklake_metadata_lake.{quote(metadata_schema)}"
-    here, asked = _HERE.format(meta=meta), {"table": ident.name, "namespace": to_schema_name(ident.namespace)}
+    meta = name_metadata(metadata_schema)
+    table_id = find_table_id(duck, meta, ident)
     moves: dict[int, list[int]] = {}
-    for lake_snapshot_id, snapshot_id in duck.execute(_MOVES.format(meta=meta, here=here), asked).fetchall():
+    for lake_snapshot_id, snapshot_id in duck.execute(_MOVES.format(meta=meta, table_id=table_id)).fetchall():
         moves.setdefault(snapshot_id, []).append(lake_snapshot_id)
-    beside = duck.execute(_BESIDE.format(meta=meta, here=here), asked).fetchall()
+    beside = duck.execute(_BESIDE.format(meta=meta, table_id=table_id)).fetchall()
     known = duck.execute(_SNAPSHOTS.format(meta=meta)).fetchall()
     return Past(frozenset(one for (one,) in known), moves, frozenset(one for (one,) in beside))
 
