@@ -26,7 +26,7 @@ from duckicelake.pipeline.ingest.sources.reading import Reading
 from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import add_defaults, format_columns, format_create, format_order, parse_columns, quote, quote_ident
-from duckicelake.pipeline.ingest.versions import add_validity, drop_validity
+from duckicelake.pipeline.ingest.versions import add_validity, drop_validity, widen_validity
 from duckicelake.pipeline.ingest.writing import check_count, write_target
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.older import TELLS_DEFAULTS
@@ -37,6 +37,7 @@ LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint
 LATER_COLUMNS = "etag string, watermark_column string, watermark string"
 """What ledgers of earlier versions lack."""
 
+METADATA_COLUMN = "_metadata"
 EXPLAINED_LINES = 4
 SPARK_FAILURES = (PySparkException, Py4JError, OSError)
 """What Spark raises, and what is raised when its Java is gone."""
@@ -184,7 +185,11 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     target = None if head is None else _find_columns(desk, options)
     given = None if options.schema is None else parse_columns(options.schema)
     incoming = choose_columns(reading, given, target, options.evolve)
+    check_names(incoming, options)
     changes = () if target is None else plan_evolution(target, incoming, options.evolve)
+    if target is not None and options.mode is Mode.scd2:
+        held = desk.spark.table(desk.name(options.table)).schema
+        changes = (*changes, *widen_validity(held, changes, incoming, options.order_by or ""))
     made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
     return Plan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
 
@@ -195,6 +200,13 @@ def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
     head = None if TELLS_DEFAULTS or not options.key else desk.connect().load(options.table)
     columns = columns if head is None else add_defaults(columns, head.defaults)
     return drop_validity(columns) if options.mode is Mode.scd2 else columns
+
+
+def check_names(columns: StructType, options: IngestOptions) -> None:
+    """Raises: BadRequest: a column of files has the name under which Spark says where their rows are from."""
+    taken = next((name for name in columns.names if name.lower() == METADATA_COLUMN), None)
+    if taken is not None and not options.is_database:
+        raise BadRequest(f"column {taken} has the name under which Spark says where rows are from; give it another one; nothing was taken")
 
 
 def check_pair(table: Ident, head: TableHead | None, ledger: int | None) -> None:
