@@ -38,6 +38,8 @@ LATER_COLUMNS = "etag string, watermark_column string, watermark string"
 """What ledgers of earlier versions lack."""
 
 METADATA_COLUMN = "_metadata"
+PUBLISHED = "published"
+"""What is told when it is done."""
 EXPLAINED_LINES = 4
 SPARK_FAILURES = (PySparkException, Py4JError, OSError)
 """What Spark raises, and what is raised when its Java is gone."""
@@ -249,7 +251,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
             outcome = _stage(desk, stage, options, replace(plan, reading=reading), report.run_id)
         plan.reading.check_still()
         has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
-        Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
+        has_followed = Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
     except CommitStateUnknown:
         # What is staged may be what becomes visible.
         raise
@@ -260,7 +262,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
         raise
     with suppress(OSError):
         # Whether somebody hears of it or not, it is done.
-        desk.tell("published")
+        desk.tell(PUBLISHED)
     return replace(
         report,
         status=Status.done,
@@ -268,8 +270,20 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
         rows_out=outcome.rows_in - outcome.bad - outcome.superseded,
         rows_quarantined=outcome.bad,
         rows_superseded=outcome.superseded,
-        snapshots={str(one.ident): one.head for one in outcome.staged},
+        snapshots=_find_snapshots(desk, outcome.staged, report.run_id if has_followed else None),
     )
+
+
+def _find_snapshots(desk: Desk, staged: Sequence[Staged], followed: str | None) -> dict[str, int]:
+    """Where the run's rows became visible: at the branches' snapshots, but for that of a target which followed others, by the run's id."""
+    found = {str(one.ident): one.head for one in staged}
+    if followed is not None:
+        target = staged[0].ident
+        del found[str(target)]
+        # Nobody has to hear of it: it is done.
+        with suppress(CatalogError):
+            found = {str(target): desk.connect().find_snapshot(target, "duckicelake.run-id", followed), **found}
+    return found
 
 
 def _prepare(desk: Desk, options: IngestOptions, plan: Plan) -> None:
