@@ -31,6 +31,7 @@ from duckicelake.pipeline.ingest.writing import check_count, write_target
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.older import TELLS_DEFAULTS
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
+from duckicelake.pipeline.unlike import refusing_unlike
 
 LEDGER, QUARANTINE = "__ingested", "__quarantine"
 LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint, quarantined bigint, run_id string, ingested_at timestamp"
@@ -38,6 +39,7 @@ LATER_COLUMNS = "etag string, watermark_column string, watermark string"
 """What ledgers of earlier versions lack."""
 
 METADATA_COLUMN = "_metadata"
+APART = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
 PUBLISHED = "published"
 """What is told when it is done."""
 EXPLAINED_LINES = 4
@@ -186,7 +188,8 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     check_target(head, options)
     target = None if head is None else _find_columns(desk, options)
     given = None if options.schema is None else parse_columns(options.schema)
-    incoming = choose_columns(reading, given, target, options.evolve)
+    with refusing_unlike(APART):
+        incoming = choose_columns(reading, given, target, options.evolve)
     check_names(incoming, options)
     changes = () if target is None else plan_evolution(target, incoming, options.evolve)
     if target is not None and options.mode is Mode.scd2:
