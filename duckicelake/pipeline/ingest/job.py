@@ -190,7 +190,7 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     given = None if options.schema is None else parse_columns(options.schema)
     with refusing_unlike(APART):
         incoming = choose_columns(reading, given, target, options.evolve)
-    check_names(incoming, options)
+    check_metadata_name(incoming, options)
     changes = () if target is None else plan_evolution(target, incoming, options.evolve)
     if target is not None and options.mode is Mode.scd2:
         held = desk.spark.table(desk.name(options.table)).schema
@@ -207,7 +207,7 @@ def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
     return drop_validity(columns) if options.mode is Mode.scd2 else columns
 
 
-def check_names(columns: StructType, options: IngestOptions) -> None:
+def check_metadata_name(columns: StructType, options: IngestOptions) -> None:
     """Raises: BadRequest: a column of files has the name under which Spark says where their rows are from."""
     taken = next((name for name in columns.names if name.lower() == METADATA_COLUMN), None)
     if taken is not None and not options.is_database:
