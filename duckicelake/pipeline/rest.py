@@ -103,6 +103,15 @@ class Rest:
         """The answer that describes the table, with the snapshots that refs name. Raises: NoSuchTable."""
         return self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}?snapshots=refs")
 
+    def find_snapshot(self, ident: Ident, name: str, text: str) -> int:
+        """The newest snapshot of main that says so in its summary. Raises: NoSuchTable: there is no such table, or none such."""
+        metadata = self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}")["metadata"]
+        told = {one["snapshot-id"] for one in metadata.get("snapshots", ()) if one["summary"].get(name) == text}
+        found = [entry["snapshot-id"] for entry in metadata.get("snapshot-log", ()) if entry["snapshot-id"] in told]
+        if not found:
+            raise NoSuchTable(f"{ident} has no snapshot of {text} any more")
+        return found[-1]
+
     def commit(self, changes: Sequence[Mapping[str, Any]]) -> None:
         """Commit to all the tables at once.
 

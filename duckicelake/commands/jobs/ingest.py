@@ -9,6 +9,7 @@ from rich.console import Console
 
 from duckicelake.commands.jobs.session import CATALOG, Machine, opening_desk, read_machine, to_catalog
 from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, write_report
+from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, stopping_between_steps
 from duckicelake.commands.signals import hearing_stops, stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow, read_follow
@@ -54,7 +55,8 @@ def find_catalog(call: IngestCall, find: Find) -> RestCatalog:
 def run_ingest(catalog: RestCatalog, call: IngestCall, console: Console) -> Report:
     """Run the job; what it is about to do is on the terminal."""
     with opening_desk(call.machine, catalog, console, call.options.source) as desk:
-        return ingest(desk, call.options, dry_run=call.dry_run)
+        with stopping_between_steps(desk) as heard:
+            return ingest(heard, call.options, dry_run=call.dry_run)
 
 
 def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions) -> FollowReport:
@@ -76,19 +78,20 @@ def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions) -> Fo
 
 def report_ingest(call: IngestCall, find: Find) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
-    options = call.options
+    options, failed = call.options, FAILED
     try:
         catalog = find_catalog(call, find)
         done = run_ingest(catalog, call, Console(stderr=True)) if call.follow is None else run_follow(catalog, call, call.follow)
     except (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES) as error:
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
+        failed = INTERRUPTED if isinstance(error, Interrupted) else FAILED
         done = Report("", str(options.table), options.source, options.mode, status, message=str(error))
     write_report(call.report, done.format_json())
     told = format_report(done) if isinstance(done, Report) else format_sums(done)
     if told:
         Console().print(told, markup=False, highlight=False, soft_wrap=True)
     if done.message:
-        return complain(done.message, UNKNOWN if done.status is Status.unknown else FAILED)
+        return complain(done.message, UNKNOWN if done.status is Status.unknown else failed)
     return 0
 
 

@@ -26,17 +26,22 @@ from duckicelake.pipeline.ingest.sources.reading import Reading
 from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import add_defaults, format_columns, format_create, format_order, parse_columns, quote, quote_ident
-from duckicelake.pipeline.ingest.versions import add_validity, drop_validity
+from duckicelake.pipeline.ingest.versions import add_validity, drop_validity, widen_validity
 from duckicelake.pipeline.ingest.writing import check_count, write_target
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.older import TELLS_DEFAULTS
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
+from duckicelake.pipeline.unlike import refusing_unlike
 
 LEDGER, QUARANTINE = "__ingested", "__quarantine"
 LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint, quarantined bigint, run_id string, ingested_at timestamp"
 LATER_COLUMNS = "etag string, watermark_column string, watermark string"
 """What ledgers of earlier versions lack."""
 
+METADATA_COLUMN = "_metadata"
+APART = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
+PUBLISHED = "published"
+"""What is told when it is done."""
 EXPLAINED_LINES = 4
 SPARK_FAILURES = (PySparkException, Py4JError, OSError)
 """What Spark raises, and what is raised when its Java is gone."""
@@ -137,6 +142,8 @@ def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -
         desk.tell(f"list {options.source}")
         plan = _look(desk, rest, options)
         if plan is None:
+            if not dry_run:
+                _discard_stale(rest, options)
             return replace(report, status=Status.nothing_new)
         files = plan.reading.files
         report = replace(report, files=len(files), bytes=sum(file.size_bytes or 0 for file in files), plan=plan.describe(options))
@@ -147,6 +154,17 @@ def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -
         except CommitFailed as error:
             desk.tell(f"again, because {error.message}")
     raise CommitFailed(f"{options.table} was changed by others during each of {options.attempts} attempts; nothing was taken")
+
+
+def _list_tables(options: IngestOptions) -> list[Ident]:
+    return [options.table, options.table.beside(LEDGER), options.table.beside(QUARANTINE)]
+
+
+def _discard_stale(rest: Rest, options: IngestOptions) -> None:
+    """Remove what dead runs left; that this cannot be done now makes nothing new of what is not."""
+    for table in _list_tables(options):
+        with suppress(CatalogError):
+            discard_stale(rest, table, datetime.now(UTC))
 
 
 def _begin(options: IngestOptions) -> Report:
@@ -170,8 +188,13 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     check_target(head, options)
     target = None if head is None else _find_columns(desk, options)
     given = None if options.schema is None else parse_columns(options.schema)
-    incoming = choose_columns(reading, given, target, options.evolve)
+    with refusing_unlike(APART):
+        incoming = choose_columns(reading, given, target, options.evolve)
+    check_metadata_name(incoming, options)
     changes = () if target is None else plan_evolution(target, incoming, options.evolve)
+    if target is not None and options.mode is Mode.scd2:
+        held = desk.spark.table(desk.name(options.table)).schema
+        changes = (*changes, *widen_validity(held, changes, incoming, options.order_by or ""))
     made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
     return Plan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
 
@@ -182,6 +205,13 @@ def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
     head = None if TELLS_DEFAULTS or not options.key else desk.connect().load(options.table)
     columns = columns if head is None else add_defaults(columns, head.defaults)
     return drop_validity(columns) if options.mode is Mode.scd2 else columns
+
+
+def check_metadata_name(columns: StructType, options: IngestOptions) -> None:
+    """Raises: BadRequest: a column of files has the name under which Spark says where their rows are from."""
+    taken = next((name for name in columns.names if name.lower() == METADATA_COLUMN), None)
+    if taken is not None and not options.is_database:
+        raise BadRequest(f"column {taken} has the name under which Spark says where rows are from; give it another one; nothing was taken")
 
 
 def check_pair(table: Ident, head: TableHead | None, ledger: int | None) -> None:
@@ -215,7 +245,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
     properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
     properties |= options.batch.properties if options.batch else {}
     stage = Stage(desk.spark, desk.catalog, desk.connect, branch, properties, desk.tell)
-    tables = [options.table, options.table.beside(LEDGER), options.table.beside(QUARANTINE)]
+    tables = _list_tables(options)
     for table in tables:
         discard_stale(desk.connect(), table, datetime.now(UTC))
     try:
@@ -224,7 +254,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
             outcome = _stage(desk, stage, options, replace(plan, reading=reading), report.run_id)
         plan.reading.check_still()
         has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
-        Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
+        has_followed = Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
     except CommitStateUnknown:
         # What is staged may be what becomes visible.
         raise
@@ -235,7 +265,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
         raise
     with suppress(OSError):
         # Whether somebody hears of it or not, it is done.
-        desk.tell("published")
+        desk.tell(PUBLISHED)
     return replace(
         report,
         status=Status.done,
@@ -243,8 +273,20 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
         rows_out=outcome.rows_in - outcome.bad - outcome.superseded,
         rows_quarantined=outcome.bad,
         rows_superseded=outcome.superseded,
-        snapshots={str(one.ident): one.head for one in outcome.staged},
+        snapshots=_find_snapshots(desk, outcome.staged, report.run_id if has_followed else None),
     )
+
+
+def _find_snapshots(desk: Desk, staged: Sequence[Staged], followed: str | None) -> dict[str, int]:
+    """Where the run's rows became visible: at the branches' snapshots, but for that of a target which followed others, by the run's id."""
+    found = {str(one.ident): one.head for one in staged}
+    if followed is not None:
+        target = staged[0].ident
+        del found[str(target)]
+        # Nobody has to hear of it: it is done.
+        with suppress(CatalogError):
+            found = {str(target): desk.connect().find_snapshot(target, "duckicelake.run-id", followed), **found}
+    return found
 
 
 def _prepare(desk: Desk, options: IngestOptions, plan: Plan) -> None:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.sources.shapes import Coverage, Path
 from duckicelake.pipeline.ingest.target import find_default, quote, quote_text
 
 _RANK, _HAD, _HELD = "__duckicelake_rank", "__duckicelake_had_", "__duckicelake_held"
+_SAME, _COUNT = "__duckicelake_same_", "__duckicelake_count"
 _FUNCTIONS = {**{unit: f"{unit}s" for unit in ("year", "month", "day", "hour")}, "bucket": "bucket", "truncate": "truncate"}
 """Iceberg's transforms, as functions of its catalogs in Spark."""
 _TERM = re.compile(r"(?P<transform>[a-z]+)(?:\[(?P<number>[0-9]+)\])?\((?P<column>.+)\)")
@@ -41,12 +42,60 @@ def find_latest(rows: DataFrame, key: Sequence[str], order_by: str | None, marks
         rank = F.rank().over(of_key.orderBy(F.col(quote(order_by)).desc_nulls_last()))
         latest = rows.withColumns({_RANK: rank, **had}).where(F.col(_RANK) == 1)
         _check_kept(latest, key, dict(zip(marks, had, strict=True)))
-        latest = latest.drop(_RANK, *had).distinct()
-    twice = latest.groupBy(*columns).count().where("count > 1").limit(1).collect()
+        latest = keep_distinct(latest.drop(_RANK, *had))
+    twice = _find_twice(latest, key)
     if twice:
         remedy = "--order-by says which one is the last" if order_by is None else f"they do not differ in {order_by}"
         raise BadRequest(f"several rows have the key {_show(twice[0], key)}: {remedy}")
     return latest
+
+
+def _find_twice(rows: DataFrame, key: Sequence[str]) -> list[Row]:
+    """A key that several rows have; nothing when there is none."""
+    counted = rows.groupBy(*(F.col(quote(name)) for name in key)).agg(F.count("*").alias(_COUNT))
+    return counted.where(F.col(_COUNT) > 1).limit(1).collect()
+
+
+def keep_distinct(rows: DataFrame) -> DataFrame:
+    """One of the rows that are the same; of maps the entries count, in whatever order."""
+    maps = [field for field in rows.schema.fields if _has_map(field.dataType)]
+    if not maps:
+        return rows.distinct()
+    alike = {f"{_SAME}{place}": F.expr(format_comparable(quote(field.name), field.dataType)) for place, field in enumerate(maps)}
+    others = [field.name for field in rows.schema.fields if field not in maps]
+    return rows.withColumns(alike).dropDuplicates([*others, *alike]).drop(*alike)
+
+
+def format_comparable(value: str, form: DataType, depth: int = 0) -> str:
+    """SQL of what is the same for two values just when these are: Spark compares no maps, so their entries are put in order."""
+    if not _has_map(form):
+        return value
+    inner = f"x{depth}"
+    match form:
+        case MapType():
+            key, own = (
+                format_comparable(f"{inner}.{name}", one, depth + 1) for name, one in (("key", form.keyType), ("value", form.valueType))
+            )
+            return f"array_sort(transform(map_entries({value}), {inner} -> named_struct('key', {key}, 'value', {own})))"
+        case ArrayType():
+            return f"transform({value}, {inner} -> {format_comparable(inner, form.elementType, depth + 1)})"
+        case StructType():
+            parts = (
+                f"'p{place}', {format_comparable(f'{value}.{quote(one.name)}', one.dataType, depth)}" for place, one in enumerate(form)
+            )
+            return f"IF({value} IS NULL, NULL, named_struct({', '.join(parts)}))"
+        case _:
+            return value
+
+
+def _has_map(form: DataType) -> bool:
+    match form:
+        case StructType():
+            return any(_has_map(field.dataType) for field in form.fields)
+        case ArrayType():
+            return _has_map(form.elementType)
+        case _:
+            return isinstance(form, MapType)
 
 
 def _check_kept(latest: DataFrame, key: Sequence[str], had: Mapping[str, str]) -> None:
@@ -77,7 +126,7 @@ def check_held(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> None:
     """Raises: BadRequest: the table has several rows of a key that the files have; `latest` has one for each."""
     columns = [F.col(quote(name)) for name in key]
     same = held.select(*columns).join(latest.select(*columns), list(key), "left_semi")
-    twice = same.groupBy(*columns).count().where("count > 1").limit(1).collect()
+    twice = _find_twice(same, key)
     if twice:
         raise BadRequest(f"the table has several rows of one key ({_show(twice[0], key)}); nothing was taken")
 

@@ -86,6 +86,9 @@ class Batch:
         return {"duckicelake.follow-id": self.follow_id, "duckicelake.batch": str(self.number)}
 
 
+_NO_BATCHES = "run --mode overwrite-partitions without it"
+
+
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
     """One call of the job. `batch` None: every file that is there."""
@@ -121,6 +124,8 @@ class IngestOptions:
             raise BadRequest("--incremental-by belongs to databases (jdbc:…)")
         if self.batch is not None and self.is_database and self.incremental_by is None:
             raise BadRequest("--follow takes new rows of a database: --incremental-by says which they are")
+        if self.batch is not None and self.mode is Mode.overwrite_partitions:
+            raise BadRequest(f"--follow takes files in batches, and each would overwrite what the ones before brought: {_NO_BATCHES}")
         if self.attempts < 1:
             raise BadRequest("--attempts begins at 1")
 

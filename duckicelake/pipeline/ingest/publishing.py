@@ -30,19 +30,21 @@ class Publisher:
     appends: bool
     tell: Progress
 
-    def publish(self) -> None:
-        """Move main of every table to its branch.
+    def publish(self) -> bool:
+        """Move main of every table to its branch; whether the target's rows followed others', in a snapshot of their own.
 
         Raises: CommitFailed: somebody else moved one of them, and nothing was done;
             CommitStateUnknown: nobody answered for as long as the patience lasts
         """
         first, *others = [one.format_change() for one in self.staged]
-        for _ in range(REBASES if self.appends else 1):
+        for attempt in range(REBASES if self.appends else 1):
             self.tell("publish")
             try:
-                return commit_once(self.connect, [first, *others], self.has_landed)
+                commit_once(self.connect, [first, *others], self.has_landed)
             except CommitFailed:
                 first = self._follow()
+            else:
+                return attempt > 0
         raise CommitFailed(f"{self.staged[0].ident} is written to all the time")
 
     def _follow(self) -> dict[str, Any]:

@@ -33,6 +33,11 @@ def is_stale(branch: str, now: datetime) -> bool:
         return False
 
 
+def list_stale(branches: Iterable[str], now: datetime) -> list[str]:
+    """Those of these branches that such runs left."""
+    return [branch for branch in branches if is_stale(branch, now)]
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A table, the snapshot of main that the branch grew from, and where the branch is now."""
@@ -163,4 +168,4 @@ def discard_stale(rest: Rest, ident: Ident, now: datetime) -> None:
     """Remove what runs left behind that were killed long ago."""
     table = rest.load(ident)
     if table is not None:
-        discard(rest, ident, [branch for branch in table.refs if is_stale(branch, now)])
+        discard(rest, ident, list_stale(table.refs, now))

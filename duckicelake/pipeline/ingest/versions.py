@@ -8,6 +8,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.evolution import Change, is_promotion
+from duckicelake.pipeline.ingest.merging import format_comparable, keep_distinct
 from duckicelake.pipeline.ingest.sources.shapes import Coverage
 from duckicelake.pipeline.ingest.target import find_default, quote
 
@@ -52,6 +54,17 @@ def drop_validity(columns: StructType) -> StructType:
     return StructType([field for field in columns.fields if field.name not in VALIDITY])
 
 
+def widen_validity(held: StructType, changes: Sequence[Change], incoming: StructType, order_by: str) -> tuple[Change, ...]:
+    """What has to change of the validity's columns for them to hold what the column that versions are ordered by holds, or is to hold."""
+    columns = {field.name.lower(): field.dataType for field in held.fields}
+    own = next((field for field in held.fields if field.name.lower() == order_by.lower()), None)
+    widened = any(change.path == (own.name,) for change in changes) if own is not None else False
+    source = incoming if widened else held
+    at = next((field.dataType for field in source.fields if field.name.lower() == order_by.lower()), None)
+    narrow = [name for name in (FROM, TO) if at is not None and name in columns and is_promotion(columns[name], at)]
+    return tuple(Change((name,), at.simpleString(), is_new=False) for name in narrow if at is not None)
+
+
 def fill_columns(held: DataFrame, columns: StructType) -> DataFrame:
     """Rows of an earlier snapshot with NULL in the columns that came after it."""
     names = {name.lower() for name in held.columns}
@@ -69,10 +82,11 @@ def find_versions(rows: DataFrame, current: DataFrame, history: History, coverag
     columns = history.refer(history.columns)
     held = current.select(*columns, F.lit(True).alias(_OLD)).join(rows.select(*key).distinct(), list(history.key), "left_semi")
     marks = {path[0]: mark for path, mark in zip(coverage.mixed, coverage.marks, strict=True) if len(path) == 1}
-    fresh = rows.select(*columns, *marks.values()).distinct().withColumn(_OLD, F.lit(False))
+    fresh = keep_distinct(rows.select(*columns, *marks.values())).withColumn(_OLD, F.lit(False))
     held = held.withColumns({mark: F.lit(True) for mark in marks.values()}) if marks else held
     in_order = Window.partitionBy(*key).orderBy(at, F.col(_OLD).desc())
-    tracked = F.struct(*history.refer([name for name in history.columns if name.lower() != history.order_by.lower()]))
+    told = [field for field in history.target.fields if field.name.lower() != history.order_by.lower()]
+    tracked = F.struct(*(F.expr(format_comparable(quote(field.name), field.dataType)) for field in told))
     lacking = {path[0] for path in coverage.everywhere if len(path) == 1}
     everything = held.unionByName(fresh)
     everything = everything.select(*(_fill(field, marks, lacking, in_order) for field in history.target.fields), _OLD)

@@ -17,7 +17,7 @@ from duckicelake.pipeline.connect import check_procedures, is_gone
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.ingest.staging import make_run_id
+from duckicelake.pipeline.ingest.staging import discard, list_stale, make_run_id
 from duckicelake.pipeline.jars import JarUnavailable, Progress
 from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.maintain import survey
@@ -126,6 +126,7 @@ class Keeper:
             return
         if not policy.enabled:
             return
+        yield from self._try(table, Kind.branches, lambda: self._drop_branches(name, metadata))
         yield from self._try(table, Kind.flush, lambda: self._flush(name, policy))
         yield from self._try(table, Kind.compact, lambda: self._compact(name, policy, metadata))
 
@@ -155,6 +156,17 @@ class Keeper:
 
     def _find_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
         return self.options.policies.find(str(name.ident), metadata.get("properties", {}))
+
+    def _drop_branches(self, name: TableName, metadata: Mapping[str, Any]) -> Sequence[Done]:
+        stale = list_stale(metadata.get("refs", {}), datetime.now(UTC))
+        if not stale:
+            return []
+        step = Step(Kind.branches, f"{len(stale)} branches of dead runs of ingest", files=len(stale))
+        if self.dry_run:
+            return [plan_of(str(name.ident), step)]
+        self.desk.tell(f"drop branches of {name.ident}")
+        discard(self.desk.connect(), name.ident, stale)
+        return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=len(stale), attempts=1)]
 
     def _read(self, name: TableName, policy: Policy) -> TableFacts:
         try:

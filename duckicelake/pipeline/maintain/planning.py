@@ -12,6 +12,7 @@ from duckicelake.pipeline.maintain.policy import Policy
 class Kind(StrEnum):
     """The steps there are, in the order in which they are taken."""
 
+    branches = "branches"
     flush = "flush"
     compact = "compact"
     expire = "expire"

@@ -8,13 +8,14 @@ from duckicelake.pipeline.reports import Report, Verdict
 
 LAKE = "(the lake)"
 """What steps are about that concern no single table."""
+_REMOVED = {Kind.expire: "lake snapshots", Kind.branches: "branches of dead runs"}
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """A step of one table or of the lake, and what became of it.
 
-    `removed` and `added` count files of the table, lake snapshots, or objects of the store; `message` says why it was not done.
+    `removed` and `added` count files or branches of the table, lake snapshots, or objects of the store; `message` says why not.
     """
 
     subject: str
@@ -39,7 +40,7 @@ class Done:
             return f"{what}: {self.removed} files with {self.bytes} bytes became {self.added}"
         if self.kind is Kind.flush:
             return f"{what}: {self.rows} inlined rows and deletes became files"
-        return f"{what}: {self.removed} {'lake snapshots' if self.kind is Kind.expire else 'objects'} removed"
+        return f"{what}: {self.removed} {_REMOVED.get(self.kind, 'objects') if self.kind else 'objects'} removed"
 
 
 def plan_of(subject: str, step: Step) -> Done:

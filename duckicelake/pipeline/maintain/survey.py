@@ -62,10 +62,13 @@ SELECT EXISTS (SELECT FROM {} i JOIN ducklake_data_file f ON f.data_file_id = i.
 SELECT_SNAPSHOTS = """
 SELECT s.snapshot_id, s.snapshot_time, c.changes_made FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c USING (snapshot_id)
 """
-# What main was moved to is shown under that snapshot's id.
+# What main was rolled back to is published from that lake snapshot's rows; what came from a branch has its manifests in our notes.
 SELECT_NAMED = """
 SELECT snapshot_id FROM iceberg_ref WHERE snapshot_id IS NOT NULL
-UNION SELECT snapshot_id FROM (SELECT DISTINCT ON (table_id) snapshot_id FROM iceberg_move ORDER BY table_id, lake_snapshot_id DESC) m
+UNION SELECT k.snapshot_id
+  FROM (SELECT DISTINCT ON (table_id) table_id, snapshot_id FROM iceberg_move ORDER BY table_id, lake_snapshot_id DESC) m
+  JOIN iceberg_kept k ON k.table_id = m.table_id AND k.snapshot_id = m.snapshot_id AND k.manifest_list IS NULL
+  JOIN ducklake_table t ON t.table_id = m.table_id AND t.end_snapshot IS NULL
 UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN iceberg_ref r USING (table_id, snapshot_id)
 """
 SHARE_LAKE = "SELECT pg_try_advisory_lock_shared(hashtextextended('duckicelake maintain ' || current_schema(), 0))"

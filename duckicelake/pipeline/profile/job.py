@@ -94,7 +94,7 @@ class Profiler:
             verdict = Verdict.planned if self.dry_run else Verdict.done
             if not self.dry_run:
                 state, extremes = self._measure(name.ident, state)
-        files = read_files(self.conn, name.table_id, state.lake_snapshot_id)
+        files = read_files(self.conn, name.table_id, state.snapshot_id)
         return replace(describe(state, files, extremes), table=str(name.ident), verdict=verdict, reason=reason)
 
     def _load(self, ident: Ident, snapshot_id: int | None = None) -> TableState | None:

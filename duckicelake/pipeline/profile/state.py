@@ -6,7 +6,6 @@ from typing import Any
 
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.pipeline.verify.moments import LAKE_SNAPSHOT
 
 SKETCH = "apache-datasketches-theta-v1"
 POINTS = 300
@@ -36,11 +35,6 @@ class TableState:
     @property
     def snapshot_id(self) -> int:
         return self.snapshot["snapshot-id"]
-
-    @property
-    def lake_snapshot_id(self) -> int:
-        """The lake snapshot that has the same rows."""
-        return int(self.snapshot["summary"][LAKE_SNAPSHOT])
 
     @property
     def schema(self) -> Schema:

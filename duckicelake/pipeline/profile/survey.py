@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import LiteralString, TypeVar
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import class_row, scalar_row
 
 Row = TypeVar("Row")
 
@@ -16,6 +16,12 @@ SELECT greatest(length(ltrim(file_size_bytes::bit(64)::text, '0')) - 1, 0) AS po
   FROM ducklake_data_file
  WHERE table_id = %(table_id)s AND begin_snapshot <= %(at)s AND (end_snapshot IS NULL OR end_snapshot > %(at)s)
  GROUP BY power ORDER BY power
+"""
+
+# Of a snapshot that was made beside main the lake snapshot has the rows that moved main there, not that of its own number.
+SELECT_LAKE_SNAPSHOT = """
+SELECT coalesce(max(lake_snapshot_id), %(snapshot_id)s)::bigint FROM iceberg_move
+ WHERE table_id = %(table_id)s AND snapshot_id = %(snapshot_id)s
 """
 
 SELECT_COLUMNS = """
@@ -63,11 +69,13 @@ class FileFacts:
         return sum(one.records for one in self.sizes)
 
 
-def read_files(conn: psycopg.Connection, table_id: int, lake_snapshot_id: int) -> FileFacts:
-    """What the files that a lake snapshot has are like."""
-    asked = {"table_id": table_id, "at": lake_snapshot_id}
+def read_files(conn: psycopg.Connection, table_id: int, snapshot_id: int) -> FileFacts:
+    """What the files that a snapshot of main has are like."""
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        with conn.cursor(row_factory=scalar_row) as cursor:
+            [at] = cursor.execute(SELECT_LAKE_SNAPSHOT, {"table_id": table_id, "snapshot_id": snapshot_id}).fetchall()
+        asked = {"table_id": table_id, "at": at}
         sizes = _ask(conn, SizeClass, SELECT_SIZES, asked)
         columns = _ask(conn, ColumnSums, SELECT_COLUMNS, asked)
     return FileFacts(tuple(sizes), {one.column_id: one for one in columns})

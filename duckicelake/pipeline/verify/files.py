@@ -14,12 +14,10 @@ from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.connect import check_executors
 from duckicelake.pipeline.older import from_arrow
 from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.verify.columns import quote
 from duckicelake.pipeline.verify.footers import PartitionField, Shape
-from duckicelake.pipeline.verify.moments import Moment, TableState
+from duckicelake.pipeline.verify.moments import Moment, TableState, find_table_id, name_metadata
 from duckicelake.pipeline.verify.objects import FILE, MARKED, PROBLEM, SEEN_DDL, Place, look_at_batches
 from duckicelake.translate.locations import to_canonical, to_uri
-from duckicelake.translate.namespaces import to_schema_name
 
 PROBLEMS = 100
 """How many problems a report names."""
@@ -31,19 +29,28 @@ WITH here AS (
         CASE WHEN s.path_is_relative THEN d.value || coalesce(s.path, '') ELSE coalesce(s.path, d.value) END AS schema_path,
         CASE WHEN t.path_is_relative THEN schema_path || coalesce(t.path, '') ELSE coalesce(t.path, schema_path) END AS folder
     FROM {meta}.ducklake_table t JOIN {meta}.ducklake_schema s USING (schema_id), {meta}.ducklake_metadata d
-    WHERE d.key = 'data_path' AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL
-        AND t.table_name = $table AND s.schema_name = $namespace
+    WHERE d.key = 'data_path' AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL AND t.table_id = {table_id}
 ), data AS (
     SELECT f.*, CASE WHEN f.path_is_relative THEN here.folder || f.path ELSE f.path END AS whole
-    FROM {meta}.ducklake_data_file f JOIN here USING (table_id)
+    FROM {meta}.ducklake_data_file f JOIN here USING (table_id) WHERE f.table_id = {table_id}
+), statistics AS (
+    SELECT data_file_id, list({{'column_id': column_id, 'count': value_count, 'nulls': null_count, 'has_nan': contains_nan,
+        'least': min_value, 'greatest': max_value}}) AS lake_statistics
+    FROM {meta}.ducklake_file_column_stats WHERE table_id = {table_id} GROUP BY data_file_id
+), partitions AS (
+    SELECT v.data_file_id, list({{'column_id': c.column_id, 'transform': lower(c.transform), 'text': v.partition_value}}) AS lake_partition
+    FROM {meta}.ducklake_file_partition_value v JOIN data USING (data_file_id)
+        JOIN {meta}.ducklake_partition_column c ON c.partition_id = data.partition_id AND c.partition_key_index = v.partition_key_index
+    WHERE v.table_id = {table_id} AND c.table_id = {table_id} GROUP BY v.data_file_id
 )
 SELECT 'data' AS lake_kind, whole AS path, 'parquet' AS lake_format, record_count AS lake_rows, file_size_bytes AS lake_bytes,
-    footer_size AS lake_footer, NULL AS lake_data_path
-FROM data WHERE {live}
+    footer_size AS lake_footer, NULL AS lake_data_path, lake_statistics, lake_partition
+FROM data LEFT JOIN statistics USING (data_file_id) LEFT JOIN partitions USING (data_file_id) WHERE {live}
 UNION ALL
 SELECT 'delete', CASE WHEN f.path_is_relative THEN here.folder || f.path ELSE f.path END, coalesce(f.format, 'parquet'),
-    CASE WHEN f.partial_max IS NULL THEN f.delete_count END, f.file_size_bytes, f.footer_size, data.whole
-FROM {meta}.ducklake_delete_file f JOIN here USING (table_id) JOIN data USING (data_file_id) WHERE {live_delete}
+    CASE WHEN f.partial_max IS NULL THEN f.delete_count END, f.file_size_bytes, f.footer_size, data.whole, NULL, NULL
+FROM {meta}.ducklake_delete_file f JOIN here USING (table_id) JOIN data USING (data_file_id)
+WHERE f.table_id = {table_id} AND {live_delete}
 """
 
 _ENTRIES = (
@@ -69,9 +76,10 @@ def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident
     live = "TRUE" if is_all else "{0}.end_snapshot IS NULL"
     if at is not None and not is_all:
         live = f"{{0}}.begin_snapshot <= {at} AND ({{0}}.end_snapshot IS NULL OR {{0}}.end_snapshot > {at})"
-    meta = f"__ducklake_metadata_lake.{quote(metadata_schema)}"
-    sql = _LAKE_FILES.format(meta=meta, live=live.format("data"), live_delete=live.format("f"))
-    found = duck.execute(sql, {"table": ident.name, "namespace": to_schema_name(ident.namespace)}).to_arrow_table()
+    meta = name_metadata(metadata_schema)
+    table_id = find_table_id(duck, meta, ident)
+    sql = _LAKE_FILES.format(meta=meta, table_id=table_id, live=live.format("data"), live_delete=live.format("f"))
+    found = duck.execute(sql).to_arrow_table()
     for name in ("path", "lake_data_path"):
         uris = [None if path is None else to_canonical(to_uri(path)) for path in found.column(name).to_pylist()]
         found = found.set_column(found.schema.get_field_index(name), name, pa.array(uris, pa.string()))

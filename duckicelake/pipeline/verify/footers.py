@@ -1,11 +1,12 @@
-"""One Parquet file against what is said of it: rows, sizes, null counts, bounds, partition values.
+"""One Parquet file against what manifests and DuckLake say of it: rows, sizes, null counts, bounds, partition values.
 
 The footer is believed where it proves what is said; where it does not, the column is read.
 """
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -17,10 +18,15 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.bounds import decode_value
 from duckicelake.iceberg.transforms import apply_transform
 from duckicelake.iceberg.types import PrimitiveType
+from duckicelake.translate.files import FLOATING, find_lower, find_upper
+from duckicelake.translate.partitions import UNITS_BY_TYPE
+from duckicelake.translate.values import parse_value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = ("int", "long", "date", "time", "timestamp", "timestamptz")
 _FIELD_ID = b"PARQUET:field_id"
+_PROVEN = frozenset({"boolean", "int", "long", "string", "date", "timestamp", "timestamptz"})
+"""Types of which DuckLake's text of a partition value stands for one value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +230,95 @@ def find_partitions(file: pq.ParquetFile, path: str, part: PartitionField) -> se
         distinct: Sequence[Any] = values.unique().to_pylist()
         found |= {apply_transform(part.transform, part.form, None if one is None else to_value(part.form, one)) for one in distinct}
     return found
+
+
+def check_told(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
+    """What DuckLake's statistics and partition values say of the file and is not so, also where manifests of earlier say what is."""
+    columns, rows = find_columns(file, shape.leaves), file.metadata.num_rows
+    for told in entry["lake_statistics"] or ():
+        column = columns.get(told["column_id"])
+        if column is not None:
+            yield from _check_told_counts(column, told, rows)
+            yield from _check_told_bounds(file, column, told, (entry, shape.leaves[told["column_id"]]))
+    for told in entry["lake_partition"] or ():
+        column = columns.get(told["column_id"])
+        if column is not None:
+            yield from _check_told_partition(file, column, told, shape.leaves[told["column_id"]])
+
+
+def _check_told_counts(column: Column, told: Mapping[str, Any], rows: int) -> Iterator[str]:
+    count, nulls = told["count"], told["nulls"]
+    # DuckLake has both as 0 where it counts nothing.
+    if count is None or nulls is None or count + nulls == 0:
+        return
+    if count + nulls != rows:
+        yield f"column {column.path} has {rows} values, DuckLake says {count + nulls}"
+    if column.nulls is not None and column.nulls != nulls:
+        yield f"column {column.path} has {column.nulls} nulls, DuckLake says {nulls}"
+
+
+def _check_told_bounds(
+    file: pq.ParquetFile, column: Column, told: Mapping[str, Any], where: tuple[Mapping[str, Any], PrimitiveType]
+) -> Iterator[str]:
+    entry, form = where
+    if form.name in FLOATING and told["has_nan"] is not False:
+        return
+    least, greatest = (None if text is None else parse_value(form, text) for text in (told["least"], told["greatest"]))
+    ends = find_lower(form, least), find_upper(form, greatest)
+    said = tuple(dict(entry[name]).get(told["column_id"]) for name in ("lower_bounds", "upper_bounds"))
+    if ends in ((None, None), said):
+        # There are none, or the manifest says the same, which was looked at.
+        return
+    lower, upper = (None if end is None else _blur(form, decode_value(form, end)) for end in ends)
+    low, high = _blur(form, column.lower), _blur(form, column.upper)
+    if low is None or not _is_within(low, high, lower, upper):
+        low, high = (_blur(form, end) for end in find_extremes(file, column.path, form))
+        if low is not None and not _is_within(low, high, lower, upper):
+            yield f"column {column.path} has values from {low!r} to {high!r}, DuckLake says from {told['least']} to {told['greatest']}"
+
+
+def _blur(form: PrimitiveType, value: object) -> object:
+    """The value; one of a double as a float, since the column may have been one, whose text has fewer digits."""
+    if form.name != "double" or not isinstance(value, float):
+        return value
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _check_told_partition(file: pq.ParquetFile, column: Column, told: Mapping[str, Any], form: PrimitiveType) -> Iterator[str]:
+    transform, text = told["transform"], told["text"]
+    is_identity = transform == "identity" and (form.name in _PROVEN or form.name.startswith("decimal"))
+    # A unit that is NULL may be that of an infinite date.
+    if not is_identity and (transform not in UNITS_BY_TYPE.get(form.name, ()) or text is None):
+        return
+    claimed = None if text is None else parse_value(form if is_identity else PrimitiveType("int"), text)
+    if (text is not None and claimed is None) or (claimed is None and column.nulls == file.metadata.num_rows):
+        return
+    if is_identity and column.nulls == 0 and column.lower is not None and column.lower == column.upper == claimed:
+        return
+    values = find_partitions(file, column.path, PartitionField("", 0, "identity", form, form))
+    found = values if is_identity else {_find_unit(transform, form, value) for value in values}
+    if found - {claimed, _UNKNOWN}:
+        shown = ", ".join(sorted(map(repr, found - {_UNKNOWN}))[:3])
+        yield f"has rows with {transform}({column.path}) of {shown}, DuckLake says {text}"
+
+
+_UNKNOWN = object()
+"""A unit of a value that has no calendar."""
+
+
+def _find_unit(transform: str, form: PrimitiveType, value: object) -> object:
+    """The year, month, day or hour of a calendar, as DuckLake partitions by."""
+    ordinal = apply_transform(transform, form, value)
+    if not isinstance(ordinal, int):
+        return None
+    if transform == "year":
+        return ordinal + _EPOCH.year
+    if transform in ("month", "hour"):
+        return ordinal % 12 + 1 if transform == "month" else ordinal % 24
+    try:
+        return (_EPOCH + timedelta(days=ordinal)).day
+    except OverflowError:
+        return _UNKNOWN

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version as read_version
@@ -19,7 +19,7 @@ from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look, quote
 from duckicelake.pipeline.verify.counting import pick_rows, tally_rows
 from duckicelake.pipeline.verify.files import list_entries, list_lake_files, look_at_files, make_shape
-from duckicelake.pipeline.verify.moments import Moment, TableState, list_tables, load_keys, load_state
+from duckicelake.pipeline.verify.moments import Moment, Past, TableState, list_tables, load_keys, load_state, read_past
 from duckicelake.pipeline.verify.objects import Place
 from duckicelake.pipeline.verify.options import VerifyOptions
 from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
@@ -33,6 +33,8 @@ ATTEMPTS = 3
 PICKED_ROWS = 50_000
 PARTS = 100
 """How many partitions or buckets a report names."""
+_BROKEN = (duckdb.InternalException, duckdb.FatalException)
+"""After these DuckDB refuses everything else in the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +55,80 @@ def verify(verify_desk: VerifyDesk, options: VerifyOptions, *, dry_run: bool = F
     told = replace(verify_desk, desk=replace(verify_desk.desk, tell=watch.tell))
     told.desk.tell("list tables")
     tables = options.tables or list_tables(told.desk.connect())
-    if dry_run:
-        findings = [finding for ident in tables for finding in _plan(told, ident, options)]
-    else:
-        # One table after the other: going back to an earlier one, DuckDB 1.5.5 shows columns of an earlier state.
-        with closing(told.open_lake()) as duck:
-            # Sums have no order.
-            duck.execute("SET preserve_insertion_order = false")
-            findings = [finding for ident in tables for finding in _look_at_table(told, duck, ident, options)]
+    # One table after the other: going back to an earlier one, DuckDB 1.5.5 shows columns of an earlier state.
+    with closing(Session(told.open_lake)) as session:
+        if not dry_run:
+            session.get()
+        look = _plan if dry_run else _look_at_table
+        findings = [finding for ident in tables for finding in look(told, session, ident, options)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
     return VerifyReport(tuple(findings), watch.read(), versions)
 
 
-def _plan(desk: VerifyDesk, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
+@dataclass(slots=True)
+class Session:
+    """A session of DuckDB in the lake, opened when it is needed, and anew after an error that breaks it."""
+
+    open_lake: Callable[[], DuckDBPyConnection]
+    opened: DuckDBPyConnection | None = None
+
+    def get(self) -> DuckDBPyConnection:
+        """DuckDB. Raises: duckdb.Error: the lake cannot be opened."""
+        if self.opened is None:
+            self.opened = self.open_lake()
+            # Sums have no order.
+            self.opened.execute("SET preserve_insertion_order = false")
+        return self.opened
+
+    def explain(self, error: duckdb.Error | pa.ArrowException) -> str:
+        """What DuckDB says is wrong, in a line; a session that it broke ends."""
+        said = str(error).strip().splitlines()[:1]
+        if isinstance(error, _BROKEN):
+            self.close()
+        return f"DuckDB: {''.join(said)}"
+
+    def close(self) -> None:
+        """End it."""
+        with suppress(duckdb.Error):
+            if self.opened is not None:
+                self.opened.close()
+        self.opened = None
+
+
+def _plan(desk: VerifyDesk, session: Session, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
     try:
-        moments = _choose(load_state(desk.desk.connect(), ident), options)
+        _, moments = _choose(desk, session, ident, options)
+        for moment in moments:
+            yield Finding(str(ident), str(moment), Verdict.expired if moment.is_expired else Verdict.planned, moment.snapshot_id)
     except CatalogError as error:
         yield Finding(str(ident), "", Verdict.unknown, message=error.message)
-        return
-    for moment in moments:
-        yield Finding(str(ident), str(moment), Verdict.planned, moment.snapshot_id)
+    except duckdb.Error as error:
+        yield Finding(str(ident), "", Verdict.unknown, message=session.explain(error))
 
 
-def _choose(state: TableState, options: VerifyOptions) -> list[Moment]:
+def _choose(desk: VerifyDesk, session: Session, ident: Ident, options: VerifyOptions) -> tuple[TableState, list[Moment]]:
+    is_past = options.snapshot_id is not None or (options.every_snapshot and not options.files)
+    state = load_state(desk.desk.connect(), ident)
+    past = read_past(session.get(), desk.metadata_schema, ident) if is_past else Past()
     if options.snapshot_id is not None:
-        return [state.get(options.snapshot_id)]
-    if options.every_snapshot and not options.files:
-        return [*state.list_moments(), state.head]
-    return [state.head]
+        return state, [state.get(options.snapshot_id, past)]
+    return state, [*(state.list_moments(past) if is_past else ()), state.head]
 
 
-def _look_at_table(desk: VerifyDesk, duck: DuckDBPyConnection, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
+def _look_at_table(desk: VerifyDesk, session: Session, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
     try:
-        state = load_state(desk.desk.connect(), ident)
-        moments = _choose(state, options)
-        looker = Looker(desk.desk, duck, ident, options)
+        state, moments = _choose(desk, session, ident, options)
+        looker = Looker(desk.desk, session, ident, options)
         for moment in moments:
+            if moment.is_expired:
+                yield Finding(str(ident), str(moment), Verdict.expired, moment.snapshot_id)
+                continue
             desk.desk.tell(f"{ident}{' files' if options.files else ''} {moment}")
             yield looker.look_at_files(state, moment, desk.metadata_schema) if options.files else looker.look(state, moment)
     except CatalogError as error:
         yield Finding(str(ident), "", Verdict.unknown, message=error.message)
+    except duckdb.Error as error:
+        yield Finding(str(ident), "", Verdict.unknown, message=session.explain(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +136,7 @@ class Looker:
     """Both sides of one table."""
 
     desk: Desk
-    duck: DuckDBPyConnection
+    session: Session
     ident: Ident
     options: VerifyOptions
 
@@ -130,7 +166,7 @@ class Looker:
         except SPARK_FAILURES as error:
             return replace(finding, message=explain(error))
         except (duckdb.Error, pa.ArrowException) as error:
-            return replace(finding, message=f"DuckDB: {error}")
+            return replace(finding, message=self.session.explain(error))
 
     def _compare(self, finding: Finding, state: TableState, moment: Moment) -> Finding:
         check_readable(moment.schema)
@@ -156,13 +192,13 @@ class Looker:
                 return tally_rows(self._read_iceberg(moment), look), ducklake.result()
             except BaseException:
                 # Nobody wants to know the rest.
-                self.duck.interrupt()
+                self.session.get().interrupt()
                 raise
 
     def _check_files(self, metadata_schema: str, finding: Finding, state: TableState, moment: Moment) -> Finding:
         is_all, rest = self.options.every_snapshot, self.desk.connect()
         entries = list_entries(self.desk.spark, self.desk.name(self.ident), moment, is_all=is_all)
-        lake = list_lake_files(self.duck, metadata_schema, self.ident, moment, is_all=is_all)
+        lake = list_lake_files(self.session.get(), metadata_schema, self.ident, moment, is_all=is_all)
         place = Place(state.metadata["location"], rest.catalog, load_keys(rest, self.ident))
         files, problems = look_at_files(self.desk.spark, entries, lake, place, make_shape(state))
         verdict = Verdict.differs if problems else Verdict.same
@@ -179,7 +215,7 @@ class Looker:
 
     def _read_ducklake(self, moment: Moment) -> Iterable[pa.RecordBatch]:
         table = ".".join(map(quote, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))
-        return self.duck.execute(format_select(moment.schema, table, moment.lake_snapshot_id)).to_arrow_reader(BATCH_ROWS)
+        return self.session.get().execute(format_select(moment.schema, table, moment.lake_snapshot_id)).to_arrow_reader(BATCH_ROWS)
 
 
 def _choose_bins(iceberg: Tally, ducklake: Tally) -> list[int]:

@@ -1,28 +1,86 @@
 """Which tables there are, and the states of one that both sides can show: at head and at snapshots."""
 
 import urllib.parse
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from duckdb import DuckDBPyConnection
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.verify.columns import quote
+from duckicelake.translate.namespaces import to_schema_name
 
 _LEVEL = "\x1f"
 LAKE_SNAPSHOT = "ducklake.snapshot-id"
 
+_SNAPSHOTS = "SELECT snapshot_id FROM {meta}.ducklake_snapshot"
+_MOVES = """
+SELECT lake_snapshot_id, snapshot_id FROM {meta}.iceberg_move WHERE table_id = {table_id} ORDER BY lake_snapshot_id
+"""
+_BESIDE = "SELECT snapshot_id FROM {meta}.iceberg_kept WHERE table_id = {table_id} AND manifest_list IS NOT NULL"
+_TABLE = """
+SELECT t.table_id FROM {meta}.ducklake_table t JOIN {meta}.ducklake_schema s USING (schema_id)
+WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL AND lower(t.table_name) = lower($table) AND lower(s.schema_name) = lower($namespace)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A state of a table: its columns then, and the lake snapshot that has the same rows. `snapshot_id` None: as it is now."""
+    """A state of a table: its columns then, and the lake snapshot that has the same rows. `snapshot_id` None: as it is now.
+
+    `is_expired`: DuckLake has let go of every lake snapshot that had them.
+    """
 
     schema: Schema
     snapshot_id: int | None = None
     lake_snapshot_id: int | None = None
+    is_expired: bool = False
 
     def __str__(self) -> str:
         return "now" if self.snapshot_id is None else f"at snapshot {self.snapshot_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What DuckLake has of a table's past: the lake snapshots there are, those that moved main to a snapshot, by that and the oldest
+    first, and the snapshots that were made beside main, whose own numbers are of lake snapshots without their rows.
+    """
+
+    lake_snapshot_ids: frozenset[int] = frozenset()
+    moves: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
+    beside: frozenset[int] = frozenset()
+
+    def find(self, snapshot_id: int) -> int | None:
+        """A lake snapshot that has the rows of a snapshot of main; None: all have expired."""
+        own = () if snapshot_id in self.beside else (snapshot_id,)
+        return next((one for one in (*own, *self.moves.get(snapshot_id, ())) if one in self.lake_snapshot_ids), None)
+
+
+def name_metadata(metadata_schema: str) -> str:
+    """The schema of DuckLake's own tables, in DuckDB's SQL."""
+    return f"__ducklake_metadata_lake.{quote(metadata_schema)}"
+
+
+def find_table_id(duck: DuckDBPyConnection, meta: str, ident: Ident) -> int:
+    """The id of a live table, by which Postgres is asked for its rows alone; -1, which no table has, when it was dropped."""
+    asked = {"table": ident.name, "namespace": to_schema_name(ident.namespace)}
+    found = duck.execute(_TABLE.format(meta=meta), asked).fetchone()
+    return -1 if found is None else int(found[0])
+
+
+def read_past(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident) -> Past:
+    """What DuckLake's rows and the notes beside them say of a table's past."""
+    meta = name_metadata(metadata_schema)
+    table_id = find_table_id(duck, meta, ident)
+    moves: dict[int, list[int]] = {}
+    for lake_snapshot_id, snapshot_id in duck.execute(_MOVES.format(meta=meta, table_id=table_id)).fetchall():
+        moves.setdefault(snapshot_id, []).append(lake_snapshot_id)
+    beside = duck.execute(_BESIDE.format(meta=meta, table_id=table_id)).fetchall()
+    known = duck.execute(_SNAPSHOTS.format(meta=meta)).fetchall()
+    return Past(frozenset(one for (one,) in known), moves, frozenset(one for (one,) in beside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +100,22 @@ class TableState:
         """The table as it is now, under its present columns."""
         return Moment(self._find_schema(self.metadata["current-schema-id"]))
 
-    def get(self, snapshot_id: int) -> Moment:
-        """The table at a snapshot. Raises: BadRequest: it has none of that id, or DuckLake never had these rows."""
+    def get(self, snapshot_id: int, past: Past) -> Moment:
+        """The table at a snapshot. Raises: BadRequest: it has none of that id, or DuckLake does not have these rows, or not any more."""
         snapshot = next((item for item in self._snapshots() if item["snapshot-id"] == snapshot_id), None)
         if snapshot is None:
             raise BadRequest(f"there is no snapshot {snapshot_id}")
         if not self._is_shared(snapshot):
             raise BadRequest(f"snapshot {snapshot_id} never was the table's main state in DuckLake")
-        return self._make(snapshot)
+        moment = self._make(snapshot, past)
+        if moment.is_expired:
+            raise BadRequest(f"DuckLake has expired snapshot {snapshot_id}; without --snapshot the table is looked at as it is now")
+        return moment
 
-    def list_moments(self) -> list[Moment]:
-        """Every snapshot that both sides can show, oldest first: not those of branches, nor of foreign history."""
-        return sorted(map(self._make, filter(self._is_shared, self._snapshots())), key=lambda moment: moment.lake_snapshot_id or 0)
+    def list_moments(self, past: Past) -> list[Moment]:
+        """Every snapshot of main, oldest first: not those of branches, nor of foreign history; the expired ones come first."""
+        made = (self._make(snapshot, past) for snapshot in self._snapshots() if self._is_shared(snapshot))
+        return sorted(made, key=lambda moment: moment.lake_snapshot_id or 0)
 
     def _snapshots(self) -> list[Mapping[str, Any]]:
         return self.metadata.get("snapshots", [])
@@ -63,9 +125,10 @@ class TableState:
         logged = {entry["snapshot-id"] for entry in self.metadata.get("snapshot-log", ())}
         return snapshot["snapshot-id"] in logged and LAKE_SNAPSHOT in snapshot.get("summary", {})
 
-    def _make(self, snapshot: Mapping[str, Any]) -> Moment:
+    def _make(self, snapshot: Mapping[str, Any], past: Past) -> Moment:
         schema = self._find_schema(snapshot.get("schema-id", self.metadata["current-schema-id"]))
-        return Moment(schema, snapshot["snapshot-id"], int(snapshot["summary"][LAKE_SNAPSHOT]))
+        lake_snapshot_id = past.find(snapshot["snapshot-id"])
+        return Moment(schema, snapshot["snapshot-id"], lake_snapshot_id, lake_snapshot_id is None)
 
     def _find_schema(self, schema_id: int) -> Schema:
         return parse_schema(next(schema for schema in self.metadata["schemas"] if schema["schema-id"] == schema_id))

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.objects import Objects, open_objects
 from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.pipeline.verify.deletes import Marked, check_count, read_positions, read_vector
-from duckicelake.pipeline.verify.footers import Shape, check_parquet
+from duckicelake.pipeline.verify.footers import Shape, check_parquet, check_told
 
 SEEN_DDL = "kind string, path string, text string, last bigint"
 SEEN_SCHEMA = pa.schema([("kind", pa.string()), ("path", pa.string()), ("text", pa.string()), ("last", pa.int64())])
@@ -76,7 +77,8 @@ def _look_inside(source: pa.NativeFile, entry: Mapping[str, Any], shape: Shape) 
         if entry["lake_rows"] is not None and entry["lake_rows"] != file.metadata.num_rows:
             yield PROBLEM, path, f"has {file.metadata.num_rows} rows, DuckLake says {entry['lake_rows']}", None
         if entry["content"] == DATA:
-            yield from ((PROBLEM, path, text, None) for text in check_parquet(file, entry, shape))
+            found = chain(check_parquet(file, entry, shape), check_told(file, entry, shape))
+            yield from ((PROBLEM, path, text, None) for text in found)
 
 
 def _say_marked(path: str, marked: list[Marked], entry: Mapping[str, Any]) -> Iterator[Seen]:

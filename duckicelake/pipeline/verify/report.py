@@ -14,6 +14,7 @@ class Verdict(StrEnum):
     planned = "planned"
     same = "same"
     differs = "differs"
+    expired = "expired"
     unknown = "could-not-look"
 
 
@@ -39,6 +40,8 @@ class Finding:
         where = f"{self.table} {self.what}"
         if self.verdict is Verdict.planned:
             return [f"{where}: would be looked at"]
+        if self.verdict is Verdict.expired:
+            return [f"{where}: passed over: DuckLake has expired it"]
         if self.verdict is Verdict.unknown:
             return [f"{where}: could not look: {self.message}"]
         if self.verdict is Verdict.same:

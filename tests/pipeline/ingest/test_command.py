@@ -1,14 +1,27 @@
 """`duckicelake pipeline ingest` as users run it."""
 
 import json
+import os
+import signal
+import subprocess
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
+from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, stopping_between_steps
+from duckicelake.errors import BadRequest, CommitStateUnknown
+from duckicelake.pipeline.follow import FollowOptions, follow
+from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.ingest.options import IngestOptions, Mode
+from duckicelake.pipeline.ingest.report import Status
+from duckicelake.pipeline.rest import Rest, parse_ident
 from tests.cli.test_commands import settings_for
-from tests.support.commands import run
+from tests.support.commands import COMMAND, environment, run
 from tests.support.readers import Served
 from tests.support.spark import CALM_OPTIONS
+from tests.support.waiting import wait_for
 
 
 @pytest.mark.spark
@@ -68,3 +81,63 @@ def test_a_wrong_call_says_what_is_wrong(tmp_path: Path, arguments: list[str], s
     """Before Spark is started."""
     done = run(tmp_path, "pipeline", "ingest", "x.csv", *arguments)
     assert (done.status, message in done.err) == (status, True), done.err
+
+
+def test_an_interrupt_ends_a_run_before_its_next_step() -> None:
+    """What Spark is doing is cancelled; what is published, or nobody knows of, is told as it is."""
+    cancelled, told = Event(), list[str]()
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelAllJobs=cancelled.set))
+    desk = Desk(spark, "c", lambda: Rest("", None), told.append)
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(error: Exception | None, step: str) -> None:
+        with stopping_between_steps(desk) as heard:
+            heard.tell("write")
+            os.kill(os.getpid(), signal.SIGINT)
+            if error is not None:
+                raise error
+            heard.tell(step)
+
+    with pytest.raises(Interrupted, match=r"^stopped by Ctrl-C; nothing was taken$"):
+        interrupt(None, "publish")
+    assert cancelled.wait(10)
+    with pytest.raises(Interrupted):
+        interrupt(BadRequest("a job was cancelled"), "")
+    with pytest.raises(CommitStateUnknown):
+        interrupt(CommitStateUnknown("silence"), "")
+    interrupt(None, "published")
+    assert told == ["write", "write", "write", "write", "published"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_an_interrupted_run_says_so_and_takes_nothing(served: Served, tmp_path: Path) -> None:
+    """While rows are written: one line, no trace, and the next run takes the file."""
+    rows = "".join(f"{number}\n" for number in range(3_000_000))
+    (tmp_path / "a.csv").write_text(f"id\n{rows}")
+    settings = settings_for(served.lake, port=str(served.server.port))
+    command = [*COMMAND, "pipeline", "ingest", "a.csv", "raw.trips", *CALM_OPTIONS]
+    log = tmp_path / "log"
+    with log.open("w") as said, subprocess.Popen(command, cwd=tmp_path, env=environment(settings), stderr=said) as running:
+        try:
+            wait_for(lambda: "write raw.trips\n" in log.read_text(), "rows to be written", 180)
+            running.send_signal(signal.SIGINT)
+            running.wait(120)
+        finally:
+            running.kill()
+    assert running.returncode == INTERRUPTED, log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert log.read_text().splitlines()[-1] == "duckicelake: stopped by Ctrl-C; nothing was taken"
+    done = run(tmp_path, *command[len(COMMAND) :], settings=settings)
+    assert "3000000 rows = 3000000 in" in done.out, done.err
+
+
+def test_partitions_are_not_overwritten_batch_by_batch() -> None:
+    """Files of one partition in two batches would leave the rows of the second."""
+    options = IngestOptions("folder", parse_ident("a.b"), mode=Mode.overwrite_partitions)
+    desk = Desk(SimpleNamespace(), "c", lambda: Rest("", None), lambda _: None)
+    report = follow(desk, options, FollowOptions(), lambda _: True, lambda _: None)
+    assert report.status is Status.failed
+    assert "each would overwrite what the ones before brought" in report.message

@@ -81,6 +81,11 @@ def test_a_job_may_be_killed_anywhere(mill: Mill, number: int) -> None:
     check_whole(mill)
 
 
+def find_current(mill: Mill, table: str) -> int:
+    """Where main of a table is."""
+    return mill.served.server.get(f"namespaces/raw/tables/{table}").json["metadata"]["current-snapshot-id"]
+
+
 @pytest.mark.parametrize("version", [pytest.param("2", marks=pytest.mark.long), "3"])
 def test_others_may_write_meanwhile(mill: Mill, version: str) -> None:
     """DuckDB's rows that come between stay, and the files that were staged follow them: nothing is written twice."""
@@ -96,6 +101,7 @@ def test_others_may_write_meanwhile(mill: Mill, version: str) -> None:
     assert (done.attempts, done.rows_out) == (1, 6)
     assert not pending
     assert mill.find_summary("trips")["duckicelake.run-id"] == done.run_id
+    assert done.snapshots == {f"raw.{name}": find_current(mill, name) for name in ("trips", "trips__ingested", "trips__quarantine")}
     assert len(mill.served.spark(mill.spark).read(("raw", "trips"))) == 10
     mill.duck.execute("DELETE FROM raw.trips WHERE id = 99")
     check_whole(mill)

@@ -2,6 +2,7 @@
 
 import gc
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,12 @@ class Checker:
     catalog: str
     duck: DuckDBPyConnection
 
-    def verify(self, *tables: str, dry_run: bool = False, **options: Any) -> VerifyReport:
+    def verify(
+        self, *tables: str, dry_run: bool = False, open_lake: Callable[[], DuckDBPyConnection] | None = None, **options: Any
+    ) -> VerifyReport:
         """Run the job."""
         desk = Desk(self.spark.session, self.catalog, lambda: open_rest(self.served.rest_catalog()), list[str]().append)
-        own = VerifyDesk(desk, lambda: self.served.lake.duckdb(read_only=True), self.served.lake.metadata_schema)
+        own = VerifyDesk(desk, open_lake or self.open_lake, self.served.lake.metadata_schema)
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
@@ -36,6 +39,10 @@ class Checker:
                 return verify(own, VerifyOptions(tuple(map(parse_ident, tables)), **options), dry_run=dry_run)
             finally:
                 gc.collect()
+
+    def open_lake(self) -> DuckDBPyConnection:
+        """DuckDB that only reads."""
+        return self.served.lake.duckdb(read_only=True)
 
     def look(self, table: str, **options: Any) -> Finding:
         """What the job finds of one table at one moment."""

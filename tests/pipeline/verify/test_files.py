@@ -9,6 +9,7 @@ from pyarrow.fs import S3FileSystem
 
 from duckicelake.pipeline.verify.report import Verdict
 from tests.interop.rich_lake import TRIPS, VISITS
+from tests.interop.types.tables import EXTREMES
 from tests.pipeline.verify.checker import Checker
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -118,3 +119,56 @@ def test_a_wrong_partition_is_found(checker: Checker) -> None:
     checker.corrupt("UPDATE ducklake_file_partition_value SET partition_value = '2026-01-02'")
     (found,) = checker.verify("main.t", files=True).findings
     assert ["is in the partition day=20455, its rows belong to 20454" in problem for problem in found.problems] == [True], found
+
+
+PUBLISHED = (
+    "CREATE TABLE p (id BIGINT, name VARCHAR, stamp TIMESTAMP, day DATE, price DECIMAL(9, 2), ratio DOUBLE)",
+    "ALTER TABLE p SET PARTITIONED BY (day, year(stamp), month(stamp))",
+    "INSERT INTO p SELECT i, 'n' || i, TIMESTAMP '2026-01-05 00:00:00' + i * INTERVAL 1 HOUR, DATE '2026-01-01' + (i % 2)::INT, "
+    "i / 4, i / 3 FROM range(60) r(i)",
+    "INSERT INTO p SELECT i, NULL, NULL, NULL, NULL, 'nan' FROM range(60, 70) r(i)",
+)
+FALSEHOODS = {
+    "UPDATE ducklake_file_column_stats SET min_value = '2500' WHERE column_id = 1": "DuckLake says from 2500 to",
+    "UPDATE ducklake_file_column_stats SET max_value = 'n1' WHERE column_id = 2": "column name has values from",
+    "UPDATE ducklake_file_column_stats SET null_count = 7 WHERE column_id = 2": "nulls, DuckLake says 7",
+    "UPDATE ducklake_file_column_stats SET min_value = '2026-01-07 00:00:00' WHERE column_id = 3": "column stamp has values from",
+    "UPDATE ducklake_file_column_stats SET max_value = '0.25' WHERE column_id = 5": "column price has values from",
+    "UPDATE ducklake_file_column_stats SET max_value = '0.1', contains_nan = false WHERE column_id = 6": "column ratio has values from",
+    "UPDATE ducklake_file_partition_value SET partition_value = '2030-01-01' WHERE partition_key_index = 0": "DuckLake says 2030-01-01",
+    "UPDATE ducklake_file_partition_value SET partition_value = '9' WHERE partition_value = '1'": "with month(stamp) of 1",
+}
+
+
+def test_a_falsehood_of_ducklake_is_found_after_publication(checker: Checker) -> None:
+    """Manifests say what was so when they were written; DuckDB reads by DuckLake's statistics and partition values."""
+    checker.run(*PUBLISHED)
+    assert checker.verify("main.p", files=True).describe()[-1] == "1 same"
+    for statement in FALSEHOODS:
+        checker.corrupt(statement)
+    (found,) = checker.verify("main.p", files=True).findings
+    said = "\n".join(found.problems)
+    assert [text for text in FALSEHOODS.values() if text not in said] == [], said
+
+
+@pytest.mark.long
+def test_what_ducklake_says_of_a_file_in_its_own_words_is_no_falsehood(checker: Checker) -> None:
+    """Texts of extremes of every type, of long texts, of a float that became a double, and partitions of every kind."""
+    kinds = [kind for kind in EXTREMES if kind not in ("TIME", "TIMETZ", "TIMESTAMP_NS", "GEOMETRY")]
+    drawn = [f"([{', '.join(f'CAST({value} AS {kind})' for value in (*EXTREMES[kind], 'NULL'))}])" for kind in kinds]
+    picked = ", ".join(f"{some}[1 + n % len({some})]" for some in drawn)
+    checker.run(
+        f"CREATE TABLE t ({', '.join(f'c{place} {kind}' for place, kind in enumerate(kinds))})",
+        f"INSERT INTO t SELECT {picked} FROM range(40) r(n)",
+        "CREATE TABLE f (x FLOAT, long VARCHAR)",
+        "INSERT INTO f SELECT i * 0.1, repeat('é', 40) || i FROM range(50) r(i)",
+        "ALTER TABLE f ALTER x TYPE DOUBLE",
+        "INSERT INTO f SELECT i * 0.1, repeat(chr(1114111), 300) FROM range(50) r(i)",
+        "CREATE TABLE d (stamp TIMESTAMP, seen TIMESTAMPTZ, name VARCHAR, price DECIMAL(9, 2), ok BOOLEAN)",
+        "ALTER TABLE d SET PARTITIONED BY (year(stamp), month(stamp), day(stamp), hour(stamp), seen, name, price, ok)",
+        "INSERT INTO d SELECT TIMESTAMP '1969-12-31 22:00:00' + i * INTERVAL 1 HOUR, TIMESTAMPTZ '1969-12-31 22:00:00+00', "
+        "CASE WHEN i % 3 = 0 THEN NULL ELSE 'a/b=' || i % 2 END, -0.50, i % 2 = 0 FROM range(6) r(i)",
+        "CALL ducklake_flush_inlined_data('lake')",
+    )
+    report = checker.verify(files=True)
+    assert report.status == 0, report.describe()

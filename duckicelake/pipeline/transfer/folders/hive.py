@@ -18,6 +18,7 @@ from duckicelake.pipeline.transfer.bench import Bench, LazyBench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file
 from duckicelake.pipeline.transfer.folders.reading import ReadFolders
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
+from duckicelake.pipeline.unlike import refusing_unlike
 
 _PARTITION = re.compile(r"([^=]+)=.*", re.DOTALL)
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
@@ -62,7 +63,8 @@ class HiveFolders(ReadFolders):
         store = self.open_s3()
         reader = bench.spark.read.options(**({} if store is None else store.format_settings()))
         # Files of several ages may have several columns.
-        return reader.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
+        with refusing_unlike("write these anew, or copy the folder by `ingest`, part by part"):
+            return reader.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
 
 
 def find_partitions(place: str, paths: Sequence[str]) -> list[str]:

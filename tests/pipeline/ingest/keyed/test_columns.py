@@ -1,0 +1,63 @@
+"""Rows by key whose columns are of kinds that Spark does not compare by itself, or have names that mean something to it."""
+
+import pyarrow as pa
+import pytest
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.options import Evolve, Mode
+from duckicelake.pipeline.rest import open_rest
+from tests.pipeline.ingest.mill import TABLE, Mill
+
+TAGS = pa.map_(pa.string(), pa.list_(pa.map_(pa.int32(), pa.float64())))
+"""Maps within lists within maps."""
+
+
+def write(mill: Mill, name: str, seen: int, *tags: list[tuple[str, list[list[tuple[int, float]]]]] | None) -> None:
+    """Rows of one moment and one key, but for their tags."""
+    columns = {"count": pa.array([1] * len(tags), pa.int64()), "seen": pa.array([seen] * len(tags), pa.int64())}
+    mill.write_parquet(name, **columns, tags=pa.array(tags, TAGS))
+
+
+@pytest.mark.parametrize("mode", [Mode.upsert, pytest.param(Mode.scd2, marks=pytest.mark.long)])
+def test_maps_are_compared_by_their_entries(mill: Mill, mode: Mode) -> None:
+    """In whatever order these come: rows that are the same are one row and no new version, and others are others. The key is a `count`."""
+    one, other = [("a", [[(1, 0.5), (2, 0.25)]]), ("b", [])], [("b", []), ("a", [[(2, 0.25), (1, 0.5)]])]
+    write(mill, "a.parquet", 5, one, other, one)
+    first = mill.run(mode=mode, key=("count",), order_by="seen")
+    assert (first.rows_in, first.rows_out, first.rows_superseded) == (3, 1, 2)
+    write(mill, "b.parquet", 6, other)
+    write(mill, "c.parquet", 7, [("a", [[(1, 0.5)]])])
+    mill.run(mode=mode, key=("count",), order_by="seen")
+    assert mill.rows(columns="seen, tags['a'][1][2]") == ([(5, 0.25), (7, None)] if mode is Mode.scd2 else [(7, None)])
+    write(mill, "d.parquet", 8, one, None)
+    with pytest.raises(BadRequest, match="do not differ in seen|hold from the same seen"):
+        mill.run(mode=mode, key=("count",), order_by="seen")
+
+
+def test_the_validity_is_widened_with_its_column(mill: Mill) -> None:
+    """In the same run; and where an earlier one died between the two."""
+    mill.write_parquet("a.parquet", id=pa.array([1], pa.int64()), seen=pa.array([5], pa.int32()), note=["a"])
+    mill.run(mode=Mode.scd2, key=("id",), order_by="seen")
+    mill.ask("ALTER TABLE raw.trips ALTER COLUMN seen TYPE BIGINT")
+    mill.write_parquet("b.parquet", id=pa.array([1], pa.int64()), seen=pa.array([5_000_000_000], pa.int64()), note=["b"])
+    report = mill.run(mode=Mode.scd2, key=("id",), order_by="seen")
+    assert report.plan[2:4] == ("widen valid_from bigint in raw.trips", "widen valid_to bigint in raw.trips")
+    assert mill.rows(columns="note, valid_from, valid_to") == [("a", 5, 5_000_000_000), ("b", 5_000_000_000, None)]
+
+
+@pytest.mark.long
+def test_the_validity_is_widened_in_one_run(mill: Mill) -> None:
+    """Where it is asked for."""
+    mill.write_parquet("a.parquet", id=pa.array([1], pa.int64()), seen=pa.array([5], pa.int32()), note=["a"])
+    mill.run(mode=Mode.scd2, key=("id",), order_by="seen")
+    mill.write_parquet("b.parquet", id=pa.array([1], pa.int64()), seen=pa.array([5_000_000_000], pa.int64()), note=["b"])
+    mill.run(mode=Mode.scd2, key=("id",), order_by="seen", evolve=Evolve.widen)
+    assert mill.rows(columns="note, valid_from, valid_to") == [("a", 5, 5_000_000_000), ("b", 5_000_000_000, None)]
+
+
+def test_a_column_that_spark_takes_for_its_own_is_refused(mill: Mill) -> None:
+    """Before anything is made."""
+    mill.write_parquet("a.parquet", _METADATA=pa.array([1], pa.int64()))
+    with pytest.raises(BadRequest, match="column _METADATA has the name"):
+        mill.run()
+    assert open_rest(mill.served.rest_catalog()).load(TABLE) is None
