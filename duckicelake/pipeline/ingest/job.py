@@ -219,8 +219,8 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
     for table in tables:
         discard_stale(desk.connect(), table, datetime.now(UTC))
     try:
-        _prepare(desk, options, plan)
         with plan.reading.holding() as reading:
+            _prepare(desk, options, plan)
             outcome = _stage(desk, stage, options, replace(plan, reading=reading), report.run_id)
         plan.reading.check_still()
         has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
