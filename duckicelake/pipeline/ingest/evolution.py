@@ -107,7 +107,14 @@ def _widen(current: DataType, incoming: DataType, policy: Evolve, path: tuple[st
 
 
 def fits(incoming: DataType, current: DataType) -> bool:
-    """Whether every value of the one type is one of the other."""
+    """Whether every value of the one type is one of the other; inside too, where a struct may have more fields, and not less."""
+    if isinstance(incoming, StructType) and isinstance(current, StructType):
+        pairs = [(field.dataType, _find(current, field.name)) for field in incoming.fields]
+        return all(own is not None and fits(form, own.dataType) for form, own in pairs)
+    if isinstance(incoming, ArrayType) and isinstance(current, ArrayType):
+        return fits(incoming.elementType, current.elementType)
+    if isinstance(incoming, MapType) and isinstance(current, MapType):
+        return fits(incoming.keyType, current.keyType) and fits(incoming.valueType, current.valueType)
     if isinstance(incoming, NullType) or (type(incoming) is type(current) and not isinstance(current, DecimalType)):
         return True
     if isinstance(current, DecimalType):
