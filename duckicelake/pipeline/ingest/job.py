@@ -1,6 +1,6 @@
 """The job itself: look, plan, stage on branches, count, and publish everything in one commit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -175,6 +175,7 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     given = None if options.schema is None else parse_columns(options.schema)
     incoming = choose_columns(reading, given, target, options.evolve)
     changes = () if target is None else plan_evolution(target, incoming, options.evolve)
+    check_names(options, {name.lower() for name in (*incoming.names, *(target.names if target else ()))})
     made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
     gets_order, uuids = head is None or _may_get_order(head), () if head is None else head.uuids
     # Whoever merges reads the rows several times anyway.
@@ -187,6 +188,16 @@ def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
     head = None if TELLS_DEFAULTS or not options.key else desk.connect().load(options.table)
     columns = columns if head is None else add_defaults(columns, head.defaults)
     return drop_validity(columns) if options.mode is Mode.scd2 else columns
+
+
+def check_names(options: IngestOptions, known: Collection[str]) -> None:
+    """Raises: BadRequest: an option names a column that there is not; `known` are in small letters."""
+    partitions, order = ([field.column for field in fields] for fields in (options.partition_by, options.sort_by))
+    later = [options.order_by] if options.order_by is not None else []
+    for option, names in (("key", options.key), ("order-by", later), ("partition-by", partitions), ("sort-by", order)):
+        wrong = next((name for name in names if name.lower() not in known), None)
+        if wrong is not None:
+            raise BadRequest(f"--{option}: there is no column {wrong}")
 
 
 def check_pair(table: Ident, head: TableHead | None, ledger: int | None) -> None:

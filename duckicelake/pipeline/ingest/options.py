@@ -121,6 +121,8 @@ class IngestOptions:
             raise BadRequest("--incremental-by belongs to databases (jdbc:…)")
         if self.batch is not None and self.is_database and self.incremental_by is None:
             raise BadRequest("--follow takes new rows of a database: --incremental-by says which they are")
+        if self.max_quarantined is not None and self.max_quarantined < 0:
+            raise BadRequest("--max-quarantined begins at 0")
         if self.attempts < 1:
             raise BadRequest("--attempts begins at 1")
 

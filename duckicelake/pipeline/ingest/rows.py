@@ -21,6 +21,7 @@ REASON = "__duckicelake_reason"
 QUARANTINE_COLUMNS = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
 MALFORMED = "the line is malformed: its values do not have the types of the columns, or there are too many or too few"
 
+_ASCII = ("us-ascii", "ascii")
 _WIDE = ("utf-16", "utf-32", "utf16", "utf32", "iso-2022")
 """Encodings in which the byte of a quote is not always one."""
 
@@ -185,14 +186,16 @@ def check_lines(reading: Reading) -> None:
     It is not in UTF-8 and no option says what it is in, a value of CSV goes on in the next line, or one of JSON is not alone in its line.
     """
     encoding = find_option(reading.options, "encoding") or find_option(reading.options, "charset") or "utf-8"
-    is_utf8 = encoding in ("utf-8", "utf8")
+    is_utf8, is_ascii = encoding in ("utf-8", "utf8"), encoding in _ASCII
+    _check_wide(reading, encoding)
     looks_at_quotes = ends_at_lines(reading.form, reading.options) and not encoding.startswith(_WIDE)
-    if not isinstance(reading, FileReading) or not reading.form.is_text or not (is_utf8 or looks_at_quotes):
+    if not isinstance(reading, FileReading) or not reading.form.is_text or not (is_utf8 or is_ascii or looks_at_quotes):
         return
     line, is_json = F.col("value"), F.lit(reading.form is Format.json)
     # Octets: what is not UTF-8 has no letters to count.
     quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
-    is_wrong, is_open = F.lit(is_utf8) & ~is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
+    is_wrong = ~is_valid_utf8(line) if is_utf8 else F.lit(is_ascii) & line.rlike(r"[^\x00-\x7f]")
+    is_open = F.lit(looks_at_quotes) & (quotes % 2 == 1)
     is_multi = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
     is_whole = is_multi and all((file.size_bytes or 0) <= WHOLE_BYTES for file in reading.files)
     is_more = is_json & goes_on(line, reading.options) if is_utf8 and is_whole == is_multi else F.lit(False)
@@ -201,7 +204,7 @@ def check_lines(reading: Reading) -> None:
     lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open"))
     wrong = lines.where(is_wrong | is_open | is_more).limit(1).collect()
     if wrong and wrong[0]["wrong"]:
-        raise BadRequest(f"{wrong[0][FILE]} is not in UTF-8; say what it is in: --option encoding=ISO-8859-1")
+        raise BadRequest(f"{wrong[0][FILE]} is not in {encoding.upper()}; say what it is in: --option encoding=ISO-8859-1")
     if wrong and wrong[0]["open"]:
         raise BadRequest(
             f"{wrong[0][FILE]} has a line with an odd number of quotes: {wrong[0]['value'][:_SHOWN]!r}. "
@@ -213,6 +216,12 @@ def check_lines(reading: Reading) -> None:
             f"{wrong[0][FILE]} {place} goes on after its first JSON value: {wrong[0]['value'][:_SHOWN]!r}. "
             "What follows would be lost; write every value on a line of its own"
         )
+
+
+def _check_wide(reading: Reading, encoding: str) -> None:
+    is_whole = find_option(reading.options, "multiLine") == "true"
+    if reading.form is Format.csv and encoding.startswith(_WIDE[:-1]) and not is_whole:
+        raise BadRequest(f"lines of CSV do not end at a byte in {encoding.upper()}; --option multiLine=true reads files whole")
 
 
 def goes_on(line: Column, options: Mapping[str, Any]) -> Column:

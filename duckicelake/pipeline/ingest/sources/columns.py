@@ -26,6 +26,7 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
         if given is not None:
             _check_paths(reading.path_columns, given)
         columns = adopt(_find_text_columns(reading, target, evolve), target, evolve) if given is None else given
+        _check_header(reading, columns)
         if given is not None or target is not None:
             _check_times(reading, columns)
         return columns
@@ -40,6 +41,23 @@ def _adopt_paths(own: StructType, paths: Sequence[str], known: StructType | None
     """What stands in a path is a text, where the given columns or the table say so."""
     texts = {field.name.lower() for field in (known.fields if known else ()) if isinstance(field.dataType, StringType)}
     return keep_texts(own, [name for name in paths if name.lower() in texts])
+
+
+def _check_header(reading: Reading, columns: StructType) -> None:
+    """Raises: BadRequest: columns have no names or twice the same, and do not stand in all files as they are asked for"""
+    if not isinstance(reading, FileReading) or not reading.has_odd_header:
+        return
+    (first, header), *others = ((file, reading.read_header(file)) for file in reading.files)
+    other = next((file for file, names in others if names != header), None)
+    if other is not None:
+        raise BadRequest(
+            f"the headers of {first.path} and {other.path} differ, and have columns without a name or twice the same: take them apart"
+        )
+    named = [name for name in reading.find_columns(looks_at_values=False).names if name not in reading.path_columns]
+    asked = [name for name in columns.names if name not in reading.path_columns]
+    if [name.lower() for name in named] != [name.lower() for name in asked]:
+        shown = f"the header of {first.path} has columns without a name or twice the same, which are named ({', '.join(named)})"
+        raise BadRequest(f"{shown}: the columns asked for are ({', '.join(asked)})")
 
 
 def _check_times(reading: Reading, columns: StructType) -> None:

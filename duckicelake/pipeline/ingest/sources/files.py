@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,16 @@ from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format, IngestOptions, find_format
 from duckicelake.pipeline.ingest.sources import avro, looks, s3
-from duckicelake.pipeline.ingest.sources.listing import Listing, check_listed, choose_files, find_root, list_by_spark, list_files
+from duckicelake.pipeline.ingest.sources.listing import (
+    Listing,
+    check_listed,
+    check_names,
+    check_shown,
+    choose_files,
+    find_root,
+    list_by_spark,
+    list_files,
+)
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, holding_nothing
 from duckicelake.pipeline.ingest.sources.shapes import Shape, find_in_json, group_shapes, list_paths
 
@@ -25,7 +34,7 @@ _GLOB = "{}[]*?\\"
 _RESERVED = (
     *("mode", "columnnameofcorruptrecord", "enforceschema", "columnpruning", "basepath", "badrecordspath", "avroschema", "avroschemaurl"),
     *("pathglobfilter", "modifiedbefore", "modifiedafter", "ignorecorruptfiles", "ignoremissingfiles", "recursivefilelookup"),
-    *("ignoreextension", "positionalfieldmatching"),
+    *("ignoreextension", "positionalfieldmatching", "mergeschema"),
 )
 """What would let the rows be others than those of the files that the ledger names."""
 
@@ -69,6 +78,7 @@ class FileReading:
     path_columns: Sequence[str] = ()
     looks: Mapping[str, avro.Look] | None = None
     store: s3.S3Store | None = None
+    has_odd_header: bool = False
 
     @property
     def paths(self) -> list[str]:
@@ -112,6 +122,12 @@ class FileReading:
     def _read_as(self, columns: StructType) -> DataFrame:
         """The text under other types than those that it is taken with."""
         return self.spark.read.format(self.form).options(**self.options).schema(columns).load(self.paths)
+
+    def read_header(self, file: Taken) -> tuple[str | None, ...]:
+        """The first line of a file of CSV."""
+        how = {name: text for name, text in self.options.items() if name.lower() not in ("header", "enforceschema", _BASE.lower())}
+        first = self.spark.read.format("csv").options(**how).load(escape_pattern(file.path)).first()
+        return tuple(cast(Sequence[str | None], first or ()))
 
     def read_alone(self, columns: StructType | None = None) -> DataFrame:
         """The rows without what their paths say of them."""
@@ -214,6 +230,7 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     Raises: NoSource; BadRequest: an option of Spark's readers is ours to set, or the files do not go together
     """
     store, source, given = None, options.source, dict(options.reading)
+    check_shown(source)
     listing: Listing = partial(list_by_spark, spark, source)
     if source.startswith(s3.SCHEMES):
         store, source = s3.open_store(given), s3.name_source(source)
@@ -222,12 +239,16 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     files = choose_files(list_files(listing(), ledger, options.changed), options.batch)
     if not files:
         return None
+    check_names(files)
     form = choose_format(options.form, files)
     how = choose_reading(form, files, given) | (store.format_settings() if store else {})
     base = _find_base(source)
     columns = find_path_columns([file.path.partition(base)[2] for file in files])
     told = _look_at_avro(files, store) if form is Format.avro else None
-    return FileReading(spark, form, files, how | ({_BASE: find_root(source)} if columns else {}), listing, columns, told, store)
+    reading = FileReading(spark, form, files, how | ({_BASE: find_root(source)} if columns else {}), listing, columns, told, store)
+    is_odd = form is Format.csv and find_option(how, "header") == "true" and is_odd_header(reading.read_header(files[0]))
+    # Spark's own check of headers knows nothing of the names that it gives itself.
+    return replace(reading, options=dict(reading.options) | {"enforceSchema": "true"}, has_odd_header=True) if is_odd else reading
 
 
 def _look_at_avro(files: Sequence[Taken], store: s3.S3Store | None) -> Mapping[str, avro.Look] | None:
@@ -285,6 +306,9 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
     taken = next((name for name in given if name.lower() in _RESERVED), None)
     if taken is not None:
         raise BadRequest(f"--option {taken} is set by the job itself, so that no row is lost")
+    if form is Format.json and (find_option(given, "encoding") or find_option(given, "charset") or "utf-8") not in ("utf-8", "utf8"):
+        # Spark asks for it unless it is in UTF-8.
+        return ({} if find_option(given, "multiLine") == "true" or find_option(given, "lineSep") else {"lineSep": "\n"}) | dict(given)
     if form is not Format.csv:
         return dict(given)
     ours = {"header": "true", "escape": '"', "nullValue": _NO_TEXT, "emptyValue": ""}
@@ -294,6 +318,12 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
     if find_option(how, "header") == "true":
         how["enforceSchema"] = "false"
     return how
+
+
+def is_odd_header(names: Sequence[str | None]) -> bool:
+    """Whether a header has columns without a name, or two of one: Spark names them itself."""
+    told = [(name or "").lower() for name in names]
+    return "" in told or len(set(told)) < len(told)
 
 
 def find_option(options: Mapping[str, Any], name: str) -> str | None:
