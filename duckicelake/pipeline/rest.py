@@ -56,7 +56,8 @@ class TableHead:
     """What a commit has to know of a table: which one it is, where its refs are, and what their snapshots say of themselves.
 
     `partitions` are like `bucket[16](id)`, `order` like `identity(id) desc`, in lower case; a column inside another one is `?`.
-    `defaults` are what columns have in new rows that do not say it, as JSON has single values in Iceberg's specification.
+    `defaults` are what columns have in new rows that do not say it, as JSON has single values in Iceberg's specification. `uuids` are the
+    columns of this type.
     """
 
     uuid: str
@@ -68,6 +69,7 @@ class TableHead:
     spec_id: int = 0
     has_uuid_partitions: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    uuids: tuple[str, ...] = ()
 
     @property
     def main(self) -> int | None:
@@ -96,6 +98,7 @@ class Rest:
             metadata["default-spec-id"],
             _has_uuid_partitions(metadata),
             _read_defaults(metadata),
+            tuple(column["name"] for column in _list_columns(metadata) if column["type"] == "uuid"),
         )
         return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], *shape)
 
@@ -146,8 +149,11 @@ def _list_partition_fields(metadata: Mapping[str, Any]) -> list[Mapping[str, Any
 
 def _find_column(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The column of a partition or sort field; None when it is inside another one."""
-    schema = next(schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
-    return next((column for column in schema["fields"] if column["id"] == field.get("source-id")), None)
+    return next((column for column in _list_columns(metadata) if column["id"] == field.get("source-id")), None)
+
+
+def _list_columns(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return next(schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])["fields"]
 
 
 def _read_partitions(metadata: Mapping[str, Any]) -> tuple[str, ...]:
@@ -155,8 +161,7 @@ def _read_partitions(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _read_defaults(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    schema = next(one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"])
-    return {column["name"]: column["write-default"] for column in schema["fields"] if "write-default" in column}
+    return {column["name"]: column["write-default"] for column in _list_columns(metadata) if "write-default" in column}
 
 
 def _has_uuid_partitions(metadata: Mapping[str, Any]) -> bool:

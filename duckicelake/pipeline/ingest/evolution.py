@@ -1,6 +1,6 @@
-"""What has to change of a table before it can take rows of other columns: a pure decision."""
+"""What has to change of a table before it can take rows of other columns, and which columns there cannot be: pure decisions."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
@@ -20,8 +20,10 @@ from pyspark.sql.types import (
 )
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Evolve
+from duckicelake.pipeline.ingest.options import Evolve, IngestOptions
 from duckicelake.pipeline.ingest.target import format_type, quote
+
+METADATA_COLUMN = "_metadata"
 
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _FITS: dict[type[DataType], tuple[type[DataType], ...]] = {
@@ -107,7 +109,14 @@ def _widen(current: DataType, incoming: DataType, policy: Evolve, path: tuple[st
 
 
 def fits(incoming: DataType, current: DataType) -> bool:
-    """Whether every value of the one type is one of the other."""
+    """Whether every value of the one type is one of the other; inside too, where a struct may have more fields, and not less."""
+    if isinstance(incoming, StructType) and isinstance(current, StructType):
+        pairs = [(field.dataType, _find(current, field.name)) for field in incoming.fields]
+        return all(own is not None and fits(form, own.dataType) for form, own in pairs)
+    if isinstance(incoming, ArrayType) and isinstance(current, ArrayType):
+        return fits(incoming.elementType, current.elementType)
+    if isinstance(incoming, MapType) and isinstance(current, MapType):
+        return fits(incoming.keyType, current.keyType) and fits(incoming.valueType, current.valueType)
     if isinstance(incoming, NullType) or (type(incoming) is type(current) and not isinstance(current, DecimalType)):
         return True
     if isinstance(current, DecimalType):
@@ -160,3 +169,20 @@ def _find(columns: StructType, name: str) -> StructField | None:
 
 def _join(path: tuple[str, ...]) -> str:
     return ".".join(path)
+
+
+def check_metadata_name(columns: StructType, options: IngestOptions) -> None:
+    """Raises: BadRequest: a column of files has the name under which Spark says where their rows are from."""
+    taken = next((name for name in columns.names if name.lower() == METADATA_COLUMN), None)
+    if taken is not None and not options.is_database:
+        raise BadRequest(f"column {taken} has the name under which Spark says where rows are from; give it another one; nothing was taken")
+
+
+def check_names(options: IngestOptions, known: Collection[str]) -> None:
+    """Raises: BadRequest: an option names a column that there is not; `known` are in small letters."""
+    partitions, order = ([field.column for field in fields] for fields in (options.partition_by, options.sort_by))
+    later = [options.order_by] if options.order_by is not None else []
+    for option, names in (("key", options.key), ("order-by", later), ("partition-by", partitions), ("sort-by", order)):
+        wrong = next((name for name in names if name.lower() not in known), None)
+        if wrong is not None:
+            raise BadRequest(f"--{option}: there is no column {wrong}")

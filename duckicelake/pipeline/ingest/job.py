@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.connect import explain_gone
-from duckicelake.pipeline.ingest.evolution import Change, plan_evolution
+from duckicelake.pipeline.ingest.evolution import Change, check_metadata_name, check_names, plan_evolution
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
-from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_lines, check_rows, survey
+from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, Demands, check_lines, check_rows, survey
 from duckicelake.pipeline.ingest.sources.columns import choose_columns
 from duckicelake.pipeline.ingest.sources.files import open_files
 from duckicelake.pipeline.ingest.sources.jdbc import open_database
@@ -27,7 +27,7 @@ from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverag
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
 from duckicelake.pipeline.ingest.target import add_defaults, format_columns, format_create, format_order, parse_columns, quote, quote_ident
 from duckicelake.pipeline.ingest.versions import add_validity, drop_validity, widen_validity
-from duckicelake.pipeline.ingest.writing import check_count, write_target
+from duckicelake.pipeline.ingest.writing import RowsLeftOut, check_count, write_target
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.older import TELLS_DEFAULTS
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
@@ -38,7 +38,6 @@ LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint
 LATER_COLUMNS = "etag string, watermark_column string, watermark string"
 """What ledgers of earlier versions lack."""
 
-METADATA_COLUMN = "_metadata"
 APART = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
 PUBLISHED = "published"
 """What is told when it is done."""
@@ -65,7 +64,8 @@ class Desk:
 class Plan:
     """What a run is going to do: `incoming` are the files' columns, `made` those of the table if it has to be made.
 
-    `ledger` is where the ledger's main was when the files were chosen. `gets_order`: the table gets the order asked for.
+    `ledger` is where the ledger's main was when the files were chosen. `gets_order`: the table gets the order asked for. `uuids` are the
+    columns of the table that Spark has as texts. `looks_at_texts`: texts are looked at before they are written.
     """
 
     reading: Reading
@@ -75,6 +75,8 @@ class Plan:
     changes: Sequence[Change]
     ledger: int | None
     gets_order: bool
+    uuids: Sequence[str] = ()
+    looks_at_texts: bool = False
 
     def describe(self, options: IngestOptions) -> tuple[str, ...]:
         """The plan in words, a line for each step."""
@@ -150,7 +152,7 @@ def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -
         if dry_run:
             return report
         try:
-            return _attempt(desk, options, plan, replace(report, attempts=attempt))
+            return _attempt_sifting(desk, options, plan, replace(report, attempts=attempt))
         except CommitFailed as error:
             desk.tell(f"again, because {error.message}")
     raise CommitFailed(f"{options.table} was changed by others during each of {options.attempts} attempts; nothing was taken")
@@ -195,8 +197,11 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     if target is not None and options.mode is Mode.scd2:
         held = desk.spark.table(desk.name(options.table)).schema
         changes = (*changes, *widen_validity(held, changes, incoming, options.order_by or ""))
+    check_names(options, {name.lower() for name in (*incoming.names, *(target.names if target else ()))})
     made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
-    return Plan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
+    gets_order, uuids = head is None or _may_get_order(head), () if head is None else head.uuids
+    # Whoever merges reads the rows several times anyway.
+    return Plan(reading, incoming, made, target, changes, base, gets_order, uuids, looks_at_texts=bool(options.key))
 
 
 def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
@@ -205,13 +210,6 @@ def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
     head = None if TELLS_DEFAULTS or not options.key else desk.connect().load(options.table)
     columns = columns if head is None else add_defaults(columns, head.defaults)
     return drop_validity(columns) if options.mode is Mode.scd2 else columns
-
-
-def check_metadata_name(columns: StructType, options: IngestOptions) -> None:
-    """Raises: BadRequest: a column of files has the name under which Spark says where their rows are from."""
-    taken = next((name for name in columns.names if name.lower() == METADATA_COLUMN), None)
-    if taken is not None and not options.is_database:
-        raise BadRequest(f"column {taken} has the name under which Spark says where rows are from; give it another one; nothing was taken")
 
 
 def check_pair(table: Ident, head: TableHead | None, ledger: int | None) -> None:
@@ -239,6 +237,15 @@ def check_target(head: TableHead | None, options: IngestOptions) -> None:
         raise BadRequest(f"{options.table} has no partitions: all of its rows would be overwritten")
 
 
+def _attempt_sifting(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> Report:
+    """Texts that are not in UTF-8 are seldom, so they are looked for while they are written, and before that if some were left out then."""
+    try:
+        return _attempt(desk, options, plan, report)
+    except RowsLeftOut as error:
+        desk.tell(f"again, because {error.message}")
+        return _attempt(desk, options, replace(plan, looks_at_texts=True), report)
+
+
 def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> Report:
     branch = f"{BRANCH_PREFIX}{report.run_id}_{report.attempts}"
     properties = {"duckicelake.job": "ingest", "duckicelake.run-id": report.run_id}
@@ -249,8 +256,8 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
     for table in tables:
         discard_stale(desk.connect(), table, datetime.now(UTC))
     try:
-        _prepare(desk, options, plan)
         with plan.reading.holding() as reading:
+            _prepare(desk, options, plan)
             outcome = _stage(desk, stage, options, replace(plan, reading=reading), report.run_id)
         plan.reading.check_still()
         has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
@@ -320,7 +327,7 @@ def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, run_id:
     if plan_evolution(columns, plan.incoming, Evolve.widen):
         raise CommitFailed(f"the columns of {options.table} are others than they were made for this run")
     needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
-    checked = check_rows(plan.reading, plan.incoming, columns, needed)
+    checked = check_rows(plan.reading, plan.incoming, columns, Demands(needed, plan.uuids, plan.looks_at_texts))
     if options.key:
         coverage = find_coverage(columns, plan.reading.find_shapes(plan.incoming))
         check_order(coverage, options.order_by)

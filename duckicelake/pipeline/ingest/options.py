@@ -126,6 +126,8 @@ class IngestOptions:
             raise BadRequest("--follow takes new rows of a database: --incremental-by says which they are")
         if self.batch is not None and self.mode is Mode.overwrite_partitions:
             raise BadRequest(f"--follow takes files in batches, and each would overwrite what the ones before brought: {_NO_BATCHES}")
+        if self.max_quarantined is not None and self.max_quarantined < 0:
+            raise BadRequest("--max-quarantined begins at 0")
         if self.attempts < 1:
             raise BadRequest("--attempts begins at 1")
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
@@ -21,9 +21,11 @@ REASON = "__duckicelake_reason"
 QUARANTINE_COLUMNS = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
 MALFORMED = "the line is malformed: its values do not have the types of the columns, or there are too many or too few"
 
+_ASCII = ("us-ascii", "ascii")
 _WIDE = ("utf-16", "utf-32", "utf16", "utf32", "iso-2022")
 """Encodings in which the byte of a quote is not always one."""
 
+_UUID = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _SHOWN = 100
 
 
@@ -39,13 +41,15 @@ class Count:
 class Checked:
     """Every row of the files once: the table's columns, where it comes from, and why it is bad, if it is.
 
-    `may_be_bad` False: no row can be, so nobody has to look. `coverage`: what of the table's columns the files lack, where that counts.
+    `may_be_bad` False: no row is thought to be, so nobody looks before they are written. `is_sifted`: bad ones are left out then, and
+    lacking afterwards. `coverage`: what of the table's columns the files lack, where that counts.
     """
 
     rows: DataFrame
     target: StructType
     may_be_bad: bool
     coverage: Coverage = field(default_factory=lambda: Coverage((), ()))
+    is_sifted: bool = False
 
     @property
     def columns(self) -> Sequence[str]:
@@ -53,12 +57,12 @@ class Checked:
 
     def good(self) -> DataFrame:
         """What goes to the table."""
-        rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad else self.rows
+        rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad or self.is_sifted else self.rows
         return rows.select(*map(quote, self.columns))
 
     def marked(self) -> DataFrame:
         """The same, with the marks of what their files have."""
-        rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad else self.rows
+        rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad or self.is_sifted else self.rows
         return self.coverage.mark(rows.select(*map(quote, self.columns), FILE), FILE)
 
     def bad(self, run_id: str) -> DataFrame:
@@ -74,12 +78,25 @@ class Checked:
         )
 
 
-def check_rows(reading: Reading, incoming: StructType, target: StructType, key: Sequence[str]) -> Checked:
-    """The rows under the table's names and types; those that are malformed or lack a value that they must have are bad."""
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What rows must have beside their types: values in the columns of the key, and UUIDs where the table has such.
+
+    `looks_at_texts`: each row of files that may hold texts in no UTF-8 is looked at before any is written, and not only then.
+    """
+
+    key: Sequence[str] = ()
+    uuids: Sequence[str] = ()
+    looks_at_texts: bool = True
+
+
+def check_rows(reading: Reading, incoming: StructType, target: StructType, demands: Demands) -> Checked:
+    """The rows under the table's names and types; those that are malformed, or have a wrong value or none that they must have, are bad."""
     read = reading.read(incoming)
     names = {field.name.lower(): field for field in (incoming if reading.form.is_text else read.schema).fields}
-    keys = {name.lower() for name in key}
+    keys = {name.lower() for name in demands.key}
     required = [field.name for field in target.fields if not field.nullable or field.name.lower() in keys]
+    uuids = [field.name for field in target.fields if field.name in demands.uuids and field.name.lower() in names]
     columns: list[Column] = []
     for one in target.fields:
         own = names.get(one.name.lower())
@@ -88,7 +105,42 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, key: 
         columns.append((value if is_same else value.cast(one.dataType)).alias(one.name))
     raw = F.col(RAW) if reading.form.is_text else F.lit(None).cast("string").alias(RAW)
     rows = read.select(*columns, raw, FILE, ROW)
-    return Checked(rows.withColumn(REASON, _find_reason(required)), target, reading.form.is_text or bool(required))
+    # Inside, files may have less than the table.
+    own = StructType([field for field in rows.schema.fields if field.name in target.names])
+    texts = list_texts(own) if reading.form in (Format.parquet, Format.orc, Format.avro) else {}
+    told = rows.withColumn(REASON, _find_reason(required, uuids, texts))
+    may_be_bad = reading.form.is_text or bool(required or uuids) or (demands.looks_at_texts and bool(texts))
+    return Checked(told, target, may_be_bad, is_sifted=bool(texts))
+
+
+def list_texts(columns: StructType) -> dict[str, Column]:
+    """Whether each column that has texts, also inside, has them in UTF-8."""
+    found = {field.name: _is_utf8(F.col(quote(field.name)), field.dataType) for field in columns.fields}
+    return {name: is_utf8 for name, is_utf8 in found.items() if is_utf8 is not None}
+
+
+def _is_utf8(value: Column, form: DataType) -> Column | None:
+    """Whether all texts of a value are UTF-8; NULL for what is NULL, None when it has none."""
+    if isinstance(form, StringType):
+        return is_valid_utf8(value)
+    if isinstance(form, StructType):
+        return _are_all([_is_utf8(value[field.name], field.dataType) for field in form.fields])
+    if isinstance(form, ArrayType):
+        return _are_utf8(value, form.elementType)
+    if isinstance(form, MapType):
+        return _are_all([_are_utf8(F.map_keys(value), form.keyType), _are_utf8(F.map_values(value), form.valueType)])
+    return None
+
+
+def _are_all(found: Sequence[Column | None]) -> Column | None:
+    every = [F.coalesce(one, F.lit(True)) for one in found if one is not None]
+    return ~F.array_contains(F.array(*every), False) if every else None
+
+
+def _are_utf8(values: Column, form: DataType) -> Column | None:
+    if _is_utf8(F.lit(None), form) is None:
+        return None
+    return F.forall(values, lambda one: F.coalesce(cast(Column, _is_utf8(one, form)), F.lit(True)))
 
 
 def _is_nested(form: DataType) -> bool:
@@ -96,10 +148,14 @@ def _is_nested(form: DataType) -> bool:
     return isinstance(form, StructType | ArrayType | MapType)
 
 
-def _find_reason(required: Sequence[str]) -> Column:
+def _find_reason(required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:
     reason = F.when(F.col(RAW).isNotNull(), MALFORMED)
     for name in required:
         reason = reason.when(F.col(quote(name)).isNull(), f"column {name} must have a value")
+    for name in uuids:
+        reason = reason.when(~F.col(quote(name)).rlike(_UUID), f"column {name} must have a UUID")
+    for name, is_utf8 in texts.items():
+        reason = reason.when(~is_utf8, f"column {name} has a text that is not in UTF-8")
     return reason
 
 
@@ -130,14 +186,16 @@ def check_lines(reading: Reading) -> None:
     It is not in UTF-8 and no option says what it is in, a value of CSV goes on in the next line, or one of JSON is not alone in its line.
     """
     encoding = find_option(reading.options, "encoding") or find_option(reading.options, "charset") or "utf-8"
-    is_utf8 = encoding in ("utf-8", "utf8")
+    is_utf8, is_ascii = encoding in ("utf-8", "utf8"), encoding in _ASCII
+    _check_wide(reading, encoding)
     looks_at_quotes = ends_at_lines(reading.form, reading.options) and not encoding.startswith(_WIDE)
-    if not isinstance(reading, FileReading) or not reading.form.is_text or not (is_utf8 or looks_at_quotes):
+    if not isinstance(reading, FileReading) or not reading.form.is_text or not (is_utf8 or is_ascii or looks_at_quotes):
         return
     line, is_json = F.col("value"), F.lit(reading.form is Format.json)
     # Octets: what is not UTF-8 has no letters to count.
     quotes = F.octet_length(line) - F.octet_length(F.replace(line, F.lit('"'), F.lit("")))
-    is_wrong, is_open = F.lit(is_utf8) & ~is_valid_utf8(line), F.lit(looks_at_quotes) & (quotes % 2 == 1)
+    is_wrong = ~is_valid_utf8(line) if is_utf8 else F.lit(is_ascii) & line.rlike(r"[^\x00-\x7f]")
+    is_open = F.lit(looks_at_quotes) & (quotes % 2 == 1)
     is_multi = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
     is_whole = is_multi and all((file.size_bytes or 0) <= WHOLE_BYTES for file in reading.files)
     is_more = is_json & goes_on(line, reading.options) if is_utf8 and is_whole == is_multi else F.lit(False)
@@ -146,7 +204,7 @@ def check_lines(reading: Reading) -> None:
     lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open"))
     wrong = lines.where(is_wrong | is_open | is_more).limit(1).collect()
     if wrong and wrong[0]["wrong"]:
-        raise BadRequest(f"{wrong[0][FILE]} is not in UTF-8; say what it is in: --option encoding=ISO-8859-1")
+        raise BadRequest(f"{wrong[0][FILE]} is not in {encoding.upper()}; say what it is in: --option encoding=ISO-8859-1")
     if wrong and wrong[0]["open"]:
         raise BadRequest(
             f"{wrong[0][FILE]} has a line with an odd number of quotes: {wrong[0]['value'][:_SHOWN]!r}. "
@@ -158,6 +216,12 @@ def check_lines(reading: Reading) -> None:
             f"{wrong[0][FILE]} {place} goes on after its first JSON value: {wrong[0]['value'][:_SHOWN]!r}. "
             "What follows would be lost; write every value on a line of its own"
         )
+
+
+def _check_wide(reading: Reading, encoding: str) -> None:
+    is_whole = find_option(reading.options, "multiLine") == "true"
+    if reading.form is Format.csv and encoding.startswith(_WIDE[:-1]) and not is_whole:
+        raise BadRequest(f"lines of CSV do not end at a byte in {encoding.upper()}; --option multiLine=true reads files whole")
 
 
 def goes_on(line: Column, options: Mapping[str, Any]) -> Column:

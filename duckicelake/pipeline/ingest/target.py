@@ -1,7 +1,7 @@
 """The shape of a target table as Spark's SQL: names, partitions, order; pure."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,14 +141,31 @@ def _format_value(value: Any, form: DataType) -> str:
 
 
 def parse_columns(text: str) -> StructType:
-    """Read columns as DDL. Raises: BadRequest: Spark does not understand them"""
+    """Read columns as DDL. Raises: BadRequest: Spark does not understand them, or a field inside one must have a value"""
     try:
         found = parse_ddl(text)
     except PySparkException as error:
         raise BadRequest(f"--schema is no list of columns: {str(error).strip().splitlines()[0]}") from error
     if not isinstance(found, StructType):
         raise BadRequest(f"--schema {text!r} is a type and no list of columns")
+    wanted = next((path for field in found.fields for path in _list_wanted(field.dataType, field.name)), None)
+    if wanted is not None:
+        raise BadRequest(f"--schema: {wanted} is inside another column, where NOT NULL is not looked after: leave it out")
     return found
+
+
+def _list_wanted(form: DataType, path: str) -> Iterator[str]:
+    """The fields inside a type that must have a value."""
+    if isinstance(form, StructType):
+        for field in form.fields:
+            here = f"{path}.{field.name}"
+            yield from ([] if field.nullable else [here])
+            yield from _list_wanted(field.dataType, here)
+    elif isinstance(form, ArrayType):
+        yield from _list_wanted(form.elementType, path)
+    elif isinstance(form, MapType):
+        yield from _list_wanted(form.keyType, path)
+        yield from _list_wanted(form.valueType, path)
 
 
 def format_columns(columns: StructType) -> str:

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest import merging, versions
 from duckicelake.pipeline.ingest.options import IngestOptions, Mode
 from duckicelake.pipeline.ingest.rows import Checked
@@ -14,10 +14,15 @@ from duckicelake.pipeline.older import TELLS_MERGED
 _MERGED = "spark.merge-into.num-target-rows-"
 
 
+class RowsLeftOut(CatalogError):
+    """Rows that nobody had looked at before are bad."""
+
+
 def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: Checked, good: int) -> tuple[Staged, int]:
     """Write the good rows; the branch after that, and how many rows others of the same key stand for.
 
-    Raises: BadRequest: what was written is not what was counted, or the rows contradict each other
+    Raises: RowsLeftOut: some were bad, of those that were not looked at before
+        BadRequest: what was written is not what was counted, or the rows contradict each other
     """
     table, rows = options.table, checked.good()
     if options.mode is Mode.upsert:
@@ -29,6 +34,8 @@ def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: 
     else:
         stage.append(table, rows)
     written = stage.look_after(opened)
+    if checked.is_sifted and not checked.may_be_bad and written.added < good:
+        raise RowsLeftOut(f"{good - written.added} rows have texts that are not in UTF-8")
     check_count(written, good)
     return written, 0
 

@@ -1,6 +1,7 @@
 """What a table needs before it takes rows of other columns: decided by a pure function."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from pyspark.sql.types import (
@@ -84,6 +85,17 @@ def test_a_type_fits_is_widened_or_is_refused(current: DataType, incoming: DataT
     else:
         with pytest.raises(EvolutionRefused, match="column c"):
             plan(current, incoming)
+
+
+@pytest.mark.parametrize("wrap", [ArrayType, lambda form: MapType(StringType(), form), lambda form: columns(x=ArrayType(columns(y=form)))])
+def test_what_is_inside_has_to_fit_too(wrap: Callable[[DataType], DataType]) -> None:
+    """A list of doubles is none of whole numbers; a field that the other one lacks has no place."""
+    assert fits(wrap(IntegerType()), wrap(LongType()))
+    for form, narrow in ((DoubleType(), IntegerType()), (TimestampType(), DateType()), (DecimalType(9, 4), DecimalType(9, 1))):
+        assert not fits(wrap(form), wrap(narrow))
+    assert fits(columns(x=LongType()), columns(X=LongType(), y=LongType()))
+    assert not fits(columns(x=LongType(), y=LongType()), columns(x=LongType()))
+    assert not fits(MapType(LongType(), LongType()), MapType(IntegerType(), LongType()))
 
 
 def test_lists_and_maps_are_not_changed_inside() -> None:

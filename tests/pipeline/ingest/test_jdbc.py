@@ -93,6 +93,52 @@ def test_new_rows_of_a_database_are_taken_once(mill: Mill) -> None:
     assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+@pytest.mark.parametrize(
+    ("column", "greatest"),
+    [
+        pytest.param("timestamptz", "infinity", id="infinity"),
+        pytest.param("date", "infinity", id="day", marks=pytest.mark.long),
+    ],
+)
+def test_a_value_that_spark_reads_as_a_lesser_one_is_no_bookmark(mill: Mill, column: str, greatest: str) -> None:
+    """The database would call its row new in every run, and later ones not at all: nothing is taken, and no table made."""
+    shop = Shop(mill)
+    shop.conn.execute(sql.SQL("CREATE TABLE shop.w (k {}, v int)").format(sql.SQL(column)))
+    shop.conn.execute("INSERT INTO shop.w VALUES ('2026-01-01', 1), (%s, 2)", [greatest])
+    options = shop.options(reading=shop.login | {"dbtable": "shop.w"}, incremental_by="k")
+    with pytest.raises(BadRequest, match="more than 9999-12-31.* in k, which Spark reads as 9999-12-31"):
+        mill.run(**options)
+    assert mill.served.server.get("namespaces/raw/tables/trips").status == 404
+    shop.conn.execute("UPDATE shop.w SET k = '2026-01-02' WHERE v = 2")
+    assert mill.run(**options).rows_out == 2
+    shop.conn.execute("INSERT INTO shop.w VALUES ('2026-01-03', 3)")
+    assert mill.run(**options).rows_out == 1
+    assert mill.rows(columns="v") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+@pytest.mark.parametrize("parts", [{}, {"partitionColumn": "v", "lowerBound": "0", "upperBound": "4", "numPartitions": "2"}])
+def test_digits_that_spark_cuts_are_no_bookmark(mill: Mill, parts: dict[str, str]) -> None:
+    """A number without a scale, and one of which a narrower type was asked for; what fits is taken once."""
+    shop = Shop(mill)
+    shop.conn.execute("CREATE TABLE shop.w (k numeric, v int)")
+    shop.conn.execute("INSERT INTO shop.w VALUES (0.5, 1), (1.1234567890123456781, 2)")
+    reading = shop.login | parts | {"dbtable": "shop.w"}
+    options = shop.options(reading=reading, incremental_by="k")
+    with pytest.raises(BadRequest, match="more than 1.123456789012345678 in k, which Spark reads as 1.123456789012345678"):
+        mill.run(**options)
+    shop.conn.execute("UPDATE shop.w SET k = 1.75 WHERE v = 2")
+    with pytest.raises(BadRequest, match="more than 1.7 in k, which Spark reads as 1.7"):
+        narrow = {"dbtable": "(SELECT k - 0.01 AS k, v FROM shop.w) x", "customSchema": "k DECIMAL(9,1)"}
+        mill.run(**options | {"reading": reading | narrow})
+    assert mill.run(**options).rows_out == 2
+    assert mill.run(**options).status == Status.nothing_new
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("pipeline")

@@ -1,13 +1,19 @@
 """Which columns a source brings: those given, else its own."""
 
 from collections.abc import Sequence
+from urllib.parse import unquote
 
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import adopt, fits
 from duckicelake.pipeline.ingest.options import Evolve, Format
-from duckicelake.pipeline.ingest.sources.reading import Reading
+from duckicelake.pipeline.ingest.sources.files import FileReading
+from duckicelake.pipeline.ingest.sources.looks import NO_VALUE, find_path_values, keep_texts, name_column
+from duckicelake.pipeline.ingest.sources.reading import FILE, Reading
+
+_SHOWN = 100
 
 
 def choose_columns(reading: Reading, given: StructType | None, target: StructType | None, evolve: Evolve) -> StructType:
@@ -15,16 +21,85 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
 
     Raises: BadRequest: the files or their paths have columns that the given ones do not hold
     """
+    _check_alone(reading)
     if reading.form.is_text:
-        if given is None:
-            return adopt(_find_text_columns(reading, target, evolve), target, evolve)
-        _check_paths(reading.path_columns, given)
-        return given
-    own = reading.find_columns()
+        if given is not None:
+            _check_paths(reading.path_columns, given)
+        columns = adopt(_find_text_columns(reading, target, evolve), target, evolve) if given is None else given
+        _check_header(reading, columns)
+        if given is not None or target is not None:
+            _check_times(reading, columns)
+        return columns
+    own = _adopt_paths(reading.find_columns(), reading.path_columns, given or target)
     if given is not None:
         _check_given(own, given)
         return given
     return own
+
+
+def _adopt_paths(own: StructType, paths: Sequence[str], known: StructType | None) -> StructType:
+    """What stands in a path is a text, where the given columns or the table say so."""
+    texts = {field.name.lower() for field in (known.fields if known else ()) if isinstance(field.dataType, StringType)}
+    return keep_texts(own, [name for name in paths if name.lower() in texts])
+
+
+def _check_header(reading: Reading, columns: StructType) -> None:
+    """Raises: BadRequest: columns have no names or twice the same, and do not stand in all files as they are asked for"""
+    if not isinstance(reading, FileReading) or not reading.has_odd_header:
+        return
+    (first, header), *others = ((file, reading.read_header(file)) for file in reading.files)
+    other = next((file for file, names in others if names != header), None)
+    if other is not None:
+        raise BadRequest(
+            f"the headers of {first.path} and {other.path} differ, and have columns without a name or twice the same: take them apart"
+        )
+    named = [name for name in reading.find_columns(looks_at_values=False).names if name not in reading.path_columns]
+    asked = [name for name in columns.names if name not in reading.path_columns]
+    if [name.lower() for name in named] != [name.lower() for name in asked]:
+        shown = f"the header of {first.path} has columns without a name or twice the same, which are named ({', '.join(named)})"
+        raise BadRequest(f"{shown}: the columns asked for are ({', '.join(asked)})")
+
+
+def _check_times(reading: Reading, columns: StructType) -> None:
+    found = reading.find_times(columns) if isinstance(reading, FileReading) else None
+    if found is not None:
+        raise BadRequest(
+            f"{unquote(found[FILE])} has a time without a day where the columns say timestamp: {found['row'][:_SHOWN]}. Spark would "
+            "take it for one of today; make the column a text by --schema, or say how times are written by --option timestampFormat=…"
+        )
+
+
+def _check_alone(reading: Reading) -> None:
+    """Raises: BadRequest: a column is in the paths and in the files too, and they do not say the same."""
+    if not isinstance(reading, FileReading) or not reading.path_columns:
+        return
+    names = {name.lower(): name for name in reading.path_columns}
+    asked = StructType([StructField(name, StringType()) for name in names.values()]) if reading.form is Format.json else None
+    rows = reading.read_alone(asked)
+    both = {field.name: names[field.name.lower()] for field in rows.schema.fields if field.name.lower() in names}
+    if not both:
+        return
+    remedy = "which would stand in place of the rows' own values: take the files one by one, or without one of the two"
+    if reading.form in (Format.csv, Format.avro):
+        raise BadRequest(f"column {next(iter(both))} is in the files and in their paths ({both[next(iter(both))]}=…), {remedy}")
+    told = [(file.uri, *(_find_value(file.path, name) for name in both.values())) for file in reading.files]
+    said = reading.spark.createDataFrame(told, ", ".join([f"{FILE} string", *(f"p{place} string" for place, _ in enumerate(both))]))
+    differs = F.lit(False)
+    for place, name in enumerate(both):
+        own, path = name_column(name), F.col(f"p{place}")
+        is_same = own.eqNullSafe(F.expr(f"try_cast(p{place} AS {rows.schema[name].dataType.simpleString()})"))
+        # A value of JSON may leave out what its path says.
+        differs = differs | ~(is_same | (own.isNull() & path.isNotNull() if reading.form is Format.json else F.lit(False)))
+    known = rows.select(*map(name_column, both), F.col("_metadata.file_path").alias(FILE)).join(F.broadcast(said), FILE)
+    wrong = known.where(differs).select(FILE, F.to_json(F.struct(*map(name_column, both))).alias("row")).first()
+    if wrong is not None:
+        raise BadRequest(f"{unquote(wrong[FILE])} has a row of {wrong['row'][:_SHOWN]}, and its path says otherwise, {remedy}")
+
+
+def _find_value(path: str, column: str) -> str | None:
+    values = find_path_values([path], [column])[column]
+    value = next(iter(values), None)
+    return None if value in (None, NO_VALUE) else unquote(value)
 
 
 def _find_text_columns(reading: Reading, target: StructType | None, evolve: Evolve) -> StructType:

@@ -3,21 +3,30 @@
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from pyarrow import ArrowException, ArrowInvalid, orc, parquet
 from pyarrow.fs import S3FileSystem
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format, IngestOptions, find_format
-from duckicelake.pipeline.ingest.sources import avro, s3
-from duckicelake.pipeline.ingest.sources.listing import Listing, check_listed, choose_files, find_root, list_by_spark, list_files
+from duckicelake.pipeline.ingest.sources import avro, looks, s3
+from duckicelake.pipeline.ingest.sources.listing import (
+    Listing,
+    check_listed,
+    check_names,
+    check_shown,
+    choose_files,
+    find_root,
+    list_by_spark,
+    list_files,
+)
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, holding_nothing
 from duckicelake.pipeline.ingest.sources.shapes import Shape, find_in_json, group_shapes, list_paths
 
@@ -25,10 +34,11 @@ _GLOB = "{}[]*?\\"
 _RESERVED = (
     *("mode", "columnnameofcorruptrecord", "enforceschema", "columnpruning", "basepath", "badrecordspath", "avroschema", "avroschemaurl"),
     *("pathglobfilter", "modifiedbefore", "modifiedafter", "ignorecorruptfiles", "ignoremissingfiles", "recursivefilelookup"),
-    *("ignoreextension", "positionalfieldmatching"),
+    *("ignoreextension", "positionalfieldmatching", "mergeschema"),
 )
 """What would let the rows be others than those of the files that the ledger names."""
 
+_BASE = "basePath"
 _THREADS = 16
 WHOLE_BYTES = 64 << 20
 """Larger files of JSON that are read whole are not looked into as texts: that takes several times their size of memory."""
@@ -68,6 +78,7 @@ class FileReading:
     path_columns: Sequence[str] = ()
     looks: Mapping[str, avro.Look] | None = None
     store: s3.S3Store | None = None
+    has_odd_header: bool = False
 
     @property
     def paths(self) -> list[str]:
@@ -83,7 +94,46 @@ class FileReading:
         found = self._load(self.paths, inferred).schema
         if self.form is Format.avro:
             found = self._find_avro_columns(found)
-        return StructType([field for field in found.fields if field.name != RAW])
+        found = StructType([field for field in found.fields if field.name != RAW])
+        if looks_at_values and self.form is Format.csv:
+            found = looks.keep_texts(found, self._find_texts(found))
+        said = looks.find_path_values([file.path for file in self.files], self.path_columns)
+        return looks.keep_texts(found, looks.list_path_texts(found, said))
+
+    def _find_texts(self, found: StructType) -> set[str]:
+        """The columns of CSV that seem to be numbers or moments, and have a value that is a text."""
+        named = [field for field in looks.list_doubtful(found) if field.name not in self.path_columns]
+        if find_option(self.options, "timestampFormat") is not None:
+            named = [field for field in named if isinstance(field.dataType, DoubleType)]
+        return looks.find_texts(self._read_as(looks.keep_texts(found, found.names)), named) if named else set()
+
+    def find_times(self, columns: StructType) -> Row | None:
+        """A row of text with a time without a day where the columns say timestamp, and its file. Spark takes it for one of today."""
+        kinds = {field.name: looks.as_texts(field.dataType) for field in columns.fields if field.name not in self.path_columns}
+        asked = {name: kind for name, kind in kinds.items() if kind is not None}
+        if not asked or find_option(self.options, "timestampFormat") is not None:
+            return None
+        is_csv = self.form is Format.csv
+        wanted = looks.keep_texts(columns, columns.names) if is_csv else StructType([StructField(*one) for one in asked.items()])
+        shown = F.to_json(F.struct(*(looks.name_column(name) for name in asked))).alias("row")
+        rows = self._read_as(wanted).select(F.col("_metadata.file_path").alias(FILE), shown, looks.has_times(asked).alias("found"))
+        return rows.where("found").first()
+
+    def _read_as(self, columns: StructType) -> DataFrame:
+        """The text under other types than those that it is taken with."""
+        return self.spark.read.format(self.form).options(**self.options).schema(columns).load(self.paths)
+
+    def read_header(self, file: Taken) -> tuple[str | None, ...]:
+        """The first line of a file of CSV."""
+        how = {name: text for name, text in self.options.items() if name.lower() not in ("header", "enforceschema", _BASE.lower())}
+        first = self.spark.read.format("csv").options(**how).load(escape_pattern(file.path)).first()
+        return tuple(cast(Sequence[str | None], first or ()))
+
+    def read_alone(self, columns: StructType | None = None) -> DataFrame:
+        """The rows without what their paths say of them."""
+        how = {"inferSchema": "false", "mergeSchema": "true"} | {name: text for name, text in self.options.items() if name != _BASE}
+        reader = self.spark.read.format(self.form).options(**how)
+        return (reader if columns is None else reader.schema(columns)).load(self.paths)
 
     def _find_avro_columns(self, found: StructType) -> StructType:
         """Of every schema that the files were written with one file is asked; the columns of paths come last."""
@@ -100,8 +150,8 @@ class FileReading:
 
     def _group_alike(self) -> Mapping[bytes, Sequence[Taken]]:
         """The files by what they say of their columns; one that says nothing to us is alone."""
-        looks = self.looks
-        said = read_schemas(self.form, self.files, self.store) if looks is None else {uri: look.schema for uri, look in looks.items()}
+        told = self.looks
+        said = read_schemas(self.form, self.files, self.store) if told is None else {uri: look.schema for uri, look in told.items()}
         kinds: dict[bytes, list[Taken]] = {}
         for file in self.files:
             kinds.setdefault(said.get(file.uri, file.uri.encode()), []).append(file)
@@ -141,8 +191,10 @@ class FileReading:
 
     def _read(self, columns: StructType) -> DataFrame:
         reader = self.spark.read.format(self.form).options(**self.options)
-        if self.form is Format.avro:
-            return reader.schema(self.find_columns()).load(self.paths)
+        if self.form is Format.avro or (self.path_columns and not self.form.is_text):
+            given = [field.name for field in columns.fields if isinstance(field.dataType, StringType)]
+            texts = {name for name in self.path_columns if name.lower() in map(str.lower, given)}
+            return reader.schema(looks.keep_texts(self.find_columns(), texts)).load(self.paths)
         if not self.form.is_text:
             return reader.option("mergeSchema", "true").load(self.paths)
         wanted = StructType([*(StructField(field.name, field.dataType) for field in columns.fields), StructField(RAW, StringType())])
@@ -178,6 +230,7 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     Raises: NoSource; BadRequest: an option of Spark's readers is ours to set, or the files do not go together
     """
     store, source, given = None, options.source, dict(options.reading)
+    check_shown(source)
     listing: Listing = partial(list_by_spark, spark, source)
     if source.startswith(s3.SCHEMES):
         store, source = s3.open_store(given), s3.name_source(source)
@@ -186,12 +239,16 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     files = choose_files(list_files(listing(), ledger, options.changed), options.batch)
     if not files:
         return None
+    check_names(files)
     form = choose_format(options.form, files)
     how = choose_reading(form, files, given) | (store.format_settings() if store else {})
     base = _find_base(source)
     columns = find_path_columns([file.path.partition(base)[2] for file in files])
-    looks = _look_at_avro(files, store) if form is Format.avro else None
-    return FileReading(spark, form, files, how | ({"basePath": find_root(source)} if columns else {}), listing, columns, looks, store)
+    told = _look_at_avro(files, store) if form is Format.avro else None
+    reading = FileReading(spark, form, files, how | ({_BASE: find_root(source)} if columns else {}), listing, columns, told, store)
+    is_odd = form is Format.csv and find_option(how, "header") == "true" and is_odd_header(reading.read_header(files[0]))
+    # Spark's own check of headers knows nothing of the names that it gives itself.
+    return replace(reading, options=dict(reading.options) | {"enforceSchema": "true"}, has_odd_header=True) if is_odd else reading
 
 
 def _look_at_avro(files: Sequence[Taken], store: s3.S3Store | None) -> Mapping[str, avro.Look] | None:
@@ -249,6 +306,9 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
     taken = next((name for name in given if name.lower() in _RESERVED), None)
     if taken is not None:
         raise BadRequest(f"--option {taken} is set by the job itself, so that no row is lost")
+    if form is Format.json and (find_option(given, "encoding") or find_option(given, "charset") or "utf-8") not in ("utf-8", "utf8"):
+        # Spark asks for it unless it is in UTF-8.
+        return ({} if find_option(given, "multiLine") == "true" or find_option(given, "lineSep") else {"lineSep": "\n"}) | dict(given)
     if form is not Format.csv:
         return dict(given)
     ours = {"header": "true", "escape": '"', "nullValue": _NO_TEXT, "emptyValue": ""}
@@ -258,6 +318,12 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
     if find_option(how, "header") == "true":
         how["enforceSchema"] = "false"
     return how
+
+
+def is_odd_header(names: Sequence[str | None]) -> bool:
+    """Whether a header has columns without a name, or two of one: Spark names them itself."""
+    told = [(name or "").lower() for name in names]
+    return "" in told or len(set(told)) < len(told)
 
 
 def find_option(options: Mapping[str, Any], name: str) -> str | None:

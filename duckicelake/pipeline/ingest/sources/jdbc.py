@@ -112,11 +112,13 @@ class JdbcReading:
     def holding(self) -> Generator[Reading]:
         """The rows as they are now, read once and kept on disk; lost with an executor they end the run, for they cannot be read again.
 
-        Raises: BadRequest: some have no value in the column that says which are new
+        Raises: BadRequest: some have no value in the column that says which are new, or one that Spark reads as a lesser one
         """
         with self._sharing() as reading:
             held = hold(reading.load())
-        yield replace(self, held=held, files=[self._find_taken(held)])
+            taken = reading._find_taken(held)
+            reading._check_passed(taken.watermark)
+        yield replace(self, held=held, files=[taken])
 
     def _find_taken(self, held: DataFrame) -> Taken:
         if self.bookmark is None:
@@ -129,6 +131,21 @@ class JdbcReading:
                 "leave them out, or give them one, by --option query=…"
             )
         return Taken(self.name, watermark_column=self.bookmark.column, watermark=found["greatest"] or self.bookmark.value)
+
+    def _check_passed(self, greatest: str | None) -> None:
+        """Raises: BadRequest: to the database rows are new that are not for Spark: they would be taken again by every run."""
+        if self.bookmark is None or greatest is None:
+            return
+        column = F.col(quote(self.bookmark.column))
+        again = replace(self, bookmark=replace(self.bookmark, value=greatest)).load()
+        # The least, and no condition, which the database would answer by its own order.
+        least, passed = F.min(column), F.lit(greatest).cast(self.bookmark.type)
+        (found,) = again.agg(least.cast("string").alias("least"), (least <= passed).alias("is_passed")).collect()
+        if found["is_passed"]:
+            raise BadRequest(
+                f"{self.name} has rows with more than {greatest} in {self.bookmark.column}, which Spark reads as {found['least']}: "
+                "infinity, or too many digits. Every run would take them again; leave them out, or cut digits, by --option query=…"
+            )
 
     @contextmanager
     def _sharing(self) -> Generator["JdbcReading"]:

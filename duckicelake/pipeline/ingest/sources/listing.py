@@ -75,6 +75,20 @@ def check_listed(listing: Listing, files: Iterable[Taken]) -> None:
         raise SourceMoved(f"{lost[0]} changed or vanished while it was read; nothing was taken, run again")
 
 
+def check_shown(source: str) -> None:
+    """Raises: BadRequest: Spark passes over a file of this name, which was meant"""
+    name = os.path.basename(source)
+    if name.startswith(("_", ".")) and os.path.isfile(source):
+        raise BadRequest(f"Spark passes over {source}, because its name begins with {name[0]}: give it another name")
+
+
+def check_names(files: Iterable[Taken]) -> None:
+    """Raises: BadRequest: a file here has a colon in its name: Hadoop takes the name of the sum beside it for a URI with a scheme"""
+    stray = next((file.path for file in files if file.uri.startswith("file:") and ":" in os.path.basename(file.path)), None)
+    if stray is not None:
+        raise BadRequest(f"Spark cannot read {stray}, because its name has a colon, and no file was taken: rename it")
+
+
 def list_by_spark(spark: SparkSession, source: str) -> DataFrame:
     """The files of a path, folder or pattern, on any file system that Spark knows. Raises: NoSource"""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")

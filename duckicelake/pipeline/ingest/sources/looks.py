@@ -1,0 +1,107 @@
+"""What texts look like that Spark takes for numbers or for times, and that would be something else afterwards."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import unquote
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+_CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]", r"^\s*T?[0-9]{1,2}:[0-9]"
+"""Java takes `12F` for the number 12.0, and Spark a time for one of today."""
+
+_NUMBER_OF_PATHS = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?")
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""What stands in a path for NULL."""
+
+
+def list_doubtful(columns: StructType) -> list[StructField]:
+    """The columns of CSV whose texts may have looked like something else."""
+    return [field for field in columns.fields if isinstance(field.dataType, DoubleType | TimestampType | TimestampNTZType)]
+
+
+def find_texts(texts: DataFrame, doubtful: Iterable[StructField]) -> set[str]:
+    """Those of the doubtful columns that have a value which is a text; `texts` has them as such."""
+    patterns = {field.name: _CODE if isinstance(field.dataType, DoubleType) else _TIME for field in doubtful}
+    if not patterns:
+        return set()
+    asked = [F.max(name_column(name).rlike(pattern)).alias(str(place)) for place, (name, pattern) in enumerate(patterns.items())]
+    (found,) = texts.agg(*asked).collect()
+    return {name for place, name in enumerate(patterns) if found[str(place)]}
+
+
+def keep_texts(columns: StructType, names: Iterable[str]) -> StructType:
+    """The columns, those of these names as texts."""
+    kept = set(names)
+    return StructType([StructField(field.name, StringType()) if field.name in kept else field for field in columns.fields])
+
+
+def list_path_texts(columns: StructType, values: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """The columns of paths that have a value which no number and no moment is written like; `values` by column."""
+    for field in columns.fields:
+        told = {unquote(value) for value in values.get(field.name, ()) if value != NO_VALUE}
+        if isinstance(field.dataType, NumericType) and not all(map(_NUMBER_OF_PATHS.fullmatch, told)):
+            yield field.name
+        if isinstance(field.dataType, TimestampType | TimestampNTZType) and any(re.match(_TIME, value) for value in told):
+            yield field.name
+
+
+def find_path_values(paths: Iterable[str], columns: Iterable[str]) -> dict[str, set[str]]:
+    """What paths say of their columns."""
+    found: dict[str, set[str]] = {name: set() for name in columns}
+    for path in paths:
+        for part in path.split("/")[:-1]:
+            name, equals, value = part.partition("=")
+            if equals and name in found:
+                found[name].add(value)
+    return found
+
+
+def as_texts(form: DataType) -> DataType | None:
+    """A type with texts in the place of timestamps and without all else; None when it has no timestamp."""
+    if isinstance(form, TimestampType):
+        return StringType()
+    if isinstance(form, StructType):
+        inner = [StructField(field.name, kept) for field in form.fields if (kept := as_texts(field.dataType)) is not None]
+        return StructType(inner) if inner else None
+    if isinstance(form, ArrayType):
+        kept = as_texts(form.elementType)
+        return None if kept is None else ArrayType(kept)
+    if isinstance(form, MapType):
+        kept = as_texts(form.valueType)
+        return None if kept is None else MapType(StringType(), kept)
+    return None
+
+
+def has_times(columns: Mapping[str, DataType]) -> Column:
+    """Whether one of the columns, whose types `as_texts` made, has a time without a day in it."""
+    found = [F.coalesce(_has_time(name_column(name), form), F.lit(False)) for name, form in columns.items()]
+    return F.array_contains(F.array(*found), True)
+
+
+def _has_time(value: Column, form: DataType) -> Column:
+    if isinstance(form, StructType):
+        found = [F.coalesce(_has_time(value[field.name], field.dataType), F.lit(False)) for field in form.fields]
+        return F.array_contains(F.array(*found), True)
+    if isinstance(form, ArrayType):
+        return F.exists(value, lambda one: _has_time(one, form.elementType))
+    if isinstance(form, MapType):
+        return F.exists(F.map_values(value), lambda one: _has_time(one, form.valueType))
+    return value.rlike(_TIME)
+
+
+def name_column(name: str) -> Column:
+    """A column by its name, whatever is in that."""
+    return F.col("`" + name.replace("`", "``") + "`")

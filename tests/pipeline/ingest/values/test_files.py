@@ -1,0 +1,87 @@
+"""Files of other kinds than most: headers without names, other encodings, names that Spark passes over; and calls that name no column."""
+
+from typing import Any
+
+import pytest
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode
+from duckicelake.pipeline.ingest.sources.files import choose_reading, is_odd_header
+from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
+from tests.pipeline.ingest.mill import TABLE, Mill
+
+OTHER = TABLE.beside("_2")
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_columns_without_names_are_named(mill: Mill) -> None:
+    """As Spark names them, whatever stands in their place; files of another header are refused, and so are other columns."""
+    mill.write("a.csv", ",a,A,\n0,1,x,\n1,2,y,\nz,2,y,\n")
+    with pytest.raises(BadRequest, match=r"which are named \(_c0, a1, A2, _c3\): the columns asked for are \(id, a\)"):
+        mill.run(schema="id INT, a INT")
+    assert mill.served.server.get("namespaces/raw/tables/trips").status == 404
+    done = mill.run(schema="_c0 INT, a1 INT, A2 STRING, _c3 STRING")
+    assert (done.rows_out, done.rows_quarantined) == (2, 1)
+    mill.write("b.csv", ",a,A,\n2,3,z,w\n")
+    assert mill.run().rows_out == 1
+    assert mill.rows() == [(0, 1, "x", None), (1, 2, "y", None), (2, 3, "z", "w")]
+    mill.write("c.csv", ",a,A,\n3,3,z,w\n")
+    mill.write("d.csv", ",A,a,\n4,3,z,w\n")
+    with pytest.raises(BadRequest, match=r"headers of .*c\.csv and .*d\.csv differ"):
+        mill.run()
+    assert len(mill.rows()) == 3
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_other_encodings_are_read_or_refused(mill: Mill) -> None:
+    """Nothing is read as letters that are not there."""
+    path = mill.write("a.csv", "id,name\n1,é\n".encode("utf-16"))
+    with pytest.raises(BadRequest, match="do not end at a byte in UTF-16; --option multiLine=true"):
+        mill.run(reading={"encoding": "UTF-16"})
+    assert mill.run(reading={"encoding": "UTF-16", "multiLine": "true"}).rows_out == 1
+    path.unlink()
+    mill.write("b.csv", "id,name\n2,é\n")
+    with pytest.raises(BadRequest, match="is not in US-ASCII"):
+        mill.run(reading={"encoding": "US-ASCII"})
+    (mill.folder / "b.csv").unlink()
+    mill.write("c.jsonl", '{"id":2,"name":"é"}\r\n{"id":3,"name":"ü"}\n'.encode("latin-1"))
+    assert mill.run(reading={"encoding": "ISO-8859-1"}).rows_out == 2
+    assert mill.rows() == [(1, "é"), (2, "é"), (3, "ü")]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_what_is_named_has_to_be_there(mill: Mill) -> None:
+    """Columns of options, before the table is made and in a plan too; files that Spark passes over or cannot read."""
+    path = mill.write("a.csv", "id,name\n1,a\n")
+    key = {"mode": Mode.upsert, "key": ("Id",)}
+    wrong: dict[str, dict[str, Any]] = {
+        "--key: there is no column nothing": key | {"key": ("id", "nothing")},
+        "--order-by: there is no column nothing": key | {"order_by": "nothing"},
+        "--partition-by: there is no column nothing": {"partition_by": parse_partitions("bucket(4, nothing)")},
+        "--sort-by: there is no column nothing": {"sort_by": parse_order("id, nothing desc")},
+    }
+    for message, options in wrong.items():
+        for is_dry in (True, False):
+            with pytest.raises(BadRequest, match=message):
+                mill.run(dry_run=is_dry, **options)
+    assert mill.served.server.get("namespaces/raw/tables/trips").status == 404
+    assert mill.run(**key).rows_out == 1
+    with pytest.raises(BadRequest, match="because its name begins with _"):
+        mill.run(source=str(mill.write("_b.csv", "id,name\n2,b\n")))
+    path.rename(mill.folder / "2026-03-01T10:00.csv")
+    with pytest.raises(BadRequest, match=r"2026-03-01T10:00\.csv, because its name has a colon"):
+        mill.run()
+
+
+def test_options_that_lose_rows_are_refused() -> None:
+    """Of readers, and a limit that nothing meets."""
+    with pytest.raises(BadRequest, match="mergeSchema is set by the job itself"):
+        choose_reading(Format.parquet, [], {"mergeSchema": "false"})
+    with pytest.raises(BadRequest, match="--max-quarantined begins at 0"):
+        IngestOptions("x", TABLE, max_quarantined=-1)
+    assert choose_reading(Format.json, [], {"charset": "latin1"})["lineSep"] == "\n"
+    assert "lineSep" not in choose_reading(Format.json, [], {"encoding": "UTF-16", "multiLine": "true"})
+    assert [is_odd_header(names) for names in (("a", "b"), ("a", None), ("a", "A"), ())] == [False, True, True, False]

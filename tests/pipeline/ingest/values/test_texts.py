@@ -1,0 +1,86 @@
+"""What is a text stays one: codes that look like numbers, times without a day, what stands in paths."""
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from duckicelake.errors import BadRequest
+from duckicelake.pipeline.ingest.sources.looks import find_path_values, list_path_texts
+from duckicelake.pipeline.ingest.target import parse_columns
+from tests.pipeline.ingest.mill import TABLE, Mill
+
+of_spark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+OTHER = TABLE.beside("_2")
+
+
+def spark(test: Any) -> Any:
+    """A test that shares the session with the others of the jobs."""
+    for mark in of_spark:
+        test = mark(test)
+    return test
+
+
+@spark
+def test_codes_and_times_are_no_numbers_and_no_moments(mill: Mill) -> None:
+    """Where nobody says what columns are; where somebody says timestamp, a time without a day stops the run."""
+    path = mill.write("a.csv", "id,seat,t,x,made\n1,12F,10:30,1.5,2026-03-01 10:30\n2,10D,9:05:01,-Inf,2026-03-02T10:30:00.5\n")
+    mill.run()
+    assert mill.rows(columns="id, seat, t, x, made::VARCHAR") == [
+        (1, "12F", "10:30", 1.5, "2026-03-01 10:30:00+00"),
+        (2, "10D", "9:05:01", float("-inf"), "2026-03-02 10:30:00.5+00"),
+    ]
+    mill.write("b.csv", "id,seat,t,x,made\n3,1A,10:30,2,2026-03-03 10:30\n4,1A,10:30,2,11:30\n")
+    with pytest.raises(BadRequest, match=r'b\.csv has a time without a day .*: \{"made":"11:30"\}\. .*timestampFormat'):
+        mill.run()
+    path.unlink()
+    (mill.folder / "b.csv").unlink()
+    mill.write("c.jsonl", '{"t":"2026-03-01T10:30:00Z","s":[{"u":"12:00","v":"2026-01-01"}]}\n{"t":null,"s":[{"v":"9:05:01"}]}\n')
+    with pytest.raises(BadRequest, match=r"c\.jsonl has a time without a day"):
+        mill.run(table=OTHER, schema="t TIMESTAMP, s ARRAY<STRUCT<u: STRING, v: TIMESTAMP>>")
+    assert mill.run(table=OTHER, schema="t TIMESTAMP, s ARRAY<STRUCT<u: STRING, v: STRING>>").rows_out == 2
+
+
+@spark
+def test_what_stands_in_a_path_stays_as_it_is(mill: Mill) -> None:
+    """Leading zeros and letters are those of texts; a text may be asked for, and the table's columns are read as such."""
+    mill.write_parquet("seat=12F/code=007/part=3/a.parquet", id=[1])
+    mill.write_parquet("seat=12F/code=8/part=4/a.parquet", id=[2])
+    mill.run()
+    assert mill.rows(columns="id, seat, code, part") == [(1, "12F", "007", 3), (2, "12F", "8", 4)]
+    mill.write_parquet("seat=13/code=8/part=5/b.parquet", id=[3])
+    assert mill.run().rows_out == 1
+    assert mill.rows(columns="id, seat, code, part")[2] == (3, "13", "8", 5)
+    mill.run(table=OTHER, schema="id BIGINT, seat STRING, code STRING, part STRING")
+    assert mill.rows("trips_2", "part") == [("3",), ("4",), ("5",)]
+
+
+@spark
+def test_a_column_of_the_path_is_no_other_one_of_the_file(mill: Mill) -> None:
+    """What a path says never stands in the place of what a row says; both may say the same."""
+    days = [dt.date(2026, 3, 1), dt.date(2026, 3, 2)]
+    mill.write_parquet("day=2026-03-01/a.parquet", id=[1], day=days[:1])
+    mill.write_parquet("day=2026-03-02/a.parquet", id=[2], day=days[1:])
+    mill.run()
+    assert mill.rows(columns="id, day") == [(1, days[0]), (2, days[1])]
+    path = mill.write_parquet("day=2026-03-02/b.parquet", id=[3, 4], day=pa.array(days))
+    with pytest.raises(BadRequest, match=r'b\.parquet has a row of \{"day":"2026-03-01"\}, and its path says otherwise'):
+        mill.run()
+    path.unlink()
+    for name, text in (("a.json", '{"id":1,"day":"2026-03-02"}\n'), ("a.csv", "id,day\n1,2026-03-01\n")):
+        path = mill.write(f"{name}/day=2026-03-01/{name}", text)
+        with pytest.raises(BadRequest, match=r"row of .*its path says otherwise|column day is in the files and in their paths"):
+            mill.run(source=str(mill.folder / name), table=OTHER)
+    mill.write("a.json/day=2026-03-01/a.json", '{"id":1,"day":"2026-03-01"}\n{"id":2}\n')
+    assert mill.run(source=str(mill.folder / "a.json"), table=OTHER).rows_out == 2
+
+
+def test_what_paths_say_is_a_number_if_it_is_written_like_one() -> None:
+    """Else Spark would make another value of it."""
+    paths = ["/x/a=1/b=01/c=0/d=-1.50/e=1e5/f=10%3A30/g=__HIVE_DEFAULT_PARTITION__/h=0.5/i=x=y", "/x/a=2/c=7/d=3/g=4/z=1/f=x"]
+    columns = parse_columns("a INT, b INT, c BIGINT, d DOUBLE, e DOUBLE, f TIMESTAMP, g INT, h DECIMAL(9,2), i STRING")
+    told = find_path_values([f"{path}/file" for path in paths], columns.names)
+    assert told["a"] == {"1", "2"}
+    assert told["i"] == {"x=y"}
+    assert list(list_path_texts(columns, told)) == ["b", "e", "f"]
