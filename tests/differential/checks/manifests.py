@@ -3,7 +3,7 @@
 Everything is decoded by PyIceberg.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -51,11 +51,14 @@ def check_metadata(
     ever: dict[FileKey, ManifestEntry] = {}
     left: dict[int | None, Live] = {}
     shown = {found.snapshot_id: found.sequence_number or 0 for found in list_snapshots(table)}
+    of_main = set(_list_ancestors(table))
     for snapshot in list_snapshots(table):
         before = left.get(snapshot.parent_snapshot_id)
         is_cut = before is None and has_expired
         if before is None:
             before = _read_carried(table, snapshot) if is_cut else {}
+        elif snapshot.snapshot_id not in of_main:
+            before = _find_kept(table, snapshot, before)
         changes = _read_changes(table, snapshot, before)
         numbers = range(shown.get(snapshot.parent_snapshot_id or 0, 0) + 1, snapshot.sequence_number or 0)
         _check_added(snapshot, changes.added, set(numbers) - set(shown.values()) if has_expired else set())
@@ -78,6 +81,28 @@ def _read_carried(table: IcebergTable, snapshot: Snapshot) -> Live:
             assert entry.sequence_number <= (snapshot.sequence_number or 0)
             carried[key_of(entry.data_file)] = entry
     return carried
+
+
+def _find_kept(table: IcebergTable, snapshot: Snapshot, before: Live) -> Live:
+    """What was there before a snapshot beside main: it keeps the files that its author listed, as many rows of them.
+
+    A merge by DuckDB lets snapshots of main be published anew, with other files of the same rows.
+    """
+    carried = _read_carried(table, snapshot)
+    gone, kept = before.keys() - carried.keys(), carried.keys() - before.keys()
+    rows = [sum(files[key].data_file.record_count for key in keys) for files, keys in ((before, gone), (carried, kept))]
+    if not kept or rows[0] != rows[1]:
+        return before
+    return {**{key: entry for key, entry in before.items() if key not in gone}, **{key: carried[key] for key in kept}}
+
+
+def _list_ancestors(table: IcebergTable) -> Iterator[int]:
+    """The snapshots of main, the newest first."""
+    parents = {found.snapshot_id: found.parent_snapshot_id for found in table.snapshots()}
+    found = table.metadata.current_snapshot_id
+    while found in parents:
+        yield found
+        found = parents[found]
 
 
 def _check_chain(table: IcebergTable) -> None:
