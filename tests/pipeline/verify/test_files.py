@@ -110,7 +110,7 @@ def test_a_falsehood_is_found(checker: Checker, falsify: Callable[[Checker], Non
 
 
 def test_a_wrong_partition_is_found(checker: Checker) -> None:
-    """A file that is said to be of another day than its rows."""
+    """A file that is said to be of another day than its rows: by DuckLake, and by the manifest that is published from it."""
     checker.run(
         "CREATE TABLE t (id BIGINT, day DATE)",
         "ALTER TABLE t SET PARTITIONED BY (day)",
@@ -118,7 +118,9 @@ def test_a_wrong_partition_is_found(checker: Checker) -> None:
     )
     checker.corrupt("UPDATE ducklake_file_partition_value SET partition_value = '2026-01-02'")
     (found,) = checker.verify("main.t", files=True).findings
-    assert ["is in the partition day=20455, its rows belong to 20454" in problem for problem in found.problems] == [True], found
+    assert len(found.problems) == 2, found
+    assert "is in the partition day=20455, its rows belong to 20454" in found.problems[0]
+    assert "has rows with identity(day) of 20454, DuckLake says 2026-01-02" in found.problems[1]
 
 
 PUBLISHED = (
