@@ -1,7 +1,9 @@
 """Every `fix_*.py` beside this file is a plugin with fixtures for all rooms."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = sorted(f"tests.{path.stem}" for path in Path(__file__).parent.glob("fix_*.py"))
@@ -11,3 +13,15 @@ pytest_plugins = sorted(f"tests.{path.stem}" for path in Path(__file__).parent.g
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("long", deadline=None)
 settings.load_profile("same")
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Each process that runs tests of Spark starts one: such tests are marked, and go in a group.
+
+    Raises: pytest.UsageError: one is not or does not
+    """
+    marks = ("spark", "xdist_group")
+    needy = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
+    stray = [item.nodeid for item in needy if not all(item.get_closest_marker(mark) for mark in marks)]
+    if stray:
+        raise pytest.UsageError(f"tests of Spark need the marks {' and '.join(marks)}: {', '.join(stray)}")

@@ -106,6 +106,7 @@ class Caller:
         return done.out
 
 
+@pytest.mark.long
 def test_the_other_jobs_run_there_too(served: Served, cluster: Cluster, tmp_path: Path) -> None:
     """Manifests are made, columns measured, a table copied out of the lake and back into it, by executors."""
     caller, duck = Caller(cluster, served, tmp_path), served.lake.duckdb()

@@ -49,6 +49,7 @@ def test_branches_of_dead_runs_go(served: Served) -> None:
     assert find(run(served), lambda step: step.kind is Kind.branches) == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("pipeline")
 def test_what_ingest_moved_main_to_holds_no_lake_snapshot(keeper: Keeper, tmp_path: Path) -> None:

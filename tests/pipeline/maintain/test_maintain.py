@@ -62,7 +62,8 @@ def test_a_lake_is_put_in_order(keeper: Keeper) -> None:
     assert again.verdict is Verdict.nothing, again.describe()
 
 
-@pytest.mark.parametrize("keep_refs", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.long
+@pytest.mark.parametrize("keep_refs", [True, False])
 def test_what_a_tag_names_outlives_every_age(keeper: Keeper, keep_refs: bool) -> None:
     """Snapshots go, files that none of them needs go too; the tag's rows are there for Iceberg clients, and for DuckDB if it is told so."""
     fill(keeper)

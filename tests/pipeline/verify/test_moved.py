@@ -47,6 +47,7 @@ def test_what_ingest_filled_is_the_same_at_every_snapshot(checker: Checker, mill
     assert all(column.bytes for column in profiled.columns)
 
 
+@pytest.mark.long
 def test_what_ducklake_has_expired_is_passed_over_and_told(checker: Checker, mill: Mill) -> None:
     """The table as it is now is compared by its rows of now; asked for by its number, an expired snapshot cannot be looked at."""
     mill.write("0.csv", "id\n0\n")

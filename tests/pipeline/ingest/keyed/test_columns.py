@@ -8,6 +8,8 @@ from duckicelake.pipeline.ingest.options import Evolve, Mode
 from duckicelake.pipeline.rest import open_rest
 from tests.pipeline.ingest.mill import TABLE, Mill
 
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+
 TAGS = pa.map_(pa.string(), pa.list_(pa.map_(pa.int32(), pa.float64())))
 """Maps within lists within maps."""
 
@@ -34,6 +36,7 @@ def test_maps_are_compared_by_their_entries(mill: Mill, mode: Mode) -> None:
         mill.run(mode=mode, key=("count",), order_by="seen")
 
 
+@pytest.mark.long
 def test_the_validity_is_widened_with_its_column(mill: Mill) -> None:
     """In the same run; and where an earlier one died between the two."""
     mill.write_parquet("a.parquet", id=pa.array([1], pa.int64()), seen=pa.array([5], pa.int32()), note=["a"])

@@ -16,6 +16,8 @@ from duckicelake.pipeline.older import from_arrow
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from tests.pipeline.ingest.mill import Mill
 
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+
 PLACE = pa.struct([("city", pa.string()), ("zip", pa.string())])
 CITY = pa.struct([("city", pa.string())])
 ODD_NAME = "drop/a b%20ä+.{}"
@@ -89,7 +91,7 @@ def test_a_new_row_has_the_defaults_of_all_types(mill: Mill) -> None:
     assert row["shown"] == [text for *_, text in DEFAULTS]
 
 
-@pytest.mark.parametrize("form", ["parquet", "orc", "avro"])
+@pytest.mark.parametrize("form", ["parquet", *(pytest.param(form, marks=pytest.mark.long) for form in ("orc", "avro"))])
 def test_files_of_several_columns_are_known_apart(mill: Mill, form: str) -> None:
     """Each by what it has itself, also within structs, whatever its name is."""
     begin(mill)
@@ -126,7 +128,7 @@ def _write_avro(mill: Mill, columns: dict[str, Any]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_json_file_has_what_one_of_its_values_has(mill: Mill, whole: bool) -> None:
     """Null is a value, and so is what another value of the file leaves out."""
     begin(mill)
@@ -144,12 +146,12 @@ def test_a_json_file_has_what_one_of_its_values_has(mill: Mill, whole: bool) -> 
     ]
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "twice",
     [
         '{"id": 4, "id": 1, "note": "ONE"}',
-        '{"id": 1, "place": {"city": "Ulm"}, "place": {}}',
+        pytest.param('{"id": 1, "place": {"city": "Ulm"}, "place": {}}', marks=pytest.mark.long),
         '{"id": 1, "place": {"zip": "7", "zip": "8"}}',
     ],
 )
@@ -177,6 +179,7 @@ def test_what_only_an_earlier_row_tells_is_not_lost(mill: Mill) -> None:
     assert mill.rows(columns="id, note, place, seen") == [(1, "told", None, 12), (2, "two", {"city": "Köln", "zip": "50"}, 10)]
 
 
+@pytest.mark.long
 def test_versions_carry_on_what_files_lack(mill: Mill) -> None:
     """A row that says nothing new of what its file has makes no version; two files of a run follow on one another."""
     how: dict[str, Any] = {"mode": Mode.scd2, "order_by": "seen"}

@@ -7,6 +7,8 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Mode
 from tests.pipeline.ingest.mill import Mill
 
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+
 
 def test_no_row_is_made_older(mill: Mill) -> None:
     """One that is as old is taken, and no value is before all others."""

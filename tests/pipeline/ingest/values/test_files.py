@@ -51,6 +51,7 @@ def test_other_encodings_are_read_or_refused(mill: Mill) -> None:
     assert mill.rows() == [(1, "é"), (2, "é"), (3, "ü")]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("pipeline")
 def test_what_is_named_has_to_be_there(mill: Mill) -> None:

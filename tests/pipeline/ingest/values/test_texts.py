@@ -56,6 +56,7 @@ def test_what_stands_in_a_path_stays_as_it_is(mill: Mill) -> None:
     assert mill.rows("trips_2", "part") == [("3",), ("4",), ("5",)]
 
 
+@pytest.mark.long
 @spark
 def test_a_column_of_the_path_is_no_other_one_of_the_file(mill: Mill) -> None:
     """What a path says never stands in the place of what a row says; both may say the same."""
