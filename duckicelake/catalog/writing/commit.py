@@ -31,10 +31,10 @@ from duckicelake.lake.writing.apply import apply
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.namespaces import to_schema_name
 
-COMMIT_TRIES = 10
+COMMIT_TRIES = 13
 COMMIT_S = 20.0
 """After so long no try is begun that waits for the lock again, which may take `LOCK_WAIT_S`: clients give up after a minute."""
-WAYS_GIVEN = 3
+WAYS_GIVEN = 6
 READ_TRIES = 3
 
 
