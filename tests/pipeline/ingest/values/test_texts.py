@@ -77,6 +77,8 @@ def test_a_column_of_the_path_is_no_other_one_of_the_file(mill: Mill) -> None:
     assert mill.run(source=str(mill.folder / "a.json"), table=OTHER).rows_out == 2
 
 
+@spark
+@pytest.mark.usefixtures("spark")
 def test_what_paths_say_is_a_number_if_it_is_written_like_one() -> None:
     """Else Spark would make another value of it."""
     paths = ["/x/a=1/b=01/c=0/d=-1.50/e=1e5/f=10%3A30/g=__HIVE_DEFAULT_PARTITION__/h=0.5/i=x=y", "/x/a=2/c=7/d=3/g=4/z=1/f=x"]

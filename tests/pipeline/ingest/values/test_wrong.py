@@ -73,6 +73,9 @@ def test_a_narrower_type_inside_is_refused(mill: Mill) -> None:
     assert mill.served.server.get(f"namespaces/raw/tables/{TABLE.name}").status == 404
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     "text", ["s STRUCT<a: INT NOT NULL>", "s ARRAY<STRUCT<b: INT, a: INT NOT NULL>>", "s MAP<INT, STRUCT<a: INT NOT NULL>>"]
 )
