@@ -187,7 +187,9 @@ def find_snapshot(metadata: Any) -> Any:
     return next(item for item in metadata["snapshots"] if item["snapshot-id"] == metadata["current-snapshot-id"])
 
 
-@pytest.mark.parametrize(("seconds", "tries"), [pytest.param(0.0, 1, id="no time left"), pytest.param(600.0, 10, id="time enough")])
+@pytest.mark.parametrize(
+    ("seconds", "tries"), [pytest.param(0.0, 1, id="no time left"), pytest.param(600.0, commit.COMMIT_TRIES, id="time enough")]
+)
 def test_a_table_that_never_stands_still_ends_in_time(
     loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch, seconds: float, tries: int
 ) -> None:
