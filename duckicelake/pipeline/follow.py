@@ -120,6 +120,11 @@ def follow(
             return report
 
 
+def check_followed(options: IngestOptions) -> None:
+    """Raises: BadRequest: such a run cannot be one batch of many"""
+    replace(options, batch=Batch("", 1, 1, 0))
+
+
 def _make_batch(report: FollowReport, how: FollowOptions) -> Batch:
     now = datetime.now(UTC).timestamp()
     return Batch(report.follow_id, report.batches + 1, how.batch_files, int((now - how.settle_seconds) * 1000))

@@ -92,7 +92,8 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask], digest: str = "") -> Done
     for number in range(COMMIT_TRIES):
         try:
             bases = bases or _read_bases(warehouse, asks, recalls=number == 0)
-            return _commit_once(warehouse, Request(asks, digest), bases, gives_way=number < WAYS_GIVEN)
+            gives_way = number < WAYS_GIVEN and time.monotonic() < until
+            return _commit_once(warehouse, Request(asks, digest), bases, gives_way=gives_way)
         except _Moved:
             # of what was remembered nobody has asked yet whether the request landed: no is not to be said by that
             is_over = time.monotonic() > until and not any(base.is_recalled for base in bases)

@@ -12,7 +12,7 @@ from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, wri
 from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, stopping_between_steps
 from duckicelake.commands.signals import hearing_stops, stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
-from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow, read_follow
+from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, read_options
 from duckicelake.pipeline.ingest.report import Report, Status
@@ -40,9 +40,11 @@ def read_call(given: Mapping[str, Any]) -> IngestCall:
 
     Raises: BadRequest: they contradict each other, or one cannot be read
     """
-    options = read_options(given["source"], given["table"], given)
+    options, how = read_options(given["source"], given["table"], given), read_follow(given)
+    if how is not None:
+        check_followed(options)
     names = ("dry_run", "report", "uri", "warehouse", "credential")
-    return IngestCall(options, read_follow(given), read_machine(given), **{name: given[name] for name in names})
+    return IngestCall(options, how, read_machine(given), **{name: given[name] for name in names})
 
 
 def find_catalog(call: IngestCall, find: Find) -> RestCatalog:

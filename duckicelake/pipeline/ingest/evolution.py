@@ -178,11 +178,15 @@ def check_metadata_name(columns: StructType, options: IngestOptions) -> None:
         raise BadRequest(f"column {taken} has the name under which Spark says where rows are from; give it another one; nothing was taken")
 
 
-def check_names(options: IngestOptions, known: Collection[str]) -> None:
-    """Raises: BadRequest: an option names a column that there is not; `known` are in small letters."""
+def check_names(options: IngestOptions, known: Collection[str], kept: Collection[str]) -> None:
+    """Raises: BadRequest: an option names a column that there is not.
+
+    `known` are those that files and table have, `kept` those that the table is going to have, in small letters.
+    """
     partitions, order = ([field.column for field in fields] for fields in (options.partition_by, options.sort_by))
     later = [options.order_by] if options.order_by is not None else []
-    for option, names in (("key", options.key), ("order-by", later), ("partition-by", partitions), ("sort-by", order)):
-        wrong = next((name for name in names if name.lower() not in known), None)
+    asked = (("key", options.key, known), ("order-by", later, known), ("partition-by", partitions, kept), ("sort-by", order, kept))
+    for option, names, there in asked:
+        wrong = next((name for name in names if name.lower() not in there), None)
         if wrong is not None:
             raise BadRequest(f"--{option}: there is no column {wrong}")

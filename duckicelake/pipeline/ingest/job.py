@@ -24,9 +24,9 @@ from duckicelake.pipeline.ingest.sources.files import open_files
 from duckicelake.pipeline.ingest.sources.jdbc import open_database
 from duckicelake.pipeline.ingest.sources.reading import Reading
 from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
-from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Stage, Staged, discard, discard_stale, make_run_id
+from duckicelake.pipeline.ingest.staging import Stage, Staged, discard, discard_stale, make_branch, make_run_id
 from duckicelake.pipeline.ingest.target import add_defaults, format_columns, format_create, format_order, parse_columns, quote, quote_ident
-from duckicelake.pipeline.ingest.versions import add_validity, drop_validity, widen_validity
+from duckicelake.pipeline.ingest.versions import VALIDITY, add_validity, drop_validity, widen_validity
 from duckicelake.pipeline.ingest.writing import RowsLeftOut, check_count, write_target
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.older import TELLS_DEFAULTS
@@ -197,7 +197,8 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     if target is not None and options.mode is Mode.scd2:
         held = desk.spark.table(desk.name(options.table)).schema
         changes = (*changes, *widen_validity(held, changes, incoming, options.order_by or ""))
-    check_names(options, {name.lower() for name in (*incoming.names, *(target.names if target else ()))})
+    known = {name.lower() for name in (*incoming.names, *(target.names if target else ()))}
+    check_names(options, known, known | set(VALIDITY) if options.mode is Mode.scd2 else known)
     made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
     gets_order, uuids = head is None or _may_get_order(head), () if head is None else head.uuids
     # Whoever merges reads the rows several times anyway.
@@ -243,11 +244,12 @@ def _attempt_sifting(desk: Desk, options: IngestOptions, plan: Plan, report: Rep
         return _attempt(desk, options, plan, report)
     except RowsLeftOut as error:
         desk.tell(f"again, because {error.message}")
-        return _attempt(desk, options, replace(plan, looks_at_texts=True), report)
+        # The table has its new columns by now.
+        return _attempt(desk, options, replace(plan, looks_at_texts=True, changes=()), report)
 
 
 def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> Report:
-    branch = f"{BRANCH_PREFIX}{report.run_id}_{report.attempts}"
+    branch = make_branch(report.run_id, report.attempts, datetime.now(UTC))
     properties = {"duckicelake.job": "ingest", "duckicelake.run-id": report.run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
     properties |= options.batch.properties if options.batch else {}

@@ -7,11 +7,11 @@ from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.sources.files import WHOLE_BYTES, FileReading, find_option
+from duckicelake.pipeline.ingest.sources.files import WHOLE_BYTES, FileReading, find_alike, find_option
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading
 from duckicelake.pipeline.ingest.sources.shapes import Coverage
 from duckicelake.pipeline.ingest.target import quote
@@ -24,6 +24,9 @@ MALFORMED = "the line is malformed: its values do not have the types of the colu
 _ASCII = ("us-ascii", "ascii")
 _WIDE = ("utf-16", "utf-32", "utf16", "utf32", "iso-2022")
 """Encodings in which the byte of a quote is not always one."""
+
+_OF_BYTES = ("encoding", "charset", "linesep")
+"""Options that say nothing of letters."""
 
 _UUID = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _SHOWN = 100
@@ -42,7 +45,7 @@ class Checked:
     """Every row of the files once: the table's columns, where it comes from, and why it is bad, if it is.
 
     `may_be_bad` False: no row is thought to be, so nobody looks before they are written. `is_sifted`: bad ones are left out then, and
-    lacking afterwards. `coverage`: what of the table's columns the files lack, where that counts.
+    lacking afterwards. `coverage`: what of the table's columns the files lack, where that counts. `uuids` are texts that stand for UUIDs.
     """
 
     rows: DataFrame
@@ -50,6 +53,7 @@ class Checked:
     may_be_bad: bool
     coverage: Coverage = field(default_factory=lambda: Coverage((), ()))
     is_sifted: bool = False
+    uuids: Sequence[str] = ()
 
     @property
     def columns(self) -> Sequence[str]:
@@ -58,16 +62,23 @@ class Checked:
     def good(self) -> DataFrame:
         """What goes to the table."""
         rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad or self.is_sifted else self.rows
-        return rows.select(*map(quote, self.columns))
+        return rows.select(*self._list_values())
 
     def marked(self) -> DataFrame:
         """The same, with the marks of what their files have."""
         rows = self.rows.where(F.col(REASON).isNull()) if self.may_be_bad or self.is_sifted else self.rows
-        return self.coverage.mark(rows.select(*map(quote, self.columns), FILE), FILE)
+        return self.coverage.mark(rows.select(*self._list_values(), FILE), FILE)
+
+    def _list_values(self) -> list[Column]:
+        # Iceberg shows UUIDs in small letters, by which rows of one key are known.
+        columns = {name: F.col(quote(name)) for name in self.columns}
+        return [F.lower(column).alias(name) if name in self.uuids else column for name, column in columns.items()]
 
     def bad(self, run_id: str) -> DataFrame:
         """What goes to the quarantine."""
-        row = F.to_json(F.struct(*map(quote, self.columns)), {"ignoreNullFields": "false"})
+        own = self.rows.schema.fields[: len(self.columns)]
+        shown = [_show_octets(field) if self.is_sifted else F.col(quote(field.name)) for field in own]
+        row = F.to_json(F.struct(*shown), {"ignoreNullFields": "false"})
         return self.rows.where(F.col(REASON).isNotNull()).select(
             F.coalesce(F.col(RAW), row).alias("raw"),
             F.col(REASON).alias("reason"),
@@ -76,6 +87,14 @@ class Checked:
             F.lit(run_id).alias("run_id"),
             F.current_timestamp().alias("quarantined_at"),
         )
+
+
+def _show_octets(field: StructField) -> Column:
+    """A column, whose texts that are not in UTF-8 are told by their octets: JSON would have others in their place."""
+    value = F.col(quote(field.name))
+    if not isinstance(field.dataType, StringType):
+        return value
+    return F.when(is_valid_utf8(value) | value.isNull(), value).otherwise(F.concat(F.lit("\\x"), F.hex(value))).alias(field.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +129,7 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, deman
     texts = list_texts(own) if reading.form in (Format.parquet, Format.orc, Format.avro) else {}
     told = rows.withColumn(REASON, _find_reason(required, uuids, texts))
     may_be_bad = reading.form.is_text or bool(required or uuids) or (demands.looks_at_texts and bool(texts))
-    return Checked(told, target, may_be_bad, is_sifted=bool(texts))
+    return Checked(told, target, may_be_bad, is_sifted=bool(texts), uuids=uuids)
 
 
 def list_texts(columns: StructType) -> dict[str, Column]:
@@ -189,7 +208,8 @@ def check_lines(reading: Reading) -> None:
     is_utf8, is_ascii = encoding in ("utf-8", "utf8"), encoding in _ASCII
     _check_wide(reading, encoding)
     looks_at_quotes = ends_at_lines(reading.form, reading.options) and not encoding.startswith(_WIDE)
-    if not isinstance(reading, FileReading) or not reading.form.is_text or not (is_utf8 or is_ascii or looks_at_quotes):
+    is_looked_at = reading.form is Format.json or (reading.form.is_text and (is_utf8 or is_ascii or looks_at_quotes))
+    if not isinstance(reading, FileReading) or not is_looked_at:
         return
     line, is_json = F.col("value"), F.lit(reading.form is Format.json)
     # Octets: what is not UTF-8 has no letters to count.
@@ -198,7 +218,8 @@ def check_lines(reading: Reading) -> None:
     is_open = F.lit(looks_at_quotes) & (quotes % 2 == 1)
     is_multi = reading.form is Format.json and find_option(reading.options, "multiLine") == "true"
     is_whole = is_multi and all((file.size_bytes or 0) <= WHOLE_BYTES for file in reading.files)
-    is_more = is_json & goes_on(line, reading.options) if is_utf8 and is_whole == is_multi else F.lit(False)
+    letters = line if is_utf8 else F.decode(line.cast("binary"), find_alike(encoding))
+    is_more = is_json & goes_on(letters, reading.options) if is_whole == is_multi else F.lit(False)
     how = {name: text for name, text in reading.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
     read = reading.spark.read.options(**how).text(reading.paths, wholetext=is_whole)
     lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open"))
@@ -226,7 +247,7 @@ def _check_wide(reading: Reading, encoding: str) -> None:
 
 def goes_on(line: Column, options: Mapping[str, Any]) -> Column:
     """Whether there is more in a line of JSON than its first value, after which Spark stops reading, and a comma."""
-    how = {name: str(text) for name, text in options.items() if not name.startswith("fs.")}
+    how = {name: str(text) for name, text in options.items() if not name.startswith("fs.") and name.lower() not in _OF_BYTES}
     bare = F.regexp_replace(line, "^\ufeff", "")
     whole = F.concat(F.lit('{"v":['), F.regexp_replace(bare, r",\s*$", ""), F.lit("\n]}"))
     one = F.from_json(whole, "v array<string>, c string", {**how, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "c"})

@@ -15,7 +15,8 @@ from duckicelake.pipeline.rest import Ident, Rest, TableHead
 from duckicelake.pipeline.spark import naming_statements
 
 BRANCH_PREFIX = "ingest_"
-STALE = timedelta(hours=24)
+STALE = timedelta(days=7)
+"""So long an attempt may take: a branch that is older was left by a run that is dead."""
 _TIME = "%Y%m%dT%H%M%S"
 
 
@@ -24,8 +25,13 @@ def make_run_id(now: datetime) -> str:
     return f"{now:{_TIME}}_{secrets.token_hex(4)}"
 
 
+def make_branch(run_id: str, attempt: int, now: datetime) -> str:
+    """The branch of an attempt of a run, which says when the attempt began."""
+    return f"{BRANCH_PREFIX}{now:{_TIME}}_{run_id.rpartition('_')[2]}_{attempt}"
+
+
 def is_stale(branch: str, now: datetime) -> bool:
-    """Whether a branch was left by a run that began so long ago that it cannot be at work any more."""
+    """Whether a branch was left by an attempt that began so long ago that it cannot be at work any more."""
     began = branch.removeprefix(BRANCH_PREFIX).partition("_")[0]
     try:
         return branch.startswith(BRANCH_PREFIX) and datetime.strptime(began, _TIME).replace(tzinfo=UTC) < now - STALE
@@ -149,7 +155,7 @@ class Stage:
 
 
 def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
-    """Remove branches of a table, those that are there."""
+    """Remove branches of a table, those that are there. Raises: CommitFailed: somebody writes to one of them"""
     table = rest.load(ident)
     found = [] if table is None else [branch for branch in branches if branch in table.refs]
     if table is not None and found:
@@ -157,7 +163,10 @@ def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
             [
                 {
                     "identifier": format_identifier(ident),
-                    "requirements": [{"type": "assert-table-uuid", "uuid": table.uuid}],
+                    "requirements": [
+                        {"type": "assert-table-uuid", "uuid": table.uuid},
+                        *({"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": table.refs[branch]} for branch in found),
+                    ],
                     "updates": [{"action": "remove-snapshot-ref", "ref-name": branch} for branch in found],
                 }
             ]

@@ -209,3 +209,22 @@ def test_a_table_that_never_stands_still_ends_in_time(
         set_property(loaded, "never")
     assert len(reads) == tries
     assert json.loads(load(loaded).metadata)["properties"]["k"] == "first"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ways"), [pytest.param(0.0, [False], id="no time left"), pytest.param(600.0, [True], id="time enough")]
+)
+def test_nobody_is_let_pass_when_the_time_is_over(
+    loaded: Warehouse, monkeypatch: pytest.MonkeyPatch, seconds: float, ways: list[bool]
+) -> None:
+    """Each time may take as long as the lock does."""
+    asked, commit_once = list[bool](), vars(commit)["_commit_once"]
+
+    def commit_once_more(*args: Any, gives_way: bool) -> Any:
+        asked.append(gives_way)
+        return commit_once(*args, gives_way=gives_way)
+
+    monkeypatch.setattr(commit, "_commit_once", commit_once_more)
+    monkeypatch.setattr(commit, "COMMIT_S", seconds)
+    set_property(loaded, "told")
+    assert asked == ways

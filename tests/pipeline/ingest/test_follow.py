@@ -237,3 +237,5 @@ def test_a_wrong_call_says_what_is_wrong(tmp_path: Path) -> None:
     """Before Spark is started: status 2."""
     done = run(tmp_path, "pipeline", "ingest", "x.csv", "a.b", "--follow", "--dry-run")
     assert (done.status, "choose one" in done.err) == (2, True), done.err
+    done = run(tmp_path, "pipeline", "ingest", "x.csv", "a.b", "--follow", "--mode", "overwrite-partitions")
+    assert (done.status, "--follow takes files in batches" in done.err) == (2, True), done.err

@@ -17,7 +17,7 @@ from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import ends_at_lines
 from duckicelake.pipeline.ingest.sources.files import choose_format, choose_reading, find_path_columns
 from duckicelake.pipeline.ingest.sources.reading import Taken
-from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_run_id
+from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_branch, make_run_id
 from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.ingest.writing import check_count, check_merged
 from duckicelake.pipeline.objects import open_objects
@@ -35,11 +35,11 @@ STAGED = Staged(Ident(("raw",), "t"), "uuid", None, "ingest_x", 7, {"added-recor
     ("branch", "stale"),
     [
         pytest.param(BRANCH_PREFIX + make_run_id(NOW) + "_1", False, id="now"),
-        pytest.param(BRANCH_PREFIX + make_run_id(NOW - timedelta(hours=23)), False, id="a day"),
-        pytest.param(BRANCH_PREFIX + make_run_id(NOW - timedelta(hours=25)), True, id="older"),
+        pytest.param(make_branch(make_run_id(NOW - timedelta(days=9)), 2, NOW - timedelta(days=6)), False, id="a later attempt of days"),
+        pytest.param(make_branch(make_run_id(NOW - timedelta(days=8)), 1, NOW - timedelta(days=8)), True, id="older"),
         pytest.param("ingest_by_hand", False, id="somebody's"),
         pytest.param("main", False, id="main"),
-        pytest.param(make_run_id(NOW - timedelta(hours=25)), False, id="no prefix"),
+        pytest.param(make_run_id(NOW - timedelta(days=8)), False, id="no prefix"),
     ],
 )
 def test_only_branches_of_dead_runs_are_stale(branch: str, stale: bool) -> None:

@@ -10,7 +10,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import adopt, fits
 from duckicelake.pipeline.ingest.options import Evolve, Format
 from duckicelake.pipeline.ingest.sources.files import FileReading
-from duckicelake.pipeline.ingest.sources.looks import NO_VALUE, find_path_values, keep_texts, name_column
+from duckicelake.pipeline.ingest.sources.looks import NO_VALUE, find_path_values, name_column
 from duckicelake.pipeline.ingest.sources.reading import FILE, Reading
 
 _SHOWN = 100
@@ -30,24 +30,20 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
         if given is not None or target is not None:
             _check_times(reading, columns)
         return columns
-    own = _adopt_paths(reading.find_columns(), reading.path_columns, given or target)
+    own = reading.find_columns()
+    if isinstance(reading, FileReading):
+        own = reading.adopt_paths(own, given or target)
     if given is not None:
         _check_given(own, given)
         return given
     return own
 
 
-def _adopt_paths(own: StructType, paths: Sequence[str], known: StructType | None) -> StructType:
-    """What stands in a path is a text, where the given columns or the table say so."""
-    texts = {field.name.lower() for field in (known.fields if known else ()) if isinstance(field.dataType, StringType)}
-    return keep_texts(own, [name for name in paths if name.lower() in texts])
-
-
 def _check_header(reading: Reading, columns: StructType) -> None:
     """Raises: BadRequest: columns have no names or twice the same, and do not stand in all files as they are asked for"""
     if not isinstance(reading, FileReading) or not reading.has_odd_header:
         return
-    (first, header), *others = ((file, reading.read_header(file)) for file in reading.files)
+    (first, header), *others = reading.read_headers()
     other = next((file for file, names in others if names != header), None)
     if other is not None:
         raise BadRequest(
@@ -74,14 +70,14 @@ def _check_alone(reading: Reading) -> None:
     if not isinstance(reading, FileReading) or not reading.path_columns:
         return
     names = {name.lower(): name for name in reading.path_columns}
-    asked = StructType([StructField(name, StringType()) for name in names.values()]) if reading.form is Format.json else None
-    rows = reading.read_alone(asked)
-    both = {field.name: names[field.name.lower()] for field in rows.schema.fields if field.name.lower() in names}
+    found = sorted(reading.list_own_names()) if reading.form is Format.avro else reading.read_alone().columns
+    both = {name: names[name.lower()] for name in found if name.lower() in names}
     if not both:
         return
     remedy = "which would stand in place of the rows' own values: take the files one by one, or without one of the two"
     if reading.form in (Format.csv, Format.avro):
         raise BadRequest(f"column {next(iter(both))} is in the files and in their paths ({both[next(iter(both))]}=…), {remedy}")
+    rows = reading.read_alone(StructType([StructField(name, StringType()) for name in both]) if reading.form is Format.json else None)
     told = [(file.uri, *(_find_value(file.path, name) for name in both.values())) for file in reading.files]
     said = reading.spark.createDataFrame(told, ", ".join([f"{FILE} string", *(f"p{place} string" for place, _ in enumerate(both))]))
     differs = F.lit(False)

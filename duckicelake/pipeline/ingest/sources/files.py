@@ -1,5 +1,6 @@
 """Files, and how they are read: all by Spark, so that every file system it knows is a source."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -39,9 +40,15 @@ _RESERVED = (
 """What would let the rows be others than those of the files that the ledger names."""
 
 _BASE = "basePath"
+_NOT_OF_HEADERS = ("header", "enforceschema", "inferschema", _BASE.lower())
 _THREADS = 16
 WHOLE_BYTES = 64 << 20
 """Larger files of JSON that are read whole are not looked into as texts: that takes several times their size of memory."""
+
+_LETTERS = "ISO-8859-1"
+_OF_OCTETS = re.compile(r"(us-)?ascii|(iso-?8859-?|latin-?|iso_8859_|windows-125|cp125)[0-9]{1,2}|koi8-[ru]")
+"""Encodings of an octet for each letter, ASCII's as ASCII has them."""
+_WIDE = ("utf-16", "utf-16be", "utf-16le", "utf-32")
 
 _NO_TEXT = "\0duckicelake: no value\0"
 """Stands for NULL in place of the empty text, so that `""` is read as empty and nothing at all as NULL."""
@@ -100,6 +107,11 @@ class FileReading:
         said = looks.find_path_values([file.path for file in self.files], self.path_columns)
         return looks.keep_texts(found, looks.list_path_texts(found, said))
 
+    def adopt_paths(self, found: StructType, known: StructType | None) -> StructType:
+        """The columns found, those of paths as they are known: what stands there is a text, or a number if it has only digits."""
+        said = looks.find_path_values([file.path for file in self.files], self.path_columns)
+        return looks.adopt_paths(found, {} if known is None else {field.name.lower(): field.dataType for field in known.fields}, said)
+
     def _find_texts(self, found: StructType) -> set[str]:
         """The columns of CSV that seem to be numbers or moments, and have a value that is a text."""
         named = [field for field in looks.list_doubtful(found) if field.name not in self.path_columns]
@@ -125,9 +137,19 @@ class FileReading:
 
     def read_header(self, file: Taken) -> tuple[str | None, ...]:
         """The first line of a file of CSV."""
-        how = {name: text for name, text in self.options.items() if name.lower() not in ("header", "enforceschema", _BASE.lower())}
+        how = {name: text for name, text in self.options.items() if name.lower() not in _NOT_OF_HEADERS}
         first = self.spark.read.format("csv").options(**how).load(escape_pattern(file.path)).first()
         return tuple(cast(Sequence[str | None], first or ()))
+
+    def read_headers(self) -> Sequence[tuple[Taken, tuple[str | None, ...]]]:
+        """The first lines of all files of CSV that have one."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return [(file, names) for file, names in zip(self.files, pool.map(self.read_header, self.files), strict=True) if names]
+
+    def list_own_names(self) -> set[str]:
+        """The columns of files of Avro, whatever their paths say."""
+        reader = self.spark.read.format(self.form).options(**{name: text for name, text in self.options.items() if name != _BASE})
+        return {name for kind in self._group_alike().values() for name in reader.load(escape_pattern(kind[0].path)).columns}
 
     def read_alone(self, columns: StructType | None = None) -> DataFrame:
         """The rows without what their paths say of them."""
@@ -192,9 +214,7 @@ class FileReading:
     def _read(self, columns: StructType) -> DataFrame:
         reader = self.spark.read.format(self.form).options(**self.options)
         if self.form is Format.avro or (self.path_columns and not self.form.is_text):
-            given = [field.name for field in columns.fields if isinstance(field.dataType, StringType)]
-            texts = {name for name in self.path_columns if name.lower() in map(str.lower, given)}
-            return reader.schema(looks.keep_texts(self.find_columns(), texts)).load(self.paths)
+            return reader.schema(self.adopt_paths(self.find_columns(), columns)).load(self.paths)
         if not self.form.is_text:
             return reader.option("mergeSchema", "true").load(self.paths)
         wanted = StructType([*(StructField(field.name, field.dataType) for field in columns.fields), StructField(RAW, StringType())])
@@ -306,9 +326,15 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
     taken = next((name for name in given if name.lower() in _RESERVED), None)
     if taken is not None:
         raise BadRequest(f"--option {taken} is set by the job itself, so that no row is lost")
-    if form is Format.json and (find_option(given, "encoding") or find_option(given, "charset") or "utf-8") not in ("utf-8", "utf8"):
+    encoding = find_option(given, "encoding") or find_option(given, "charset") or "utf-8"
+    if form is Format.json and encoding not in ("utf-8", "utf8"):
+        is_whole = find_option(given, "multiLine") == "true"
+        if not find_alike(encoding) or (encoding in _WIDE and not is_whole):
+            raise BadRequest(
+                f"of JSON in {encoding.upper()} nobody could say whether a line goes on after its first value; write it in UTF-8"
+            )
         # Spark asks for it unless it is in UTF-8.
-        return ({} if find_option(given, "multiLine") == "true" or find_option(given, "lineSep") else {"lineSep": "\n"}) | dict(given)
+        return ({} if is_whole or find_option(given, "lineSep") else {"lineSep": "\n"}) | dict(given)
     if form is not Format.csv:
         return dict(given)
     ours = {"header": "true", "escape": '"', "nullValue": _NO_TEXT, "emptyValue": ""}
@@ -318,6 +344,11 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
     if find_option(how, "header") == "true":
         how["enforceSchema"] = "false"
     return how
+
+
+def find_alike(encoding: str) -> str:
+    """An encoding that Spark decodes, in which what JSON is made of stands at the same places; empty when there is none."""
+    return _LETTERS if _OF_OCTETS.fullmatch(encoding) else encoding.upper() if encoding in _WIDE else ""
 
 
 def is_odd_header(names: Sequence[str | None]) -> bool:

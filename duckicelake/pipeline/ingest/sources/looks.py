@@ -10,6 +10,7 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     DoubleType,
+    IntegralType,
     MapType,
     NumericType,
     StringType,
@@ -23,6 +24,7 @@ _CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]", r"^\s*T?[0-9]{1,2}:[0-9]"
 """Java takes `12F` for the number 12.0, and Spark a time for one of today."""
 
 _NUMBER_OF_PATHS = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?")
+_DIGITS = re.compile(r"[0-9]{1,9}")
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """What stands in a path for NULL."""
 
@@ -56,6 +58,18 @@ def list_path_texts(columns: StructType, values: Mapping[str, Iterable[str]]) ->
             yield field.name
         if isinstance(field.dataType, TimestampType | TimestampNTZType) and any(re.match(_TIME, value) for value in told):
             yield field.name
+
+
+def adopt_paths(columns: StructType, known: Mapping[str, DataType], values: Mapping[str, Iterable[str]]) -> StructType:
+    """The columns, those of paths as the types that are known by names in small letters: texts, and numbers where all `values` are."""
+    fields: list[StructField] = []
+    for field in columns.fields:
+        form, told = known.get(field.name.lower()), values.get(field.name)
+        is_number = isinstance(form, IntegralType) and isinstance(field.dataType, StringType)
+        is_told = told is not None and all(_DIGITS.fullmatch(value) for value in told if value != NO_VALUE)
+        takes = told is not None and (isinstance(form, StringType) or (is_number and is_told))
+        fields.append(StructField(field.name, form) if takes and form is not None else field)
+    return StructType(fields)
 
 
 def find_path_values(paths: Iterable[str], columns: Iterable[str]) -> dict[str, set[str]]:

@@ -5,6 +5,7 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Evolve, Mode
+from duckicelake.pipeline.ingest.target import parse_partitions
 from duckicelake.pipeline.rest import open_rest
 from tests.pipeline.ingest.mill import TABLE, Mill
 
@@ -34,6 +35,20 @@ def test_maps_are_compared_by_their_entries(mill: Mill, mode: Mode) -> None:
     write(mill, "d.parquet", 8, one, None)
     with pytest.raises(BadRequest, match="do not differ in seen|hold from the same seen"):
         mill.run(mode=mode, key=("count",), order_by="seen")
+
+
+def test_a_uuid_in_capitals_is_the_same(mill: Mill) -> None:
+    """Of the table, and of a row before it; the validity's columns may be what the table is partitioned by."""
+    known = "5a8e6c5c-0000-4000-8000-00000000000a"
+    mill.ask("CREATE SCHEMA raw")
+    mill.ask("CREATE TABLE raw.trips (id UUID, v INT, seen INT)")
+    mill.ask(f"INSERT INTO raw.trips VALUES ('{known}', 0, 1)")
+    mill.write("a.csv", f"id,v,seen\n{known.upper()},1,2\n{known},2,3\n")
+    report = mill.run(mode=Mode.upsert, key=("id",), order_by="seen")
+    assert (report.rows_out, report.rows_superseded) == (1, 1)
+    assert mill.rows(columns="id::VARCHAR, v, seen") == [(known, 2, 3)]
+    options = {"mode": Mode.scd2, "key": ("id",), "order_by": "seen", "partition_by": parse_partitions("is_current")}
+    assert "partitioned by `is_current`" in mill.run(dry_run=True, table=TABLE.beside("_2"), **options).plan
 
 
 @pytest.mark.long

@@ -27,10 +27,16 @@ def test_columns_without_names_are_named(mill: Mill) -> None:
     assert mill.run().rows_out == 1
     assert mill.rows() == [(0, 1, "x", None), (1, 2, "y", None), (2, 3, "z", "w")]
     mill.write("c.csv", ",a,A,\n3,3,z,w\n")
+    mill.write("c0.csv", "")
     mill.write("d.csv", ",A,a,\n4,3,z,w\n")
     with pytest.raises(BadRequest, match=r"headers of .*c\.csv and .*d\.csv differ"):
         mill.run()
     assert len(mill.rows()) == 3
+    (mill.folder / "d.csv").unlink()
+    assert mill.run().rows_out == 1
+    mill.write("years/e.csv", "2019,2020,2020\n1,2,3\n")
+    mill.run(source=str(mill.folder / "years"), table=OTHER, reading={"inferSchema": "true"})
+    assert mill.rows("trips_2") == [(1, 2, 3)]
 
 
 @pytest.mark.spark
@@ -49,6 +55,11 @@ def test_other_encodings_are_read_or_refused(mill: Mill) -> None:
     mill.write("c.jsonl", '{"id":2,"name":"é"}\r\n{"id":3,"name":"ü"}\n'.encode("latin-1"))
     assert mill.run(reading={"encoding": "ISO-8859-1"}).rows_out == 2
     assert mill.rows() == [(1, "é"), (2, "é"), (3, "ü")]
+    for encoding, name in (("ISO-8859-1", "é"), ("US-ASCII", "e")):
+        path = mill.write("d.jsonl", f'{{"id":4,"name":"{name}"}} {{"id":5}}\n'.encode("latin-1"))
+        with pytest.raises(BadRequest, match=r"d\.jsonl has a line that goes on after its first JSON value"):
+            mill.run(reading={"encoding": encoding})
+        path.unlink()
 
 
 @pytest.mark.long
@@ -83,6 +94,8 @@ def test_options_that_lose_rows_are_refused() -> None:
         choose_reading(Format.parquet, [], {"mergeSchema": "false"})
     with pytest.raises(BadRequest, match="--max-quarantined begins at 0"):
         IngestOptions("x", TABLE, max_quarantined=-1)
+    with pytest.raises(BadRequest, match=r"JSON in SHIFT_JIS .* write it in UTF-8"):
+        choose_reading(Format.json, [], {"encoding": "Shift_JIS"})
     assert choose_reading(Format.json, [], {"charset": "latin1"})["lineSep"] == "\n"
     assert "lineSep" not in choose_reading(Format.json, [], {"encoding": "UTF-16", "multiLine": "true"})
     assert [is_odd_header(names) for names in (("a", "b"), ("a", None), ("a", "A"), ())] == [False, True, True, False]

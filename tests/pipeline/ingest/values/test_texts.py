@@ -52,8 +52,13 @@ def test_what_stands_in_a_path_stays_as_it_is(mill: Mill) -> None:
     mill.write_parquet("seat=13/code=8/part=5/b.parquet", id=[3])
     assert mill.run().rows_out == 1
     assert mill.rows(columns="id, seat, code, part")[2] == (3, "13", "8", 5)
+    mill.write_parquet("seat=13/code=8/part=06/b.parquet", id=[4])
+    assert mill.run().rows_out == 1
+    assert mill.rows(columns="id, seat, code, part")[3] == (4, "13", "8", 6)
     mill.run(table=OTHER, schema="id BIGINT, seat STRING, code STRING, part STRING")
-    assert mill.rows("trips_2", "part") == [("3",), ("4",), ("5",)]
+    assert mill.rows("trips_2", "part") == [("06",), ("3",), ("4",), ("5",)]
+    mill.run(table=TABLE.beside("_3"), schema="id BIGINT, seat STRING, code STRING, part BIGINT")
+    assert mill.rows("trips_3", "part") == [(3,), (4,), (5,), (6,)]
 
 
 @pytest.mark.long
@@ -69,7 +74,8 @@ def test_a_column_of_the_path_is_no_other_one_of_the_file(mill: Mill) -> None:
     with pytest.raises(BadRequest, match=r'b\.parquet has a row of \{"day":"2026-03-01"\}, and its path says otherwise'):
         mill.run()
     path.unlink()
-    for name, text in (("a.json", '{"id":1,"day":"2026-03-02"}\n'), ("a.csv", "id,day\n1,2026-03-01\n")):
+    texts = {"a.json": '{"id":1,"day":"2026-03-02"}\n', "b.json": '{"id":1,"Day":"2026-03-02"}\n', "a.csv": "id,day\n1,2026-03-01\n"}
+    for name, text in texts.items():
         path = mill.write(f"{name}/day=2026-03-01/{name}", text)
         with pytest.raises(BadRequest, match=r"row of .*its path says otherwise|column day is in the files and in their paths"):
             mill.run(source=str(mill.folder / name), table=OTHER)

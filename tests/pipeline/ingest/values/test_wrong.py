@@ -8,7 +8,7 @@ import pytest
 from pyarrow import orc
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Format, Mode
+from duckicelake.pipeline.ingest.options import Evolve, Format, Mode
 from duckicelake.pipeline.ingest.target import parse_columns
 from tests.pipeline.ingest.mill import TABLE, Mill
 
@@ -48,6 +48,19 @@ def test_texts_in_no_utf8_go_to_the_quarantine(mill: Mill, how: dict[str, Any]) 
     assert [place for _, place in reasons] == ([3, 1, 2] if kind == "parquet" else [None] * 3)
     assert mill.rows("trips__ingested", "rows, quarantined") == [(4, 3)]
     assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_such_texts_are_kept_and_found_beside_a_new_column(mill: Mill) -> None:
+    """The table is changed once, and what was there can be read again."""
+    mill.write_parquet("a.parquet", id=[1])
+    mill.run()
+    pq.write_table(pa.table({"id": [2, 3], "s": make_texts(b"ok", b"caf\xe9")}), mill.folder / "b.parquet")
+    done = mill.run(evolve=Evolve.add)
+    assert (done.rows_out, done.rows_quarantined) == (1, 1)
+    assert mill.rows() == [(1, None), (2, "ok")]
+    assert mill.rows("trips__quarantine", "raw") == [('{"id":3,"s":"\\\\x636166E9"}',)]
 
 
 @pytest.mark.spark
