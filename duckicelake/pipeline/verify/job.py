@@ -200,9 +200,10 @@ class Looker:
         entries = list_entries(self.desk.spark, self.desk.name(self.ident), moment, is_all=is_all)
         lake = list_lake_files(self.session.get(), metadata_schema, self.ident, moment, is_all=is_all)
         place = Place(state.metadata["location"], rest.catalog, load_keys(rest, self.ident))
-        files, problems = look_at_files(self.desk.spark, entries, lake, place, make_shape(state))
-        verdict = Verdict.differs if problems else Verdict.same
-        return replace(finding, verdict=verdict, files=files, problems=tuple(problems))
+        seen = look_at_files(self.desk.spark, entries, lake, place, make_shape(state))
+        verdict = Verdict.differs if seen.problems else Verdict.unknown if seen.unseen else Verdict.same
+        message = "at some of its files" if seen.unseen else ""
+        return replace(finding, verdict=verdict, files=seen.files, problems=(*seen.problems, *seen.unseen), message=message)
 
     def _find_examples(self, moment: Moment, look: Look, bins: list[int]) -> tuple[list[str], list[str]]:
         ducklake = [row for batch in pick_batches(self._read_ducklake(moment), look, bins) for row in batch.to_pylist()]
