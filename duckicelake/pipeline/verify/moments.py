@@ -3,6 +3,7 @@
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from duckdb import DuckDBPyConnection
@@ -12,6 +13,7 @@ from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.verify.columns import quote
 from duckicelake.translate.namespaces import to_schema_name
+from duckicelake.translate.to_ducklake.names import fold_name
 
 _LEVEL = "\x1f"
 LAKE_SNAPSHOT = "ducklake.snapshot-id"
@@ -23,7 +25,9 @@ SELECT lake_snapshot_id, snapshot_id FROM {meta}.iceberg_move WHERE table_id = {
 _BESIDE = "SELECT snapshot_id FROM {meta}.iceberg_kept WHERE table_id = {table_id} AND manifest_list IS NOT NULL"
 _TABLE = """
 SELECT t.table_id FROM {meta}.ducklake_table t JOIN {meta}.ducklake_schema s USING (schema_id)
-WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL AND lower(t.table_name) = lower($table) AND lower(s.schema_name) = lower($namespace)
+WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL
+    -- Names are compared as DuckDB does; its lower() folds other letters than those of ASCII too.
+    AND translate(t.table_name, $upper, $lower) = $table AND translate(s.schema_name, $upper, $lower) = $namespace
 """
 
 
@@ -66,7 +70,8 @@ def name_metadata(metadata_schema: str) -> str:
 
 def find_table_id(duck: DuckDBPyConnection, meta: str, ident: Ident) -> int:
     """The id of a live table, by which Postgres is asked for its rows alone; -1, which no table has, when it was dropped."""
-    asked = {"table": ident.name, "namespace": to_schema_name(ident.namespace)}
+    names = {"table": fold_name(ident.name), "namespace": fold_name(to_schema_name(ident.namespace))}
+    asked = {**names, "upper": ascii_uppercase, "lower": ascii_lowercase}
     found = duck.execute(_TABLE.format(meta=meta), asked).fetchone()
     return -1 if found is None else int(found[0])
 
