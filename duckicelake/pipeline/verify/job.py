@@ -1,6 +1,6 @@
 """The job itself: each table as Iceberg, by Spark, and as DuckLake, by DuckDB; then its files."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -35,6 +35,8 @@ PARTS = 100
 """How many partitions or buckets a report names."""
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 """After these DuckDB refuses everything else in the session."""
+_BROKEN_STREAMS = {"INTERNAL Error": duckdb.InternalException, "FATAL Error": duckdb.FatalException}
+"""How the same errors begin where all that comes through is their text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,15 @@ class Session:
             # Sums have no order.
             self.opened.execute("SET preserve_insertion_order = false")
         return self.opened
+
+    def read(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a query, batch by batch. Raises: duckdb.Error"""
+        try:
+            yield from self.get().execute(sql).to_arrow_reader(BATCH_ROWS)
+        except (OSError, pa.ArrowException) as error:
+            # Arrow's streams hand DuckDB's errors on as errors of the system, with nothing of them but the text.
+            text = str(error)
+            raise _BROKEN_STREAMS.get(text.partition(":")[0], duckdb.Error)(text) from error
 
     def explain(self, error: duckdb.Error | pa.ArrowException) -> str:
         """What DuckDB says is wrong, in a line; a session that it broke ends."""
@@ -214,9 +225,9 @@ class Looker:
         at = "" if moment.snapshot_id is None else f" VERSION AS OF {moment.snapshot_id}"
         return self.desk.spark.sql(f"SELECT * FROM {name}{at}")  # noqa: S608  a quoted name and a number
 
-    def _read_ducklake(self, moment: Moment) -> Iterable[pa.RecordBatch]:
+    def _read_ducklake(self, moment: Moment) -> Iterator[pa.RecordBatch]:
         table = ".".join(map(quote, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))
-        return self.session.get().execute(format_select(moment.schema, table, moment.lake_snapshot_id)).to_arrow_reader(BATCH_ROWS)
+        return self.session.read(format_select(moment.schema, table, moment.lake_snapshot_id))
 
 
 def _choose_bins(iceberg: Tally, ducklake: Tally) -> list[int]:
