@@ -227,7 +227,7 @@ class Looker:
 
     def _read_ducklake(self, moment: Moment) -> Iterator[pa.RecordBatch]:
         table = ".".join(map(quote, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))
-        return self.session.read(format_select(moment.schema, table, moment.lake_snapshot_id))
+        return self.session.read(format_select(moment.schema, table, moment.lake_snapshot_id, moment.names))
 
 
 def _choose_bins(iceberg: Tally, ducklake: Tally) -> list[int]:
