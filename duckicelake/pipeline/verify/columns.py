@@ -5,7 +5,7 @@ from typing import Any
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType, find_decimal, walk_fields
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, find_decimal, walk_fields
 from duckicelake.pipeline.verify.tally import GROUPED_BY, GroupField, Look
 
 _DUCKDB: Mapping[str, str] = {
@@ -29,9 +29,14 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def format_select(schema: Schema, table: str, lake_snapshot_id: int | None) -> str:
-    """The query that shows DuckLake's rows in Iceberg's columns."""
-    columns = ", ".join(f"CAST({quote(item.name)} AS {_format_type(item.type)}) AS {quote(item.name)}" for item in schema.fields)
+def format_select(schema: Schema, table: str, lake_snapshot_id: int | None, names: Mapping[int, str] | None = None) -> str:
+    """The query that shows DuckLake's rows in Iceberg's columns; `names` are those that DuckLake has there, by field id.
+
+    Raises: Unsupported: DuckLake lacks a column there
+    """
+    columns = ", ".join(
+        f"{_format_value(quote(_find_name(item, names)), item.type, names)} AS {quote(item.name)}" for item in schema.fields
+    )
     at = "" if lake_snapshot_id is None else f" AT (VERSION => {lake_snapshot_id})"
     return f"SELECT {columns} FROM {table}{at}"  # noqa: S608  names are quoted
 
@@ -52,6 +57,49 @@ def make_look(schema: Schema, spec: Mapping[str, Any]) -> Look:
         if part["transform"] in GROUPED_BY and source is not None and isinstance(source.type, PrimitiveType):
             groups.append(GroupField(source.name, source.type, part["transform"]))
     return Look(schema.fields, tuple(groups))
+
+
+def _find_name(item: NestedField, names: Mapping[int, str] | None) -> str:
+    if names is None:
+        return item.name
+    if item.field_id not in names:
+        raise Unsupported(f"column {item.name} (id {item.field_id}) was dropped in DuckLake before main came to these rows")
+    return names[item.field_id]
+
+
+def _is_renamed(form: IcebergType, names: Mapping[int, str] | None) -> bool:
+    """Whether some field of a struct has another name in DuckLake: casts go by names."""
+    match form:
+        case StructType(fields):
+            return any([_find_name(item, names) != item.name or _is_renamed(item.type, names) for item in fields])
+        case ListType():
+            return _is_renamed(form.element_type, names)
+        case MapType():
+            return _is_renamed(form.key_type, names) or _is_renamed(form.value_type, names)
+        case PrimitiveType():
+            return False
+
+
+def _format_value(value: str, form: IcebergType, names: Mapping[int, str] | None, depth: int = 0) -> str:
+    """A value of DuckLake as Iceberg's type has it. `depth` keeps names of lambdas' parameters apart."""
+    one = f"x{depth}"
+    match form:
+        case StructType(fields) if _is_renamed(form, names):
+            theirs = [(item, f"struct_extract({value}, {_quote_text(_find_name(item, names))})") for item in fields]
+            parts = ", ".join(f"{quote(item.name)} := {_format_value(field, item.type, names, depth)}" for item, field in theirs)
+            return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({parts}) END"
+        case ListType() if _is_renamed(form, names):
+            return f"list_transform({value}, lambda {one}: {_format_value(one, form.element_type, names, depth + 1)})"
+        case MapType() if _is_renamed(form, names):
+            inner = (("key", form.key_type), ("value", form.value_type))
+            parts = ", ".join(f"{name} := {_format_value(f'{one}.{name}', type_, names, depth + 1)}" for name, type_ in inner)
+            return f"map_from_entries(list_transform(map_entries({value}), lambda {one}: struct_pack({parts})))"
+        case _:
+            return f"CAST({value} AS {_format_type(form)})"
+
+
+def _quote_text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _format_type(form: IcebergType) -> str:

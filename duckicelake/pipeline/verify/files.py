@@ -1,5 +1,6 @@
 """The files of a table: what manifests and DuckLake say of each, put together, and the look at all of them by Spark."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from duckicelake.pipeline.older import from_arrow
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.verify.footers import PartitionField, Shape
 from duckicelake.pipeline.verify.moments import Moment, TableState, find_table_id, name_metadata
-from duckicelake.pipeline.verify.objects import FILE, MARKED, PROBLEM, SEEN_DDL, Place, look_at_batches
+from duckicelake.pipeline.verify.objects import FILE, MARKED, PROBLEM, SEEN_DDL, UNSEEN, Place, look_at_batches
 from duckicelake.translate.locations import to_canonical, to_uri
 
 PROBLEMS = 100
@@ -104,8 +105,17 @@ def _make_spec(fields: list[dict[str, Any]], leaves: dict[int, PrimitiveType]) -
     return tuple(made)
 
 
-def look_at_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: Place, shape: Shape) -> tuple[int, list[str]]:
-    """How many files were looked at, and what is wrong with them.
+@dataclass(frozen=True, slots=True)
+class FilesSeen:
+    """How many files there are, what is wrong with them, and at which nobody could look."""
+
+    files: int
+    problems: tuple[str, ...]
+    unseen: tuple[str, ...]
+
+
+def look_at_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place: Place, shape: Shape) -> FilesSeen:
+    """What a look at every file finds; of problems and of files that nobody could look at no more than can be read.
 
     A file that DuckLake has and no manifest names is wrong only when it holds rows: its own delete files are published in another form.
     """
@@ -115,14 +125,16 @@ def look_at_files(spark: SparkSession, entries: DataFrame, lake: pa.Table, place
     seen = facts.mapInArrow(partial(look_at_batches, place=place, shape=shape), SEEN_DDL).cache()
     try:
         files = seen.where(F.col("kind") == FILE).count()
-        problems = seen.where(F.col("kind") == PROBLEM).select("path", "text")
-        unnamed = facts.where("lake_kind = 'data' AND content IS NULL").select("path", F.lit("DuckLake has it, no manifest names it"))
+        said = seen.where(F.col("kind").isin(PROBLEM, UNSEEN)).select("path", "text", "kind")
+        is_unnamed = F.lit("DuckLake has it, no manifest names it"), F.lit(PROBLEM)
+        unnamed = facts.where("lake_kind = 'data' AND content IS NULL").select("path", *is_unnamed)
         sizes = facts.where("content = 0 OR lake_kind = 'data'").select(
             F.col("path").alias("text"), F.coalesce("record_count", "lake_rows").alias("rows")
         )
         beyond = seen.where(F.col("kind") == MARKED).join(sizes, "text").where(F.col("last") >= F.col("rows"))
-        far = beyond.select("path", F.format_string("marks row %d of %s, which has %d", "last", "text", "rows"))
-        found = problems.unionAll(unnamed).unionAll(far).distinct().orderBy("path").limit(PROBLEMS).collect()
+        far = beyond.select("path", F.format_string("marks row %d of %s, which has %d", "last", "text", "rows"), F.lit(PROBLEM))
+        found = said.unionAll(unnamed).unionAll(far).distinct().orderBy("kind", "path", "text").limit(PROBLEMS).collect()
     finally:
         seen.unpersist()
-    return files, [f"{row['path']} {row['text']}" for row in found]
+    problems, unseen = (tuple(f"{row['path']} {row['text']}" for row in found if row["kind"] == kind) for kind in (PROBLEM, UNSEEN))
+    return FilesSeen(files, problems, unseen)

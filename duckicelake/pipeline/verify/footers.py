@@ -4,11 +4,12 @@ The footer is believed where it proves what is said; where it does not, the colu
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,8 @@ from duckicelake.translate.values import parse_value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = ("int", "long", "date", "time", "timestamp", "timestamptz")
 _FIELD_ID = b"PARQUET:field_id"
+_STRAYS = 3
+"""How many wrong partition values are told."""
 _PROVEN = frozenset({"boolean", "int", "long", "string", "date", "timestamp", "timestamptz"})
 """Types of which DuckLake's text of a partition value stands for one value."""
 
@@ -50,12 +53,26 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A leaf of a file that is in no list or map: what the footer says of it. `lower` and `upper` None: nothing."""
+    """A leaf of a file that is in no list or map: what the footer says of it. `lower` and `upper` None: nothing.
 
-    path: str
+    `is_skipped`: Iceberg's writers up to 1.11 count nothing of it where the struct around it is NULL.
+    """
+
+    path: tuple[str, ...]
+    is_skipped: bool
     nulls: int | None
-    lower: object
-    upper: object
+    lower: object = None
+    upper: object = None
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+
+class _Leaf(NamedTuple):
+    path: tuple[str, ...]
+    field_id: int | None
+    is_in_optional: bool
 
 
 def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
@@ -64,47 +81,49 @@ def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) 
     if metadata.num_rows != entry["record_count"]:
         yield f"has {metadata.num_rows} rows, the manifest says {entry['record_count']}"
     columns = find_columns(file, shape.leaves)
-    yield from _check_nulls(columns, entry, metadata.num_rows)
+    yield from _check_counts(columns, entry, metadata.num_rows)
     yield from _check_bounds(file, columns, entry, shape)
     yield from _check_partition(file, columns, entry, shape)
 
 
 def find_columns(file: pq.ParquetFile, leaves: Mapping[int, PrimitiveType]) -> dict[int, Column]:
     """The leaves with field ids, by these; columns that the table no more has are left out."""
-    ids = dict(_walk(file.schema_arrow, ()))
     found: dict[int, Column] = {}
-    for index in range(file.metadata.num_columns):
-        leaf = file.schema.column(index)
-        field_id = ids.get(leaf.path)
-        if field_id is not None and field_id in leaves and leaf.max_repetition_level == 0:
-            found[field_id] = _read_column(file, index, leaf.path, leaves[field_id])
+    for index, leaf in zip(range(file.metadata.num_columns), _walk(file.schema_arrow), strict=True):
+        if leaf.field_id is not None and leaf.field_id in leaves and file.schema.column(index).max_repetition_level == 0:
+            found[leaf.field_id] = _read_column(file, index, leaf, leaves[leaf.field_id])
     return found
 
 
-def _walk(fields: Any, path: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+def _walk(fields: Any, path: tuple[str, ...] = (), is_in_optional: bool = False) -> Iterator[_Leaf]:
+    """The leaves in the file's order. Paths are tuples, since names may hold dots."""
     for field in fields:
-        here = (*path, field.name)
-        if pa.types.is_struct(field.type):
-            yield from _walk(field.type, here)
-        elif _FIELD_ID in (field.metadata or {}):
-            yield ".".join(here), int(field.metadata[_FIELD_ID])
+        here: tuple[str, ...] = (*path, field.name)
+        form: Any = getattr(field.type, "storage_type", field.type)
+        children: list[Any] = [form.field(place) for place in range(form.num_fields)] if pa.types.is_nested(form) else []
+        if children:
+            yield from _walk(children, here, is_in_optional or field.nullable)
+        else:
+            said: Mapping[bytes, bytes] = field.metadata or {}
+            yield _Leaf(here, int(said[_FIELD_ID]) if _FIELD_ID in said else None, is_in_optional)
 
 
-def _read_column(file: pq.ParquetFile, index: int, path: str, form: PrimitiveType) -> Column:
+def _read_column(file: pq.ParquetFile, index: int, leaf: _Leaf, form: PrimitiveType) -> Column:
     groups: list[Any] = [file.metadata.row_group(group).column(index).statistics for group in range(file.metadata.num_row_groups)]
     knows_nulls = all(group is not None and group.has_null_count for group in groups)
     nulls = sum(group.null_count for group in groups) if knows_nulls else None
+    column = Column(leaf.path, leaf.is_in_optional and form.name in FLOATING, nulls)
     bounded = [group for group in groups if group is not None and group.has_min_max]
     # A group of nulls alone has no bounds and needs none.
     if len([group for group in groups if group is None or group.has_min_max or group.num_values]) > len(bounded) or not bounded:
-        return Column(path, nulls, None, None)
+        return column
     try:
         lows, highs = ([to_value(form, getattr(group, end)) for group in bounded] for end in ("min", "max"))
     except (OverflowError, ValueError):
-        return Column(path, nulls, None, None)
+        return column
     if None in lows or None in highs:
-        return Column(path, nulls, None, None)
-    return Column(path, nulls, min(lows), max(highs))  # type: ignore[type-var]  values of one type
+        return column
+    return replace(column, lower=min(lows), upper=max(highs))  # type: ignore[type-var]  values of one type
 
 
 def to_value(form: PrimitiveType, value: Any) -> object:
@@ -134,19 +153,26 @@ def to_value(form: PrimitiveType, value: Any) -> object:
             return None
 
 
-def _check_nulls(columns: Mapping[int, Column], entry: Mapping[str, Any], rows: int) -> Iterator[str]:
-    for field_id, said in entry["null_value_counts"]:
-        column = columns.get(field_id)
-        if column is not None and column.nulls is not None and column.nulls != said:
-            yield f"column {column.path} has {column.nulls} nulls, the manifest says {said}"
-    for field_id, said in entry["value_counts"]:
-        column = columns.get(field_id)
-        if column is not None and said != rows:
-            yield f"column {column.path} has {rows} values, the manifest says {said}"
+def _get_said(entry: Mapping[str, Any], name: str) -> dict[int, Any]:
+    """What a manifest says by field id, which it may do of none."""
+    return dict(entry[name] or ())
+
+
+def _check_counts(columns: Mapping[int, Column], entry: Mapping[str, Any], rows: int) -> Iterator[str]:
+    all_nulls, all_values = _get_said(entry, "null_value_counts"), _get_said(entry, "value_counts")
+    for field_id, column in columns.items():
+        nulls, values = all_nulls.get(field_id), all_values.get(field_id)
+        if column.is_skipped and nulls is not None and values is not None and values < rows:
+            if column.nulls in (None, nulls + rows - values):
+                continue
+        if nulls is not None and column.nulls not in (None, nulls):
+            yield f"column {column.name} has {column.nulls} nulls, the manifest says {nulls}"
+        if values not in (None, rows):
+            yield f"column {column.name} has {rows} values, the manifest says {values}"
 
 
 def _check_bounds(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
-    lowers, uppers = dict(entry["lower_bounds"]), dict(entry["upper_bounds"])
+    lowers, uppers = _get_said(entry, "lower_bounds"), _get_said(entry, "upper_bounds")
     for field_id, column in columns.items():
         form = shape.leaves[field_id]
         if field_id not in lowers and field_id not in uppers:
@@ -154,19 +180,19 @@ def _check_bounds(file: pq.ParquetFile, columns: Mapping[int, Column], entry: Ma
         try:
             lower, upper = (decode_value(form, said[field_id]) if field_id in said else None for said in (lowers, uppers))
         except BadRequest as error:
-            yield f"column {column.path}: {error.message}"
+            yield f"column {column.name}: {error.message}"
             continue
         if column.lower is None or not _is_within(column.lower, column.upper, lower, upper):
             low, high = find_extremes(file, column.path, form)
             if low is not None and not _is_within(low, high, lower, upper):
-                yield f"column {column.path} has values from {low!r} to {high!r}, the manifest says from {lower!r} to {upper!r}"
+                yield f"column {column.name} has values from {low!r} to {high!r}, the manifest says from {lower!r} to {upper!r}"
 
 
 def _is_within(low: Any, high: Any, lower: Any, upper: Any) -> bool:
     return (lower is None or lower <= low) and (upper is None or high <= upper)
 
 
-def find_extremes(file: pq.ParquetFile, path: str, form: PrimitiveType) -> tuple[object, object]:
+def find_extremes(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType) -> tuple[object, object]:
     """The least and the greatest value of a column, NaN left out, by reading it; None, None when there is none."""
     compute: Any = pc
     found: list[Any] = []
@@ -181,14 +207,15 @@ def find_extremes(file: pq.ParquetFile, path: str, form: PrimitiveType) -> tuple
     return (min(known), max(known)) if known else (None, None)
 
 
-def read_values(file: pq.ParquetFile, path: str, form: PrimitiveType) -> Iterator[Any]:
+def read_values(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType) -> Iterator[Any]:
     """A column, batch by batch, in types whose Python values `to_value` knows whatever they are."""
     compute: Any = pc
-    columns: Any = file.iter_batches(columns=[path])
+    # By a path with dots others may come along, which are passed over by their names.
+    columns: Any = file.iter_batches(columns=[".".join(path)])
     for batch in columns:
-        values = batch.column(0)
-        for name in path.split(".")[1:]:
-            values = compute.struct_field(values, name)
+        values = batch.column(path[0])
+        for name in path[1:]:
+            values = compute.struct_field(values, [values.type.get_field_index(name)])
         if isinstance(values.type, pa.BaseExtensionType):
             values = values.storage
         if form.name == "date":
@@ -208,10 +235,9 @@ def _check_partition(file: pq.ParquetFile, columns: Mapping[int, Column], entry:
         value = None if claimed is None else to_value(part.result, claimed)
         if (claimed is not None and value is None) or _proves(column, part, value, file.metadata.num_rows):
             continue
-        found = find_partitions(file, column.path, part)
-        if found - {value}:
-            shown = ", ".join(sorted(map(repr, found))[:3])
-            yield f"is in the partition {part.name}={value!r}, its rows belong to {shown}"
+        strays = find_strays(file, column, part.form, partial(apply_transform, part.transform, part.form), {value})
+        if strays:
+            yield f"is in the partition {part.name}={value!r}, its rows belong to {_format_strays(strays)}"
 
 
 def _proves(column: Column, part: PartitionField, value: object, rows: int) -> bool:
@@ -223,13 +249,23 @@ def _proves(column: Column, part: PartitionField, value: object, rows: int) -> b
     return ends == {value}
 
 
-def find_partitions(file: pq.ParquetFile, path: str, part: PartitionField) -> set[object]:
-    """The partition values of a column's values."""
+def find_strays(
+    file: pq.ParquetFile, column: Column, form: PrimitiveType, to_unit: Callable[[object], object], known: Set[object]
+) -> set[object]:
+    """Some of the partition values that a column's values have and nobody said, by reading no further than that takes."""
     found: set[object] = set()
-    for values in read_values(file, path, part.form):
-        distinct: Sequence[Any] = values.unique().to_pylist()
-        found |= {apply_transform(part.transform, part.form, None if one is None else to_value(part.form, one)) for one in distinct}
+    for values in read_values(file, column.path, form):
+        for one in values.unique().to_pylist():
+            unit = to_unit(None if one is None else to_value(form, one))
+            if unit not in known:
+                found.add(unit)
+            if len(found) == _STRAYS:
+                return found
     return found
+
+
+def _format_strays(strays: set[object]) -> str:
+    return ", ".join(sorted(map(repr, strays)))
 
 
 def check_told(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
@@ -252,9 +288,9 @@ def _check_told_counts(column: Column, told: Mapping[str, Any], rows: int) -> It
     if count is None or nulls is None or count + nulls == 0:
         return
     if count + nulls != rows:
-        yield f"column {column.path} has {rows} values, DuckLake says {count + nulls}"
+        yield f"column {column.name} has {rows} values, DuckLake says {count + nulls}"
     if column.nulls is not None and column.nulls != nulls:
-        yield f"column {column.path} has {column.nulls} nulls, DuckLake says {nulls}"
+        yield f"column {column.name} has {column.nulls} nulls, DuckLake says {nulls}"
 
 
 def _check_told_bounds(
@@ -265,7 +301,7 @@ def _check_told_bounds(
         return
     least, greatest = (None if text is None else parse_value(form, text) for text in (told["least"], told["greatest"]))
     ends = find_lower(form, least), find_upper(form, greatest)
-    said = tuple(dict(entry[name]).get(told["column_id"]) for name in ("lower_bounds", "upper_bounds"))
+    said = tuple(_get_said(entry, name).get(told["column_id"]) for name in ("lower_bounds", "upper_bounds"))
     if ends in ((None, None), said):
         # There are none, or the manifest says the same, which was looked at.
         return
@@ -274,7 +310,7 @@ def _check_told_bounds(
     if low is None or not _is_within(low, high, lower, upper):
         low, high = (_blur(form, end) for end in find_extremes(file, column.path, form))
         if low is not None and not _is_within(low, high, lower, upper):
-            yield f"column {column.path} has values from {low!r} to {high!r}, DuckLake says from {told['least']} to {told['greatest']}"
+            yield f"column {column.name} has values from {low!r} to {high!r}, DuckLake says from {told['least']} to {told['greatest']}"
 
 
 def _blur(form: PrimitiveType, value: object) -> object:
@@ -296,13 +332,14 @@ def _check_told_partition(file: pq.ParquetFile, column: Column, told: Mapping[st
     claimed = None if text is None else parse_value(form if is_identity else PrimitiveType("int"), text)
     if (text is not None and claimed is None) or (claimed is None and column.nulls == file.metadata.num_rows):
         return
-    if is_identity and column.nulls == 0 and column.lower is not None and column.lower == column.upper == claimed:
-        return
-    values = find_partitions(file, column.path, PartitionField("", 0, "identity", form, form))
-    found = values if is_identity else {_find_unit(transform, form, value) for value in values}
-    if found - {claimed, _UNKNOWN}:
-        shown = ", ".join(sorted(map(repr, found - {_UNKNOWN}))[:3])
-        yield f"has rows with {transform}({column.path}) of {shown}, DuckLake says {text}"
+    to_unit = partial(apply_transform if is_identity else _find_unit, transform, form)
+    if column.nulls == 0 and column.lower is not None and to_unit(column.lower) == claimed:
+        # Units come again in every year, month or day, but not within one.
+        if apply_transform(transform, form, column.lower) == apply_transform(transform, form, column.upper):
+            return
+    strays = find_strays(file, column, form, to_unit, {claimed, _UNKNOWN})
+    if strays:
+        yield f"has rows with {transform}({column.name}) of {_format_strays(strays)}, DuckLake says {text}"
 
 
 _UNKNOWN = object()

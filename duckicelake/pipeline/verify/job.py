@@ -1,6 +1,6 @@
 """The job itself: each table as Iceberg, by Spark, and as DuckLake, by DuckDB; then its files."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -35,6 +35,8 @@ PARTS = 100
 """How many partitions or buckets a report names."""
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 """After these DuckDB refuses everything else in the session."""
+_BROKEN_STREAMS = {"INTERNAL Error": duckdb.InternalException, "FATAL Error": duckdb.FatalException}
+"""How the same errors begin where all that comes through is their text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,15 @@ class Session:
             # Sums have no order.
             self.opened.execute("SET preserve_insertion_order = false")
         return self.opened
+
+    def read(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a query, batch by batch. Raises: duckdb.Error"""
+        try:
+            yield from self.get().execute(sql).to_arrow_reader(BATCH_ROWS)
+        except (OSError, pa.ArrowException) as error:
+            # Arrow's streams hand DuckDB's errors on as errors of the system, with nothing of them but the text.
+            text = str(error)
+            raise _BROKEN_STREAMS.get(text.partition(":")[0], duckdb.Error)(text) from error
 
     def explain(self, error: duckdb.Error | pa.ArrowException) -> str:
         """What DuckDB says is wrong, in a line; a session that it broke ends."""
@@ -200,9 +211,10 @@ class Looker:
         entries = list_entries(self.desk.spark, self.desk.name(self.ident), moment, is_all=is_all)
         lake = list_lake_files(self.session.get(), metadata_schema, self.ident, moment, is_all=is_all)
         place = Place(state.metadata["location"], rest.catalog, load_keys(rest, self.ident))
-        files, problems = look_at_files(self.desk.spark, entries, lake, place, make_shape(state))
-        verdict = Verdict.differs if problems else Verdict.same
-        return replace(finding, verdict=verdict, files=files, problems=tuple(problems))
+        seen = look_at_files(self.desk.spark, entries, lake, place, make_shape(state))
+        verdict = Verdict.differs if seen.problems else Verdict.unknown if seen.unseen else Verdict.same
+        message = "at some of its files" if seen.unseen else ""
+        return replace(finding, verdict=verdict, files=seen.files, problems=(*seen.problems, *seen.unseen), message=message)
 
     def _find_examples(self, moment: Moment, look: Look, bins: list[int]) -> tuple[list[str], list[str]]:
         ducklake = [row for batch in pick_batches(self._read_ducklake(moment), look, bins) for row in batch.to_pylist()]
@@ -213,9 +225,9 @@ class Looker:
         at = "" if moment.snapshot_id is None else f" VERSION AS OF {moment.snapshot_id}"
         return self.desk.spark.sql(f"SELECT * FROM {name}{at}")  # noqa: S608  a quoted name and a number
 
-    def _read_ducklake(self, moment: Moment) -> Iterable[pa.RecordBatch]:
+    def _read_ducklake(self, moment: Moment) -> Iterator[pa.RecordBatch]:
         table = ".".join(map(quote, (LAKE, to_schema_name(self.ident.namespace), self.ident.name)))
-        return self.session.get().execute(format_select(moment.schema, table, moment.lake_snapshot_id)).to_arrow_reader(BATCH_ROWS)
+        return self.session.read(format_select(moment.schema, table, moment.lake_snapshot_id, moment.names))
 
 
 def _choose_bins(iceberg: Tally, ducklake: Tally) -> list[int]:

@@ -3,6 +3,7 @@
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from duckdb import DuckDBPyConnection
@@ -12,6 +13,7 @@ from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.verify.columns import quote
 from duckicelake.translate.namespaces import to_schema_name
+from duckicelake.translate.to_ducklake.names import fold_name
 
 _LEVEL = "\x1f"
 LAKE_SNAPSHOT = "ducklake.snapshot-id"
@@ -21,15 +23,19 @@ _MOVES = """
 SELECT lake_snapshot_id, snapshot_id FROM {meta}.iceberg_move WHERE table_id = {table_id} ORDER BY lake_snapshot_id
 """
 _BESIDE = "SELECT snapshot_id FROM {meta}.iceberg_kept WHERE table_id = {table_id} AND manifest_list IS NOT NULL"
+_COLUMNS = "SELECT column_id, column_name, begin_snapshot, end_snapshot FROM {meta}.ducklake_column WHERE table_id = {table_id}"
 _TABLE = """
 SELECT t.table_id FROM {meta}.ducklake_table t JOIN {meta}.ducklake_schema s USING (schema_id)
-WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL AND lower(t.table_name) = lower($table) AND lower(s.schema_name) = lower($namespace)
+WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL
+    -- Names are compared as DuckDB does; its lower() folds other letters than those of ASCII too.
+    AND translate(t.table_name, $upper, $lower) = $table AND translate(s.schema_name, $upper, $lower) = $namespace
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A state of a table: its columns then, and the lake snapshot that has the same rows. `snapshot_id` None: as it is now.
+    """A state of a table: its columns then, and the lake snapshot that has the same rows, with the names that DuckLake has there by
+    field id, which are others when main came later to what a branch had. `snapshot_id` None: as it is now.
 
     `is_expired`: DuckLake has let go of every lake snapshot that had them.
     """
@@ -38,6 +44,7 @@ class Moment:
     snapshot_id: int | None = None
     lake_snapshot_id: int | None = None
     is_expired: bool = False
+    names: Mapping[int, str] | None = None
 
     def __str__(self) -> str:
         return "now" if self.snapshot_id is None else f"at snapshot {self.snapshot_id}"
@@ -46,17 +53,25 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Past:
     """What DuckLake has of a table's past: the lake snapshots there are, those that moved main to a snapshot, by that and the oldest
-    first, and the snapshots that were made beside main, whose own numbers are of lake snapshots without their rows.
+    first, and the snapshots that were made beside main, whose own numbers are of lake snapshots without their rows. `columns` are
+    ids and names, each with the lake snapshots that it begins and ends with.
     """
 
     lake_snapshot_ids: frozenset[int] = frozenset()
     moves: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
     beside: frozenset[int] = frozenset()
+    columns: Sequence[tuple[int, str, int, int | None]] = ()
 
     def find(self, snapshot_id: int) -> int | None:
         """A lake snapshot that has the rows of a snapshot of main; None: all have expired."""
         own = () if snapshot_id in self.beside else (snapshot_id,)
         return next((one for one in (*own, *self.moves.get(snapshot_id, ())) if one in self.lake_snapshot_ids), None)
+
+    def list_names(self, lake_snapshot_id: int) -> Mapping[int, str]:
+        """The columns at a lake snapshot, at every level."""
+        return {
+            one: name for one, name, begin, end in self.columns if begin <= lake_snapshot_id and (end is None or end > lake_snapshot_id)
+        }
 
 
 def name_metadata(metadata_schema: str) -> str:
@@ -66,7 +81,8 @@ def name_metadata(metadata_schema: str) -> str:
 
 def find_table_id(duck: DuckDBPyConnection, meta: str, ident: Ident) -> int:
     """The id of a live table, by which Postgres is asked for its rows alone; -1, which no table has, when it was dropped."""
-    asked = {"table": ident.name, "namespace": to_schema_name(ident.namespace)}
+    names = {"table": fold_name(ident.name), "namespace": fold_name(to_schema_name(ident.namespace))}
+    asked = {**names, "upper": ascii_uppercase, "lower": ascii_lowercase}
     found = duck.execute(_TABLE.format(meta=meta), asked).fetchone()
     return -1 if found is None else int(found[0])
 
@@ -80,7 +96,8 @@ def read_past(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident) -> P
         moves.setdefault(snapshot_id, []).append(lake_snapshot_id)
     beside = duck.execute(_BESIDE.format(meta=meta, table_id=table_id)).fetchall()
     known = duck.execute(_SNAPSHOTS.format(meta=meta)).fetchall()
-    return Past(frozenset(one for (one,) in known), moves, frozenset(one for (one,) in beside))
+    columns = duck.execute(_COLUMNS.format(meta=meta, table_id=table_id)).fetchall()
+    return Past(frozenset(one for (one,) in known), moves, frozenset(one for (one,) in beside), columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +145,8 @@ class TableState:
     def _make(self, snapshot: Mapping[str, Any], past: Past) -> Moment:
         schema = self._find_schema(snapshot.get("schema-id", self.metadata["current-schema-id"]))
         lake_snapshot_id = past.find(snapshot["snapshot-id"])
-        return Moment(schema, snapshot["snapshot-id"], lake_snapshot_id, lake_snapshot_id is None)
+        names = None if lake_snapshot_id is None else past.list_names(lake_snapshot_id)
+        return Moment(schema, snapshot["snapshot-id"], lake_snapshot_id, lake_snapshot_id is None, names)
 
     def _find_schema(self, schema_id: int) -> Schema:
         return parse_schema(next(schema for schema in self.metadata["schemas"] if schema["schema-id"] == schema_id))

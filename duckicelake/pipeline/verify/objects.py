@@ -17,7 +17,7 @@ from duckicelake.pipeline.verify.footers import Shape, check_parquet, check_told
 
 SEEN_DDL = "kind string, path string, text string, last bigint"
 SEEN_SCHEMA = pa.schema([("kind", pa.string()), ("path", pa.string()), ("text", pa.string()), ("last", pa.int64())])
-FILE, PROBLEM, MARKED = "file", "problem", "marked"
+FILE, MARKED, PROBLEM, UNSEEN = "file", "marked", "problem", "unseen"
 DATA, POSITIONS = 0, 1
 _LENGTH_BYTES = 4
 
@@ -34,7 +34,7 @@ class Place:
 
 
 def look_at_batches(batches: Iterable[pa.RecordBatch], place: Place, shape: Shape) -> Iterator[pa.RecordBatch]:
-    """What is to be said of each object: that it was looked at, what is wrong with it, and which rows it marks as deleted."""
+    """What is to be said of each object: that it was looked at or why not, what is wrong with it, and which rows it marks as deleted."""
     objects = open_objects(place.location, place.catalog, place.given)
     for batch in batches:
         seen = [one for entry in batch.to_pylist() for one in look_at_object(objects, entry, shape)]
@@ -53,6 +53,8 @@ def look_at_object(objects: Objects, entry: Mapping[str, Any], shape: Shape) -> 
         yield PROBLEM, path, "is missing", None
     except (OSError, pa.ArrowException, BadRequest, struct.error) as error:
         yield PROBLEM, path, f"cannot be read: {error}", None
+    except Exception as error:  # noqa: BLE001  one odd file must not end the look at all the others
+        yield UNSEEN, path, f"could not be looked at: {type(error).__name__}: {error}", None
 
 
 def _check_size(size: int, entry: Mapping[str, Any]) -> Iterator[str]:

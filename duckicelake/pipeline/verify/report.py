@@ -43,7 +43,7 @@ class Finding:
         if self.verdict is Verdict.expired:
             return [f"{where}: passed over: DuckLake has expired it"]
         if self.verdict is Verdict.unknown:
-            return [f"{where}: could not look: {self.message}"]
+            return [f"{where}: could not look: {self.message}", *(f"  {problem}" for problem in self.problems)]
         if self.verdict is Verdict.same:
             is_rows = not self.what.startswith("files")
             return [f"{where}: {self.iceberg_rows} rows, the same" if is_rows else f"{where}: {self.files}, all as they are said to be"]

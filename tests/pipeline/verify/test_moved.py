@@ -47,6 +47,20 @@ def test_what_ingest_filled_is_the_same_at_every_snapshot(checker: Checker, mill
     assert all(column.bytes for column in profiled.columns)
 
 
+def test_columns_are_renamed_before_main_moves(checker: Checker) -> None:
+    """A branch's snapshot has the names that were when it was made, DuckLake's rows those that are when main moves there."""
+    checker.ask_spark("CREATE TABLE {c}.main.t (id bigint, s struct<x: bigint, n: bigint>, l array<struct<y: bigint>>)")
+    checker.ask_spark("INSERT INTO {c}.main.t VALUES (0, NULL, NULL)")
+    checker.ask_spark("ALTER TABLE {c}.main.t CREATE BRANCH next")
+    checker.ask_spark("INSERT INTO {c}.main.t.branch_next SELECT id, struct(id, id), array(struct(id)) FROM range(9)")
+    for old, new in (("id", "number"), ("s.x", "z"), ("l.element.y", "w")):
+        checker.ask_spark(f"ALTER TABLE {{c}}.main.t RENAME COLUMN {old} TO {new}")
+    checker.ask_spark("CALL {c}.system.fast_forward('main.t', 'main', 'next')")
+    ever = checker.verify("main.t", every_snapshot=True)
+    assert [line for found in ever.findings if found.verdict is not Verdict.same for line in found.describe()] == []
+    assert [found.iceberg_rows for found in ever.findings] == [1, 10, 10]
+
+
 @pytest.mark.long
 def test_what_ducklake_has_expired_is_passed_over_and_told(checker: Checker, mill: Mill) -> None:
     """The table as it is now is compared by its rows of now; asked for by its number, an expired snapshot cannot be looked at."""

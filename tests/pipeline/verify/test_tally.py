@@ -5,12 +5,13 @@ from collections import Counter
 from datetime import date, datetime
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.schema import Schema
-from duckicelake.iceberg.types import NestedField, PrimitiveType, parse_type
+from duckicelake.iceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
 from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
 from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
@@ -105,6 +106,28 @@ def test_what_is_compared_follows_from_the_schema() -> None:
     check_readable(schema)
     with pytest.raises(Unsupported, match="column t is time, which Spark does not read"):
         check_readable(Schema(0, (NestedField(1, "t", PrimitiveType("time"), False),)))
+
+
+def test_columns_are_read_by_the_names_that_ducklake_has() -> None:
+    """At a lake snapshot with other names than the snapshot's, at every level; NULL stays NULL, and what is gone is named."""
+    inner = StructType((NestedField(3, "b", INT, False), NestedField(4, "it's", INT, False)))
+    kept = StructType((NestedField(9, "k", INT, False),))
+    fields = (
+        *(NestedField(1, "a", INT, False), NestedField(2, "s", inner, False), NestedField(5, "l", ListType(6, inner, False), False)),
+        *(NestedField(7, "m", MapType(10, INT, 11, inner, False), False), NestedField(8, "k", kept, False)),
+    )
+    names = {1: "a b", 2: "s", 3: "B 1", 4: "c'", 5: "list", 7: "m", 8: "k", 9: "k"}
+    struct = "{'c''': 2, 'B 1': 1, 'later': 0}"
+    with duckdb.connect() as duck:
+        row = f"7 AS \"a b\", {struct} AS s, [{struct}, NULL] AS list, MAP {{5: {struct}}} AS m, {{'k': 1}} AS k"
+        duck.execute(f"CREATE TABLE s AS SELECT {row}")
+        duck.execute("INSERT INTO s VALUES (NULL, NULL, NULL, NULL, NULL)")
+        found = duck.execute(format_select(Schema(0, fields), "s", None, names)).to_arrow_table().to_pylist()
+    value = {"b": 1, "it's": 2}
+    assert found[0] == {"a": 7, "s": value, "l": [value, None], "m": [(5, value)], "k": {"k": 1}}
+    assert found[1] == dict.fromkeys("aslmk")
+    with pytest.raises(Unsupported, match="column it's"):
+        format_select(Schema(0, fields), "s", None, {one: name for one, name in names.items() if one != 4})
 
 
 def test_contradicting_options_are_refused() -> None:

@@ -1,0 +1,22 @@
+"""Where a table is found in DuckLake's rows."""
+
+import pytest
+
+from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.verify.moments import find_table_id, name_metadata
+from tests.support.lakes import FreshLake
+
+
+@pytest.mark.parametrize("letters", ["Ää", "äÄ"])
+def test_names_are_those_that_duckdb_knows(lake: FreshLake, letters: str) -> None:
+    """It folds ASCII letters alone, also those of namespaces: what differs by other letters is another table."""
+    duck, meta = lake.duckdb(), name_metadata(lake.metadata_schema)
+    names = [(namespace, f"{letter}T") for namespace in letters for letter in letters]
+    for namespace, table in names:
+        duck.execute(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"')
+        duck.execute(f'CREATE TABLE "{namespace}"."{table}" (id INTEGER)')
+    made = [one for (one,) in duck.execute(f"SELECT table_id FROM {meta}.ducklake_table ORDER BY table_id").fetchall()]
+    assert len(made) == 4
+    assert [find_table_id(duck, meta, Ident((namespace,), table)) for namespace, table in names] == made
+    assert [find_table_id(duck, meta, Ident((namespace,), table.replace("T", "t"))) for namespace, table in names] == made
+    assert find_table_id(duck, meta, Ident(("ö",), "ÄT")) == -1
