@@ -17,6 +17,7 @@ from duckicelake.pipeline.spark import naming_statements
 BRANCH_PREFIX = "ingest_"
 STALE = timedelta(days=7)
 """So long an attempt may take: a branch that is older was left by a run that is dead."""
+DISCARDS = 3
 _TIME = "%Y%m%dT%H%M%S"
 
 
@@ -155,22 +156,31 @@ class Stage:
 
 
 def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
-    """Remove branches of a table, those that are there. Raises: CommitFailed: somebody writes to one of them"""
-    table = rest.load(ident)
-    found = [] if table is None else [branch for branch in branches if branch in table.refs]
-    if table is not None and found:
-        rest.commit(
-            [
-                {
-                    "identifier": format_identifier(ident),
-                    "requirements": [
-                        {"type": "assert-table-uuid", "uuid": table.uuid},
-                        *({"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": table.refs[branch]} for branch in found),
-                    ],
-                    "updates": [{"action": "remove-snapshot-ref", "ref-name": branch} for branch in found],
-                }
-            ]
-        )
+    """Remove branches of a table, those that are there and that nobody moves meanwhile. Raises: CommitFailed: it is not left alone"""
+    wanted, heads = list(branches), dict[str, int]()
+    for attempt in range(1, DISCARDS + 1):
+        table = rest.load(ident)
+        refs: Mapping[str, int] = {} if table is None else table.refs
+        found = {branch: refs[branch] for branch in wanted if branch in refs and heads.get(branch, refs[branch]) == refs[branch]}
+        if table is None or not found:
+            return
+        try:
+            rest.commit([_format_removal(ident, table.uuid, found)])
+        except CommitFailed:
+            if attempt == DISCARDS:
+                raise
+            heads = found | heads
+        else:
+            return
+
+
+def _format_removal(ident: Ident, uuid: str, heads: Mapping[str, int]) -> dict[str, Any]:
+    at = [{"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": head} for branch, head in heads.items()]
+    return {
+        "identifier": format_identifier(ident),
+        "requirements": [{"type": "assert-table-uuid", "uuid": uuid}, *at],
+        "updates": [{"action": "remove-snapshot-ref", "ref-name": branch} for branch in heads],
+    }
 
 
 def discard_stale(rest: Rest, ident: Ident, now: datetime) -> None:

@@ -3,9 +3,10 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import ends_at_lines
 from duckicelake.pipeline.ingest.sources.files import choose_format, choose_reading, find_path_columns
 from duckicelake.pipeline.ingest.sources.reading import Taken
-from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, is_stale, make_branch, make_run_id
+from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, discard, format_identifier, is_stale, make_branch, make_run_id
 from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.ingest.writing import check_count, check_merged
 from duckicelake.pipeline.objects import open_objects
@@ -136,6 +137,47 @@ def test_a_conflict_is_asked_of_the_ledger(served: Served) -> None:
     with pytest.raises(NoSuchTable):
         rest.load_whole(Ident(("none",), "none"))
     assert rest.base.endswith(f"/v1/{WAREHOUSE}")
+
+
+def format_branch(ident: Ident, branch: str, snapshot_id: int | None) -> dict[str, Any]:
+    """A branch put at a snapshot, or removed."""
+    moved = {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": snapshot_id}
+    update = moved if snapshot_id is not None else {"action": "remove-snapshot-ref", "ref-name": branch}
+    return {"identifier": format_identifier(ident), "requirements": [], "updates": [update]}
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken(Rest):
+    """A catalog in which others make changes after the first look at a table."""
+
+    changes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def load(self, ident: Ident) -> TableHead | None:
+        """The table, as it is before the changes."""
+        found = Rest.load(self, ident)
+        while self.changes:
+            self.commit([self.changes.pop()])
+        return found
+
+
+def test_branches_that_others_move_stay(served: Served) -> None:
+    """Those that others removed are no reason to leave the rest."""
+    rest, ident = open_rest(served.rest_catalog()), parse_ident("raw.t")
+    conn = served.lake.duckdb()
+    conn.execute("CREATE SCHEMA raw")
+    conn.execute("CREATE TABLE raw.t AS SELECT 1 AS i")
+    first = rest.load(ident)
+    assert first is not None
+    for branch in ("dead", "alive", "gone"):
+        rest.commit([format_branch(ident, branch, first.main)])
+    conn.execute("INSERT INTO raw.t VALUES (2)")
+    second = rest.load(ident)
+    assert second is not None
+    changes = [format_branch(ident, "alive", second.main), format_branch(ident, "gone", None)]
+    discard(Overtaken(rest.base, rest.catalog, rest.token, changes), ident, ["dead", "alive", "gone", "never"])
+    left = rest.load(ident)
+    assert left is not None
+    assert left.refs == {"main": second.main, "alive": second.main}
 
 
 def test_formats_are_known_by_names() -> None:

@@ -70,14 +70,17 @@ def _check_alone(reading: Reading) -> None:
     if not isinstance(reading, FileReading) or not reading.path_columns:
         return
     names = {name.lower(): name for name in reading.path_columns}
-    found = sorted(reading.list_own_names()) if reading.form is Format.avro else reading.read_alone().columns
+    asked = StructType([StructField(name, StringType()) for name in names.values()]) if reading.form is Format.json else None
+    rows = reading.read_alone(asked)
+    found = reading.list_own_names() if reading.form is Format.avro else rows.columns
     both = {name: names[name.lower()] for name in found if name.lower() in names}
     if not both:
         return
     remedy = "which would stand in place of the rows' own values: take the files one by one, or without one of the two"
-    if reading.form in (Format.csv, Format.avro):
-        raise BadRequest(f"column {next(iter(both))} is in the files and in their paths ({both[next(iter(both))]}=…), {remedy}")
-    rows = reading.read_alone(StructType([StructField(name, StringType()) for name in both]) if reading.form is Format.json else None)
+    other = reading.find_other_case() if reading.form is Format.json else None
+    if other is not None or reading.form in (Format.csv, Format.avro):
+        name = other or next(iter(both))
+        raise BadRequest(f"column {name} is in the files and in their paths ({names[name.lower()]}=…), {remedy}")
     told = [(file.uri, *(_find_value(file.path, name) for name in both.values())) for file in reading.files]
     said = reading.spark.createDataFrame(told, ", ".join([f"{FILE} string", *(f"p{place} string" for place, _ in enumerate(both))]))
     differs = F.lit(False)

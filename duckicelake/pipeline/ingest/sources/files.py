@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, cast
 
 from pyarrow import ArrowException, ArrowInvalid, orc, parquet
 from pyarrow.fs import S3FileSystem
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
@@ -146,10 +146,21 @@ class FileReading:
         with ThreadPoolExecutor(_THREADS) as pool:
             return [(file, names) for file, names in zip(self.files, pool.map(self.read_header, self.files), strict=True) if names]
 
-    def list_own_names(self) -> set[str]:
+    def find_other_case(self) -> str | None:
+        """A name in JSON that is one of a column of the paths but for its capitals, where it can be looked into as texts."""
+        if not self._are_texts():
+            return None
+        names, value = [name.lower() for name in self.path_columns], F.lower("value")
+        is_named = [value.contains(f'"{name}"') for name in names]
+        keys = F.explode(F.map_keys(F.from_json("value", "map<string,string>", self._find_json_options()))).alias("key")
+        found = self._read_texts().where(reduce(Column.__or__, is_named)).select(keys)
+        other = found.where(F.lower("key").isin(names) & ~F.col("key").isin(*self.path_columns)).first()
+        return None if other is None else other["key"]
+
+    def list_own_names(self) -> Sequence[str]:
         """The columns of files of Avro, whatever their paths say."""
         reader = self.spark.read.format(self.form).options(**{name: text for name, text in self.options.items() if name != _BASE})
-        return {name for kind in self._group_alike().values() for name in reader.load(escape_pattern(kind[0].path)).columns}
+        return sorted({name for kind in self._group_alike().values() for name in reader.load(escape_pattern(kind[0].path)).columns})
 
     def read_alone(self, columns: StructType | None = None) -> DataFrame:
         """The rows without what their paths say of them."""

@@ -8,11 +8,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    ByteType,
     DataType,
     DoubleType,
-    IntegralType,
+    IntegerType,
+    LongType,
     MapType,
     NumericType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -24,7 +27,8 @@ _CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]", r"^\s*T?[0-9]{1,2}:[0-9]"
 """Java takes `12F` for the number 12.0, and Spark a time for one of today."""
 
 _NUMBER_OF_PATHS = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?")
-_DIGITS = re.compile(r"[0-9]{1,9}")
+_DIGITS: dict[type[DataType], int] = {ByteType: 2, ShortType: 4, IntegerType: 9, LongType: 18}
+"""So many digits are a number of the type, whatever they are: Spark takes what is left of more."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """What stands in a path for NULL."""
 
@@ -65,11 +69,15 @@ def adopt_paths(columns: StructType, known: Mapping[str, DataType], values: Mapp
     fields: list[StructField] = []
     for field in columns.fields:
         form, told = known.get(field.name.lower()), values.get(field.name)
-        is_number = isinstance(form, IntegralType) and isinstance(field.dataType, StringType)
-        is_told = told is not None and all(_DIGITS.fullmatch(value) for value in told if value != NO_VALUE)
-        takes = told is not None and (isinstance(form, StringType) or (is_number and is_told))
+        takes = form is not None and told is not None and (isinstance(form, StringType) or _are_digits(field.dataType, form, told))
         fields.append(StructField(field.name, form) if takes and form is not None else field)
     return StructType(fields)
+
+
+def _are_digits(found: DataType, form: DataType, told: Iterable[str]) -> bool:
+    most = _DIGITS.get(type(form), 0)
+    is_told = all(value.isascii() and value.isdecimal() and len(value) <= most for value in told if value != NO_VALUE)
+    return most > 0 and isinstance(found, StringType) and is_told
 
 
 def find_path_values(paths: Iterable[str], columns: Iterable[str]) -> dict[str, set[str]]:
