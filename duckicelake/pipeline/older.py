@@ -22,6 +22,12 @@ TELLS_DEFAULTS = _RELEASE >= (4, 0)
 """Whether Spark's columns of an Iceberg table say what their defaults are."""
 
 
+def hide_moment(moment: Column, form: DataType) -> Column:
+    """A column to be compared. Spark 3.5 hands a comparison of timestamps without a zone to the database without quotes, if it can."""
+    is_handed = _RELEASE < (4, 0) and isinstance(form, T.TimestampNTZType)
+    return moment + F.expr("INTERVAL '0' SECOND") if is_handed else moment
+
+
 def to_arrow(rows: DataFrame) -> pa.Table:
     """The rows of a data frame, all at once."""
     if _RELEASE >= (4, 0):

@@ -29,7 +29,7 @@ from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, 
 from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, NoSource, Reading, Taken
 from duckicelake.pipeline.ingest.sources.shapes import Shape, list_paths
 from duckicelake.pipeline.ingest.target import quote
-from duckicelake.pipeline.older import hold
+from duckicelake.pipeline.older import hide_moment, hold
 
 DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
 """Those that we fetch; others are given."""
@@ -59,7 +59,7 @@ class Bookmark:
         if self.value is None:
             return rows
         column = F.col(quote(self.column))
-        return rows.where((column > F.lit(self.value).cast(self.type)) | column.isNull())
+        return rows.where((hide_moment(column, self.type) > F.lit(self.value).cast(self.type)) | column.isNull())
 
 
 @dataclass(frozen=True, slots=True)
