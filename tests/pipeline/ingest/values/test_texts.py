@@ -10,6 +10,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.sources.looks import adopt_paths, find_path_values, list_path_texts
 from duckicelake.pipeline.ingest.target import parse_columns
 from tests.pipeline.ingest.mill import TABLE, Mill
+from tests.pipeline.ingest.test_avro import write_avro
 
 of_spark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 OTHER = TABLE.beside("_2")
@@ -79,6 +80,11 @@ def test_a_column_of_the_path_is_no_other_one_of_the_file(mill: Mill) -> None:
         path = mill.write(f"{name}/day=2026-03-01/{name}", text)
         with pytest.raises(BadRequest, match=r"row of .*its path says otherwise|column [dD]ay is in the files and in their paths"):
             mill.run(source=str(mill.folder / name), table=OTHER)
+    write_avro(mill.folder / "avro/day=2026-03-01/a.avro", [{"name": "id", "type": "int"}], [{"id": 1}])
+    both = [{"name": "id", "type": "int"}, {"name": "day", "type": "string"}]
+    write_avro(mill.folder / "avro/day=2026-03-01/b.avro", both, [{"id": 2, "day": "2026-03-02"}])
+    with pytest.raises(BadRequest, match="column day is in the files and in their paths"):
+        mill.run(source=str(mill.folder / "avro"), table=OTHER)
     mill.write("a.json/day=2026-03-01/a.json", '{"id":1,"day":"2026-03-01"}\n{"id":2}\n')
     assert mill.run(source=str(mill.folder / "a.json"), table=OTHER).rows_out == 2
 
