@@ -59,8 +59,10 @@ class DataFiles:
     ahead: "tuple[Sequence[int], Future[list[Fetched]]] | None" = None
     foreseen: Foreseen | None = None
     maker: FileMaker = field(init=False)
+    is_split: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.is_split = len(self.partitioning.specs) > 1
         self.maker = FileMaker(self.folder, self.schemas, self.partitioning, self._check_mapping)
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class DataFiles:
         known = list(keys)
         self.has_unproven |= any(key < 0 for key in known)
         real = sorted(key for key in known if key >= 0 and key not in self.spec_ids)
-        if not self._is_split:
+        if not self.is_split:
             return
         for part in _slices(real, SLICE):
             rows, notes = self._read(part)
@@ -83,13 +85,9 @@ class DataFiles:
                 self.spec_ids[row.data_file_id] = spec.spec_id
                 self.has_unproven |= spec is self.partitioning.unproven
 
-    @property
-    def _is_split(self) -> bool:
-        return len(self.partitioning.specs) > 1
-
     def spec_of(self, key: FileKey) -> int:
         """Return the id of the spec a file is published under."""
-        if key < 0 or not self._is_split:
+        if key < 0 or not self.is_split:
             return self.partitioning.unproven.spec_id
         if key not in self.spec_ids:
             self.place([key])

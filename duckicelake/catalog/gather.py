@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 
 from duckicelake.catalog.derive import to_inlined_columns
 from duckicelake.catalog.memory import TableMemory
@@ -75,12 +76,11 @@ def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory
             visibility[row.data_file_id] = track_partial(row.begin_snapshot, ids, visibility.get(row.data_file_id))
     inlined, inlined_visibility = track_inlined(state.inlined_tables)
     begins = {key: file.written_at for key, file in rewritten.items()}
-    real = [
-        TrackedFile(span.data_file_id, begins.get(span.data_file_id, span.begin_snapshot), span.end_snapshot, span.record_count)
-        for span in state.spans
-    ]
+    real = list(map(TrackedFile._make, state.spans))
+    if begins:
+        real = [file._replace(begin_snapshot=begins[file.key]) if file.key in begins else file for file in real]
     derived = {item.file.key: item for item in chain(inlined, restored)}
-    files = sorted([*real, *(item.file for item in derived.values())], key=lambda file: (file.begin_snapshot, file.key))
+    files = sorted([*real, *(item.file for item in derived.values())], key=attrgetter("begin_snapshot", "key"))
     return Sources(files, derived, visibility | inlined_visibility | restored_visibility)
 
 

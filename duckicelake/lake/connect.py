@@ -1,6 +1,5 @@
 """A lake's Postgres: one pool, two kinds of transaction, and SQLSTATE classes turned into our errors."""
 
-import json
 import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -11,13 +10,13 @@ from uuid import UUID
 
 import psycopg
 from psycopg import sql
-from psycopg.abc import Buffer, PQGen
+from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
-from psycopg.types.array import ListDumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable, Unsupported
 from duckicelake.lake.audit.rows import Asker
+from duckicelake.lake.bulk.quick import hasten
 from duckicelake.lake.install import format_search_path
 from duckicelake.lake.writing.pacing import Others
 
@@ -36,8 +35,6 @@ Of several hosts in a connection string each has these seconds.
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_WAIT_S = 10.0
 APART_S = 30.0
-PLAIN = frozenset((int, str, bool, type(None)))
-TO_JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 BEGIN_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'"
 
 IN_THE_WAY = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
@@ -81,18 +78,6 @@ class LakeConnection(psycopg.Connection):
             raise
 
 
-class QuickListDumper(ListDumper):
-    """Writes flat lists of texts and numbers as JSON, whose arrays Postgres reads as its own where nothing in them is escaped."""
-
-    def dump(self, obj: list[Any]) -> Buffer | None:
-        """Return the array as Postgres reads it."""
-        if PLAIN.issuperset(map(type, obj)):
-            text = TO_JSON(obj)
-            if "\\" not in text:
-                return f"{{{text[1:-1]}}}".encode(self._tx.encoding)
-        return super().dump(obj)
-
-
 @dataclass(frozen=True, slots=True)
 class RequestKey:
     """What tells a client's request from all others; the fingerprint is of what it asks."""
@@ -125,7 +110,7 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
 
     def configure(conn: LakeConnection) -> None:
         conn.timeout_s = timeout_s + FROZEN_S
-        conn.adapters.register_dumper(list, QuickListDumper)
+        hasten(conn)
         conn.execute(format_search_path(metadata_schema))
         conn.execute("SET TIME ZONE 'UTC'")
         if not math.isinf(timeout_s):

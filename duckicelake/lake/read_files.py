@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import psycopg
 
+from duckicelake.lake.bulk.quick import fetch_plain
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, PackedColumnStats
 
 SELECT_DATA_FILES = """
@@ -20,7 +21,7 @@ SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, tr
 
 def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
     """Return the details of some data files, in no order."""
-    return [DataFileRow._make(row) for row in conn.execute(SELECT_DATA_FILES, {"data_file_ids": list(data_file_ids)})]
+    return fetch_plain(conn, DataFileRow._make, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
 
 
 SELECT_COLUMN_STATS = """
@@ -32,12 +33,11 @@ SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_
 
 def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[ColumnStatsRow]:
     """Return the column statistics of some data files, in no order."""
-    known = {"table_id": table_id, "data_file_ids": list(data_file_ids)}
-    return [ColumnStatsRow._make(row) for row in conn.execute(SELECT_COLUMN_STATS, known)]
+    return fetch_plain(conn, ColumnStatsRow._make, SELECT_COLUMN_STATS, table_id=table_id, data_file_ids=list(data_file_ids))
 
 
-SELECT_PACKED_COLUMN_STATS = """
-SELECT string_agg(int8send(data_file_id), ''::bytea) AS data_file_id,
+_PACK = """
+       string_agg(int8send(data_file_id), ''::bytea) AS data_file_id,
        string_agg(int8send(coalesce(column_id, -1)), ''::bytea) AS column_id,
        string_agg(int8send(coalesce(column_size_bytes, -1)), ''::bytea) AS column_size_bytes,
        string_agg(int8send(coalesce(value_count, -1)), ''::bytea) AS value_count,
@@ -54,15 +54,24 @@ SELECT string_agg(int8send(data_file_id), ''::bytea) AS data_file_id,
                left(min_value, 64) AS low, left(max_value, 64) AS high,
                (SELECT current_setting('server_encoding') = 'UTF8') AS utf8
           FROM ducklake_file_column_stats
-         WHERE data_file_id = ANY(%(data_file_ids)s) AND table_id = %(table_id)s
+         WHERE table_id = %(table_id)s AND """
+_PACK_END = """
         -- or Postgres would cut every text three times
         OFFSET 0) s
 """
 
+SELECT_PACKED_COLUMN_STATS = "SELECT" + _PACK + "data_file_id = ANY(%(data_file_ids)s)" + _PACK_END
+SELECT_PACKED_COLUMN_STATS_BETWEEN = "SELECT" + _PACK + "data_file_id BETWEEN %(first)s AND %(last)s" + _PACK_END
+
 
 def read_packed_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> PackedColumnStats:
     """Return the same rows column by column: for more files than are worth an object per row."""
-    known = {"table_id": table_id, "data_file_ids": list(data_file_ids)}
-    row = conn.execute(SELECT_PACKED_COLUMN_STATS, known, binary=True).fetchone()
+    first, last = min(data_file_ids), max(data_file_ids)
+    if last - first == len(set(data_file_ids)) - 1:
+        # those of one snapshot follow each other, and Postgres need not look for each of them
+        query, known = SELECT_PACKED_COLUMN_STATS_BETWEEN, {"first": first, "last": last}
+    else:
+        query, known = SELECT_PACKED_COLUMN_STATS, {"data_file_ids": list(data_file_ids)}
+    row = conn.execute(query, {"table_id": table_id, **known}, binary=True).fetchone()
     assert row is not None
     return PackedColumnStats._make([*(found or b"" for found in row[:-2]), *(found or "" for found in row[-2:])])

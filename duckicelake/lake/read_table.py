@@ -10,6 +10,7 @@ from psycopg import sql
 from psycopg.types.string import TextLoader
 
 from duckicelake.errors import TableVanished
+from duckicelake.lake.bulk.quick import fetch_plain
 from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
 from duckicelake.lake.damage import check_state, check_table
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
@@ -136,8 +137,7 @@ SELECT data_file_id, begin_snapshot, end_snapshot, record_count
 
 def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
     """Return the files that began or ended after a lake snapshot, and the given ones, in order of appearance."""
-    known = {"table_id": table_id, "since": since, "data_file_ids": list(data_file_ids)}
-    return [FileSpan._make(row) for row in conn.execute(SELECT_SPANS, known)]
+    return fetch_plain(conn, FileSpan._make, SELECT_SPANS, table_id=table_id, since=since, data_file_ids=list(data_file_ids))
 
 
 SELECT_PARTIAL_FILES = """

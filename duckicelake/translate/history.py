@@ -140,9 +140,5 @@ def to_ms(time: datetime) -> int:
 
 def last_event(files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> int:
     """Return the newest lake snapshot at which a row of the table appeared or disappeared, or 0."""
-    events = {0}
-    for file in files:
-        events |= {file.begin_snapshot, file.end_snapshot or 0}
-    for changed in visibility:
-        events |= {int(i) for i in changed.changes()[-1:]}
-    return max(events)
+    of_files = max((max(begin, end or 0) for _, begin, end, _ in files), default=0)
+    return max(of_files, *(int(i) for changed in visibility for i in changed.changes()[-1:]), 0)

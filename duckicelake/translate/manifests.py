@@ -117,9 +117,9 @@ def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[Fil
 
 
 def _put_base(shelf: Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:
-    entries = [(spec_of(e.key), e._replace(status=EXISTING, snapshot_id=e.since)) for e in _added(shelf.content, base)]
-    for spec_id, chunk in _chunks(entries):
-        shelf.put(spec_id, snapshot_id, chunk)
+    entries = [e._replace(status=EXISTING, snapshot_id=e.since) for e in _added(shelf.content, base)]
+    for spec_id, own in sorted(_by_spec(entries, spec_of).items()):
+        _put_all(shelf, spec_id, snapshot_id, own)
 
 
 def _added(content: int, step: Step) -> list[EntryPlan]:
@@ -133,18 +133,24 @@ def _fold(shelf: Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
     if shelf.content == DELETES:
         gone |= step.deletes.keys()
     touched = shelf.take(gone)
-    entries = [(spec_of(entry.key), entry) for entry in _added(shelf.content, step)]
+    by_spec = _by_spec(_added(shelf.content, step), spec_of)
     for spec_id, entry in touched:
+        own = by_spec.setdefault(spec_id, [])
         if entry.key in gone:
-            entries.append((spec_id, entry._replace(status=DELETED, snapshot_id=step.snapshot_id)))
+            own.append(entry._replace(status=DELETED, snapshot_id=step.snapshot_id))
             shelf.where.pop(entry.key, None)
         else:
-            entries.append((spec_id, entry))
-    for spec_id in sorted({spec_id for spec_id, _ in entries}):
-        own = [entry for found, entry in entries if found == spec_id]
+            own.append(entry)
+    for spec_id, own in sorted(by_spec.items()):
         full = len(own) - len(own) % ENTRIES_MAX
-        for _, chunk in _chunks([(spec_id, entry) for entry in (*own[:full], *_merge(shelf, spec_id, own[full:]))]):
-            shelf.put(spec_id, step.snapshot_id, chunk)
+        _put_all(shelf, spec_id, step.snapshot_id, [*own[:full], *_merge(shelf, spec_id, own[full:])])
+
+
+def _by_spec(entries: Iterable[EntryPlan], spec_of: Callable[[FileKey], int]) -> dict[int, list[EntryPlan]]:
+    found: dict[int, list[EntryPlan]] = {}
+    for entry in entries:
+        found.setdefault(spec_of(entry.key), []).append(entry)
+    return found
 
 
 def _merge(shelf: Shelf, spec_id: int, own: list[EntryPlan]) -> list[EntryPlan]:
@@ -164,10 +170,6 @@ def size_class(count: int) -> int:
     return tier
 
 
-def _chunks(entries: Sequence[tuple[int, EntryPlan]]) -> Iterable[tuple[int, tuple[EntryPlan, ...]]]:
-    by_spec: dict[int, list[EntryPlan]] = {}
-    for spec_id, entry in entries:
-        by_spec.setdefault(spec_id, []).append(entry)
-    for spec_id, found in sorted(by_spec.items()):
-        for start in range(0, len(found), ENTRIES_MAX):
-            yield spec_id, tuple(found[start : start + ENTRIES_MAX])
+def _put_all(shelf: Shelf, spec_id: int, snapshot_id: int, entries: Sequence[EntryPlan]) -> None:
+    for start in range(0, len(entries), ENTRIES_MAX):
+        shelf.put(spec_id, snapshot_id, tuple(entries[start : start + ENTRIES_MAX]))

@@ -49,6 +49,8 @@ PARAMETERS: dict[str, object] = {
     "until": SNAPSHOTS,
     "next_file_id": SNAPSHOTS - 50,
     "data_file_ids": [TABLE_ID + TABLES * n for n in range(1, 6)],
+    "first": TABLE_ID + TABLES,
+    "last": TABLE_ID + TABLES + 3,
     "tokens": [f"inserted_into_table:{TABLE_ID}", f"merge_adjacent:{TABLE_ID}"],
     "any_tokens": [f"inserted_into_table:{TABLE_ID}", f"altered_table:{TABLE_ID}"],
     "living_tokens": [f"inserted_into_table:{TABLE_ID}", f"altered_table:{TABLE_ID}"],

@@ -1,8 +1,9 @@
 """What an executor does: reads the rows of files from Postgres, makes manifests of them, and writes these to the store."""
 
+import gc
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from time import process_time
@@ -14,6 +15,7 @@ from psycopg import sql
 
 from duckicelake.errors import BadRequest, CatalogError, NotFound, Unsupported
 from duckicelake.iceberg.manifest import AnyFile
+from duckicelake.lake.bulk.quick import hasten
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.lake.writing.client_notes import read_file_notes
@@ -25,6 +27,9 @@ from duckicelake.translate.bulk.recipe import Recipe, parse_plan, parse_recipe
 from duckicelake.translate.bulk.told import format_told
 from duckicelake.translate.manifests import ManifestPlan
 from duckicelake.translate.visibility import FileKey
+
+COLLECT_AFTER = (50_000, 20, 50)
+"""As in the server: manifests are many small objects without cycles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Place:
         """Return a connection that sees the lake's tables by their names, and changes nothing."""
         conn = psycopg.connect(self.dsn, autocommit=True, connect_timeout=10)
         conn.read_only = True
+        hasten(conn)
         conn.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(self.metadata_schema)))
         return conn
 
@@ -56,7 +62,7 @@ class Task:
         if recipe.version != version("duckicelake"):
             raise BadRequest(f"An executor has duckicelake {version('duckicelake')}, and the server {recipe.version}: use the same.")
         objects = open_objects(recipe.note.location, self.place.store, {})
-        with closing(self.place.open_postgres()) as conn:
+        with looking_rarely_for_cycles(), closing(self.place.open_postgres()) as conn:
             maker = SliceMaker(conn, recipe)
             for text in plans:
                 node = json.loads(text)
@@ -72,6 +78,17 @@ class Task:
         """The same for Arrow's record batches of one column."""
         for text in self.make_all(plan for batch in batches for plan in batch.column(0).to_pylist()):
             yield pa.RecordBatch.from_pydict({"told": [text]})
+
+
+@contextmanager
+def looking_rarely_for_cycles() -> Generator[None]:
+    """Inside, Python looks for cycles among its objects rarely."""
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def write(objects: Objects, digest: str, made: Made) -> Mapping[str, Any]:

@@ -62,7 +62,9 @@ class Ferry:
         return sorted(item["name"] for item in answer.json["identifiers"]) if answer.status == 200 else []
 
     def list_there(self, namespace: str) -> list[str]:
-        """The tables that Spark's own catalog lists in a namespace of the warehouse."""
+        """The tables that Spark's own catalog lists in a namespace of the warehouse; none where there is no such namespace."""
+        if not self.run(f"SHOW NAMESPACES IN {{t}} LIKE '{namespace}'"):
+            return []
         return sorted(row["tableName"] for row in self.run(f"SHOW TABLES IN {{t}}.{namespace}"))
 
     def load_here(self, namespace: str, name: str) -> dict[str, Any]:

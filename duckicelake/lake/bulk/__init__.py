@@ -1,0 +1,1 @@
+"""What goes to Postgres and comes from it in masses."""
