@@ -1,8 +1,9 @@
-"""`ingest` of Parquet files beside Spark alone that reads them and writes the same rows."""
+"""`ingest` of Parquet files beside Spark alone that reads them and writes the same rows: to a disk, to the store, to a table."""
 
 import tempfile
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from bench.jobs.verifying import CREATE, INSERT, TABLE
 from bench.jobs.workshop import Workshop, open_workshop
@@ -12,25 +13,30 @@ from bench.stand import NAMESPACE, Stand
 from bench.statistics import percentile
 from duckicelake.pipeline.ingest.job import ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
+from duckicelake.pipeline.ingest.sources import s3
+from duckicelake.pipeline.libraries import source_jars
 from duckicelake.pipeline.rest import parse_ident
 
 FILES = 4
+BESIDE = ("folder", "store", "append")
+COMMITTER = "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version"
+"""Which of Hadoop's ways to a finished file: by 2 an object of a store is copied once, by 1 twice."""
 CODEC = "zstd"
 """What Iceberg's writers use unless a table says otherwise: Spark writes the same Parquet then."""
 
 
 def measure_ingest(stand: Stand, scale: Scale) -> Result:
-    """Return what `ingest` costs, Spark writing a folder of Parquet, and Spark appending to a table of the lake, by turns.
+    """Return what `ingest` costs, and Spark writing Parquet to a folder, Parquet to the store, and rows to a table of the lake, by turns.
 
-    The first turn is the cold one. All three read the same files of this machine; the folder is on it too, tables are in the store.
+    The first turn is the cold one. All four read the same files of this machine; the folder is on it too, and costs no store anything.
     """
     with tempfile.TemporaryDirectory(prefix="duckicelake-bench-") as scratch:
         source = Path(scratch, "source")
         source.mkdir()
         _write_source(stand, source, scale.job_rows)
-        with open_workshop(stand, Path(scratch)) as shop:
+        with open_workshop(stand, Path(scratch), source_jars("s3://"), {COMMITTER: "2"}) as shop:
             rows = [_measure_turn(shop, source, turn, scale.job_rows) for turn in range(scale.job_turns + 1)]
-    names = ("cpu_over_folder", "wall_over_folder", "cpu_over_append", "wall_over_append")
+    names = [f"{kind}_over_{name}" for name in BESIDE for kind in ("cpu", "wall")]
     facts: dict[str, Cell] = {f"{name}_median_warm": percentile([float(row[name] or 0) for row in rows[1:]], 0.5) for name in names}
     return Result(f"ingest of {scale.job_rows} rows in {FILES} files of Parquet", rows, facts)
 
@@ -49,15 +55,26 @@ def _measure_turn(shop: Workshop, source: Path, turn: int, count: int) -> dict[s
     read = partial(shop.spark.read.parquet, str(source))
     written = str(shop.folder / f"written_{turn}")
     folder, _ = shop.measure(lambda: read().write.option("compression", CODEC).parquet(written))
+    uri, keys = _find_store(shop)
+    store, _ = shop.measure(lambda: read().write.options(**keys).option("compression", CODEC).parquet(f"{uri}/plain_{turn}"))
     append, _ = shop.measure(lambda: read().writeTo(shop.name(f"appended_{turn}")).create())
     ident = parse_ident(f"{NAMESPACE}.ingested_{turn}")
     own, report = shop.measure(lambda: ingest(shop.desk, IngestOptions(source=str(source), table=ident)))
     assert (report.rows_in, report.rows_out) == (count, count), report
-    costs = {"folder": folder, "append": append, "ingest": own}
+    costs = {"folder": folder, "store": store, "append": append, "ingest": own}
     return {
         "turn": turn,
         **{f"{name}_cpu_ms": spent.engines_ms for name, spent in costs.items()},
         **{f"{name}_wall_ms": spent.wall_ms for name, spent in costs.items()},
-        **{f"cpu_over_{name}": own.engines_ms / costs[name].engines_ms for name in ("folder", "append")},
-        **{f"wall_over_{name}": own.wall_ms / costs[name].wall_ms for name in ("folder", "append")},
+        **{f"cpu_over_{name}": own.engines_ms / costs[name].engines_ms for name in BESIDE},
+        **{f"wall_over_{name}": own.wall_ms / costs[name].wall_ms for name in BESIDE},
     }
+
+
+def _find_store(shop: Workshop) -> tuple[str, dict[str, str]]:
+    """Where in the lake's bucket objects may be, and what Spark's writer is told to reach it."""
+    facts = shop.facts
+    found = {s3.ENDPOINT: facts.s3_endpoint, s3.REGION: facts.s3_region}
+    found |= {s3.KEY_ID: facts.s3_access_key_id, s3.SECRET: facts.s3_secret_access_key}
+    bucket = urlsplit(facts.ducklake_data_path).netloc
+    return f"s3a://{bucket}/plain", s3.open_store({name: text for name, text in found.items() if text}).format_settings()

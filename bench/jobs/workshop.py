@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from duckicelake.commands.facts import Facts, find_facts
 from duckicelake.commands.jobs.session import CATALOG, find_cache, to_catalog
 from duckicelake.config import read_settings
 from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.jars import Jar
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import SparkPlan, add_catalog, spark_session
 
@@ -74,11 +75,11 @@ class Workshop:
 
 
 @contextmanager
-def open_workshop(stand: Stand, scratch: Path) -> Generator[Workshop]:
+def open_workshop(stand: Stand, scratch: Path, jars: Sequence[Jar] = (), conf: Mapping[str, str] | None = None) -> Generator[Workshop]:
     """Start Spark for the block, with two threads, whatever the machine has."""
     home = open_home(stand.home)
     facts = find_facts(join_home(read_settings({"home": stand.home}), home), home, None)
-    plan = SparkPlan(find_cache(), scratch / "spark", threads=THREADS, driver_memory=MEMORY)
+    plan = SparkPlan(find_cache(), scratch / "spark", threads=THREADS, driver_memory=MEMORY, jars=tuple(jars), conf=conf or {})
     with spark_session(plan, os.environ, lambda _: None) as spark:
         add_catalog(spark, CATALOG, to_catalog(facts))
         yield Workshop(stand, spark, facts, home, scratch)

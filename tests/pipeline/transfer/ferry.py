@@ -63,7 +63,7 @@ class Ferry:
 
     def list_there(self, namespace: str) -> list[str]:
         """The tables that Spark's own catalog lists in a namespace of the warehouse; none where there is no such namespace."""
-        if not self.run(f"SHOW NAMESPACES IN {{t}} LIKE '{namespace}'"):
+        if not self.folder.joinpath(namespace).is_dir():
             return []
         return sorted(row["tableName"] for row in self.run(f"SHOW TABLES IN {{t}}.{namespace}"))
 
