@@ -65,7 +65,8 @@ def _measure(stand: Stand, count: int) -> dict[str, Cell]:
     alone = measure_load(stand, f"published_alone_{count}")
     with tempfile.TemporaryDirectory(prefix="duckicelake-bench-") as scratch, open_workshop(stand, Path(scratch)) as shop:
         desk = _make_desk(shop)
-        publish(desk, read_options([f"{NAMESPACE}.published_first_{count}"]))
+        [first] = publish(desk, read_options([f"{NAMESPACE}.published_first_{count}"])).tables
+        assert (first.verdict, first.files) == ("done", SMALL_TABLE), first
         restart_warm(stand)
         spent, told = shop.measure(lambda: publish(desk, read_options([f"{NAMESPACE}.published_spark_{count}"])))
     [table] = told.tables

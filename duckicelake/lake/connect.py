@@ -156,6 +156,7 @@ def writing_apart(lake: Lake) -> Generator[psycopg.Connection]:
     """The same on a connection of its own, which none of those is missing that answer requests; for what may wait."""
     with mapped_errors(lake.name), LakeConnection.connect(lake.dsn, **CONNECT) as conn:
         conn.timeout_s = APART_S + FROZEN_S
+        hasten(conn)
         conn.execute(format_search_path(lake.metadata_schema))
         conn.execute(sql.SQL("SET statement_timeout = {}").format(math.ceil(APART_S * 1000)))
         yield conn

@@ -65,7 +65,7 @@ SELECT_PACKED_COLUMN_STATS_BETWEEN = "SELECT" + _PACK + "data_file_id BETWEEN %(
 
 
 def read_packed_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> PackedColumnStats:
-    """Return the same rows column by column: for more files than are worth an object per row."""
+    """Return the same rows column by column, of one file at least: for more files than are worth an object per row."""
     first, last = min(data_file_ids), max(data_file_ids)
     if last - first == len(set(data_file_ids)) - 1:
         # those of one snapshot follow each other, and Postgres need not look for each of them

@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, NoSuchTable, PostgresRefused, ServiceUnavailable
-from duckicelake.lake.connect import ERRORS_BY_SQLSTATE, Lake, close_lake, look, open_lake, reading, writing
+from duckicelake.lake.connect import ERRORS_BY_SQLSTATE, Lake, close_lake, look, open_lake, reading, writing, writing_apart
 from duckicelake.lake.read import read_position
 from tests.lake.wire import wire_to
 from tests.support.lakes import FreshLake
@@ -145,6 +145,13 @@ def test_a_reader_who_is_in_the_way_reads_again(opened: Lake, state: str) -> Non
     with pytest.raises(LakeMoved, match="try again"):
         look(opened, lambda conn: conn.execute(refusal))
     assert can_read(opened)
+
+
+def test_postgres_compiles_none_of_our_queries(opened: Lake) -> None:
+    """That would take it longer than the queries do."""
+    for begin in (reading, writing, writing_apart):
+        with begin(opened) as conn:
+            assert conn.execute("SHOW jit").fetchone() == ("off",), begin
 
 
 def test_a_transaction_that_postgres_ended_may_come_again(opened: Lake) -> None:

@@ -1,5 +1,6 @@
 """Manifests that executors made are those that the server would make, byte by byte; all others are refused."""
 
+import gc
 import json
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 from duckicelake.catalog.adopting import adopted, plan
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.commands.check import repair_lake
+from duckicelake.commands.http.serving import COLLECT_AFTER
 from duckicelake.errors import BadRequest, CommitFailed
+from duckicelake.pipeline.publish.making import looking_rarely_for_cycles
 from duckicelake.translate.bulk import recipe
 from duckicelake.translate.bulk.recipe import ENTRIES_MIN
 from duckicelake.translate.locations import format_digest, manifest_uri
@@ -112,6 +115,14 @@ def test_a_table_that_was_never_published(lake: FreshLake, warehouse: Warehouse,
     assert make(lake, fresh).made == []
     lake.psycopg().execute("DELETE FROM iceberg_manifest")
     assert load(open_server(lake)).metadata == second.metadata
+
+
+def test_executors_look_for_cycles_as_seldom_as_servers() -> None:
+    """And a process that is not theirs alone is left as it was."""
+    before = gc.get_threshold()
+    with looking_rarely_for_cycles():
+        assert gc.get_threshold() == COLLECT_AFTER != before
+    assert gc.get_threshold() == before
 
 
 def test_lost_and_repaired_objects(lake: FreshLake, warehouse: Warehouse, open_server: Opener) -> None:
