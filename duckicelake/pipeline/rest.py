@@ -106,9 +106,13 @@ class Rest:
         """The answer that describes the table, with the snapshots that refs name. Raises: NoSuchTable."""
         return self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}?snapshots=refs")
 
+    def load_every(self, ident: Ident) -> Any:
+        """The table's metadata with all its snapshots. Raises: NoSuchTable."""
+        return self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}")["metadata"]
+
     def find_snapshot(self, ident: Ident, name: str, text: str) -> int:
         """The newest snapshot of main that says so in its summary. Raises: NoSuchTable: there is no such table, or none such."""
-        metadata = self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}")["metadata"]
+        metadata = self.load_every(ident)
         told = {one["snapshot-id"] for one in metadata.get("snapshots", ()) if one["summary"].get(name) == text}
         found = [entry["snapshot-id"] for entry in metadata.get("snapshot-log", ()) if entry["snapshot-id"] in told]
         if not found:

@@ -1,14 +1,16 @@
 """What a run has written and nobody sees yet: a branch of each table it is about."""
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from duckicelake.errors import CommitFailed
+from duckicelake.pipeline.ancestry import list_named, walk
 from duckicelake.pipeline.ingest.target import quote, quote_ident
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
@@ -18,6 +20,8 @@ BRANCH_PREFIX = "ingest_"
 STALE = timedelta(days=7)
 """So long an attempt may take: a branch that is older was left by a run that is dead."""
 DISCARDS = 3
+RUN_ID = "duckicelake.run-id"
+"""What snapshots say of the run that made them."""
 _TIME = "%Y%m%dT%H%M%S"
 
 
@@ -156,7 +160,10 @@ class Stage:
 
 
 def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
-    """Remove branches of a table, those that are there and that nobody moves meanwhile. Raises: CommitFailed: it is not left alone"""
+    """Remove branches of a table, those that are there and that nobody moves meanwhile, with the snapshots that their runs made there.
+
+    Raises: CommitFailed: it is not left alone
+    """
     wanted, heads = list(branches), dict[str, int]()
     for attempt in range(1, DISCARDS + 1):
         table = rest.load(ident)
@@ -165,7 +172,7 @@ def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
         if table is None or not found:
             return
         try:
-            rest.commit([_format_removal(ident, table.uuid, found)])
+            rest.commit([_format_removal(ident, table.uuid, found, list_own(rest.load_every(ident), found))])
         except CommitFailed:
             if attempt == DISCARDS:
                 raise
@@ -174,12 +181,25 @@ def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
             return
 
 
-def _format_removal(ident: Ident, uuid: str, heads: Mapping[str, int]) -> dict[str, Any]:
+def list_own(metadata: Mapping[str, Any], heads: Mapping[str, int]) -> list[int]:
+    """The snapshots of branches that their runs made and no other ref leads to: nobody else would ever let them go."""
+    named, own = list_named(metadata, heads), set[int]()
+    for branch, head in heads.items():
+        run = f"_{branch.rpartition('_')[0].rpartition('_')[2]}"
+        made = takewhile(lambda one: one["summary"].get(RUN_ID, "").endswith(run), walk(metadata, head))  # noqa: B023
+        own.update(one["snapshot-id"] for one in made)
+    return sorted(own - named)
+
+
+def _format_removal(ident: Ident, uuid: str, heads: Mapping[str, int], own: Sequence[int]) -> dict[str, Any]:
     at = [{"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": head} for branch, head in heads.items()]
     return {
         "identifier": format_identifier(ident),
         "requirements": [{"type": "assert-table-uuid", "uuid": uuid}, *at],
-        "updates": [{"action": "remove-snapshot-ref", "ref-name": branch} for branch in heads],
+        "updates": [
+            *({"action": "remove-snapshot-ref", "ref-name": branch} for branch in heads),
+            *([{"action": "remove-snapshots", "snapshot-ids": own}] if own else []),
+        ],
     }
 
 

@@ -11,26 +11,35 @@ import duckdb
 import psycopg
 from pyspark.sql import SparkSession
 
-from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable, Unsupported
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, NoSuchTable, Unsupported
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.pipeline.connect import check_procedures, is_gone
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.ingest.staging import discard, list_stale, make_run_id
+from duckicelake.pipeline.ingest.staging import discard, format_identifier, list_stale, make_run_id
 from duckicelake.pipeline.jars import JarUnavailable, Progress
 from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.maintain import survey
 from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.ducklake import explain as explain_duckdb
 from duckicelake.pipeline.maintain.options import MaintainOptions
-from duckicelake.pipeline.maintain.planning import Kind, Step, TableFacts, plan_compaction, plan_expiry, plan_flush, plan_removal
+from duckicelake.pipeline.maintain.planning import (
+    Kind,
+    Step,
+    TableFacts,
+    plan_compaction,
+    plan_expiry,
+    plan_flush,
+    plan_forgetting,
+    plan_removal,
+)
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
 from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, plan_of
 from duckicelake.pipeline.maintain.rewriting import Rewritten, rewrite
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import Rest
+from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.spark import LazySpark, naming_snapshots
 from duckicelake.pipeline.verify.columns import check_readable
 
@@ -137,6 +146,8 @@ class Keeper:
         """
         if may_lose:
             yield from self._try(LAKE, Kind.expire, self._expire)
+            for name in survey.list_live_tables(conn):
+                yield from self._try(str(name.ident), Kind.forget, lambda name=name: self._forget(conn, name))
         yield from self._try(LAKE, Kind.clean_up, lambda: self._remove(conn, may_lose))
 
     def _try(self, subject: str, kind: Kind, act: Callable[[], Sequence[Done]]) -> Sequence[Done]:
@@ -262,6 +273,30 @@ class Keeper:
                 return [Done(LAKE, Kind.expire, Verdict.done, step.reason, removed=sum(gone), attempts=attempt)] if any(gone) else []
         raise failed or CommitFailed("nothing was tried")
 
+    def _forget(self, conn: psycopg.Connection, name: TableName) -> Sequence[Done]:
+        """Let go of a table's snapshots that DuckLake does not have."""
+        failed: CatalogError | None = None
+        for attempt in range(1, ATTEMPTS + 1):
+            beside = survey.read_beside(conn, name.table_id)
+            policy = self._find_loadable(name) if beside or failed else None
+            if policy is None or policy.snapshot_age is None:
+                return []
+            rest = self.desk.connect()
+            metadata = rest.load_every(name.ident)
+            step = plan_forgetting(metadata, beside, policy, survey.read_now(conn))
+            if step is None:
+                return [] if failed is None else [self._tell_found(str(name.ident), Kind.forget, attempt)]
+            if self.dry_run:
+                return [plan_of(str(name.ident), step)]
+            self.desk.tell(f"forget {step.reason} of {name.ident}")
+            try:
+                rest.commit([format_forgetting(name.ident, metadata, step.versions)])
+            except (CommitFailed, CommitStateUnknown) as error:
+                failed = error
+            else:
+                return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=len(step.versions), attempts=attempt)]
+        raise failed or CommitFailed("nothing was tried")
+
     def _plan_expiry(self) -> Step | None:
         # Snapshots first: a table that is made afterwards has none of them.
         with closing(self.desk.open_postgres()) as conn:
@@ -324,6 +359,17 @@ class Keeper:
             told = f"{explain(error)} ({removed} objects below DATA_PATH were removed)"
             return Done(LAKE, step.kind, Verdict.failed, removed=removed, message=told, attempts=1)
         return Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)
+
+
+def format_forgetting(ident: Ident, metadata: Mapping[str, Any], snapshot_ids: Sequence[int]) -> dict[str, Any]:
+    """Snapshots go, if every ref is where it was."""
+    refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
+    at = [{"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": head} for name, head in refs.items()]
+    return {
+        "identifier": format_identifier(ident),
+        "requirements": [{"type": "assert-table-uuid", "uuid": metadata["table-uuid"]}, *at],
+        "updates": [{"action": "remove-snapshots", "snapshot-ids": list(snapshot_ids)}],
+    }
 
 
 def check_possible(policy: Policy, metadata: Mapping[str, Any]) -> None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import islice
+from typing import Any
 
+from duckicelake.pipeline.ancestry import list_named
 from duckicelake.pipeline.maintain.policy import Policy
 
 
@@ -16,6 +18,7 @@ class Kind(StrEnum):
     flush = "flush"
     compact = "compact"
     expire = "expire"
+    forget = "forget"
     clean_up = "clean-up"
     orphans = "orphans"
 
@@ -143,6 +146,25 @@ def plan_expiry(
     if not gone:
         return None
     return Step(Kind.expire, f"{len(gone)} of {len(snapshots)} lake snapshots", versions=tuple(sorted(gone)))
+
+
+def plan_forgetting(metadata: Mapping[str, Any], beside: frozenset[int], policy: Policy, now: datetime) -> Step | None:
+    """The snapshots of a table that no expiry of DuckLake's reaches, and that may go: no ref leads to them, and they are old enough.
+
+    `beside` are those that clients made on branches or staged, also if main went there, without those that live lake snapshots stand for.
+    """
+    # A snapshot that stands for expired ones has their time.
+    in_order = sorted(metadata.get("snapshots", ()), key=lambda one: (one.get("sequence-number", 0), one["timestamp-ms"]), reverse=True)
+    held = list_named(metadata, {}) | {one["snapshot-id"] for one in in_order[: policy.snapshot_count]}
+    old = {
+        one["snapshot-id"]
+        for one in in_order
+        if _is_older(datetime.fromtimestamp(one["timestamp-ms"] / 1000, UTC), policy.snapshot_age, now)
+    }
+    gone = (old & beside) - held
+    if not gone:
+        return None
+    return Step(Kind.forget, f"{len(gone)} of {len(in_order)} snapshots", versions=tuple(sorted(gone)))
 
 
 def _list_before_newest(in_order: Iterable[LakeSnapshot], table_id: int, count: int) -> frozenset[int]:

@@ -8,14 +8,14 @@ from duckicelake.pipeline.reports import Report, Verdict
 
 LAKE = "(the lake)"
 """What steps are about that concern no single table."""
-_REMOVED = {Kind.expire: "lake snapshots", Kind.branches: "branches of dead runs"}
+_REMOVED = {Kind.expire: "lake snapshots", Kind.branches: "branches of dead runs", Kind.forget: "snapshots"}
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """A step of one table or of the lake, and what became of it.
 
-    `removed` and `added` count files or branches of the table, lake snapshots, or objects of the store; `message` says why not.
+    `removed` and `added` count files, branches or snapshots of the table, lake snapshots, or objects of the store; `message` says why not.
     """
 
     subject: str

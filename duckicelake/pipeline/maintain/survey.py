@@ -71,6 +71,13 @@ UNION SELECT k.snapshot_id
   JOIN ducklake_table t ON t.table_id = m.table_id AND t.end_snapshot IS NULL
 UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN iceberg_ref r USING (table_id, snapshot_id)
 """
+# What a lake snapshot stands for is shown as long as that is there.
+SELECT_BESIDE = """
+SELECT k.snapshot_id FROM iceberg_kept k
+ WHERE k.table_id = %(table_id)s AND k.manifest_list IS NOT NULL
+   AND NOT EXISTS (SELECT FROM iceberg_move m JOIN ducklake_snapshot s ON s.snapshot_id = m.lake_snapshot_id
+                    WHERE m.table_id = k.table_id AND m.snapshot_id = k.snapshot_id)
+"""
 SHARE_LAKE = "SELECT pg_try_advisory_lock_shared(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
 OWN_LAKE = "SELECT pg_try_advisory_lock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
 FREE_LAKE = "SELECT pg_advisory_unlock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
@@ -145,6 +152,12 @@ def _look_at_deletes(conn: psycopg.Connection, table_id: int) -> tuple[int, bool
     table = sql.Identifier(name)
     count = _ask(conn, COUNT_DELETES.format(table), {})
     return count, bool(count) and _ask(conn, HAS_ENDED_WITH_BOTH.format(table), {})
+
+
+def read_beside(conn: psycopg.Connection, table_id: int) -> frozenset[int]:
+    """The snapshots of a table that DuckLake does not have, and has none for."""
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        return frozenset(cursor.execute(SELECT_BESIDE, {"table_id": table_id}).fetchall())
 
 
 def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:

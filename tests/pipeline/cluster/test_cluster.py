@@ -106,9 +106,8 @@ class Caller:
         return done.out
 
 
-@pytest.mark.long
 def test_the_other_jobs_run_there_too(served: Served, cluster: Cluster, tmp_path: Path) -> None:
-    """Manifests are made, columns measured, a table copied out of the lake and back into it, by executors."""
+    """Manifests are made, columns measured, files looked at, a table copied out of the lake and back into it, by executors."""
     caller, duck = Caller(cluster, served, tmp_path), served.lake.duckdb()
     make_copies(served.lake, COPIES)
     for number in range(FILES):
@@ -118,6 +117,7 @@ def test_the_other_jobs_run_there_too(served: Served, cluster: Cluster, tmp_path
     caller.run("profile", "main.trips", "--report", "p.json")
     measured = json.loads((tmp_path / "p.json").read_text())["tables"][0]["columns"]
     assert [(one["name"], one["distinct"], one["maximum"]) for one in measured][:1] == [("id", FILES * ROWS, str(FILES * ROWS - 1))]
+    assert f"main.trips files now: {FILES}, all as they are said to be" in caller.run("verify", "main.trips", "--files")
     assert f"main.trips: copy: done, {FILES * ROWS} rows" in caller.run("export", "warehouse", "main.trips")
     assert f"{FILES * ROWS} rows" in caller.run("import", "warehouse", "--mode", "copy", "--into", "back")
     for one, other in (("main", "back\u241fmain"), ("back\u241fmain", "main")):

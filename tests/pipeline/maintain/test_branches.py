@@ -1,20 +1,26 @@
 """What `ingest` leaves in a lake holds nothing for ever: branches of dead runs, and lake snapshots that main came from."""
 
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from duckicelake.pipeline.ancestry import walk
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import Kind
 from duckicelake.pipeline.maintain.policy import Policies
-from duckicelake.pipeline.maintain.report import MaintainReport
+from duckicelake.pipeline.maintain.report import Done, MaintainReport
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import open_rest, parse_ident
-from tests.pipeline.ingest.mill import open_mill
+from tests.differential.beside.rounds import EAGER, make_eager_desk
+from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper, find, make_desk
 from tests.rest.serving import make_settings, serve
 from tests.support.readers import Served
+from tests.support.spark import Spark, letting_go
 
 DEAD, YOUNG = "ingest_20200101T000000_dead_1", "ingest_29990101T000000_alive_1"
 
@@ -47,6 +53,77 @@ def test_branches_of_dead_runs_go(served: Served) -> None:
     assert after is not None
     assert after.refs.keys() == {"main", YOUNG}
     assert find(run(served), lambda step: step.kind is Kind.branches) == []
+
+
+def list_ids(served: Served, name: str) -> list[int]:
+    """The snapshots that Iceberg clients see of a table, without those that replaced files."""
+    found = served.server.get(f"namespaces/raw/tables/{name}").json["metadata"]["snapshots"]
+    return [one["snapshot-id"] for one in found if one["summary"]["operation"] != "replace"]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_what_ingest_made_goes_with_its_files(served: Served, spark: Spark, tmp_path: Path) -> None:
+    """Snapshots that runs made on branches, those that became visible and those of a run that failed; their files go when no metadata
+    file in the table's log names them any more. A tag keeps its own.
+    """
+    mill = open_mill(served, spark, tmp_path / "files")
+    fill(served, mill)
+    tagged = list_ids(served, "trips")[-2]
+    commit(served, {"action": "set-snapshot-ref", "ref-name": "kept", "type": "tag", "snapshot-id": tagged})
+    chain = {one["snapshot-id"] for one in walk(open_rest(served.rest_catalog()).load_every(TABLE), tagged)}
+    done = [step for _ in range(2) for step in keep(served, spark)]
+    forgotten = [step.describe() for step in done if step.kind is Kind.forget]
+    assert forgotten == ["raw.trips: forget: 1 snapshots removed", "raw.trips__ingested: forget: 5 snapshots removed"]
+    assert set(list_ids(served, "trips")) == chain
+    assert mill.rows() == [(number,) for number in range(4)]
+    assert served.pyiceberg().read(("raw", "trips")).num_rows == 4
+    commit(served, {"action": "remove-snapshot-ref", "ref-name": "kept"})
+    keep(served, spark)
+    assert list_ids(served, "trips") == []
+    for most in ("2", "1", "2", "1"):
+        commit(served, {"action": "set-properties", "updates": {"write.metadata.previous-versions-max": most}})
+    keep(served, spark)
+    location = served.server.get("namespaces/raw/tables/trips").json["metadata"]["location"]
+    [(objects,)] = mill.ask(f"SELECT count(*) FROM glob('{location}/data/**')")
+    assert objects == len(mill.ask("SELECT data_file FROM ducklake_list_files('lake', 'trips', schema => 'raw')"))
+    assert mill.rows() == [(number,) for number in range(4)]
+
+
+def fill(served: Served, mill: Mill) -> None:
+    """Four runs, and one between them that is stopped before it becomes visible: nothing of it stays."""
+
+    def stop(step: str) -> None:
+        if step == "publish":
+            raise KeyboardInterrupt
+
+    for number in range(4):
+        mill.write(f"{number}.csv", f"id\n{number}\n")
+        if number == 1:
+            before = list_ids(served, "trips")
+            with pytest.raises(KeyboardInterrupt):
+                mill.run(tell=stop)
+            assert list_ids(served, "trips") == before
+            assert mill.list_refs("trips") == ["main"]
+        run = mill.run()
+        assert run.rows_out == 1
+        told = {name: text for name, text in mill.find_summary("trips").items() if name.startswith("duckicelake.")}
+        versions = {f"duckicelake.version.{name}": version(name) for name in ("duckicelake", "pyspark")}
+        assert told == {"duckicelake.job": "ingest", "duckicelake.run-id": run.run_id, **versions}
+
+
+def keep(served: Served, spark: Spark) -> Sequence[Done]:
+    """A round that does at once whatever there is to do."""
+    with letting_go():
+        report = maintain(make_eager_desk(served, spark), MaintainOptions(policies=Policies(EAGER)))
+    assert report.status == 0, report.describe()
+    return report.steps
+
+
+def commit(served: Served, *updates: dict[str, Any]) -> None:
+    """Change `raw.trips` over REST."""
+    change = {"identifier": {"namespace": ["raw"], "name": "trips"}, "requirements": [], "updates": list(updates)}
+    open_rest(served.rest_catalog()).commit([change])
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import duckdb
 import psycopg
 import pytest
 
-from duckicelake.errors import ServiceUnavailable
+from duckicelake.errors import CommitFailed, ServiceUnavailable
 from duckicelake.pipeline.maintain import job, survey
 from duckicelake.pipeline.maintain.job import FLUSH_ATTEMPTS, MaintainDesk, maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
@@ -46,6 +46,8 @@ class Lake:
     facts: list[Outcome] = field(default_factory=lambda: [TableFacts()])
     flushes: list[Outcome] = field(default_factory=lambda: [None])
     named: list[frozenset[int]] = field(default_factory=lambda: [frozenset()])
+    besides: list[frozenset[int]] = field(default_factory=lambda: [frozenset()])
+    commits: list[Outcome] = field(default_factory=lambda: [None])
     expiries: list[Outcome] = field(default_factory=lambda: [None])
     sweeps: list[Outcome] = field(default_factory=lambda: [()])
     may_share: bool = True
@@ -65,6 +67,15 @@ class Lake:
 
     def load_whole(self, ident: Ident) -> Any:
         return {"metadata": {"properties": self.tables[ident.name]}}
+
+    def load_every(self, _: Ident) -> Any:
+        times = [{"snapshot-id": number, "sequence-number": number, "timestamp-ms": 0} for number in range(6)]
+        return {"table-uuid": "u", "current-snapshot-id": 5, "refs": {"main": {"snapshot-id": 5}}, "snapshots": times}
+
+    def commit(self, changes: Sequence[Any]) -> None:
+        [change] = changes
+        self.asked.append(change)
+        come_to(self.commits)
 
     def flush(self, *_: Any) -> None:
         self.asked.append("flush")
@@ -103,6 +114,7 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Run:
         "read_facts": lambda *_: come_to(lake.facts),
         "read_snapshots": lake.read_snapshots,
         "read_named": lambda _: come_to(lake.named),
+        "read_beside": lambda *_: come_to(lake.besides),
         "read_now": lambda _: NOW,
         "count_scheduled": lambda *_: 0,
         "share_lake": lambda _: lake.may_share,
@@ -178,6 +190,25 @@ def test_a_section_for_no_table_is_told(lake: Lake, run: Run) -> None:
     for dry_run in (False, True):
         steps = run(EXPIRING | SWEEPING, dry_run=dry_run, tt={"enabled": False})
         assert [(step.subject, step.kind, step.verdict) for step in steps] == [("main.tt", None, Verdict.failed)]
+    assert lake.asked == []
+
+
+def test_snapshots_are_forgotten_anew_when_the_table_changed(lake: Lake, run: Run) -> None:
+    """What is meanwhile named stays; when a lost answer did it, it is found done; and nothing goes where nobody says when."""
+    lake.besides, lake.commits = [frozenset({1, 2}), frozenset({2}), frozenset()], [CommitFailed("somebody moved a ref")]
+    [_, told] = run(EXPIRING)
+    asked = [change for change in lake.asked if isinstance(change, dict)]
+    assert [change["updates"] for change in asked] == [[{"action": "remove-snapshots", "snapshot-ids": ids}] for ids in ([1, 2], [2])]
+    assert asked[0]["requirements"] == [
+        {"type": "assert-table-uuid", "uuid": "u"},
+        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 5},
+    ]
+    assert (told.kind, told.verdict, told.attempts) == (Kind.forget, Verdict.done, 3)
+    lake.besides = [frozenset({1})]
+    [_, told] = run(EXPIRING)
+    assert told.describe() == "main.t: forget: failed: somebody moved a ref"
+    lake.asked.clear()
+    assert run({}) == []
     assert lake.asked == []
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from duckicelake.pipeline.maintain.planning import (
     plan_compaction,
     plan_expiry,
     plan_flush,
+    plan_forgetting,
     plan_removal,
 )
 from duckicelake.pipeline.maintain.policy import Policy
@@ -177,3 +179,47 @@ def test_what_ends_the_work_is_told_when_java_is_gone(monkeypatch: pytest.Monkey
     monkeypatch.setattr(spark, "SparkContext", SimpleNamespace(_jvm=SimpleNamespace(org=org)))
     with pytest.raises(SystemExit), naming_snapshots({"a": "b"}):
         raise SystemExit(0)
+
+
+def make_metadata(parents: dict[int, int | None], refs: dict[str, int], current: int) -> dict[str, Any]:
+    """A table whose snapshots have these parents and are as many hours old as ten less than their ids."""
+    return {
+        "current-snapshot-id": current,
+        "refs": {name: {"snapshot-id": head, "type": "branch"} for name, head in {"main": current, **refs}.items()},
+        "snapshots": [
+            {
+                "snapshot-id": one,
+                "parent-snapshot-id": parent,
+                "sequence-number": one,
+                "timestamp-ms": (NOW - timedelta(hours=10 - one)).timestamp() * 1000,
+            }
+            for one, parent in parents.items()
+        ],
+    }
+
+
+LINE = make_metadata({1: None, 2: 1, 3: 2, 4: 2, 5: 4, 6: 3}, {"audit": 5}, 6)
+"""Main came from 1, 2 and 3; a branch left it at 2."""
+
+
+@pytest.mark.parametrize(
+    ("beside", "age", "count", "gone"),
+    [
+        pytest.param({1, 2, 3, 4, 5, 6}, 0, 1, (3,), id="what a branch comes from stays, and where main is"),
+        pytest.param({1, 2, 4, 5, 6}, 0, 1, None, id="DuckLake's own are its own affair"),
+        pytest.param({3}, 7, 1, (3,), id="old enough"),
+        pytest.param({3}, 8, 1, None, id="too young"),
+        pytest.param({3}, 0, 4, None, id="one of the newest"),
+        pytest.param({3}, None, 1, None, id="nothing goes unless somebody says so"),
+    ],
+)
+def test_snapshots_beside_ducklake_are_forgotten(beside: set[int], age: int | None, count: int, gone: tuple[int, ...] | None) -> None:
+    """Those that no ref leads to, by the table's policy."""
+    policy = Policy(snapshot_age=None if age is None else timedelta(hours=age), snapshot_count=count)
+    step = plan_forgetting(LINE, frozenset(beside), policy, NOW)
+    assert (step and step.versions) == gone
+
+
+def test_a_table_without_snapshots_has_none_to_forget() -> None:
+    """Nobody wrote to it yet."""
+    assert plan_forgetting({"current-snapshot-id": -1}, frozenset({1}), Policy(snapshot_age=timedelta()), NOW) is None
