@@ -21,7 +21,7 @@ from duckicelake.catalog.writing.ready.specs import foresee_specs
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot
 from duckicelake.iceberg.requests.bodies import CommitTable
-from duckicelake.iceberg.requests.requirements import asks_to_create, check_requirements
+from duckicelake.iceberg.requests.requirements import asks_to_create, check_named, check_requirements
 from duckicelake.iceberg.requests.updates import AddSchema, AssignUuid, RemoveSnapshots, RemoveSpecs, SetLocation
 from duckicelake.iceberg.snapshots import Snapshot, find_ids
 from duckicelake.lake.connect import look, reading
@@ -372,7 +372,9 @@ def make_translator(base: Base) -> Callable[[int], int]:
 
 def require(ask: Ask, base: Base) -> None:
     """Raise CommitFailed when a requirement does not hold."""
-    check_requirements(base.metadata, map_requirements(ask.commit.requirements, make_translator(base)))
+    requirements = map_requirements(ask.commit.requirements, make_translator(base))
+    check_requirements(base.metadata, requirements)
+    check_named(base.metadata, requirements, map_updates(ask.commit.updates, make_translator(base)))
 
 
 def has_landed(commit: Commit, ask: Ask, base: Base) -> bool:

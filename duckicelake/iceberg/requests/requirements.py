@@ -11,6 +11,8 @@ from typing import TypeAlias
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_long, get_int, get_text
 from duckicelake.iceberg.metadata import TableMetadata
+from duckicelake.iceberg.requests.updates import RemoveSnapshotRef, RemoveSnapshots, SetSnapshotRef, TableUpdate
+from duckicelake.iceberg.snapshots import MAIN
 from duckicelake.iceberg.views.view_metadata import ViewMetadata
 
 
@@ -108,6 +110,22 @@ def asks_to_create(requirements: Iterable[Requirement]) -> bool:
     if others and len(others) < len(found):
         raise BadRequest(f"Invalid create requirements: {others}; send assert-create alone")
     return bool(found) and not others
+
+
+def check_named(metadata: TableMetadata | None, requirements: Iterable[Requirement], updates: Iterable[TableUpdate]) -> None:
+    """Raise CommitFailed when snapshots go that a branch or tag names of which the request knows nothing: it came meanwhile.
+
+    Java drops such a ref without a word; its `expireSnapshots` and PyIceberg's name each one that is to go.
+    """
+    asked = list(updates)
+    gone = {snapshot_id for update in asked if isinstance(update, RemoveSnapshots) for snapshot_id in update.snapshot_ids}
+    if metadata is None or not gone:
+        return
+    known = {item.ref for item in requirements if isinstance(item, AssertRefSnapshotId)}
+    known |= {update.name for update in asked if isinstance(update, RemoveSnapshotRef | SetSnapshotRef)}
+    for name, ref in metadata.refs.items():
+        if name != MAIN and ref.snapshot_id in gone and name not in known:
+            raise CommitFailed(f"The snapshot {ref.snapshot_id} is what {ref.type} {name} names: remove that with it, or leave it.")
 
 
 def check_requirements(metadata: TableMetadata | None, requirements: Iterable[Requirement]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from duckicelake.errors import CommitFailed
+from duckicelake.errors import CommitFailed, NoSuchTable
 from duckicelake.pipeline.ancestry import list_named, walk
 from duckicelake.pipeline.ingest.target import quote, quote_ident
 from duckicelake.pipeline.jars import Progress
@@ -173,6 +173,8 @@ def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
             return
         try:
             rest.commit([_format_removal(ident, table.uuid, found, list_own(rest.load_every(ident), found))])
+        except NoSuchTable:
+            return
         except CommitFailed:
             if attempt == DISCARDS:
                 raise
@@ -182,8 +184,9 @@ def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
 
 
 def list_own(metadata: Mapping[str, Any], heads: Mapping[str, int]) -> list[int]:
-    """The snapshots of branches that their runs made and no other ref leads to: nobody else would ever let them go."""
-    named, own = list_named(metadata, heads), set[int]()
+    """The snapshots of branches that their runs made and that lead nowhere else: to no other ref, and main was never there."""
+    named, own = list_named(metadata, heads) | {entry["snapshot-id"] for entry in metadata.get("snapshot-log", ())}, set[int]()
+    named |= {one["snapshot-id"] for one in walk(metadata, metadata.get("current-snapshot-id"))}
     for branch, head in heads.items():
         run = f"_{branch.rpartition('_')[0].rpartition('_')[2]}"
         made = takewhile(lambda one: one["summary"].get(RUN_ID, "").endswith(run), walk(metadata, head))  # noqa: B023

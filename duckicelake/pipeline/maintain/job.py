@@ -277,12 +277,15 @@ class Keeper:
         """Let go of a table's snapshots that DuckLake does not have."""
         failed: CatalogError | None = None
         for attempt in range(1, ATTEMPTS + 1):
-            beside = survey.read_beside(conn, name.table_id)
-            policy = self._find_loadable(name) if beside or failed else None
+            policy = self._find_loadable(name) if failed or survey.read_beside(conn, name.table_id) else None
             if policy is None or policy.snapshot_age is None:
                 return []
             rest = self.desk.connect()
-            metadata = rest.load_every(name.ident)
+            try:
+                metadata = rest.load_every(name.ident)
+            except NoSuchTable:
+                return []
+            beside = survey.read_beside(conn, name.table_id, metadata["table-uuid"])
             step = plan_forgetting(metadata, beside, policy, survey.read_now(conn))
             if step is None:
                 return [] if failed is None else [self._tell_found(str(name.ident), Kind.forget, attempt)]

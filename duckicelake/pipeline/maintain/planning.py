@@ -153,18 +153,16 @@ def plan_forgetting(metadata: Mapping[str, Any], beside: frozenset[int], policy:
 
     `beside` are those that clients made on branches or staged, also if main went there, without those that live lake snapshots stand for.
     """
-    # A snapshot that stands for expired ones has their time.
-    in_order = sorted(metadata.get("snapshots", ()), key=lambda one: (one.get("sequence-number", 0), one["timestamp-ms"]), reverse=True)
-    held = list_named(metadata, {}) | {one["snapshot-id"] for one in in_order[: policy.snapshot_count]}
-    old = {
-        one["snapshot-id"]
-        for one in in_order
-        if _is_older(datetime.fromtimestamp(one["timestamp-ms"] / 1000, UTC), policy.snapshot_age, now)
-    }
+    snapshots = metadata.get("snapshots", ())
+    # What main was at, newest first, each once.
+    states = list(dict.fromkeys(entry["snapshot-id"] for entry in reversed(metadata.get("snapshot-log", ()))))
+    held = list_named(metadata, {}) | set(states[: policy.snapshot_count])
+    ages = ((one["snapshot-id"], datetime.fromtimestamp(one["timestamp-ms"] / 1000, UTC)) for one in snapshots)
+    old = {snapshot_id for snapshot_id, at in ages if _is_older(at, policy.snapshot_age, now)}
     gone = (old & beside) - held
     if not gone:
         return None
-    return Step(Kind.forget, f"{len(gone)} of {len(in_order)} snapshots", versions=tuple(sorted(gone)))
+    return Step(Kind.forget, f"{len(gone)} of {len(snapshots)} snapshots", versions=tuple(sorted(gone)))
 
 
 def _list_before_newest(in_order: Iterable[LakeSnapshot], table_id: int, count: int) -> frozenset[int]:

@@ -73,8 +73,8 @@ UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN iceberg_ref r USING (ta
 """
 # What a lake snapshot stands for is shown as long as that is there.
 SELECT_BESIDE = """
-SELECT k.snapshot_id FROM iceberg_kept k
- WHERE k.table_id = %(table_id)s AND k.manifest_list IS NOT NULL
+SELECT k.snapshot_id FROM iceberg_kept k JOIN ducklake_table t ON t.table_id = k.table_id AND t.end_snapshot IS NULL
+ WHERE t.table_uuid::text = coalesce(%(uuid)s, t.table_uuid::text) AND k.table_id = %(table_id)s AND k.manifest_list IS NOT NULL
    AND NOT EXISTS (SELECT FROM iceberg_move m JOIN ducklake_snapshot s ON s.snapshot_id = m.lake_snapshot_id
                     WHERE m.table_id = k.table_id AND m.snapshot_id = k.snapshot_id)
 """
@@ -154,10 +154,10 @@ def _look_at_deletes(conn: psycopg.Connection, table_id: int) -> tuple[int, bool
     return count, bool(count) and _ask(conn, HAS_ENDED_WITH_BOTH.format(table), {})
 
 
-def read_beside(conn: psycopg.Connection, table_id: int) -> frozenset[int]:
-    """The snapshots of a table that DuckLake does not have, and has none for."""
+def read_beside(conn: psycopg.Connection, table_id: int, uuid: str | None = None) -> frozenset[int]:
+    """The snapshots of a table that DuckLake does not have, and has none for; none when it is not of that uuid."""
     with conn.cursor(row_factory=scalar_row) as cursor:
-        return frozenset(cursor.execute(SELECT_BESIDE, {"table_id": table_id}).fetchall())
+        return frozenset(cursor.execute(SELECT_BESIDE, {"table_id": table_id, "uuid": uuid}).fetchall())
 
 
 def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:

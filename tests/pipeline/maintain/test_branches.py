@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from duckicelake.pipeline.ancestry import walk
@@ -14,7 +15,7 @@ from duckicelake.pipeline.maintain.planning import Kind
 from duckicelake.pipeline.maintain.policy import Policies
 from duckicelake.pipeline.maintain.report import Done, MaintainReport
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import open_rest, parse_ident
+from duckicelake.pipeline.rest import Ident, Rest, open_rest, parse_ident
 from tests.differential.beside.rounds import EAGER, make_eager_desk
 from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper, find, make_desk
@@ -53,6 +54,62 @@ def test_branches_of_dead_runs_go(served: Served) -> None:
     assert after is not None
     assert after.refs.keys() == {"main", YOUNG}
     assert find(run(served), lambda step: step.kind is Kind.branches) == []
+
+
+def append(served: Served, branch: str) -> int:
+    """A row that a run of `ingest` might have written to a branch of `raw.trips`; the snapshot."""
+    table = served.pyiceberg().catalog.load_table("raw.trips")
+    row = pa.table({"id": [7]}, schema=table.schema().as_arrow())
+    table.append(row, branch=branch, snapshot_properties={"duckicelake.run-id": "20200101T000000_dead"})
+    return open_rest(served.rest_catalog()).load_every(TABLE)["refs"][branch]["snapshot-id"]
+
+
+def name(branch: str, snapshot_id: int, kind: str = "branch") -> dict[str, Any]:
+    """The update that has a ref name a snapshot."""
+    return {"action": "set-snapshot-ref", "ref-name": branch, "type": kind, "snapshot-id": snapshot_id}
+
+
+def begin(served: Served, branch: str) -> int:
+    """`raw.trips` with a branch of one row more; the branch's snapshot."""
+    duck = served.lake.duckdb()
+    duck.execute("CREATE SCHEMA raw")
+    duck.execute("CREATE TABLE raw.trips AS SELECT 1::BIGINT AS id")
+    commit(served, name(branch, open_rest(served.rest_catalog()).load_every(TABLE)["current-snapshot-id"]))
+    return append(served, branch)
+
+
+@pytest.mark.parametrize("branch", [DEAD, "staged"])
+def test_what_is_named_in_the_last_moment_stays(served: Served, monkeypatch: pytest.MonkeyPatch, branch: str) -> None:
+    """Somebody tags a snapshot after the run has looked at the table, and before it commits: the tag stays, with all that it shows."""
+    head = begin(served, branch)
+    if branch != DEAD:
+        commit(served, {"action": "remove-snapshot-ref", "ref-name": branch})
+    look, tags = Rest.load_every, ["precious"]
+
+    def look_and_be_overtaken(rest: Rest, ident: Ident) -> Any:
+        found = look(rest, ident)
+        if tags:
+            commit(served, name(tags.pop(), head, "tag"))
+        return found
+
+    monkeypatch.setattr(Rest, "load_every", look_and_be_overtaken)
+    report = run(served)
+    assert report.status == 0, report.describe()
+    assert open_rest(served.rest_catalog()).load_every(TABLE)["refs"].keys() == {"main", "precious"}
+    table = served.pyiceberg().catalog.load_table("raw.trips")
+    assert table.scan(snapshot_id=head).to_arrow()["id"].to_pylist() == [7, 1]
+
+
+def test_what_main_was_at_stays_when_its_branch_goes(served: Served) -> None:
+    """Somebody has moved main to a dead run's branch: its snapshots are main's now, and go by its policy alone."""
+    made = [begin(served, DEAD), append(served, DEAD)]
+    commit(served, name("main", made[-1]))
+    served.lake.duckdb().execute("INSERT INTO raw.trips VALUES (9)")
+    report = maintain(make_desk(served, lambda _: None), MaintainOptions(policies=Policies({})))
+    assert [step.describe() for step in report.steps][:1] == ["raw.trips: branches: 1 branches of dead runs removed"]
+    found = open_rest(served.rest_catalog()).load_every(TABLE)
+    assert set(made) < {one["snapshot-id"] for one in found["snapshots"]}
+    assert made[-1] in [entry["snapshot-id"] for entry in found["snapshot-log"]]
 
 
 def list_ids(served: Served, name: str) -> list[int]:

@@ -70,7 +70,9 @@ class Lake:
 
     def load_every(self, _: Ident) -> Any:
         times = [{"snapshot-id": number, "sequence-number": number, "timestamp-ms": 0} for number in range(6)]
-        return {"table-uuid": "u", "current-snapshot-id": 5, "refs": {"main": {"snapshot-id": 5}}, "snapshots": times}
+        log = [{"snapshot-id": number} for number in range(6)]
+        refs = {"main": {"snapshot-id": 5}}
+        return {"table-uuid": "u", "current-snapshot-id": 5, "refs": refs, "snapshots": times, "snapshot-log": log}
 
     def commit(self, changes: Sequence[Any]) -> None:
         [change] = changes
@@ -195,7 +197,7 @@ def test_a_section_for_no_table_is_told(lake: Lake, run: Run) -> None:
 
 def test_snapshots_are_forgotten_anew_when_the_table_changed(lake: Lake, run: Run) -> None:
     """What is meanwhile named stays; when a lost answer did it, it is found done; and nothing goes where nobody says when."""
-    lake.besides, lake.commits = [frozenset({1, 2}), frozenset({2}), frozenset()], [CommitFailed("somebody moved a ref")]
+    lake.besides, lake.commits = [frozenset({1, 2})] * 2 + [frozenset({2}), frozenset()], [CommitFailed("somebody moved a ref")]
     [_, told] = run(EXPIRING)
     asked = [change for change in lake.asked if isinstance(change, dict)]
     assert [change["updates"] for change in asked] == [[{"action": "remove-snapshots", "snapshot-ids": ids}] for ids in ([1, 2], [2])]

@@ -1,5 +1,6 @@
 """What is planned from what the catalog says: only work that wins something, and nothing that anybody still needs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -181,25 +182,21 @@ def test_what_ends_the_work_is_told_when_java_is_gone(monkeypatch: pytest.Monkey
         raise SystemExit(0)
 
 
-def make_metadata(parents: dict[int, int | None], refs: dict[str, int], current: int) -> dict[str, Any]:
-    """A table whose snapshots have these parents and are as many hours old as ten less than their ids."""
+def make_metadata(parents: dict[int, int | None], refs: dict[str, int], log: Sequence[int]) -> dict[str, Any]:
+    """A table whose snapshots have these parents and are as many hours old as ten less than their ids; main was at those of the log."""
+    hour = 3_600_000
+    begin = NOW.timestamp() * 1000 - 10 * hour
+    snapshots = [{"snapshot-id": one, "parent-snapshot-id": parent, "timestamp-ms": begin + one * hour} for one, parent in parents.items()]
     return {
-        "current-snapshot-id": current,
-        "refs": {name: {"snapshot-id": head, "type": "branch"} for name, head in {"main": current, **refs}.items()},
-        "snapshots": [
-            {
-                "snapshot-id": one,
-                "parent-snapshot-id": parent,
-                "sequence-number": one,
-                "timestamp-ms": (NOW - timedelta(hours=10 - one)).timestamp() * 1000,
-            }
-            for one, parent in parents.items()
-        ],
+        "current-snapshot-id": log[-1],
+        "refs": {name: {"snapshot-id": head, "type": "branch"} for name, head in {"main": log[-1], **refs}.items()},
+        "snapshots": snapshots,
+        "snapshot-log": [{"snapshot-id": one} for one in log],
     }
 
 
-LINE = make_metadata({1: None, 2: 1, 3: 2, 4: 2, 5: 4, 6: 3}, {"audit": 5}, 6)
-"""Main came from 1, 2 and 3; a branch left it at 2."""
+LINE = make_metadata({1: None, 2: 1, 3: 2, 4: 2, 5: 4, 6: 3, 7: 6}, {"audit": 5}, (1, 2, 3, 6))
+"""Main came from 1, 2 and 3 to 6; a branch left it at 2, and 7 is staged."""
 
 
 @pytest.mark.parametrize(
@@ -209,7 +206,7 @@ LINE = make_metadata({1: None, 2: 1, 3: 2, 4: 2, 5: 4, 6: 3}, {"audit": 5}, 6)
         pytest.param({1, 2, 4, 5, 6}, 0, 1, None, id="DuckLake's own are its own affair"),
         pytest.param({3}, 7, 1, (3,), id="old enough"),
         pytest.param({3}, 8, 1, None, id="too young"),
-        pytest.param({3}, 0, 4, None, id="one of the newest"),
+        pytest.param({3, 7}, 0, 2, (7,), id="one of main's newest, whatever is staged"),
         pytest.param({3}, None, 1, None, id="nothing goes unless somebody says so"),
     ],
 )

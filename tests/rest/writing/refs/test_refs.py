@@ -125,13 +125,18 @@ def test_a_dropped_table_keeps_nothing(client: Client, lake: FreshLake) -> None:
 
 
 def test_removed_snapshots_are_hidden_from_this_table_only(client: Client, catalog: RestCatalog, lake: FreshLake) -> None:
-    """The chain of parents stays whole and true, tags on them go, and DuckDB travels to them as before."""
+    """The chain of parents stays whole and true, and DuckDB travels to them as before. A tag that is not known of keeps its own."""
     session = lake.duckdb()
     session.execute("DELETE FROM t WHERE id < 20")
     session.execute("INSERT INTO t VALUES (7, 'y')")
     ids = [snapshot["snapshot-id"] for snapshot in client.load()["snapshots"]]
     client.commit([set_ref("v1", ids[1], "tag")])
-    done = client.commit([{"action": "remove-snapshots", "snapshot-ids": [ids[1], ids[3], 4711]}])
+    removal = {"action": "remove-snapshots", "snapshot-ids": [ids[1], ids[3], 4711]}
+    assert client.commit([removal]).error == (409, "CommitFailedException")
+    assert client.commit([removal], [assert_ref("v1", ids[1])]).status == 200
+    assert list(client.load()["refs"]) == ["main"]
+    client.commit([set_ref("v2", ids[2], "tag")])
+    done = client.commit([{"action": "remove-snapshot-ref", "ref-name": "v2"}, removal])
     metadata = done.json["metadata"]
     left = [ids[0], ids[2], ids[4]]
     assert [(item["snapshot-id"], item.get("parent-snapshot-id")) for item in metadata["snapshots"]] == list(
