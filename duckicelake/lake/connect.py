@@ -110,11 +110,10 @@ def open_lake(name: str, dsn: str, metadata_schema: str, max_connections: int, t
 
     def configure(conn: LakeConnection) -> None:
         conn.timeout_s = timeout_s + FROZEN_S
-        hasten(conn)
-        conn.execute(format_search_path(metadata_schema))
-        conn.execute("SET TIME ZONE 'UTC'")
+        settings = [format_search_path(metadata_schema), sql.SQL("SET TIME ZONE 'UTC'")]
         if not math.isinf(timeout_s):
-            conn.execute(sql.SQL("SET statement_timeout = {}").format(math.ceil(timeout_s * 1000)))
+            settings.append(sql.SQL("SET statement_timeout = {}").format(math.ceil(timeout_s * 1000)))
+        hasten(conn, *settings)
 
     pool: ConnectionPool[LakeConnection] = ConnectionPool(
         dsn,
@@ -156,9 +155,7 @@ def writing_apart(lake: Lake) -> Generator[psycopg.Connection]:
     """The same on a connection of its own, which none of those is missing that answer requests; for what may wait."""
     with mapped_errors(lake.name), LakeConnection.connect(lake.dsn, **CONNECT) as conn:
         conn.timeout_s = APART_S + FROZEN_S
-        hasten(conn)
-        conn.execute(format_search_path(lake.metadata_schema))
-        conn.execute(sql.SQL("SET statement_timeout = {}").format(math.ceil(APART_S * 1000)))
+        hasten(conn, format_search_path(lake.metadata_schema), sql.SQL("SET statement_timeout = {}").format(math.ceil(APART_S * 1000)))
         yield conn
 
 

@@ -374,7 +374,8 @@ def require(ask: Ask, base: Base) -> None:
     """Raise CommitFailed when a requirement does not hold."""
     requirements = map_requirements(ask.commit.requirements, make_translator(base))
     check_requirements(base.metadata, requirements)
-    check_named(base.metadata, requirements, map_updates(ask.commit.updates, make_translator(base)))
+    if any([isinstance(update, RemoveSnapshots) for update in ask.commit.updates]):
+        check_named(base.metadata, requirements, map_updates(ask.commit.updates, make_translator(base)))
 
 
 def has_landed(commit: Commit, ask: Ask, base: Base) -> bool:

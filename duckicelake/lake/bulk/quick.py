@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.types.array import ListDumper
 
@@ -26,10 +27,13 @@ class QuickListDumper(ListDumper):
         return super().dump(obj)
 
 
-def hasten(conn: psycopg.Connection) -> None:
-    """Have a connection write lists quickly, and Postgres compile none of its queries: that takes longer than any of ours does."""
+def hasten(conn: psycopg.Connection, *settings: sql.Composable) -> None:
+    """Have a connection write lists quickly, and Postgres compile none of its queries: that takes longer than any of ours does.
+
+    More settings go in the same round trip.
+    """
     conn.adapters.register_dumper(list, QuickListDumper)
-    conn.execute("SET jit = off")
+    conn.execute(sql.SQL("; ").join([sql.SQL("SET jit = off"), *settings]))
 
 
 def fetch_plain(conn: psycopg.Connection, make: Callable[[Sequence[Any]], Row], query: LiteralString, **parameters: object) -> list[Row]:

@@ -44,8 +44,7 @@ class Place:
         """Return a connection that sees the lake's tables by their names, and changes nothing."""
         conn = psycopg.connect(self.dsn, autocommit=True, connect_timeout=10)
         conn.read_only = True
-        hasten(conn)
-        conn.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(self.metadata_schema)))
+        hasten(conn, sql.SQL("SET search_path TO {}").format(sql.Identifier(self.metadata_schema)))
         return conn
 
 

@@ -91,7 +91,8 @@ def test_main_alone_is_taken_away(client: Client, lake: FreshLake) -> None:
     assert read_ids(catalog) == [row[0] for row in session.execute("SELECT id FROM t ORDER BY id").fetchall()] == ids
     rows = read_rows(lake)
     gone = {"action": "remove-snapshots", "snapshot-ids": [before]}
-    assert client.commit([REMOVE, gone]).error == (400, "BadRequestException")
+    assert client.commit([REMOVE, gone]).error == (409, "CommitFailedException")
+    assert client.commit([REMOVE, {"action": "remove-snapshot-ref", "ref-name": "v1"}, gone]).error == (400, "BadRequestException")
     assert read_rows(lake) == rows
 
 
