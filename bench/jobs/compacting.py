@@ -25,13 +25,15 @@ FILE_ROWS = 1000
 TARGET_BYTES = 1 << 20
 LARGE_ROWS = 1_000_000
 """In one file, far above the target."""
+SORTED_FILES = 9
+"""Of as many rows together, each a bit more than half of the target."""
 WARM_UP_FILES = 20
 CASES = ("small", "small and large", "small and sorted")
 COLUMNS = "id, id % 97 AS customer, hash(id) AS noise, concat('note ', id % 1000) AS note"
 
 
 def measure_compaction(stand: Stand, scale: Scale) -> Result:
-    """Return what compaction costs with each, by what is beside the small files: files above the target, or sorted ones of its size."""
+    """Return what compaction costs each, by what is beside the small files: ones above the target, or sorted ones of half its size."""
     with tempfile.TemporaryDirectory(prefix="duckicelake-bench-") as scratch, open_workshop(stand, Path(scratch)) as shop:
         # The namespace is made with the first connection.
         assert stand.duckdb
@@ -91,9 +93,9 @@ def _fill(shop: Workshop, table: str, case: str, files: int) -> str:
         _set_target(shop, name, 1 << 30)
         _insert(shop, name, f"range(0, {LARGE_ROWS}, 1, 1)")
     elif case == "small and sorted":
-        _set_target(shop, name, TARGET_BYTES)
-        shop.spark.sql(f"ALTER TABLE {name} WRITE ORDERED BY id")
-        _insert(shop, name, f"range(0, {LARGE_ROWS}, 1, 1)")
+        _set_target(shop, name, 1 << 30)
+        shop.spark.sql(f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY id")
+        _insert(shop, name, f"range(0, {LARGE_ROWS}, 1, {SORTED_FILES})")
     _set_target(shop, name, TARGET_BYTES)
     return table
 

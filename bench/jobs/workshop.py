@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,9 @@ class Workshop:
 def open_workshop(stand: Stand, scratch: Path, jars: Sequence[Jar] = (), conf: Mapping[str, str] | None = None) -> Generator[Workshop]:
     """Start Spark for the block, with two threads, whatever the machine has."""
     home = open_home(stand.home)
-    facts = find_facts(join_home(read_settings({"home": stand.home}), home), home, None)
+    found = find_facts(join_home(read_settings({"home": stand.home}), home), home, None)
+    # A server answers before it says on the home where it is.
+    facts = replace(found, catalog_uri=f"http://127.0.0.1:{stand.server.port}")
     plan = SparkPlan(find_cache(), scratch / "spark", threads=THREADS, driver_memory=MEMORY, jars=tuple(jars), conf=conf or {})
     with spark_session(plan, os.environ, lambda _: None) as spark:
         add_catalog(spark, CATALOG, to_catalog(facts))

@@ -41,7 +41,8 @@ class TableFacts:
     """What DuckLake's catalog says of a table.
 
     Inlined rows count dead ones too, which a flush removes as well; `inlined_batches`: as many files Iceberg clients see in their place.
-    `withheld`: why DuckDB must not flush it.
+    `withheld`: why DuckDB must not flush it. `small_bytes`: below which size files counted as small, less than the policy says where
+    sorted files stay; 0: nothing did.
     """
 
     groups: tuple[FileGroup, ...] = ()
@@ -50,6 +51,7 @@ class TableFacts:
     inlined_batches: int = 0
     inlined_deletes: int = 0
     withheld: str = ""
+    small_bytes: int = 0
 
     @property
     def files(self) -> int:

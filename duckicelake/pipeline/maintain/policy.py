@@ -39,9 +39,9 @@ class Strategy(StrEnum):
 class Policy:
     """What is asked for. An age of None: nothing goes for its age.
 
-    A file below `small_file_ratio` of the target is small; `min_files` of a partition are put together. From `delete_ratio` of
-    its rows deleted on a file is written anew. A snapshot goes when it is older than `snapshot_age` and not one of the table's
-    `snapshot_count` newest; `keep_refs`: and named by no branch or tag.
+    A file below `small_file_ratio` of the target is small, a sorted one below half of that; `min_files` of a partition are put
+    together. From `delete_ratio` of its rows deleted on a file is written anew. A snapshot goes when it is older than `snapshot_age`
+    and not one of the table's `snapshot_count` newest; `keep_refs`: and named by no branch or tag.
     """
 
     enabled: bool = True
@@ -73,6 +73,11 @@ class Policy:
     def small_bytes(self) -> int:
         """The size below which a file is small."""
         return max(1, int(self.target_size * self.small_file_ratio))
+
+    @property
+    def spared_bytes(self) -> int | None:
+        """From which size on files stay that are sorted by the table's order; None: the order asked for is another one."""
+        return max(1, self.small_bytes // 2) if not self.order else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, s
     """The procedure's options, so that it chooses the files that were planned."""
     options = {
         "target-file-size-bytes": policy.target_size,
-        "min-file-size-bytes": min(policy.small_bytes, policy.target_size - 1),
+        "min-file-size-bytes": min(facts.small_bytes or policy.small_bytes, policy.target_size - 1),
         # Files above the target stay: to split them is much work for nothing.
         "max-file-size-bytes": max(int(policy.target_size * _OVER_TARGET), facts.largest_bytes) + 1,
         "min-input-files": policy.min_files,

@@ -45,6 +45,14 @@ SELECT partition, count(*)::bigint AS files, sum(bytes)::bigint AS bytes,
   FROM live GROUP BY partition ORDER BY partition
 """
 
+# Whoever sorted them did so by the order that the table still has.
+SELECT_LEAST_SORTED = """
+SELECT min(f.file_size_bytes)
+  FROM ducklake_data_file f JOIN iceberg_file n ON n.data_file_id = f.data_file_id
+ WHERE f.table_id = %(table_id)s AND f.end_snapshot IS NULL AND n.sort_order_id > 0
+   AND f.file_size_bytes >= %(spared_bytes)s AND f.file_size_bytes < %(small_bytes)s
+   AND n.sort_order_id = (SELECT order_id FROM iceberg_shape WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id DESC LIMIT 1)
+"""
 SELECT_LARGEST = "SELECT coalesce(max(file_size_bytes), 0) FROM ducklake_data_file WHERE table_id = %(table_id)s AND end_snapshot IS NULL"
 SELECT_INLINED = "SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = %(table_id)s"
 COUNT_INLINED = sql.SQL("SELECT count(*), count(DISTINCT begin_snapshot) FILTER (WHERE end_snapshot IS NULL) FROM {}")
@@ -119,6 +127,9 @@ def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> Table
     asked = {"table_id": table_id, "small_bytes": policy.small_bytes, "delete_ratio": policy.delete_ratio}
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if policy.spared_bytes is not None:
+            least = _ask(conn, SELECT_LEAST_SORTED, {**asked, "spared_bytes": policy.spared_bytes})
+            asked["small_bytes"] = policy.small_bytes if least is None else least
         with conn.cursor(row_factory=class_row(FileGroup)) as cursor:
             groups = tuple(cursor.execute(SELECT_GROUPS, asked).fetchall())
         largest = _ask(conn, SELECT_LARGEST, asked)
@@ -131,7 +142,7 @@ def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> Table
         "DuckDB 1.5.5 would show earlier snapshots' rows twice until they expire": is_double,
     }
     withheld = next((reason for reason, holds in reasons.items() if holds), "")
-    return TableFacts(groups, largest, rows, batches, deletes, withheld)
+    return TableFacts(groups, largest, rows, batches, deletes, withheld, asked["small_bytes"])
 
 
 def _count_inlined(conn: psycopg.Connection, asked: Mapping[str, Any]) -> tuple[int, int]:

@@ -44,3 +44,22 @@ def test_rows_are_put_in_order(keeper: Keeper, policy: dict[str, Any]) -> None:
         assert [row[0] for row in after] != sorted(row[0] for row in after)
     keeper.check_same()
     assert [step.describe() for step in keeper.run(**policy).steps] == []
+
+
+@pytest.mark.parametrize(("policy", "stay"), [({}, True), ({"strategy": "sort"}, True), ({"strategy": "sort", "order": "name"}, False)])
+def test_sorted_files_stay(keeper: Keeper, policy: dict[str, Any], stay: bool) -> None:
+    """Those of half the size of a small file and more, if the order asked for is the one that they have."""
+    session, table = keeper.checker.spark.session, f"{keeper.checker.catalog}.main.t"
+    keeper.checker.run("CREATE TABLE t (id BIGINT, name VARCHAR)")
+    for start in range(5):
+        session.sql(f"INSERT INTO {table} VALUES ({start}, 'small')")
+    session.sql(f"ALTER TABLE {table} WRITE ORDERED BY id")
+    session.sql(f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ hash(id), sha2(cast(id AS STRING), 256) FROM range(0, 3000, 1, 1)")
+    sizes = dict(keeper.ask("SELECT data_file, data_file_size_bytes FROM ducklake_list_files('lake', 't')"))
+    [(large, size)] = [(file, size) for file, size in sizes.items() if size > 10_000]
+    report = keeper.run(target_size=2 * size, **policy)
+    assert report.status == 0, report.describe()
+    assert [(step.removed, step.bytes) for step in report.steps] == [(5, sum(sizes.values()) - size) if stay else (6, sum(sizes.values()))]
+    assert (large in {file for file, *_ in keeper.ask("FROM ducklake_list_files('lake', 't')")}) is stay
+    keeper.check_same()
+    assert keeper.run(target_size=2 * size, **policy).steps == ()
