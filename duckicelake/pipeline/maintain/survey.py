@@ -124,7 +124,7 @@ def choose_tables(live: Sequence[TableName], asked: Sequence[Ident]) -> list[Tab
 
 def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> TableFacts:
     """What the catalog says of one table, as of one moment."""
-    asked = {"table_id": table_id, "small_bytes": policy.small_bytes, "delete_ratio": policy.delete_ratio}
+    asked: dict[str, Any] = {"table_id": table_id, "small_bytes": policy.small_bytes, "delete_ratio": policy.delete_ratio}
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if policy.spared_bytes is not None:
