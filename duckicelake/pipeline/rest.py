@@ -108,7 +108,20 @@ class Rest:
 
     def load_every(self, ident: Ident) -> Any:
         """The table's metadata with all its snapshots. Raises: NoSuchTable."""
-        return self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}")["metadata"]
+        return self.load_answer(ident)["metadata"]
+
+    def load_answer(self, ident: Ident) -> Any:
+        """The answer that describes the table, with all its snapshots. Raises: NoSuchTable."""
+        return self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}")
+
+    def drop_unchanged(self, ident: Ident, metadata_location: str) -> None:
+        """Drop a table that is still as that metadata file shows it; other catalogs than ours do not know how.
+
+        Raises: CommitFailed: something concerned it since. CatalogError: the catalog does no such thing
+        """
+        query = urllib.parse.urlencode({"metadata-location": metadata_location})
+        path = f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}"
+        self.manage("DELETE", f"{path}?{query}", None, _TIMEOUT_SECONDS)
 
     def find_snapshot(self, ident: Ident, name: str, text: str) -> int:
         """The newest snapshot of main that says so in its summary. Raises: NoSuchTable: there is no such table, or none such."""

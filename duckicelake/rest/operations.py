@@ -99,4 +99,7 @@ MANIFESTS = RULES + "/namespaces/{namespace}/tables/{table}/manifests"
 BULK = (Operation("planManifests", "GET", MANIFESTS), Operation("adoptManifests", "POST", MANIFESTS))
 """What the pipeline's `publish` asks."""
 
-ALL_OPERATIONS = (*OPERATIONS, *BESIDE, *MANAGEMENT, *BULK)
+UNCHANGED = (Operation("dropUnchangedTable", "DELETE", RULES + "/namespaces/{namespace}/tables/{table}"),)
+"""What the pipeline's `ingest` asks."""
+
+ALL_OPERATIONS = (*OPERATIONS, *BESIDE, *MANAGEMENT, *BULK, *UNCHANGED)

@@ -2,12 +2,12 @@
 
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 import psycopg
 
-from duckicelake.catalog.tables import LOAD_TRIES, Ident, LoadedTable, get_table, load_table
+from duckicelake.catalog.tables import LOAD_TRIES, Ident, LoadedTable, get_table, load_table, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.lifecycle.purging import list_belongings, purge
@@ -21,7 +21,7 @@ from duckicelake.catalog.writing.places import (
     find_first_version,
     get_place,
 )
-from duckicelake.errors import CatalogError, CommitStateUnknown, NoSuchTable
+from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
@@ -30,6 +30,7 @@ from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.registered.read import find_live_name
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.lookups import is_touched
 from duckicelake.lake.writing.revival import note_purge
 from duckicelake.lake.writing.transaction import committing
 from duckicelake.translate.locations import Roots, table_folder, table_location
@@ -105,19 +106,22 @@ def cannot_show(ident: Ident, error: CatalogError) -> CommitStateUnknown:
     return CommitStateUnknown(f"The commit to {ident} is done, but its metadata cannot be shown now: {error.message}")
 
 
-def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False) -> None:
-    """Drop a table; `purged`: with what only Iceberg readers need of it.
+def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False, shown: str | None = None) -> None:
+    """Drop a table; `purged`: with what only Iceberg readers need of it; `shown`: while it is as that metadata file shows it.
 
     Its data stays, for DuckLake's time travel, until DuckLake expires the lake snapshots that name it.
-    Raises: NoSuchTable: it does not exist
+    Raises: NoSuchTable: it does not exist. CommitFailed: something concerned it since it was shown so
     """
     belongings = None
+    seen = None if shown is None else _find_shown(warehouse, ident, shown)
     if purged:
         with reading(warehouse.lake) as conn:
             table = get_table(conn, ident)
         belongings = list_belongings(warehouse, table)
     with committing(warehouse.lake) as commit:
         table = get_table(commit.conn, ident)
+        if seen is not None and (table.table_id != seen.table_id or is_touched(commit.conn, table.table_id, seen.position)):
+            raise _cannot_drop(ident)
         ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
         apply(commit, to_lake_steps(commit.head, ids, [[rows.drop_table(table.table_id)]]))
         commit.remember(table.table_uuid)
@@ -125,6 +129,25 @@ def drop_table(warehouse: Warehouse, ident: Ident, *, purged: bool = False) -> N
             note_purge(commit.conn, table, belongings.locations)
     if belongings is not None and belongings.table.table_id == table.table_id:
         purge(warehouse, belongings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The table that a metadata file shows, and how much of the lake that is."""
+
+    table_id: int
+    position: Position
+
+
+def _find_shown(warehouse: Warehouse, ident: Ident, metadata_location: str) -> _Shown:
+    table, published = publish_table(warehouse, ident)
+    if published.metadata_location != metadata_location:
+        raise _cannot_drop(ident)
+    return _Shown(table.table_id, published.position)
+
+
+def _cannot_drop(ident: Ident) -> CommitFailed:
+    return CommitFailed(f"The table {ident} has changed since it was shown so; nothing was done.")
 
 
 def rename_table(warehouse: Warehouse, source: Ident, target: Ident) -> None:

@@ -1,6 +1,6 @@
 """What has to change of a table before it can take rows of other columns, and which columns there cannot be: pure decisions."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions
 from duckicelake.pipeline.ingest.target import format_type, quote
+from duckicelake.pipeline.older import parse_ddl
 
 METADATA_COLUMN = "_metadata"
 
@@ -65,6 +66,24 @@ def plan_evolution(current: StructType, incoming: StructType, policy: Evolve) ->
     if missing:
         raise EvolutionRefused(f"column {missing[0]} must have a value, and the files do not have it: every row would be refused")
     return tuple(_compare_structs(current, incoming, policy, ()))
+
+
+def apply_changes(columns: StructType, changes: Sequence[Change]) -> StructType:
+    """The columns of a table after changes, without those that it does not have and that are not new."""
+    for change in changes:
+        columns = _apply(columns, change.path, change)
+    return columns
+
+
+def _apply(columns: StructType, path: Sequence[str], change: Change) -> StructType:
+    name, *inner = path
+    known = _find(columns, name)
+    if known is None:
+        new = [StructField(name, parse_ddl(change.type))] if change.is_new and not inner else []
+        return StructType([*columns.fields, *new])
+    form = _apply(known.dataType, inner, change) if inner and isinstance(known.dataType, StructType) else parse_ddl(change.type)
+    changed = StructField(known.name, form, known.nullable, known.metadata)
+    return StructType([changed if field is known else field for field in columns.fields])
 
 
 def _compare_structs(current: StructType, incoming: StructType, policy: Evolve, path: tuple[str, ...]) -> Iterator[Change]:

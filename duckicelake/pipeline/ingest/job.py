@@ -1,4 +1,4 @@
-"""The job itself: look, plan, stage on branches, count, and publish everything in one commit."""
+"""The job itself: look, plan, count, make what is missing, stage on branches, and publish everything in one commit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,29 +14,23 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.connect import explain_gone
-from duckicelake.pipeline.ingest.evolution import Change, check_metadata_name, check_names, plan_evolution
+from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_names, plan_evolution
+from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, Maker, Plan
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
-from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, Demands, check_lines, check_rows, survey
+from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_lines
 from duckicelake.pipeline.ingest.sources.columns import choose_columns
 from duckicelake.pipeline.ingest.sources.files import open_files
 from duckicelake.pipeline.ingest.sources.jdbc import open_database
-from duckicelake.pipeline.ingest.sources.reading import Reading
-from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
-from duckicelake.pipeline.ingest.staging import Stage, Staged, discard, discard_stale, make_branch, make_run_id
-from duckicelake.pipeline.ingest.target import add_defaults, format_columns, format_create, format_order, parse_columns, quote, quote_ident
+from duckicelake.pipeline.ingest.staging import RUN_ID, Stage, Staged, discard, discard_stale, make_branch, make_run_id
+from duckicelake.pipeline.ingest.target import add_defaults, format_create, parse_columns, quote_ident
 from duckicelake.pipeline.ingest.versions import VALIDITY, add_validity, drop_validity, widen_validity
-from duckicelake.pipeline.ingest.writing import RowsLeftOut, check_count, write_target
+from duckicelake.pipeline.ingest.writing import Draft, Ground, RowsLeftOut, check_count, check_source, draft_rows, find_ground, write_target
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.older import TELLS_DEFAULTS
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
 from duckicelake.pipeline.unlike import refusing_unlike
-
-LEDGER, QUARANTINE = "__ingested", "__quarantine"
-LEDGER_COLUMNS = "uri string, size_bytes bigint, modified_ms bigint, rows bigint, quarantined bigint, run_id string, ingested_at timestamp"
-LATER_COLUMNS = "etag string, watermark_column string, watermark string"
-"""What ledgers of earlier versions lack."""
 
 APART = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
 PUBLISHED = "published"
@@ -61,49 +55,11 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run is going to do: `incoming` are the files' columns, `made` those of the table if it has to be made.
-
-    `ledger` is where the ledger's main was when the files were chosen. `gets_order`: the table gets the order asked for. `uuids` are the
-    columns of the table that Spark has as texts. `looks_at_texts`: texts are looked at before they are written.
-    """
-
-    reading: Reading
-    incoming: StructType
-    made: StructType
-    target: StructType | None
-    changes: Sequence[Change]
-    ledger: int | None
-    gets_order: bool
-    uuids: Sequence[str] = ()
-    looks_at_texts: bool = False
-
-    def describe(self, options: IngestOptions) -> tuple[str, ...]:
-        """The plan in words, a line for each step."""
-        shape = f"create {options.table} ({format_columns(self.made)})" if self.target is None else f"{options.table} is there"
-        steps = [self.reading.describe(), shape]
-        if self.target is None and options.partition_by:
-            steps.append(f"partitioned by {', '.join(field.sql for field in options.partition_by)}")
-        steps += [f"{change} in {options.table}" for change in self.changes]
-        by = f" by {', '.join(options.key)}" if options.key else ""
-        return (*steps, f"{options.mode} the rows{by}; bad ones go to {options.table.beside(QUARANTINE)}, one commit for all")
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was staged: the branches, the target's first when it has one, and the counts."""
+    """What was staged: the branches, the target's first, and what was counted."""
 
     staged: Sequence[Staged]
-    counts: Mapping[str, Count]
-    superseded: int = 0
-
-    @property
-    def rows_in(self) -> int:
-        return sum(count.rows for count in self.counts.values())
-
-    @property
-    def bad(self) -> int:
-        return sum(count.bad for count in self.counts.values())
+    draft: Draft
 
 
 class SparkFailed(CatalogError):
@@ -116,8 +72,10 @@ def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False) -> Repo
     Raises: CatalogError: nothing was taken, for the reason that it says; CommitStateUnknown: nobody knows, and running again finds out
     """
     watch = Stopwatch(desk.tell)
+    desk = replace(desk, tell=watch.tell)
     try:
-        report = _ingest(replace(desk, tell=watch.tell), options, _begin(options), dry_run)
+        with Maker(desk.spark, desk.catalog, desk.connect, desk.tell).taking_back() as maker:
+            report = _ingest(desk, options, _begin(options), maker, dry_run=dry_run)
         return replace(report, seconds=watch.read())
     except SPARK_FAILURES as error:
         raise SparkFailed(options.hide(f"{explain(error)}\nNothing was taken.")) from error
@@ -138,7 +96,7 @@ def explain(error: Exception) -> str:
     return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]])
 
 
-def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -> Report:
+def _ingest(desk: Desk, options: IngestOptions, report: Report, maker: Maker, *, dry_run: bool) -> Report:
     for attempt in range(1, options.attempts + 1):
         rest = desk.connect()
         desk.tell(f"list {options.source}")
@@ -146,13 +104,14 @@ def _ingest(desk: Desk, options: IngestOptions, report: Report, dry_run: bool) -
         if plan is None:
             if not dry_run:
                 _discard_stale(rest, options)
+            maker.take_back()
             return replace(report, status=Status.nothing_new)
         files = plan.reading.files
         report = replace(report, files=len(files), bytes=sum(file.size_bytes or 0 for file in files), plan=plan.describe(options))
         if dry_run:
             return report
         try:
-            return _attempt_sifting(desk, options, plan, replace(report, attempts=attempt))
+            return _attempt_sifting(desk, options, plan, replace(report, attempts=attempt), maker)
         except CommitFailed as error:
             desk.tell(f"again, because {error.message}")
     raise CommitFailed(f"{options.table} was changed by others during each of {options.attempts} attempts; nothing was taken")
@@ -200,9 +159,9 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     known = {name.lower() for name in (*incoming.names, *(target.names if target else ()))}
     check_names(options, known, known | set(VALIDITY) if options.mode is Mode.scd2 else known)
     made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
-    gets_order, uuids = head is None or _may_get_order(head), () if head is None else head.uuids
-    # Whoever merges reads the rows several times anyway.
-    return Plan(reading, incoming, made, target, changes, base, gets_order, uuids, looks_at_texts=bool(options.key))
+    plan = Plan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
+    # Whoever merges reads the rows several times anyway; and who is to refuse bad ones must have seen them before anything is made.
+    return replace(plan, looks_at_texts=bool(options.key) or (options.max_quarantined is not None and plan.makes))
 
 
 def _find_columns(desk: Desk, options: IngestOptions) -> StructType:
@@ -238,19 +197,20 @@ def check_target(head: TableHead | None, options: IngestOptions) -> None:
         raise BadRequest(f"{options.table} has no partitions: all of its rows would be overwritten")
 
 
-def _attempt_sifting(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> Report:
+def _attempt_sifting(desk: Desk, options: IngestOptions, plan: Plan, report: Report, maker: Maker) -> Report:
     """Texts that are not in UTF-8 are seldom, so they are looked for while they are written, and before that if some were left out then."""
     try:
-        return _attempt(desk, options, plan, report)
+        return _attempt(desk, options, plan, report, maker)
     except RowsLeftOut as error:
         desk.tell(f"again, because {error.message}")
-        # The table has its new columns by now.
-        return _attempt(desk, options, replace(plan, looks_at_texts=True, changes=()), report)
+        # The table is there by now, and has its new columns.
+        made = replace(plan, target=plan.foreseen, changes=(), gets_order=False)
+        return _attempt(desk, options, replace(made, looks_at_texts=True), report, maker)
 
 
-def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> Report:
+def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report, maker: Maker) -> Report:
     branch = make_branch(report.run_id, report.attempts, datetime.now(UTC))
-    properties = {"duckicelake.job": "ingest", "duckicelake.run-id": report.run_id}
+    properties = {"duckicelake.job": "ingest", RUN_ID: report.run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
     properties |= options.batch.properties if options.batch else {}
     stage = Stage(desk.spark, desk.catalog, desk.connect, branch, properties, desk.tell)
@@ -259,8 +219,11 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
         discard_stale(desk.connect(), table, datetime.now(UTC))
     try:
         with plan.reading.holding() as reading:
-            _prepare(desk, options, plan)
-            outcome = _stage(desk, stage, options, replace(plan, reading=reading), report.run_id)
+            held = replace(plan, reading=reading)
+            # Whatever is wrong with the rows is found before anything is made.
+            draft = _foresee(desk, stage, options, held)
+            maker.prepare(options, plan, may_be_bad=draft.bad > 0)
+            outcome = _stage(desk, stage, options, held, draft)
         plan.reading.check_still()
         has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
         has_followed = Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
@@ -272,16 +235,17 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report) -> 
             with suppress(CatalogError, OSError):
                 discard(desk.connect(), table, [branch])
         raise
+    draft = outcome.draft
     with suppress(OSError):
         # Whether somebody hears of it or not, it is done.
         desk.tell(PUBLISHED)
     return replace(
         report,
         status=Status.done,
-        rows_in=outcome.rows_in,
-        rows_out=outcome.rows_in - outcome.bad - outcome.superseded,
-        rows_quarantined=outcome.bad,
-        rows_superseded=outcome.superseded,
+        rows_in=draft.rows_in,
+        rows_out=draft.good - draft.superseded,
+        rows_quarantined=draft.bad,
+        rows_superseded=draft.superseded,
         snapshots=_find_snapshots(desk, outcome.staged, report.run_id if has_followed else None),
     )
 
@@ -298,29 +262,25 @@ def _find_snapshots(desk: Desk, staged: Sequence[Staged], followed: str | None) 
     return found
 
 
-def _prepare(desk: Desk, options: IngestOptions, plan: Plan) -> None:
-    """Make the tables that are missing and the columns that the target lacks."""
-    if plan.target is None:
-        desk.tell(f"create {options.table}")
-        desk.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(map(quote, (desk.catalog, *options.table.namespace)))}")
-        desk.spark.sql(format_create(desk.name(options.table), format_columns(plan.made), options.partition_by))
-    if plan.gets_order:
-        for statement in format_order(desk.name(options.table), options.sort_by):
-            desk.tell(f"order {options.table}")
-            desk.spark.sql(statement)
-    for change in plan.changes:
-        desk.tell(f"{change} in {options.table}")
-        desk.spark.sql(change.format_alter(desk.name(options.table)))
-    ledger = desk.name(options.table.beside(LEDGER))
-    desk.spark.sql(format_create(ledger, f"{LEDGER_COLUMNS}, {LATER_COLUMNS}"))
-    if plan.ledger is not None:
-        known = desk.spark.table(ledger).columns
-        for column in (column for column in LATER_COLUMNS.split(", ") if column.split()[0] not in known):
-            desk.spark.sql(f"ALTER TABLE {ledger} ADD COLUMN {column}")
+def _foresee(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan) -> Draft:
+    """What is going to be written to a table that may have yet to be made. Raises: BadRequest: it would be refused"""
+    head = desk.connect().load(options.table)
+    if (head is None) != (plan.target is None):
+        raise CommitFailed(f"{options.table} was made or dropped by others")
+    ground = replace(find_ground(options, plan.foreseen, head), is_foreseen=plan.makes)
+    draft = _draft(stage, options, plan, ground)
+    if plan.makes:
+        plan.reading.check_still()
+    return draft
 
 
-def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, run_id: str) -> Outcome:
-    """Everything on branches, counted: what went in is what comes out."""
+def _draft(stage: Stage, options: IngestOptions, plan: Plan, ground: Ground) -> Draft:
+    checked = check_source(options, plan.reading, plan.incoming, ground, looks_at_texts=plan.looks_at_texts)
+    return draft_rows(stage, options, plan.reading, checked, ground)
+
+
+def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, draft: Draft) -> Outcome:
+    """Everything on branches: what went in is what comes out."""
     ledger = stage.open(options.table.beside(LEDGER))
     if ledger.base != plan.ledger:
         raise CommitFailed(f"another run of ingest wrote to {options.table}")
@@ -328,22 +288,15 @@ def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, run_id:
     columns = _find_columns(desk, options)
     if plan_evolution(columns, plan.incoming, Evolve.widen):
         raise CommitFailed(f"the columns of {options.table} are others than they were made for this run")
-    needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
-    checked = check_rows(plan.reading, plan.incoming, columns, Demands(needed, plan.uuids, plan.looks_at_texts))
-    if options.key:
-        coverage = find_coverage(columns, plan.reading.find_shapes(plan.incoming))
-        check_order(coverage, options.order_by)
-        checked = replace(checked, coverage=coverage)
-    stage.tell("count rows")
-    outcome = Outcome([], survey(checked, plan.reading))
-    if options.max_quarantined is not None and outcome.bad > options.max_quarantined:
-        raise BadRequest(f"{outcome.bad} rows are bad, more than --max-quarantined {options.max_quarantined}; nothing was taken")
-    good = outcome.rows_in - outcome.bad
-    target, superseded = write_target(stage, options, target, checked, good)
-    staged = [target, _write_ledger(stage, ledger, plan, outcome.counts, run_id)]
-    if outcome.bad:
-        staged.append(_write_quarantine(stage, options.table.beside(QUARANTINE), checked, outcome.bad, run_id))
-    return replace(outcome, staged=staged, superseded=superseded)
+    ground = replace(find_ground(options, columns, stage.load(options.table)), base=target.base if options.key else None)
+    if ground != draft.ground:
+        # It is another table than was foreseen, or has other rows.
+        draft = _draft(stage, options, plan, ground)
+    run_id = stage.properties[RUN_ID]
+    staged = [write_target(stage, options, target, draft), _write_ledger(stage, ledger, plan, draft.counts, run_id)]
+    if draft.bad:
+        staged.append(_write_quarantine(stage, options.table.beside(QUARANTINE), draft.checked, draft.bad, run_id))
+    return Outcome(staged, draft)
 
 
 def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str, Count], run_id: str) -> Staged:

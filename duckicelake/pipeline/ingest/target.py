@@ -173,6 +173,13 @@ def format_columns(columns: StructType) -> str:
     return ", ".join(f"{quote(field.name)} {_format_field_type(field)}{'' if field.nullable else ' NOT NULL'}" for field in columns.fields)
 
 
+def foresee_columns(columns: StructType) -> StructType:
+    """The columns that a table is going to have which is made of these."""
+    made = parse_ddl(format_columns(columns))
+    assert isinstance(made, StructType)
+    return made
+
+
 def _format_field_type(field: StructField) -> str:
     try:
         return format_type(field.dataType)
@@ -194,10 +201,10 @@ def format_type(form: DataType) -> str:
     return "int" if isinstance(form, ByteType | ShortType) else form.simpleString()
 
 
-def format_create(name: str, columns: str, partitions: Iterable[PartitionField] = ()) -> str:
+def format_create(name: str, columns: str, partitions: Iterable[PartitionField] = (), *, may_be_there: bool = True) -> str:
     """The statement that makes a table of columns given as DDL."""
-    fields = ", ".join(field.sql for field in partitions)
-    return f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg" + (f" PARTITIONED BY ({fields})" if fields else "")
+    fields, made = ", ".join(field.sql for field in partitions), "TABLE IF NOT EXISTS" if may_be_there else "TABLE"
+    return f"CREATE {made} {name} ({columns}) USING iceberg" + (f" PARTITIONED BY ({fields})" if fields else "")
 
 
 def format_order(name: str, order: Sequence[SortField]) -> list[str]:

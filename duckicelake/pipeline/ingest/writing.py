@@ -1,15 +1,22 @@
-"""What each mode writes to the target's branch, and that it wrote what was counted."""
+"""What each mode writes to the target's branch, what can be wrong with it before anything is made, and that it wrote what was counted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest import merging, versions
 from duckicelake.pipeline.ingest.options import IngestOptions, Mode
-from duckicelake.pipeline.ingest.rows import Checked
+from duckicelake.pipeline.ingest.rows import Checked, Count, Demands, check_rows, survey
+from duckicelake.pipeline.ingest.sources.reading import Reading
+from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
 from duckicelake.pipeline.ingest.staging import Stage, Staged
 from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.older import TELLS_MERGED
+from duckicelake.pipeline.rest import TableHead
 
 _MERGED = "spark.merge-into.num-target-rows-"
 
@@ -18,78 +25,174 @@ class RowsLeftOut(CatalogError):
     """Rows that nobody had looked at before are bad."""
 
 
-def write_target(stage: Stage, options: IngestOptions, opened: Staged, checked: Checked, good: int) -> tuple[Staged, int]:
-    """Write the good rows; the branch after that, and how many rows others of the same key stand for.
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a draft goes by: the table's columns that come from files, those of them that are UUIDs, and for merges the rows it has.
 
-    Raises: RowsLeftOut: some were bad, of those that were not looked at before
-        BadRequest: what was written is not what was counted, or the rows contradict each other
+    `is_foreseen`: something of the table has yet to be made, so what is there is looked at too, if it could be in the way.
     """
-    table, rows = options.table, checked.good()
+
+    columns: StructType
+    uuids: Sequence[str]
+    base: int | None
+    is_foreseen: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is going to be written: the rows, counted by file, and what of them is merged, which `applied` rows of the table come from."""
+
+    ground: Ground
+    checked: Checked
+    counts: Mapping[str, Count]
+    merged: DataFrame | None = None
+    applied: int = 0
+
+    @property
+    def rows_in(self) -> int:
+        return sum(count.rows for count in self.counts.values())
+
+    @property
+    def bad(self) -> int:
+        return sum(count.bad for count in self.counts.values())
+
+    @property
+    def good(self) -> int:
+        return self.rows_in - self.bad
+
+    @property
+    def superseded(self) -> int:
+        """How many rows others of the same key stand for."""
+        return 0 if self.merged is None else self.good - self.applied
+
+
+def find_ground(options: IngestOptions, columns: StructType, head: TableHead | None) -> Ground:
+    """What a draft goes by, of a table that has these columns, or is going to have them."""
+    return Ground(columns, (), None) if head is None else Ground(columns, head.uuids, head.main if options.key else None)
+
+
+def draft_rows(stage: Stage, options: IngestOptions, reading: Reading, checked: Checked, ground: Ground) -> Draft:
+    """The rows that were checked, counted, with all that can be wrong with them; nothing is changed.
+
+    Raises: BadRequest: they are not what they seem to be, or contradict each other or what the table has, or too many are bad
+    """
+    stage.tell("count rows")
+    draft = Draft(ground, checked, survey(checked, reading))
+    if options.max_quarantined is not None and draft.bad > options.max_quarantined:
+        raise BadRequest(f"{draft.bad} rows are bad, more than --max-quarantined {options.max_quarantined}; nothing was taken")
     if options.mode is Mode.upsert:
-        return _write_latest(stage, options, opened, checked, good)
+        return _draft_latest(stage, options, draft)
     if options.mode is Mode.scd2:
-        return _write_versions(stage, options, opened, checked, good)
-    if options.mode is Mode.overwrite_partitions:
-        _replace_partitions(stage, options, rows)
-    else:
-        stage.append(table, rows)
-    written = stage.look_after(opened)
-    if checked.is_sifted and not checked.may_be_bad and written.added < good:
-        raise RowsLeftOut(f"{good - written.added} rows have texts that are not in UTF-8")
-    check_count(written, good)
-    return written, 0
+        return _draft_versions(stage, options, draft)
+    if options.mode is Mode.overwrite_partitions and ground.is_foreseen and stage.connect().load(options.table) is not None:
+        _find_elsewhere(stage, options)
+    return draft
 
 
-def _write_latest(stage: Stage, options: IngestOptions, opened: Staged, checked: Checked, good: int) -> tuple[Staged, int]:
-    keyed = merging.Keyed(stage.name(options.table), options.key, options.order_by)
+def check_source(options: IngestOptions, reading: Reading, incoming: StructType, ground: Ground, *, looks_at_texts: bool) -> Checked:
+    """The rows of the source as rows of the table, not yet read. Raises: BadRequest: there is nothing to order some of them by"""
+    needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
+    checked = check_rows(reading, incoming, ground.columns, Demands(needed, ground.uuids, looks_at_texts))
+    if not options.key:
+        return checked
+    coverage = find_coverage(ground.columns, reading.find_shapes(incoming))
+    check_order(coverage, options.order_by)
+    return replace(checked, coverage=coverage)
+
+
+def _draft_latest(stage: Stage, options: IngestOptions, draft: Draft) -> Draft:
+    checked, base = draft.checked, draft.ground.base
     latest = merging.find_latest(checked.marked(), options.key, options.order_by, checked.coverage.marks)
     applied = latest.count()
-    if options.order_by is not None and opened.base is not None:
-        applied -= merging.count_older(latest, _read_held(stage, options, opened), options.key, options.order_by)
-    if not TELLS_MERGED:
-        merging.check_held(_read_held(stage, options, opened), latest, options.key)
-    _merge(stage, options, latest, merging.format_merge(_name_view(stage), keyed, checked.target, checked.coverage))
-    written = stage.look_after(opened)
-    check_merged(written, applied, "inserted", "updated")
-    return written, good - applied
+    if base is not None:
+        held = _read_held(stage, options, base)
+        if options.order_by is not None:
+            applied -= merging.count_older(latest, held, options.key, options.order_by)
+        if draft.ground.is_foreseen or not TELLS_MERGED:
+            merging.check_held(held, latest, options.key)
+    return replace(draft, merged=latest, applied=applied)
 
 
-def _write_versions(stage: Stage, options: IngestOptions, opened: Staged, checked: Checked, good: int) -> tuple[Staged, int]:
-    table, history = options.table, versions.History(checked.target, options.key, options.order_by or "")
-    held = _read_held(stage, options, opened)
-    current = versions.fill_columns(held.where(versions.CURRENT), checked.target)
+def _draft_versions(stage: Stage, options: IngestOptions, draft: Draft) -> Draft:
+    checked, base = draft.checked, draft.ground.base
+    history = versions.History(checked.target, options.key, options.order_by or "")
+    if base is None:
+        current = checked.good().where(F.lit(False))
+    else:
+        current = versions.fill_columns(_read_held(stage, options, base).where(versions.CURRENT), checked.target)
     inserted, ended = versions.find_versions(checked.marked(), current, history, checked.coverage)
-    applied = inserted.count()
-    source = versions.format_source(inserted, ended, options.key)
-    _merge(stage, options, source, versions.format_merge(stage.name(table), _name_view(stage), history))
+    return replace(draft, merged=versions.format_source(inserted, ended, options.key), applied=inserted.count())
+
+
+def write_target(stage: Stage, options: IngestOptions, opened: Staged, draft: Draft) -> Staged:
+    """Write the good rows; the branch after that.
+
+    Raises: RowsLeftOut: some were bad, of those that were not looked at before
+        BadRequest: what was written is not what was counted
+    """
+    table, checked = options.table, draft.checked
+    if draft.merged is not None:
+        return _write_merged(stage, options, opened, draft, draft.merged)
+    if options.mode is Mode.overwrite_partitions:
+        _replace_partitions(stage, options, checked.good())
+    else:
+        stage.append(table, checked.good())
     written = stage.look_after(opened)
-    check_merged(written, applied, "inserted")
-    return written, good - applied
+    if checked.is_sifted and not checked.may_be_bad and written.added < draft.good:
+        raise RowsLeftOut(f"{draft.good - written.added} rows have texts that are not in UTF-8")
+    check_count(written, draft.good)
+    return written
+
+
+def _write_merged(stage: Stage, options: IngestOptions, opened: Staged, draft: Draft, source: DataFrame) -> Staged:
+    name, checked = stage.name(options.table), draft.checked
+    if options.mode is Mode.upsert:
+        keyed = merging.Keyed(name, options.key, options.order_by)
+        statement, kinds = merging.format_merge(_name_view(stage), keyed, checked.target, checked.coverage), ("inserted", "updated")
+    else:
+        history = versions.History(checked.target, options.key, options.order_by or "")
+        statement, kinds = versions.format_merge(name, _name_view(stage), history), ("inserted",)
+    _merge(stage, options, source, statement)
+    written = stage.look_after(opened)
+    check_merged(written, draft.applied, *kinds)
+    return written
 
 
 def _replace_partitions(stage: Stage, options: IngestOptions, rows: DataFrame) -> None:
     """Write rows in place of all those of the same partitions, wherever these lie."""
-    name, head = quote_ident(stage.catalog, options.table), stage.load(options.table)
-    data = stage.spark.table(f"{name}.manifests").where(f"content = 0 AND partition_spec_id != {head.spec_id}")
-    if data.where("added_data_files_count + existing_data_files_count > 0").isEmpty():
+    elsewhere = _find_elsewhere(stage, options)
+    if elsewhere is None:
         stage.overwrite_partitions(options.table, rows)
         return
-    if head.has_uuid_partitions:
-        # Spark has them as texts: other buckets, and capital letters make other values.
-        raise BadRequest(
-            f"{options.table} has rows that lie in no partition or in earlier ones, which Spark cannot tell by a UUID; delete them first"
-        )
     # Iceberg's own overwrite leaves files of other specs, such as inlined rows, which lie in no partition.
-    theirs, ours = (merging.format_partitions(stage.catalog, head.partitions, alias) for alias in ("r", "t"))
+    theirs, ours = elsewhere
     values = [F.expr(value).alias(f"p{place}") for place, value in enumerate(theirs)]
     source = rows.alias("r").select(*values).distinct()
     _merge(stage, options, source, merging.format_removal(stage.name(options.table), _name_view(stage), ours))
     stage.append(options.table, rows)
 
 
-def _read_held(stage: Stage, options: IngestOptions, opened: Staged) -> DataFrame:
+def _find_elsewhere(stage: Stage, options: IngestOptions) -> tuple[list[str], list[str]] | None:
+    """The values of partitions of the files' rows and of the table's, as SQL, if some of the table's lie in none such.
+
+    Raises: BadRequest: Spark cannot tell these by their values
+    """
+    name, head = quote_ident(stage.catalog, options.table), stage.load(options.table)
+    data = stage.spark.table(f"{name}.manifests").where(f"content = 0 AND partition_spec_id != {head.spec_id}")
+    if data.where("added_data_files_count + existing_data_files_count > 0").isEmpty():
+        return None
+    if head.has_uuid_partitions:
+        # Spark has them as texts: other buckets, and capital letters make other values.
+        raise BadRequest(
+            f"{options.table} has rows that lie in no partition or in earlier ones, which Spark cannot tell by a UUID; delete them first"
+        )
+    theirs, ours = (merging.format_partitions(stage.catalog, head.partitions, alias) for alias in ("r", "t"))
+    return theirs, ours
+
+
+def _read_held(stage: Stage, options: IngestOptions, base: int) -> DataFrame:
     # Spark 4.1 finds no plan for a view that reads the table it is merged into, unless a snapshot is named.
-    return stage.spark.read.option("versionAsOf", opened.head).table(quote_ident(stage.catalog, options.table))
+    return stage.spark.read.option("versionAsOf", base).table(quote_ident(stage.catalog, options.table))
 
 
 def _merge(stage: Stage, options: IngestOptions, source: DataFrame, statement: str) -> None:

@@ -91,6 +91,7 @@ RULES: Mapping[str, Rule] = {
     **{operation.name: WHOLE for operation in MANAGEMENT},
     "planManifests": Rule(READ | WRITE | MANAGE),
     "adoptManifests": Rule(READ | WRITE | MANAGE),
+    "dropUnchangedTable": Rule(DROP),
     "grant": OPEN,
     "revoke": OPEN,
 }

@@ -64,6 +64,7 @@ class TableChangeRoutes:
             "unregisterTable": Served(self.unregister_table, responses=COMMITTED),
             "updateTable": Served(self.update_table, responses=COMMITTED, body=describe_body(TABLE_COMMIT)),
             "dropTable": Served(self.drop_table, status=204),
+            "dropUnchangedTable": Served(self.drop_unchanged_table, status=204),
             "renameTable": Served(self.rename_table, status=204, body=describe_body(RENAME)),
             "commitTransaction": Served(self.commit_transaction, status=204, body=describe_body(TRANSACTION)),
         }
@@ -122,6 +123,19 @@ class TableChangeRoutes:
         """Drop a table from the catalog."""
         warehouse = self._door.get_lake(prefix).warehouse
         run_once(warehouse, key, lambda w: tables.drop_table(w, Ident(levels, name), purged=purge), finish_noted)
+        return Response(status_code=204)
+
+    def drop_unchanged_table(
+        self,
+        prefix: Prefix,
+        levels: Levels,
+        name: TableName,
+        key: Key,
+        shown: Annotated[str, Query(alias="metadata-location", description="The metadata file that a load of the table named.")],
+    ) -> Response:
+        """Drop a table, with what only Iceberg readers need of it, while it is as that metadata file shows it; else 409."""
+        warehouse, ident = self._door.get_lake(prefix).warehouse, Ident(levels, name)
+        run_once(warehouse, key, lambda w: tables.drop_table(w, ident, purged=True, shown=shown), finish_noted)
         return Response(status_code=204)
 
     def rename_table(self, at: AtParam, body: Body, key: Key) -> Response:

@@ -22,8 +22,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duckicelake.pipeline.ingest.evolution import EvolutionRefused, adopt, fits, is_promotion, plan_evolution
+from duckicelake.pipeline.ingest.evolution import Change, EvolutionRefused, adopt, apply_changes, fits, is_promotion, plan_evolution
 from duckicelake.pipeline.ingest.options import Evolve
+from tests.support.spark import Spark
 
 TYPES: list[DataType] = [
     *(ShortType(), IntegerType(), LongType(), FloatType(), DoubleType(), StringType(), DateType(), TimestampType()),
@@ -135,3 +136,24 @@ def test_names_that_differ_by_case_alone_are_refused() -> None:
     """The table could not tell them apart."""
     with pytest.raises(EvolutionRefused, match="two columns"):
         plan_evolution(columns(a=IntegerType()), columns(b=IntegerType(), B=IntegerType()), Evolve.add)
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_what_was_changed_needs_nothing_more(spark: Spark) -> None:
+    """The columns that are foreseen are those that take the rows; what the table knows more of a column stays."""
+    assert spark.session
+    told = {"CURRENT_DEFAULT": "7"}
+    current = StructType(
+        [StructField("a", IntegerType(), False, told), StructField("s", columns(x=IntegerType(), l=ArrayType(DateType())))]
+    )
+    incoming = columns(A=LongType(), S=columns(X=LongType(), y=ShortType(), z=columns(q=StringType())), n=DecimalType(9, 2))
+    changes = plan_evolution(current, incoming, Evolve.widen)
+    inner = columns(x=LongType(), l=ArrayType(DateType()), y=IntegerType(), z=columns(q=StringType()))
+    expected = [StructField("a", LongType(), False, told), StructField("s", inner), StructField("n", DecimalType(9, 2))]
+    assert apply_changes(current, changes) == StructType(expected)
+    assert plan_evolution(apply_changes(current, changes), incoming, Evolve.fail) == ()
+    for form, wider in itertools.product(TYPES, TYPES):
+        if is_promotion(form, wider):
+            assert apply_changes(columns(c=form), plan_evolution(columns(c=form), columns(c=wider), Evolve.widen)) == columns(c=wider)
+    assert apply_changes(current, [Change(("valid_from",), "bigint", is_new=False)]) == current

@@ -30,7 +30,7 @@ from tests.support.waiting import wait_for
 
 SEED = 20261122
 BATCH_STEPS = 7
-"""What a batch tells of a table that is there: list, two branches, count, two writes, publish."""
+"""What a batch tells of a table that is there: list, count, two branches, two writes, publish."""
 LONG_KILLS = 20
 LONGEST_DELAY = 1.5
 SECONDS = 120

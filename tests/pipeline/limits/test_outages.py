@@ -20,7 +20,7 @@ from tests.support.readers import Served
 from tests.support.spark import Spark, letting_go
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
-STEPS = ("branch raw.trips", "count rows", "write raw.trips", "write raw.trips__ingested", "publish")
+STEPS = ("count rows", "branch raw.trips", "write raw.trips", "write raw.trips__ingested", "publish")
 
 
 @pytest.fixture

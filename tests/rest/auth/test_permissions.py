@@ -54,6 +54,7 @@ def change(*namespaces: str) -> dict[str, Any]:
 RULES_PATH = "/management/v1/lake"
 GIVEN = {"privileges": ["read"], "on": "table:a.t", "to": "nobody"}
 MANIFESTS = f"{RULES_PATH}/namespaces/a/tables/t/manifests"
+UNCHANGED = f"{RULES_PATH}/namespaces/a/tables/t?metadata-location=none"
 OFFER = {"lake-snapshot-id": 1, "change-id": 0, "version": "another", "manifests": []}
 REPORT = {"report-type": "scan-report"}
 HIDDEN, DENIED = 404, 403
@@ -100,6 +101,7 @@ ASKED = [
     ("renameView", "POST", "views/rename", rename("v", target="b"), (DENIED, HIDDEN, HIDDEN, HIDDEN, HIDDEN)),
     ("planManifests", "GET", MANIFESTS, None, (DENIED, DENIED, DENIED, 200, HIDDEN)),
     ("adoptManifests", "POST", MANIFESTS, OFFER, (DENIED, DENIED, DENIED, 400, HIDDEN)),
+    ("dropUnchangedTable", "DELETE", UNCHANGED, None, (DENIED, 409, 409, 409, HIDDEN)),
     ("listPrincipals", "GET", f"{RULES_PATH}/principals", None, (DENIED,) * 5),
     ("addPrincipal", "POST", f"{RULES_PATH}/principals", {"name": "x"}, (DENIED,) * 5),
     ("removePrincipal", "DELETE", f"{RULES_PATH}/principals/x", None, (DENIED,) * 5),

@@ -87,6 +87,8 @@ CHANGES: list[tuple[str, str, str, Any, list[str]]] = [
     ("registerView", "POST", "namespaces/n/register-view", "createView", ["n.again"]),
     ("dropView", "DELETE", "namespaces/n/views/again", None, ["n.again"]),
     ("dropTable", "DELETE", "namespaces/n/tables/a.b", None, ["n.a%2Eb"]),
+    ("createTable", "POST", "namespaces/n/tables", {**TABLE, "name": "x"}, ["n.x"]),
+    ("dropUnchangedTable", "DELETE", f"{RULES}/namespaces/n/tables/x?metadata-location=", "createTable", ["n.x"]),
     ("addPrincipal", "POST", f"{RULES}/principals", {"name": "alice"}, ["alice"]),
     ("rotatePrincipal", "POST", f"{RULES}/principals/alice/rotate", None, ["alice"]),
     ("addRole", "POST", f"{RULES}/roles", {"name": "all"}, ["role:all"]),
@@ -145,6 +147,8 @@ def test_every_change_leaves_one_line(fresh: Guarded, conn: Connection, told: li
     for number, (operation, method, path, body, objects) in enumerate(CHANGES):
         if isinstance(body, str):
             body = {"name": "again", "metadata-location": locations[body]}
+        if operation == "dropUnchangedTable":
+            path, body = path + locations["createTable"], None
         if operation == "adoptManifests":
             body = offer_nothing(fresh.ask("admin", "GET", path).json)
         before = read_head(conn)

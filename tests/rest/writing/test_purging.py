@@ -1,10 +1,14 @@
 """Dropping with purge over REST: a table's Iceberg objects go, whatever DuckLake reads stays."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import duckdb
 import pytest
+from duckdb import DuckDBPyConnection
 
 from duckicelake.commands.check import remove_orphans
 from duckicelake.errors import ServiceUnavailable
@@ -12,6 +16,7 @@ from duckicelake.store.objects import Objects
 from tests.rest.serving import Answer, Server, make_settings
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -246,3 +251,76 @@ def test_a_purge_that_was_noted_before_a_table_comes_back_is_seen(
 def let_pass(lake: FreshLake, time: timedelta) -> None:
     """Let the purges that are noted be that much older."""
     lake.psycopg().execute("UPDATE iceberg_purge SET begun_at = begun_at - %(time)s", {"time": time})
+
+
+def drop_as_shown(client: Client, metadata_location: str, name: str = "t") -> int:
+    """Drop a table if it is still as that metadata file shows it."""
+    return client.server.ask("DELETE", f"/management/v1/lake/namespaces/main/tables/{name}?metadata-location={metadata_location}").status
+
+
+def find_metadata_location(client: Client, name: str = "t") -> str:
+    """The metadata file that a load names."""
+    return client.server.get(f"namespaces/main/tables/{name}").json["metadata-location"]
+
+
+def make_branch(client: Client) -> list[Any]:
+    """The updates that put a file on a branch of its own."""
+    base = client.load()
+    added = client.add(base, 9_000_000_001, [data_file(base, "a")])
+    ref = {"action": "set-snapshot-ref", "ref-name": "dev", "type": "branch", "snapshot-id": added["snapshot-id"]}
+    return [{"action": "add-snapshot", "snapshot": added}, ref]
+
+
+CHANGES: dict[str, Callable[[Client, DuckDBPyConnection], object]] = {
+    "row": lambda _, duck: duck.execute("INSERT INTO t VALUES (1, 'x')"),
+    "column": lambda _, duck: duck.execute("ALTER TABLE t ADD COLUMN more INTEGER"),
+    "branch": lambda client, _: client.commit(make_branch(client)),
+    "property": lambda client, _: client.commit([{"action": "set-properties", "updates": {"k": "1"}}]),
+    "another": lambda client, duck: (duck.execute("DROP TABLE t"), client.create()),
+    "renamed": lambda client, duck: (duck.execute("ALTER TABLE t RENAME TO u"), client.create()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_table_is_dropped_only_as_it_was_shown(server: Server, lake: FreshLake, change: str) -> None:
+    """Whatever anybody did to it since keeps it; what nobody touched goes."""
+    client, duck = open_client(server, lake), lake.duckdb()
+    client.create()
+    shown = find_metadata_location(client)
+    CHANGES[change](client, duck)
+    changed = find_metadata_location(client)
+    assert (drop_as_shown(client, shown), find_metadata_location(client)) == (409, changed)
+    duck.execute("CREATE TABLE other (i INTEGER)")
+    assert drop_as_shown(client, changed) == 204
+    assert client.server.get("namespaces/main/tables/t").status == 404
+    assert drop_as_shown(client, changed) == 404
+
+
+def test_a_row_that_is_on_its_way_is_in_the_table_or_refused(server: Server, lake: FreshLake) -> None:
+    """DuckDB's transaction that commits after the drop fails and says so; one that commits while the drop waits keeps the table."""
+    client, duck, conn = open_client(server, lake), lake.duckdb(), lake.psycopg()
+    client.create()
+    duck.execute("BEGIN")
+    duck.execute("INSERT INTO t VALUES (1, 'x')")
+    assert drop_as_shown(client, find_metadata_location(client)) == 204
+    with pytest.raises(duckdb.TransactionException):
+        duck.execute("COMMIT")
+    client.create()
+    shown = find_metadata_location(client)
+
+    def wait_for_waiting(count: int) -> None:
+        query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'ducklake_snapshot'::regclass"
+        look = lake.psycopg()
+        wait_for(lambda: look.execute(query).fetchone() == (count,), "requests to wait for the lake")
+
+    with ThreadPoolExecutor() as pool:
+        conn.execute("BEGIN")
+        conn.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+        inserted = pool.submit(duck.execute, "INSERT INTO t VALUES (2, 'y')")
+        wait_for_waiting(1)
+        dropped = pool.submit(drop_as_shown, client, shown)
+        wait_for_waiting(2)
+        conn.execute("COMMIT")
+        inserted.result()
+        assert dropped.result() == 409
+    assert lake.duckdb().execute("FROM t").fetchall() == [(2, "y")]
