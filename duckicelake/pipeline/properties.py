@@ -6,7 +6,7 @@ from pathlib import Path
 
 from duckicelake.errors import BadRequest
 
-SECRET = re.compile("passw|pwd|secret|credential|token|authorization|private.?key|api.?key", re.IGNORECASE)
+SECRET = re.compile("passw|pwd|secret|credential|token|authorization|cookie|(?:private|api|shared|account|sse).?key", re.IGNORECASE)
 """In the names of what nobody else may see."""
 
 

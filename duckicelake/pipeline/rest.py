@@ -1,31 +1,22 @@
 """The few REST calls that a job makes itself: what a table's refs are, and one commit over several tables."""
 
-import http.client
 import json
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from duckicelake.errors import (
-    BadRequest,
-    CatalogError,
-    CommitFailed,
-    CommitStateUnknown,
-    Forbidden,
-    NoSuchTable,
-    NotAuthorized,
-    ServiceUnavailable,
-    Unsupported,
-)
+from duckicelake.errors import BadRequest, CommitStateUnknown, NoSuchTable, NotAuthorized, ServiceUnavailable
+from duckicelake.iceberg.encoding.json_reader import as_object, find_list
+from duckicelake.pipeline.asking.callers import CREDENTIAL, NOBODY, Caller, list_headers, make_caller
+from duckicelake.pipeline.asking.wire import TIMEOUT_SECONDS, Request, send
 from duckicelake.pipeline.spark import RestCatalog
 
-_TIMEOUT_SECONDS = 120.0
-_LEVEL = "\x1f"
-_FIRST_SERVER_ERROR, _NOT_SERVED = 500, 501
-_REFUSALS: Mapping[int, type[CatalogError]] = {401: NotAuthorized, 403: Forbidden, 404: NoSuchTable, 405: Unsupported, 409: CommitFailed}
+_SEPARATOR = "%1F"
+_CONFIG = "the catalog's config"
+_DELEGATION = {"x-iceberg-access-delegation": "vended-credentials"}
+_LEGAL = "/%~!$&'()*+,;=:@"
+"""What a prefix may be made of: it comes as it stands in a URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +69,17 @@ class TableHead:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """An open REST catalog: its prefix is known, and so is the token if there has to be one."""
+    """An open REST catalog, asked by a caller. `separator`: what is between a namespace's levels in a URL, as it is written there.
+
+    `endpoints`: what the catalog says that it serves, None when it does not say. `headers` go with every request.
+    """
 
     base: str
     catalog: RestCatalog
-    token: str | None = None
+    caller: Caller = NOBODY
+    separator: str = _SEPARATOR
+    endpoints: frozenset[str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def load(self, ident: Ident) -> TableHead | None:
         """The table as it is now, None when there is none."""
@@ -104,7 +101,7 @@ class Rest:
 
     def load_whole(self, ident: Ident) -> Any:
         """The answer that describes the table, with the snapshots that refs name. Raises: NoSuchTable."""
-        return self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}?snapshots=refs")
+        return self.ask("GET", f"{self.locate(ident)}?snapshots=refs")
 
     def load_every(self, ident: Ident) -> Any:
         """The table's metadata with all its snapshots. Raises: NoSuchTable."""
@@ -112,7 +109,7 @@ class Rest:
 
     def load_answer(self, ident: Ident) -> Any:
         """The answer that describes the table, with all its snapshots. Raises: NoSuchTable."""
-        return self.ask("GET", f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}")
+        return self.ask("GET", self.locate(ident))
 
     def drop_unchanged(self, ident: Ident, metadata_location: str) -> None:
         """Drop a table that is still as that metadata file shows it; other catalogs than ours do not know how.
@@ -120,8 +117,7 @@ class Rest:
         Raises: CommitFailed: something concerned it since. CatalogError: the catalog does no such thing
         """
         query = urllib.parse.urlencode({"metadata-location": metadata_location})
-        path = f"namespaces/{_quote(_LEVEL.join(ident.namespace))}/tables/{_quote(ident.name)}"
-        self.manage("DELETE", f"{path}?{query}", None, _TIMEOUT_SECONDS)
+        self.manage("DELETE", f"{self.locate(ident)}?{query}", None, TIMEOUT_SECONDS)
 
     def find_snapshot(self, ident: Ident, name: str, text: str) -> int:
         """The newest snapshot of main that says so in its summary. Raises: NoSuchTable: there is no such table, or none such."""
@@ -142,9 +138,21 @@ class Rest:
         except ServiceUnavailable as error:
             raise CommitStateUnknown(f"nobody knows whether the commit landed: {error.message}") from error
 
+    def locate(self, ident: Ident, kind: str = "table") -> str:
+        """The path of a table, or of a view."""
+        return f"namespaces/{self.format_namespace(ident.namespace)}/{kind}s/{_quote(ident.name)}"
+
+    def format_namespace(self, levels: Sequence[str]) -> str:
+        """A namespace in a path."""
+        return self.separator.join(map(_quote, levels))
+
+    def serves(self, endpoint: str) -> bool | None:
+        """Whether the catalog says that it serves this, in the specification's words; None: it says nothing of what it serves."""
+        return None if self.endpoints is None else endpoint in self.endpoints
+
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Send one request and return the JSON of its answer; a refusal is one of our errors."""
-        return self._ask(method, f"{self.base}/{path}", body, _TIMEOUT_SECONDS)
+        return self._ask(method, f"{self.base}/{path}", body, TIMEOUT_SECONDS)
 
     def manage(self, method: str, path: str, body: Any, timeout_seconds: float) -> Any:
         """The same of what is below `/management`, and no part of Iceberg's specification."""
@@ -153,10 +161,17 @@ class Rest:
         return self._ask(method, url, body, timeout_seconds)
 
     def _ask(self, method: str, url: str, body: Any, timeout_seconds: float) -> Any:
-        headers = {"content-type": "application/json"}
-        if self.token is not None:
-            headers |= {"authorization": f"Bearer {self.token}", "x-iceberg-access-delegation": "vended-credentials"}
-        return _send(urllib.request.Request(url, _encode(body), headers, method=method), timeout_seconds)
+        encoded = None if body is None else json.dumps(body).encode()
+        request = Request(method, url, {"content-type": "application/json", **self.headers}, encoded)
+        try:
+            return send(self._sign(request), timeout_seconds)
+        except NotAuthorized:
+            if not self.caller.renew():
+                raise
+        return send(self._sign(request), timeout_seconds)
+
+    def _sign(self, request: Request) -> Request:
+        return replace(request, headers=self.caller.authorize(request))
 
 
 def _list_partition_fields(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -199,54 +214,33 @@ def _name_term(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> str:
 def open_rest(catalog: RestCatalog) -> Rest:
     """The catalog, asked once for the prefix of the warehouse.
 
-    Raises: ServiceUnavailable: nobody is there
+    Raises: ServiceUnavailable: nobody is there; NotAuthorized: it does not know who asks
     """
-    base = f"{catalog.uri.rstrip('/')}/v1"
-    token = None if catalog.credential is None else _fetch_token(base, catalog.credential)
-    query = f"?{urllib.parse.urlencode({'warehouse': catalog.warehouse})}" if catalog.warehouse else ""
-    config = Rest(base, catalog, token).ask("GET", f"config{query}")
-    prefix = {**config.get("defaults", {}), **config.get("overrides", {})}.get("prefix")
-    return Rest(f"{base}/{_quote(prefix)}" if prefix else base, catalog, token)
+    uri = catalog.uri.rstrip("/")
+    own = {**({} if catalog.credential is None else {CREDENTIAL: catalog.credential}), **catalog.properties}
+    caller = make_caller(own, uri)
+    lent = {} if caller is NOBODY else _DELEGATION
+    query = f"?{urllib.parse.urlencode({'warehouse': catalog.warehouse}, quote_via=urllib.parse.quote)}" if catalog.warehouse else ""
+    first = Rest(f"{uri}/v1", catalog, caller, headers={**lent, **list_headers(own)})
+    config = as_object(first.ask("GET", f"config{query}"), _CONFIG)
+    defaults, overrides = (_read_settings(config, name) for name in ("defaults", "overrides"))
+    given = {**defaults, **own, **overrides}
+    base = f"{overrides.get('uri', uri).rstrip('/')}/v1"
+    prefix = given.get("prefix", "").strip("/")
+    endpoints = find_list(config, "endpoints", _CONFIG)
+    return Rest(
+        f"{base}/{urllib.parse.quote(prefix, safe=_LEGAL)}" if prefix else base,
+        catalog,
+        caller,
+        given.get("namespace-separator") or _SEPARATOR,
+        None if endpoints is None else frozenset(map(str, endpoints)),
+        {**lent, **list_headers(given)},
+    )
 
 
-def _fetch_token(base: str, credential: str) -> str:
-    client_id, _, secret = credential.partition(":")
-    form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret, "scope": "catalog"}
-    request = urllib.request.Request(f"{base}/oauth/tokens", urllib.parse.urlencode(form).encode(), method="POST")
-    return _send(request)["access_token"]
-
-
-def _send(request: urllib.request.Request, timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
-            content = answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _refuse(error.code, error.read()) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise ServiceUnavailable(f"no catalog answers at {request.host}: {error}. Is the server running?") from error
-    try:
-        return json.loads(content) if content else None
-    except ValueError as error:
-        # What was asked for may have been done.
-        raise ServiceUnavailable(f"what answers at {request.host} sends no JSON: is it an Iceberg REST catalog?") from error
-
-
-def _refuse(status: int, body: bytes) -> CatalogError:
-    try:
-        said = json.loads(body)
-        message = said["error"]["message"] if isinstance(said.get("error"), dict) else str(said.get("error_description", said))
-    except (ValueError, KeyError, AttributeError):
-        message = f"the catalog answered {status}"
-    if status == _NOT_SERVED:
-        return Unsupported(message)
-    if status >= _FIRST_SERVER_ERROR:
-        return ServiceUnavailable(message)
-    return _REFUSALS.get(status, BadRequest)(message)
-
-
-def _encode(body: Any) -> bytes | None:
-    return None if body is None else json.dumps(body).encode()
+def _read_settings(config: Mapping[str, object], name: str) -> dict[str, str]:
+    told = as_object(config.get(name) or {}, f"the {name} of {_CONFIG}")
+    return {key: str(text) for key, text in told.items() if text is not None}
 
 
 def _quote(part: str) -> str:

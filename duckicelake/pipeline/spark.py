@@ -63,7 +63,8 @@ class SparkPlan:
 class RestCatalog:
     """How Spark reaches one Iceberg REST catalog and the store behind it; None leaves a setting out.
 
-    With a `credential` (`id:secret`) the catalog gives the keys to the store.
+    With a `credential` (`id:secret`) the catalog gives the keys to the store. `properties` are what else Iceberg's own client is told of
+    a catalog that is not the lake's.
     """
 
     uri: str
@@ -73,6 +74,7 @@ class RestCatalog:
     s3_access_key_id: str | None = None
     s3_secret_access_key: str | None = field(default=None, repr=False)
     credential: str | None = field(default=None, repr=False)
+    properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
 from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
 from duckicelake.errors import BadRequest
+from duckicelake.pipeline.asking.callers import format_caller
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.libraries import source_jars
@@ -122,9 +123,10 @@ def find_folder(place: str) -> str:
 
 def _open_rest_side(options: TransferOptions, store: Store) -> RestSide:
     properties = options.properties
-    there = RestCatalog(options.place, properties.get("warehouse", ""), credential=properties.get("credential"))
-    settings = {**catalog_settings(there), **RESOLVING, **store.format_settings({}), **properties}
-    return RestSide(name_place(options.place), partial(open_rest, there), store, {name: text for name, text in settings.items() if text})
+    there = RestCatalog(options.place, properties.get("warehouse", ""), properties=properties)
+    settings = {**catalog_settings(there), **RESOLVING, **format_caller(properties, options.place)}
+    told = {name: text for name, text in {**settings, **properties, "uri": options.place}.items() if text}
+    return RestSide(name_place(options.place), cache(partial(open_rest, there)), store, told)
 
 
 def _find_store(catalog: RestCatalog, given: Mapping[str, str]) -> StoreSettings:

@@ -1,7 +1,6 @@
 """The job itself: the catalog plans, executors make, the catalog takes over; what fails is told, and the rest goes on."""
 
 import json
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,6 @@ ATTEMPTS = 3
 SLICES_PER_CORE = 2
 SECONDS_TO_ANSWER = 3600.0
 """The catalog reads a row of every file when it plans, and when it takes manifests over."""
-_LEVEL = "\x1f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +145,8 @@ class Publisher:
         self._ask("POST", ident, body)
 
     def _ask(self, method: str, ident: Ident, body: Any = None) -> Any:
-        namespace = urllib.parse.quote(_LEVEL.join(ident.namespace), safe="")
-        path = f"namespaces/{namespace}/tables/{urllib.parse.quote(ident.name, safe='')}/manifests"
-        return self.desk.connect().manage(method, path, body, SECONDS_TO_ANSWER)
+        rest = self.desk.connect()
+        return rest.manage(method, f"{rest.locate(ident)}/manifests", body, SECONDS_TO_ANSWER)
 
 
 def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Iterable[str]:

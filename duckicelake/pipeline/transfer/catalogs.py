@@ -28,11 +28,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A table or a view that a catalog lists. `place`: where the catalog says that it is, in its own words."""
+    """A table or a view that a catalog lists. `place`: where it is, in the catalog's own words; `fault`: why it cannot be had."""
 
     ident: Ident
     kind: Kind = Kind.table
     place: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

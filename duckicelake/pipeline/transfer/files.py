@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from duckicelake.errors import BadRequest
+from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
@@ -19,6 +19,7 @@ from duckicelake.pipeline.transfer.catalogs import Held, parse_table_file
 
 METADATA_PATH = "write.metadata.path"
 STAGED = "staged.metadata.json"
+_KEY, _SIGNING, _SIGNER = "s3.access-key-id", "s3.remote-signing-enabled", "s3.signer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,15 @@ class Store:
 
     def open(self, location: str, keys: Mapping[str, str]) -> Objects:
         """The store of a location; `keys` are those that a catalog gave for it. Raises: Unsupported: nobody here can reach it."""
-        given = {**self.properties, **keys}
+        given = self._find_given(keys)
         own = RestCatalog("", "") if _names_store(given) else self.lake
         return open_objects(location, own, given)
+
+    def _find_given(self, keys: Mapping[str, str]) -> dict[str, str]:
+        given = {**self.properties, **keys}
+        if given.get(_SIGNING, "").lower() == "true" and _KEY not in given:
+            raise Unsupported(f"the catalog lends no keys, and signs requests to its store itself: write {_KEY} … to --properties")
+        return {name: text for name, text in given.items() if name != _SIGNING and not name.startswith(_SIGNER)}
 
     def read(self, uri: str, keys: Mapping[str, str]) -> bytes:
         """An object. Raises: ServiceUnavailable, Unsupported: it cannot be had."""
@@ -45,11 +52,16 @@ class Store:
 
     def format_settings(self, keys: Mapping[str, str]) -> dict[str, str]:
         """The same for Iceberg in Spark."""
-        given = {**self.properties, **keys}
+        given = self._find_given(keys)
         settings = {name: text for name, text in given.items() if name.startswith(("s3.", "client."))}
         if not _names_store(given):
             settings |= _format_store(self.lake)
         return {"s3.path-style-access": "true"} | settings
+
+    def format_own(self, keys: Mapping[str, str]) -> dict[str, str]:
+        """The same without the keys, which the catalog gives to Spark itself; a store of the catalog's is not the lake's."""
+        lent = {name: text for name, text in keys.items() if name != _SIGNING}
+        return {name: text for name, text in self.format_settings(lent).items() if name not in lent}
 
 
 def _names_store(given: Mapping[str, str]) -> bool:

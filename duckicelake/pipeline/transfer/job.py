@@ -85,6 +85,8 @@ class Mover:
         """Bring one. What fails is said in its place."""
         ident = Ident((*self.options.into, *entry.ident.namespace), entry.ident.name)
         try:
+            if entry.fault:
+                raise BadRequest(entry.fault)
             if twins > 1:
                 raise BadRequest("the source has names that differ from it by case alone, which DuckLake takes for one: name one of them")
             if not ident.namespace:

@@ -101,10 +101,21 @@ def _read_name(text: str) -> Ident:
 
 def _read_properties(given: Mapping[str, Any]) -> dict[str, str]:
     pairs = read_pairs(given["property"])
-    secret = next(filter(SECRET.search, pairs), None)
+    secret = next((name for name, text in pairs.items() if SECRET.search(name) or _holds_secret(text)), None)
     if secret is not None:
         raise BadRequest(f"--property {secret}: others on the machine can see it: put it into the file of --properties")
     return read_properties(given["properties"]) | pairs
+
+
+def _holds_secret(text: str) -> bool:
+    """Whether a text is a URL with a password in it, or one that cannot be looked through."""
+    if "://" not in text:
+        return False
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return True
+    return parts.password is not None or any(SECRET.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True))
 
 
 def _read_word(words: Any, option: str, text: str) -> Any:

@@ -1,11 +1,10 @@
 """A REST catalog as source and as target: the lake's own, or any other."""
 
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from duckicelake.errors import CommitFailed, NoSuchTable, Unsupported
-from duckicelake.iceberg.encoding.json_reader import as_object, find_text, list_objects
+from duckicelake.errors import BadRequest, CommitFailed, Forbidden, NoSuchTable, Unsupported
+from duckicelake.iceberg.encoding.json_reader import as_object, find_text, get_text, list_objects
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, parse_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import format_schema
@@ -18,8 +17,8 @@ from duckicelake.pipeline.transfer.files import Store, write_rows
 from duckicelake.pipeline.transfer.shape import format_creation, format_staged_create
 from duckicelake.pipeline.verify.moments import list_namespaces, list_pages
 
-_LEVEL = "\x1f"
 _ANSWER = "the catalog's answer"
+_VIEWS = "GET /v1/{prefix}/namespaces/{namespace}/views"
 _RENEWAL = "client.refresh-credentials-"
 """How clients of a catalog get newer keys from it; the bench is none."""
 
@@ -34,28 +33,24 @@ class RestSide:
     settings: Mapping[str, str]
 
     def list_entries(self) -> Iterator[Entry]:
-        """Every table and view."""
+        """Every table and view; a namespace that the catalog lists and does not open is an entry that is told."""
         rest = self.connect()
         for levels in list_namespaces(rest):
-            for kind in Kind:
-                yield from (Entry(Ident(levels, name), kind) for name in self._list(rest, levels, kind))
-
-    def _list(self, rest: Rest, levels: tuple[str, ...], kind: Kind) -> list[str]:
-        try:
-            return [item["name"] for item in list_pages(rest, f"namespaces/{_format(levels)}/{kind}s", "identifiers", {})]
-        except (NoSuchTable, Unsupported):
-            # Not every catalog has views.
-            if kind is Kind.view:
-                return []
-            raise
+            try:
+                found = [Entry(Ident(levels, name), kind) for kind in Kind for name in _list(rest, levels, kind)]
+            except (BadRequest, Forbidden, NoSuchTable) as error:
+                found = [Entry(Ident(levels[:-1], levels[-1]), Kind.table, fault=f"its tables cannot be listed: {error.message}")]
+            yield from found
 
     def load(self, entry: Entry) -> Held:
         """The table with all of its snapshots."""
-        return _read_held(entry.ident, self.connect().ask("GET", _locate(entry.ident)))
+        rest = self.connect()
+        return _read_held(entry.ident, rest.ask("GET", rest.locate(entry.ident)))
 
     def load_view(self, entry: Entry) -> ViewMetadata:
         """The view as it is now."""
-        answer = as_object(self.connect().ask("GET", _locate(entry.ident, Kind.view)), _ANSWER)
+        rest = self.connect()
+        answer = as_object(rest.ask("GET", rest.locate(entry.ident, Kind.view)), _ANSWER)
         return parse_view(as_object(answer.get("metadata"), f"the metadata of {_ANSWER}"))
 
     def find(self, ident: Ident) -> Held | None:
@@ -74,14 +69,15 @@ class RestSide:
 
     def open_rows(self, bench: Bench, held: Held) -> str:
         """The rows of the snapshot that was read; those that come now when its columns are not the present ones."""
-        name = quote_ident(bench.add_catalog(self.settings), held.ident)
+        name = quote_ident(bench.add_catalog({**self.settings, **self.store.format_own(held.keys)}), held.ident)
         snapshot_id = _find_pin(held.metadata)
         return name if snapshot_id is None else f"{name} VERSION AS OF {snapshot_id}"
 
     def prepare(self, ident: Ident, asked: CreateTable) -> Held:
         """A table that the catalog has described and not made."""
         self.make_namespace(ident.namespace)
-        answer = self.connect().ask("POST", f"namespaces/{_format(ident.namespace)}/tables", format_staged_create(asked))
+        rest = self.connect()
+        answer = rest.ask("POST", f"namespaces/{rest.format_namespace(ident.namespace)}/tables", format_staged_create(asked))
         return replace(_read_held(ident, answer), metadata_location="")
 
     def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
@@ -90,13 +86,15 @@ class RestSide:
 
     def publish(self, prepared: Held, written: TableMetadata) -> None:
         """Make the table and its rows in one commit."""
-        self.connect().ask("POST", _locate(prepared.ident), format_creation(prepared.ident, written))
+        rest = self.connect()
+        rest.ask("POST", rest.locate(prepared.ident), format_creation(prepared.ident, written))
 
     def register(self, ident: Ident, metadata_location: str) -> None:
         """Take a table in where it is, with its history. Raises: CatalogError: the catalog does not."""
         self.make_namespace(ident.namespace)
         body = {"name": ident.name, "metadata-location": metadata_location}
-        self.connect().ask("POST", f"namespaces/{_format(ident.namespace)}/register", body)
+        rest = self.connect()
+        rest.ask("POST", f"namespaces/{rest.format_namespace(ident.namespace)}/register", body)
 
     def make_view(self, ident: Ident, view: ViewMetadata) -> None:
         """Make a view of the current version of another catalog's."""
@@ -105,16 +103,30 @@ class RestSide:
         schema = next(one for one in view.schemas if one.schema_id == version.schema_id)
         body = {"name": ident.name, "schema": format_schema(schema), "view-version": format_version(version)}
         body |= {"properties": dict(view.properties)}
-        self.connect().ask("POST", f"namespaces/{_format(ident.namespace)}/views", body)
+        rest = self.connect()
+        rest.ask("POST", f"namespaces/{rest.format_namespace(ident.namespace)}/views", body)
 
     def make_namespace(self, levels: tuple[str, ...]) -> None:
         """Make a namespace, and those around it, where they are missing."""
         rest = self.connect()
         for end in range(1, len(levels) + 1):
             try:
-                rest.ask("GET", f"namespaces/{_format(levels[:end])}")
+                rest.ask("GET", f"namespaces/{rest.format_namespace(levels[:end])}")
             except NoSuchTable:
                 _make(rest, levels[:end])
+
+
+def _list(rest: Rest, levels: tuple[str, ...], kind: Kind) -> list[str]:
+    if kind is Kind.view and rest.serves(_VIEWS) is False:
+        return []
+    try:
+        found = list_pages(rest, f"namespaces/{rest.format_namespace(levels)}/{kind}s", "identifiers", {})
+        return [get_text(as_object(item, _ANSWER), "name", _ANSWER) for item in found]
+    except (NoSuchTable, Unsupported, BadRequest):
+        # Not every catalog has views, and not every one says so.
+        if kind is Kind.view and rest.serves(_VIEWS) is None:
+            return []
+        raise
 
 
 def _make(rest: Rest, levels: tuple[str, ...]) -> None:
@@ -152,11 +164,3 @@ def check_unchanged(catalog: RestSide, held: Held) -> None:
     states = [(one.table_uuid, one.current_snapshot_id, one.current_schema_id) for one in (held.metadata, now)]
     if states[0] != states[1]:
         raise CommitFailed(f"others wrote to {held.ident} meanwhile: run again")
-
-
-def _locate(ident: Ident, kind: Kind = Kind.table) -> str:
-    return f"namespaces/{_format(ident.namespace)}/{kind}s/{urllib.parse.quote(ident.name, safe='')}"
-
-
-def _format(levels: tuple[str, ...]) -> str:
-    return urllib.parse.quote(_LEVEL.join(levels), safe="")

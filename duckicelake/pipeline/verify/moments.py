@@ -9,13 +9,13 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.encoding.json_reader import as_object, find_text, get_list
 from duckicelake.iceberg.schema import Schema, parse_schema
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.verify.columns import quote
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.names import fold_name
 
-_LEVEL = "\x1f"
 LAKE_SNAPSHOT = "ducklake.snapshot-id"
 
 _SNAPSHOTS = "SELECT snapshot_id FROM {meta}.ducklake_snapshot"
@@ -154,7 +154,7 @@ class TableState:
 
 def load_state(rest: Rest, ident: Ident) -> TableState:
     """The table with all of its snapshots. Raises: NoSuchTable."""
-    answer = rest.ask("GET", f"namespaces/{_format_namespace(ident.namespace)}/tables/{urllib.parse.quote(ident.name, safe='')}")
+    answer = rest.ask("GET", rest.locate(ident))
     return TableState(answer["metadata-location"], answer["metadata"])
 
 
@@ -169,25 +169,28 @@ def list_tables(rest: Rest) -> list[Ident]:
     return [
         Ident(levels, item["name"])
         for levels in list_namespaces(rest)
-        for item in list_pages(rest, f"namespaces/{_format_namespace(levels)}/tables", "identifiers", {})
+        for item in list_pages(rest, f"namespaces/{rest.format_namespace(levels)}/tables", "identifiers", {})
     ]
 
 
 def list_namespaces(rest: Rest, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every namespace below one, each before what is below it."""
-    for levels in list_pages(rest, "namespaces", "namespaces", {"parent": _LEVEL.join(parent)} if parent else {}):
-        yield tuple(levels)
-        yield from list_namespaces(rest, tuple(levels))
+    separator = urllib.parse.unquote(rest.separator)
+    for levels in list_pages(rest, "namespaces", "namespaces", {"parent": separator.join(parent)} if parent else {}):
+        found = tuple(levels)
+        # Catalogs whose namespaces have one level may take no notice of `parent`.
+        if found[:-1] == parent:
+            yield found
+            yield from list_namespaces(rest, found)
 
 
 def list_pages(rest: Rest, path: str, key: str, query: Mapping[str, str]) -> Iterator[Any]:
-    """What a listing has under a key, page by page."""
+    """What a listing has under a key, page by page. Raises: BadRequest: it is no listing"""
+    size = rest.catalog.properties.get("rest-page-size")
+    asked = {**query, **({} if size is None else {"pageSize": size})}
     token: str | None = ""
     while token is not None:
-        answer = rest.ask("GET", f"{path}?{urllib.parse.urlencode({**query, 'pageToken': token})}")
-        yield from answer[key]
-        token = answer.get("next-page-token") or None
-
-
-def _format_namespace(levels: tuple[str, ...]) -> str:
-    return urllib.parse.quote(_LEVEL.join(levels), safe="")
+        told = urllib.parse.urlencode({**asked, "pageToken": token}, quote_via=urllib.parse.quote)
+        answer = as_object(rest.ask("GET", f"{path}?{told}"), f"the list of {key}")
+        yield from get_list(answer, key, f"the list of {key}")
+        token = find_text(answer, "next-page-token", f"the list of {key}") or None

@@ -174,7 +174,7 @@ def test_branches_that_others_move_stay(served: Served) -> None:
     second = rest.load(ident)
     assert second is not None
     changes = [format_branch(ident, "alive", second.main), format_branch(ident, "gone", None)]
-    discard(Overtaken(rest.base, rest.catalog, rest.token, changes), ident, ["dead", "alive", "gone", "never"])
+    discard(Overtaken(rest.base, rest.catalog, changes=changes), ident, ["dead", "alive", "gone", "never"])
     left = rest.load(ident)
     assert left is not None
     assert left.refs == {"main": second.main, "alive": second.main}

@@ -29,7 +29,18 @@ from tests.pipeline.transfer.ferry import format_given
         pytest.param({"place": "postgresql://h/db?what=hidden"}, "PLACE is no URL", id="no URL of Postgres"),
         *(
             pytest.param({"property": ["a=b", f"{name}=hidden"]}, f"--property {name}: others .* --properties", id=name)
-            for name in ("jdbc.password", "credential", "s3.secret-access-key", "s3.session-token", "header.Authorization")
+            for name in (
+                *("jdbc.password", "credential", "token", "s3.secret-access-key", "s3.session-token", "s3.sse.key"),
+                *("header.Authorization", "header.X-Api-Key", "header.Cookie", "rest.auth.basic.password", "rest.secret-access-key"),
+            )
+        ),
+        *(
+            pytest.param({"property": [f"oauth2-server-uri={url}"]}, "--property oauth2-server-uri: others", id=name)
+            for name, url in {
+                "a password in an address": "https://me:hidden@login.example/token",
+                "a secret in a query": "https://login.example/token?client_secret=hidden",
+                "an address that cannot be read": "https://[hidden",
+            }.items()
         ),
     ],
 )
@@ -53,8 +64,10 @@ def test_properties_come_from_a_file_and_the_call(tmp_path: Any) -> None:
     """The call is the stronger one; what is no text is refused by name."""
     path = tmp_path / "p.toml"
     path.write_text('"s3.region" = "x"\nwarehouse = "one"\n')
-    options = read_options(format_given("s3://bucket/w", ("a.t", "t"), properties=path, property=["warehouse=two"]))
-    assert options.properties == {"s3.region": "x", "warehouse": "two"}
+    options = read_options(
+        format_given("s3://bucket/w", ("a.t", "t"), properties=path, property=["warehouse=two", "uri=http://host/a?b=c"])
+    )
+    assert options.properties == {"s3.region": "x", "warehouse": "two", "uri": "http://host/a?b=c"}
     assert (options.form, options.tables) == ("hadoop", (Ident(("a",), "t"), Ident((), "t")))
     path.write_text("s3.region = 'x'\n")
     with pytest.raises(BadRequest, match="s3 must be a text; write names with dots in quotes"):

@@ -1,0 +1,1 @@
+"""How a REST catalog is asked: who asks, and what a refusal means."""

@@ -1,0 +1,104 @@
+"""One request over HTTP, and its answer: JSON, or one of our errors."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any, cast
+from urllib.parse import urlsplit
+
+from duckicelake.errors import (
+    BadRequest,
+    CatalogError,
+    CommitFailed,
+    Forbidden,
+    NoSuchTable,
+    NotAuthorized,
+    ServiceUnavailable,
+    Unsupported,
+)
+from duckicelake.iceberg.encoding.json_reader import as_object
+
+TIMEOUT_SECONDS = 120.0
+_FIRST_SERVER_ERROR, _NOT_SERVED = 500, 501
+_REFUSALS: Mapping[int, type[CatalogError]] = {
+    401: NotAuthorized,
+    403: Forbidden,
+    404: NoSuchTable,
+    405: Unsupported,
+    408: ServiceUnavailable,
+    409: CommitFailed,
+    # Iceberg's own, of tokens that ended
+    419: NotAuthorized,
+    429: ServiceUnavailable,
+}
+_SAYING = ("message", "Message", "error_description", "error")
+"""Where messages are: Iceberg's, those of gateways, and OAuth's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent; headers by their names in lower case."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    body: bytes | None = field(default=None, repr=False)
+
+    @property
+    def host(self) -> str:
+        """Whom it is sent to."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+
+class _AtHome(urllib.request.HTTPRedirectHandler):
+    """What says who asks is for one server alone, and so is what is signed."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        ends = (urlsplit(url)[:2] for url in (req.full_url, newurl))
+        if req.get_method() != "GET" or len(set(ends)) > 1:
+            raise urllib.error.HTTPError(req.full_url, code, msg, headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def send(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
+    """The JSON of the answer; None when it has none. Raises: CatalogError: a refusal; ServiceUnavailable: nobody answers, or no catalog"""
+    wire = urllib.request.Request(request.url, request.body, dict(request.headers), method=request.method)
+    try:
+        with urllib.request.build_opener(_AtHome).open(wire, timeout=timeout_seconds) as answer:
+            content = answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _refuse(error.code, error.read(), error.headers.get("location")) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise ServiceUnavailable(f"no catalog answers at {request.host}: {error}. Is the server running?") from error
+    try:
+        return json.loads(content) if content else None
+    except ValueError as error:
+        # What was asked for may have been done.
+        raise ServiceUnavailable(f"what answers at {request.host} sends no JSON: is it an Iceberg REST catalog?") from error
+
+
+def _refuse(status: int, body: bytes, place: str | None) -> CatalogError:
+    if place is not None:
+        return BadRequest(f"the catalog is elsewhere: it sends to {urlsplit(place)._replace(query='', fragment='').geturl()}")
+    message = _find_message(body) or f"the catalog answered {status}"
+    if status == _NOT_SERVED:
+        return Unsupported(message)
+    if status >= _FIRST_SERVER_ERROR:
+        return ServiceUnavailable(message)
+    return _REFUSALS.get(status, BadRequest)(message)
+
+
+def _find_message(body: bytes) -> str | None:
+    try:
+        said = as_object(json.loads(body), "a refusal")
+    except (ValueError, BadRequest):
+        return None
+    inner = said.get("error")
+    told = cast("dict[str, object]", inner) if isinstance(inner, dict) else said
+    return next((text for text in map(told.get, _SAYING) if isinstance(text, str) and text), None)
