@@ -18,15 +18,26 @@ from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_nam
 from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, Maker, Plan
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
+from duckicelake.pipeline.ingest.quarantine import find_apart, list_bad, write_quarantine
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
-from duckicelake.pipeline.ingest.rows import QUARANTINE_COLUMNS, Checked, Count, check_lines
+from duckicelake.pipeline.ingest.rows import Count, check_lines
 from duckicelake.pipeline.ingest.sources.columns import choose_columns
 from duckicelake.pipeline.ingest.sources.files import open_files
 from duckicelake.pipeline.ingest.sources.jdbc import open_database
 from duckicelake.pipeline.ingest.staging import RUN_ID, Stage, Staged, discard, discard_stale, make_branch, make_run_id
-from duckicelake.pipeline.ingest.target import add_defaults, format_create, parse_columns, quote_ident
+from duckicelake.pipeline.ingest.target import add_defaults, parse_columns, quote_ident
 from duckicelake.pipeline.ingest.versions import VALIDITY, add_validity, drop_validity, widen_validity
-from duckicelake.pipeline.ingest.writing import Draft, Ground, RowsLeftOut, check_count, check_source, draft_rows, find_ground, write_target
+from duckicelake.pipeline.ingest.writing import (
+    Draft,
+    Ground,
+    RowsLeftOut,
+    check_count,
+    check_source,
+    check_values,
+    draft_rows,
+    find_ground,
+    write_target,
+)
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.older import TELLS_DEFAULTS
 from duckicelake.pipeline.rest import Ident, Rest, TableHead
@@ -295,7 +306,9 @@ def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, draft: 
     run_id = stage.properties[RUN_ID]
     staged = [write_target(stage, options, target, draft), _write_ledger(stage, ledger, plan, draft.counts, run_id)]
     if draft.bad:
-        staged.append(_write_quarantine(stage, options.table.beside(QUARANTINE), draft.checked, draft.bad, run_id))
+        apart = find_apart(plan.reading, draft.counts)
+        checked = check_values(options, apart, plan.incoming, draft.ground, looks_at_texts=plan.looks_at_texts)
+        staged.append(write_quarantine(stage, options.table.beside(QUARANTINE), list_bad(checked, apart, run_id), draft.bad))
     return Outcome(staged, draft)
 
 
@@ -322,15 +335,6 @@ def _write_ledger(stage: Stage, opened: Staged, plan: Plan, counts: Mapping[str,
     stage.append(opened.ident, stage.spark.createDataFrame(rows, f"{LEDGER_COLUMNS}, {LATER_COLUMNS}").coalesce(1))
     written = stage.look_after(opened)
     check_count(written, len(rows))
-    return written
-
-
-def _write_quarantine(stage: Stage, ident: Ident, checked: Checked, bad: int, run_id: str) -> Staged:
-    stage.spark.sql(format_create(quote_ident(stage.catalog, ident), QUARANTINE_COLUMNS))
-    opened = stage.open(ident)
-    stage.append(ident, checked.bad(run_id))
-    written = stage.look_after(opened)
-    check_count(written, bad)
     return written
 
 

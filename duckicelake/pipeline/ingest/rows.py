@@ -17,8 +17,8 @@ from duckicelake.pipeline.ingest.sources.shapes import Coverage
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.older import is_valid_utf8
 
-REASON = "__duckicelake_reason"
-QUARANTINE_COLUMNS = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
+SHOWN, REASON = "__duckicelake_shown", "__duckicelake_reason"
+"""The columns that say what a bad row is, as it was, and why it is bad."""
 MALFORMED = "the line is malformed: its values do not have the types of the columns, or there are too many or too few"
 
 _ASCII = ("us-ascii", "ascii")
@@ -74,19 +74,13 @@ class Checked:
         columns = {name: F.col(quote(name)) for name in self.columns}
         return [F.lower(column).alias(name) if name in self.uuids else column for name, column in columns.items()]
 
-    def bad(self, run_id: str) -> DataFrame:
-        """What goes to the quarantine."""
+    def tell(self) -> DataFrame:
+        """Every row by where it comes from, with what is told of it if it is bad, and else nothing."""
         own = self.rows.schema.fields[: len(self.columns)]
         shown = [_show_octets(field) if self.is_sifted else F.col(quote(field.name)) for field in own]
         row = F.to_json(F.struct(*shown), {"ignoreNullFields": "false"})
-        return self.rows.where(F.col(REASON).isNotNull()).select(
-            F.coalesce(F.col(RAW), row).alias("raw"),
-            F.col(REASON).alias("reason"),
-            F.col(FILE).alias("source_file"),
-            F.col(ROW).alias("row_index"),
-            F.lit(run_id).alias("run_id"),
-            F.current_timestamp().alias("quarantined_at"),
-        )
+        is_bad = F.col(REASON).isNotNull()
+        return self.rows.select(F.when(is_bad, F.coalesce(F.col(RAW), row)).alias(SHOWN), REASON, FILE, ROW)
 
 
 def _show_octets(field: StructField) -> Column:
@@ -220,9 +214,9 @@ def check_lines(reading: Reading) -> None:
     is_whole = is_multi and all((file.size_bytes or 0) <= WHOLE_BYTES for file in reading.files)
     letters = line if is_utf8 else F.decode(line.cast("binary"), find_alike(encoding))
     is_more = is_json & goes_on(letters, reading.options) if is_whole == is_multi else F.lit(False)
-    how = {name: text for name, text in reading.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
-    read = reading.spark.read.options(**how).text(reading.paths, wholetext=is_whole)
-    lines = read.select(F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open"))
+    lines = reading.read_texts(whole=is_whole).select(
+        F.col("_metadata.file_path").alias(FILE), line, is_wrong.alias("wrong"), is_open.alias("open")
+    )
     wrong = lines.where(is_wrong | is_open | is_more).limit(1).collect()
     if wrong and wrong[0]["wrong"]:
         raise BadRequest(f"{wrong[0][FILE]} is not in {encoding.upper()}; say what it is in: --option encoding=ISO-8859-1")

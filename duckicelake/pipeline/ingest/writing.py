@@ -89,10 +89,15 @@ def draft_rows(stage: Stage, options: IngestOptions, reading: Reading, checked: 
     return draft
 
 
+def check_values(options: IngestOptions, reading: Reading, incoming: StructType, ground: Ground, *, looks_at_texts: bool) -> Checked:
+    """The rows as those of the table, not yet read, by what each of them has."""
+    needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
+    return check_rows(reading, incoming, ground.columns, Demands(needed, ground.uuids, looks_at_texts))
+
+
 def check_source(options: IngestOptions, reading: Reading, incoming: StructType, ground: Ground, *, looks_at_texts: bool) -> Checked:
     """The rows of the source as rows of the table, not yet read. Raises: BadRequest: there is nothing to order some of them by"""
-    needed = options.key if options.mode is not Mode.scd2 else (*options.key, options.order_by or "")
-    checked = check_rows(reading, incoming, ground.columns, Demands(needed, ground.uuids, looks_at_texts))
+    checked = check_values(options, reading, incoming, ground, looks_at_texts=looks_at_texts)
     if not options.key:
         return checked
     coverage = find_coverage(ground.columns, reading.find_shapes(incoming))

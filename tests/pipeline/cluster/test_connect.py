@@ -66,7 +66,8 @@ def test_rows_come_in_over_spark_connect(served: Served, connect: ConnectServer,
         (3, "2026-03-08 02:33:00+00", "8.00", "d"),
         (4, "2026-03-08 02:34:00+00", "9.00", "e"),
     ]
-    assert duck.execute("SELECT raw FROM raw.trips__quarantine").fetchall() == [("2,2026-03-08 02:31:00,oops,b",)]
+    bad = duck.execute("SELECT raw, row_index, line FROM raw.trips__quarantine").fetchall()
+    assert bad == [("2,2026-03-08 02:31:00,oops,b", 1, 3)]
     first, second = ("ingest", report["run_id"]), ("ingest", json.loads((tmp_path / "r.json").read_text())["run_id"])
     assert {table: name_runs(served, table) for table in ("trips", "trips__ingested", "trips__quarantine")} == {
         "trips": [first, second],

@@ -17,16 +17,17 @@ SCHEMA = "id BIGINT NOT NULL, name STRING, day DATE"
 
 
 def test_bad_lines_go_to_the_quarantine(mill: Mill) -> None:
-    """As they were, with a reason and the file; lines that lack a value that must be there too."""
-    mill.write("a.csv", "id,name,day\n1,a,2026-01-01\nx,b,2026-01-01\n3,c\n4,d,2026-01-01,more\n,e,2026-01-01\n6,f,never\n")
+    """As they were, with a reason, file, number and line; lines that lack a value that must be there too."""
+    mill.write("a.csv", "id,name,day\n1,a,2026-01-01\nx,b,2026-01-01\n\n3,c\n4,d,2026-01-01,more\n,e,2026-01-01\n6,f,never\n")
     done = mill.run(schema=SCHEMA)
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (6, 1, 5)
     assert mill.rows(columns="id, name") == [(1, "a")]
-    bad = mill.rows("trips__quarantine", "raw, reason, source_file, row_index, run_id")
+    bad = mill.rows("trips__quarantine", "raw, reason, source_file, run_id, row_index, line")
     assert [row[0] for row in bad[:4]] == ["3,c", "4,d,2026-01-01,more", "6,f,never", "x,b,2026-01-01"]
     assert all(row[1].startswith("the line is malformed") for row in bad[:4])
     assert bad[4][:2] == ('{"id":null,"name":"e","day":"2026-01-01"}', "column id must have a value")
-    assert {row[2:] for row in bad} == {((mill.folder / "a.csv").as_uri().replace("///", "/"), None, done.run_id)}
+    assert {row[2:4] for row in bad} == {((mill.folder / "a.csv").as_uri().replace("///", "/"), done.run_id)}
+    assert [row[4:] for row in bad] == [(2, 5), (3, 6), (5, 8), (1, 3), (4, 7)]
     assert mill.rows("trips__ingested", "rows, quarantined") == [(6, 5)]
 
 
@@ -36,7 +37,7 @@ def test_bad_json_goes_to_the_quarantine(mill: Mill) -> None:
     done = mill.run(schema="id BIGINT, spot STRUCT<x: DOUBLE>")
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (4, 2, 2)
     assert mill.rows() == [(1, {"x": 1.5}), (2, None)]
-    assert mill.rows("trips__quarantine", "raw") == [("nothing",), ('{"id":"one"}',)]
+    assert mill.rows("trips__quarantine", "raw, row_index, line") == [("nothing", 2, 3), ('{"id":"one"}', 1, 2)]
     mill.write("b.jsonl", '{"id":3,"spot":{"y":2}}\n')
     with pytest.raises(EvolutionRefused, match=r"column spot\.y is not in the table"):
         mill.run()
@@ -91,7 +92,7 @@ def test_parquet_rows_without_a_value_are_numbered(mill: Mill) -> None:
     mill.write_parquet("a.parquet", id=[1, None, 3], name=["a", "b", None])
     done = mill.run(schema="id BIGINT NOT NULL, name STRING")
     assert (done.rows_in, done.rows_out, done.rows_quarantined) == (3, 2, 1)
-    assert mill.rows("trips__quarantine", "raw, row_index") == [('{"id":null,"name":"b"}', 1)]
+    assert mill.rows("trips__quarantine", "raw, row_index, line") == [('{"id":null,"name":"b"}', 1, None)]
     clean = mill.run(source=str(mill.folder), table=TABLE.beside("_2"))
     assert (clean.rows_in, clean.rows_out) == (3, 3)
     assert mill.served.server.get("namespaces/raw/tables/trips_2__quarantine").status == 404

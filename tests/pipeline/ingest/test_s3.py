@@ -70,7 +70,7 @@ def test_objects_are_taken_once(mill: Mill, tmp_path: Path) -> None:
     assert mill.rows() == [(1, "a", 1), (2, "b", 1), (3, "c", 2)]
     ledger = mill.rows("trips__ingested", "uri, rows, quarantined, length(etag)")
     assert ledger == [(f"{bucket.uri}/day=1/a%20b%25é.csv", 3, 1, 32), (f"{bucket.uri}/day=2/%5Bb%5D.csv", 1, 0, 32)]
-    assert mill.rows("trips__quarantine", "source_file") == [(ledger[0][0],)]
+    assert mill.rows("trips__quarantine", "source_file, row_index, line") == [(ledger[0][0], 2, 4)]
     bucket.put("day=2/[b].csv", "id,name\n3,c\n")
     assert mill.run(source=bucket.uri.replace("s3:", "s3a:"), reading=bucket.properties).status == Status.nothing_new
     bucket.put("day=2/[b].csv", "id,name\n4,c\n")

@@ -28,7 +28,7 @@ from duckicelake.pipeline.ingest.sources.listing import (
     list_by_spark,
     list_files,
 )
-from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, holding_nothing
+from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, find_place, holding_nothing
 from duckicelake.pipeline.ingest.sources.shapes import Shape, find_in_json, group_shapes, list_paths
 
 _GLOB = "{}[]*?\\"
@@ -45,7 +45,7 @@ _THREADS = 16
 WHOLE_BYTES = 64 << 20
 """Larger files of JSON that are read whole are not looked into as texts: that takes several times their size of memory."""
 
-_LETTERS = "ISO-8859-1"
+LETTERS = "ISO-8859-1"
 _OF_OCTETS = re.compile(r"(us-)?ascii|(iso-?8859-?|latin-?|iso_8859_|windows-125|cp125)[0-9]{1,2}|koi8-[ru]")
 """Encodings of an octet for each letter, ASCII's as ASCII has them."""
 _WIDE = ("utf-16", "utf-16be", "utf-16le", "utf-32")
@@ -75,7 +75,7 @@ def escape_pattern(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """Files of one format, and how to read them. Of Avro `own` is what they say of their columns and `looks` of themselves."""
+    """Files of one format, and how to read them. Of Avro `looks` is what they say of themselves. `is_numbered`: ROW has places."""
 
     spark: SparkSession
     form: Format
@@ -86,6 +86,7 @@ class FileReading:
     looks: Mapping[str, avro.Look] | None = None
     store: s3.S3Store | None = None
     has_odd_header: bool = False
+    is_numbered: bool = False
 
     @property
     def paths(self) -> list[str]:
@@ -209,9 +210,13 @@ class FileReading:
 
     def _read_texts(self) -> DataFrame:
         """What is read as JSON, as texts: lines, or with `multiLine` whole files."""
-        how = {name: text for name, text in self.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
-        texts = self.spark.read.options(**how).text(self.paths, wholetext=find_option(self.options, "multiLine") == "true")
+        texts = self.read_texts(whole=find_option(self.options, "multiLine") == "true")
         return texts.select(F.col("_metadata.file_path").alias("uri"), "value")
+
+    def read_texts(self, *, whole: bool = False) -> DataFrame:
+        """Their lines as they are, or all of each file."""
+        how = {name: text for name, text in self.options.items() if name.startswith("fs.") or name.lower() == "linesep"}
+        return self.spark.read.options(**how).text(self.paths, wholetext=whole)
 
     def _find_json_options(self) -> dict[str, str]:
         return {name: str(text) for name, text in self.options.items() if not name.startswith("fs.")}
@@ -219,8 +224,8 @@ class FileReading:
     def read(self, columns: StructType) -> DataFrame:
         """The rows; of text as the columns say, with lines that say otherwise in the column RAW."""
         meta = F.col("_metadata")
-        row_index = meta["row_index"] if self.form is Format.parquet else F.lit(None).cast("bigint")
-        return self._read(columns).select("*", meta["file_path"].alias(FILE), row_index.alias(ROW))
+        row = meta["row_index"] if self.form is Format.parquet else find_place() if self.is_numbered else F.lit(None).cast("bigint")
+        return self._read(columns).select("*", meta["file_path"].alias(FILE), row.alias(ROW))
 
     def _read(self, columns: StructType) -> DataFrame:
         reader = self.spark.read.format(self.form).options(**self.options)
@@ -359,7 +364,7 @@ def choose_reading(form: Format, files: Iterable[Taken], given: Mapping[str, str
 
 def find_alike(encoding: str) -> str:
     """An encoding that Spark decodes, in which what JSON is made of stands at the same places; empty when there is none."""
-    return _LETTERS if _OF_OCTETS.fullmatch(encoding) else encoding.upper() if encoding in _WIDE else ""
+    return LETTERS if _OF_OCTETS.fullmatch(encoding) else encoding.upper() if encoding in _WIDE else ""
 
 
 def is_odd_header(names: Sequence[str | None]) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest
@@ -17,7 +18,7 @@ RAW = "__duckicelake_raw"
 """The column in which Spark leaves a line that it could not read."""
 
 FILE, ROW = "__duckicelake_file", "__duckicelake_row"
-"""The columns that say where a row comes from: a source's URI, and its number there, where that is known."""
+"""The columns that say where a row comes from: a source's URI, and its number there, where that is known; or its place, by `find_place`."""
 
 Same = TypeVar("Same")
 
@@ -96,6 +97,11 @@ class Reading(Protocol):
     def check_still(self) -> None:
         """Raises: SourceMoved: the source is not what it was when it was listed."""
         ...
+
+
+def find_place() -> Column:
+    """Of a file that Spark reads: which block of it, and numbers that grow by one from each row of that to the next, as it reads them."""
+    return F.struct(F.col("_metadata.file_block_start").alias("block"), F.monotonically_increasing_id().alias("id"))
 
 
 @contextmanager
