@@ -160,7 +160,7 @@ def test_a_table_that_moves_between_look_and_drop_stays(mill: Mill) -> None:
 
     mill.duck.execute("CREATE SCHEMA raw")
     mill.duck.execute("CREATE TABLE raw.trips (id INTEGER)")
-    take_back(Overtaken(rest.base, rest.catalog, rest.token))
+    take_back(Overtaken(rest.base, rest.catalog, rest.caller))
     assert mill.rows() == [(1,)]
     mill.duck.execute("DROP TABLE raw.trips")
     mill.duck.execute("CREATE TABLE raw.trips (id INTEGER)")
