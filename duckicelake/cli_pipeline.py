@@ -32,6 +32,7 @@ FormOption = Annotated[str, typer.Option("--format", help="What PLACE is: auto, 
 PropertyOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the other catalog, as Iceberg calls it: warehouse=…")]
 PropertiesOption = Annotated[Path | None, typer.Option(help="TOML file of such properties, for secrets.")]
 IntoOption = Annotated[str | None, typer.Option(help="Namespace to put before the source's.")]
+GraceOption = Annotated[int, typer.Option(min=1, help="How many hours another run may be silent before what it wrote is removed.")]
 NoVerifyOption = Annotated[bool, typer.Option("--no-verify", help="Do not compare the rows afterwards.")]
 
 
@@ -205,6 +206,7 @@ def export_tables(
     property: PropertyOption = None,
     properties: PropertiesOption = None,
     no_verify: NoVerifyOption = False,
+    grace: GraceOption = 72,
     dry_run: DryRunOption = False,
     report: ReportOption = None,
     master: MasterOption = "local[*]",

@@ -19,6 +19,7 @@ from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Limits, Warehouse, close_warehouse, open_warehouse
 from duckicelake.catalog.writing.lifecycle.orphans import list_orphans
 from duckicelake.catalog.writing.lifecycle.purging import finish
+from duckicelake.catalog.writing.lifecycle.staging import forget, list_given_up, list_left
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
@@ -32,6 +33,7 @@ from duckicelake.lake.read import find_table, read_schemas, read_table_names
 from duckicelake.lake.readers.install import list_public_findings
 from duckicelake.lake.readers.roles import reap_readers
 from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.locations import Staged
 from duckicelake.lake.writing.revival import list_purges
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
 from duckicelake.translate.locations import to_uri
@@ -192,7 +194,8 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Findin
 def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple[str, str]] = ()) -> list[str]:
     """Remove what nothing names in the locations of live tables and was last written before that time; return what it was.
 
-    So goes what purges that began before that time, and were broken off, have left of dropped tables.
+    So goes what purges that began before that time, and were broken off, have left of dropped tables, and what lies where tables were
+    to be that were staged before that time and never made, if nothing there is younger.
 
     Tables that cannot be published keep everything, and so do those spared, by schema and name. Servers are told after each
     table: one that publishes meanwhile may count on an object that goes, and `repair_lake` afterwards brings it back.
@@ -208,6 +211,9 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
             # one store that refuses is not everybody's
             with contextlib.suppress(CatalogError):
                 removed += finish(warehouse, noted)
+        for staged in list_given_up(warehouse, before):
+            with contextlib.suppress(CatalogError):
+                removed += _sweep_staged(warehouse, staged, before)
         for schema_name, table_name, *_ in published:
             if (schema_name, table_name) in spared:
                 continue
@@ -218,6 +224,15 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
     finally:
         close_warehouse(warehouse)
     return removed
+
+
+def _sweep_staged(warehouse: Warehouse, staged: Staged, before: datetime) -> Sequence[str]:
+    left = list_left(warehouse, staged, before)
+    if left is None:
+        return []
+    _remove_told(warehouse, left)
+    forget(warehouse, staged)
+    return left
 
 
 def _remove_told(warehouse: Warehouse, uris: Sequence[str]) -> None:

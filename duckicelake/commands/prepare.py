@@ -15,7 +15,7 @@ from duckicelake.lake.readers.install import remove_readers
 from duckicelake.lake.readers.roles import drop_readers
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
-NEWEST_TABLE = "iceberg_manifest"
+NEWEST_TABLE = "iceberg_staged"
 """Of the tables that a server cannot do without; it comes with the columns that are as new."""
 
 HAS_TABLE = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) IS NOT NULL"

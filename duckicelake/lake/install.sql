@@ -5,7 +5,8 @@
 -- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
 -- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Changes from v5: what a request
 -- with a key was about (object_uuid of iceberg_idempotency), iceberg_transaction, iceberg_purge, iceberg_reader and
--- iceberg_revocation. Changes from v6: iceberg_manifest. Changes from v7: iceberg_gone_file. Every statement may run again at any time.
+-- iceberg_revocation. Changes from v6: iceberg_manifest. Changes from v7: iceberg_gone_file. Changes from v8: iceberg_staged.
+-- Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
     key text PRIMARY KEY,
@@ -210,6 +211,13 @@ CREATE TABLE IF NOT EXISTS iceberg_purge (
     table_uuid uuid NOT NULL,
     locations text[] NOT NULL,
     begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Where tables that were staged were to lie: their clients may have died before the commit. A line goes when the table is there, or
+-- nothing is left.
+CREATE TABLE IF NOT EXISTS iceberg_staged (
+    location text PRIMARY KEY,
+    staged_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 -- Requests over several tables, known again when a copy comes: not each table shows by itself that it was changed.

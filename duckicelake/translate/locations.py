@@ -128,6 +128,22 @@ def metadata_uri(location: str, metadata_version: int) -> str:
     return f"{location}/metadata/v{metadata_version}.metadata.json"
 
 
+COPY = re.compile(r"/(?:data|metadata)/copy-([0-9a-f]{16})/.+")
+"""What `import` and `export` write of a copy, below its location."""
+
+
+def find_copy(location: str, uri: str) -> str | None:
+    """Return the id of the copy that an object in a location was written by, or None for any other object."""
+    place, plain = to_canonical(location), to_canonical(uri)
+    match = COPY.fullmatch(plain.removeprefix(place)) if plain.startswith(place) else None
+    return None if match is None else match[1]
+
+
+def copy_folders(location: str, copy: str) -> tuple[str, str]:
+    """Return where a copy's data and metadata are while it is written, and its data afterwards."""
+    return f"{location}/data/copy-{copy}", f"{location}/metadata/copy-{copy}"
+
+
 def version_hint_uri(location: str) -> str:
     """Return the URI of the file that names the newest metadata version to path readers."""
     return f"{location}/metadata/version-hint.text"

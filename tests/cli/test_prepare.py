@@ -170,8 +170,8 @@ def test_check_tells_of_names_and_times_that_iceberg_cannot_say(lake: FreshLake,
     ("lost", "said"),
     [
         pytest.param((), None, id="prepared"),
-        pytest.param(("iceberg_manifest",), "prepared by an older version", id="by an older version"),
-        pytest.param(("iceberg_manifest", "iceberg_setting"), "may not create tables and triggers", id="not prepared"),
+        pytest.param(("iceberg_staged",), "prepared by an older version", id="by an older version"),
+        pytest.param(("iceberg_staged", "iceberg_setting"), "may not create tables and triggers", id="not prepared"),
     ],
 )
 def test_a_role_that_may_make_nothing_needs_a_lake_that_is_prepared(

@@ -85,10 +85,10 @@ def test_a_lake_that_an_older_release_prepared_gets_what_is_new(lake: FreshLake)
     conn, session = lake.psycopg(), lake.duckdb()
     session.execute("CREATE TABLE t AS SELECT 1 AS i")
     conn.execute("INSERT INTO iceberg_change (kind) VALUES ('repair')")
-    conn.execute("DROP TABLE iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant")
+    conn.execute("DROP TABLE iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant, iceberg_staged")
     conn.execute("UPDATE iceberg_setting SET value = 'older' WHERE key = 'installed'")
     install(conn, lake.metadata_schema, lake.iceberg_path)
-    assert {"iceberg_audit", "iceberg_principal", "iceberg_member", "iceberg_grant"} <= set(list_relations(lake))
+    assert {"iceberg_audit", "iceberg_principal", "iceberg_member", "iceberg_grant", "iceberg_staged"} <= set(list_relations(lake))
     assert conn.execute("SELECT kind FROM iceberg_change").fetchall() == [("repair",)]
     session.execute("INSERT INTO t VALUES (2)")
     assert session.execute("FROM t ORDER BY ALL").fetchall() == [(1,), (2,)]

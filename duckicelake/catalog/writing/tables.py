@@ -25,11 +25,12 @@ from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown, N
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
-from duckicelake.lake.connect import reading
+from duckicelake.lake.connect import reading, writing
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.registered.read import find_live_name
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.locations import note_staged
 from duckicelake.lake.writing.lookups import is_touched
 from duckicelake.lake.writing.revival import note_purge
 from duckicelake.lake.writing.transaction import committing
@@ -45,11 +46,14 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable) -> Load
     Raises: NoSuchNamespace, AlreadyExists, BadRequest: DuckLake cannot hold what is asked for
     """
     if asked.stage_create:
-        with reading(warehouse.lake) as conn:
+        with writing(warehouse.lake) as conn:
             place = get_place(conn, ident)
             check_free(conn, ident, place)
             new = _describe(conn, place, asked, warehouse.roots)
-        rows.create_table(0, place, new)
+            rows.create_table(0, place, new)
+            if asked.location is None:
+                # in a place that a client chose others may have files too
+                note_staged(conn, new.location)
         return LoadedTable(None, encode_metadata(new), {}, -1, Position(-1, -1), location=new.location)
     with committing(warehouse.lake) as commit:
         place = get_place(commit.conn, ident)

@@ -87,7 +87,8 @@ def make_desk(catalog: RestCatalog, call: TransferCall, spark: LazySpark, tell: 
     bench = LazyBench(make_run_id(datetime.now(UTC)), spark)
     lake, other = open_lake(catalog), open_other(catalog, call, bench)
     source, target = (other, lake) if call.job == "import" else (lake, other)
-    return TransferDesk(call.job, source, target, bench, tell)
+    given: Mapping[str, str] = {} if call.job == "import" else call.options.properties
+    return TransferDesk(call.job, source, target, bench, tell, lambda keys: open_objects(_find_store(catalog, {**given, **keys})))
 
 
 def open_lake(catalog: RestCatalog) -> RestSide:

@@ -1,11 +1,15 @@
-"""Where tables are and were: nobody else's files may come into a table's locations.
+"""Where tables are and were, and were to be: nobody else's files may come into a table's locations.
 
 Locations are compared in one spelling: `file:/a` is `file:///a`, `s3a://b` is `s3://b`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg
+
+from duckicelake.lake.read import fetch_rows
 
 SELECT_NEIGHBOUR = """
 SELECT n.location FROM (
@@ -120,3 +124,84 @@ def list_other_paths(conn: psycopg.Connection, gone_id: int = -1) -> list[str]:
     `gone_id` is a table whose files beside main do not count.
     """
     return [row[0] for row in conn.execute(SELECT_OTHER_PATHS, {"gone_id": gone_id})]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """`iceberg_staged`: where a table was to lie whose commit has not been seen here."""
+
+    location: str
+    staged_at: datetime
+
+
+INSERT_STAGED = """
+INSERT INTO iceberg_staged (location) VALUES (%(location)s)
+ON CONFLICT (location) DO UPDATE SET staged_at = excluded.staged_at
+"""
+
+
+def note_staged(conn: psycopg.Connection, location: str) -> None:
+    """Remember where a table is to lie, before anybody is told."""
+    conn.execute(INSERT_STAGED, {"location": location})
+
+
+DELETE_MADE = """
+DELETE FROM iceberg_staged s
+ WHERE EXISTS (SELECT FROM iceberg_table t WHERE t.location = s.location)
+    OR EXISTS (SELECT FROM iceberg_location l WHERE l.location = s.location)
+"""
+
+
+def forget_made(conn: psycopg.Connection) -> None:
+    """Forget where tables were to lie that have been made there, whatever became of them."""
+    conn.execute(DELETE_MADE)
+
+
+SELECT_STAGED = """
+SELECT location, staged_at FROM iceberg_staged WHERE staged_at < %(before)s ORDER BY staged_at, location
+"""
+
+
+def list_staged(conn: psycopg.Connection, before: datetime) -> list[Staged]:
+    """Return the places that were given out before that time."""
+    return fetch_rows(conn, Staged, SELECT_STAGED, before=before)
+
+
+SELECT_HAS_TABLE = """
+SELECT EXISTS (SELECT FROM (
+    SELECT regexp_replace(regexp_replace(p.location, '^s3[an]://', 's3://'), '^file:/+', 'file:///') AS plain FROM (
+        SELECT location FROM iceberg_table
+        UNION ALL
+        SELECT location FROM iceberg_location
+        UNION ALL
+        SELECT unnest(locations) FROM iceberg_purge
+    ) p
+) n
+ WHERE starts_with(%(location)s || '/', n.plain || '/') OR starts_with(n.plain || '/', %(location)s || '/'))
+"""
+
+
+def has_table(conn: psycopg.Connection, location: str) -> bool:
+    """Tell whether a table, dropped ones included, is or was at a location, or in or around it."""
+    row = conn.execute(SELECT_HAS_TABLE, {"location": location}).fetchone()
+    return bool(row and row[0])
+
+
+SELECT_STATISTICS_PATHS = """
+SELECT json::json ->> 'statistics-path' FROM iceberg_statistics
+"""
+
+
+def list_statistics_paths(conn: psycopg.Connection) -> list[str]:
+    """Return where the statistics files of all tables are."""
+    return [row[0] for row in conn.execute(SELECT_STATISTICS_PATHS) if row[0]]
+
+
+DELETE_STAGED = """
+DELETE FROM iceberg_staged WHERE location = %(location)s AND staged_at = %(staged_at)s
+"""
+
+
+def forget_staged(conn: psycopg.Connection, noted: Staged) -> None:
+    """Forget a place that was given out, unless it has been given out again."""
+    conn.execute(DELETE_STAGED, {"location": noted.location, "staged_at": noted.staged_at})

@@ -1,7 +1,7 @@
 """What a catalog is to a transfer: it lists tables and views, shows one as it is now, and may take one in."""
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -13,6 +13,7 @@ from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.views.view_metadata import ViewMetadata, parse_view
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import Bench
+from duckicelake.pipeline.transfer.copies.found import Begun
 
 GZIP = b"\x1f\x8b"
 UNZIP_EITHER = 47
@@ -38,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A table as its catalog has it now, and the file that says so. `keys`: what the catalog gave for its files."""
+    """A table as its catalog has it now, or will have it, and the file that says so. `keys`: what the catalog gave for its files."""
 
     ident: Ident
     metadata: TableMetadata
@@ -47,10 +48,13 @@ class Held:
 
 
 class Catalog(Protocol):
-    """A source of tables, a target of tables, or both. `name` is for people, and holds no secret."""
+    """A source of tables, a target of tables, or both. `name` is for people, and holds no secret; nor does `identity`, for no others."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def identity(self) -> str: ...
 
     def list_entries(self) -> Iterable[Entry]:
         """Everything there is. Raises: CatalogError: it cannot be known."""
@@ -82,6 +86,17 @@ class Catalog(Protocol):
 
     def publish(self, prepared: Held, written: TableMetadata) -> None:
         """Make a written table known, at once. Raises: CommitFailed: there is one of that name."""
+        ...
+
+    def list_places(self, held: Held) -> Iterable[str]:
+        """Where runs that died may have begun copies of a table, and no other table is. Raises: CatalogError: it cannot be known."""
+        ...
+
+    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+        """What goes of a copy that was about to become known in the catalog of that identity, and that no table known here names.
+
+        `is_there`: a table is in that place.
+        """
         ...
 
 

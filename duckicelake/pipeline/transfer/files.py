@@ -16,9 +16,10 @@ from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.catalogs import Held, parse_table_file
+from duckicelake.pipeline.transfer.copies.found import PUBLISHING, STAGED
+from duckicelake.translate.locations import copy_folders, find_copy
 
-METADATA_PATH = "write.metadata.path"
-STAGED = "staged.metadata.json"
+METADATA_PATH, DATA_PATH = "write.metadata.path", "write.data.path"
 _KEY, _SIGNING, _SIGNER = "s3.access-key-id", "s3.remote-signing-enabled", "s3.signer."
 
 
@@ -84,17 +85,25 @@ def describe_new(asked: CreateTable, location: str) -> TableMetadata:
     return replace(new_metadata(asked, NewIdentity(str(uuid4()), location, int(now.timestamp() * 1000))), location=location)
 
 
-def write_rows(bench: Bench, store: Store, prepared: Held, rows: str) -> TableMetadata:
-    """The prepared table with the rows in it: every file is at its place, and only the last metadata file is still to be written."""
-    new, keys = prepared.metadata, prepared.keys
-    # Beside the metadata that count, so that a folder without those is nobody's table.
-    folder = f"{new.location}/metadata/copy-{secrets.token_hex(8)}"
-    staged = f"{folder}/{STAGED}"
+def name_staged(location: str) -> str:
+    """Where the metadata goes that a new copy is written by: beside those that count, so that a folder without them is nobody's table."""
+    return f"{copy_folders(location, secrets.token_hex(8))[1]}/{STAGED}"
+
+
+def write_rows(bench: Bench, store: Store, prepared: Held, rows: str, identity: str) -> TableMetadata:
+    """The prepared table with the rows in it: every file is at its place, and only the last metadata file is still to be written.
+
+    `identity` says of what catalog it is to be.
+    """
+    new, keys, staged = prepared.metadata, prepared.keys, prepared.metadata_location
+    data, metadata = copy_folders(new.location, find_copy(new.location, staged) or "")
     objects = store.open(new.location, keys)
-    objects.write(staged, encode_metadata(replace(new, properties={**new.properties, METADATA_PATH: folder})))
+    paths = {METADATA_PATH: metadata, DATA_PATH: data}
+    objects.write(staged, encode_metadata(replace(new, properties={**new.properties, **paths})))
     name = bench.open_file(staged, store.format_settings(keys))
     last = bench.insert(name, rows)
     written = parse_table_file(objects.read(last), last)
+    objects.write(f"{metadata}/{PUBLISHING}", identity.encode())
     return replace(written, properties=dict(new.properties), metadata_log=())
 
 

@@ -4,7 +4,7 @@ Source: Iceberg, HadoopTableOperations and HadoopCatalog
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable
@@ -15,7 +15,8 @@ from duckicelake.pipeline.objects import Child, Objects
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file, refuse_views
-from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, write_rows
+from duckicelake.pipeline.transfer.copies.found import Begun
+from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, name_staged, write_rows
 
 METADATA, HINT = "metadata", "version-hint.text"
 LOG = "_delta_log"
@@ -37,6 +38,10 @@ class HadoopWarehouse:
 
     @property
     def name(self) -> str:
+        return self.root
+
+    @property
+    def identity(self) -> str:
         return self.root
 
     def list_entries(self) -> Iterator[Entry]:
@@ -92,11 +97,12 @@ class HadoopWarehouse:
 
     def prepare(self, ident: Ident, asked: CreateTable) -> Held:
         """A table in the folder that has its name."""
-        return Held(ident, describe_new(asked, join_location(self.root, ident)), "", NO_KEYS)
+        location = join_location(self.root, ident)
+        return Held(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
 
     def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
         """Files below the table's folder."""
-        return write_rows(bench, self.store, prepared, rows)
+        return write_rows(bench, self.store, prepared, rows, self.identity)
 
     def publish(self, prepared: Held, written: TableMetadata) -> None:
         """Write version 1, which nobody else may have written."""
@@ -105,6 +111,14 @@ class HadoopWarehouse:
             raise CommitFailed(f"somebody else has just made {prepared.ident}")
         # Readers do without it.
         self.store.put_new(f"{folder}/{HINT}", b"1")
+
+    def list_places(self, held: Held) -> Iterable[str]:
+        """The folder that has its name."""
+        return [join_location(self.root, held.ident)]
+
+    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+        """All of it: no other table can be in that folder."""
+        return [*begun.metadata, *begun.data]
 
 
 def _name_entry(place: str, levels: tuple[str, ...]) -> Entry:

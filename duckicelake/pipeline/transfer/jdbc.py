@@ -3,8 +3,11 @@
 Source: Iceberg, JdbcUtil
 """
 
+import json
+import os
+import re
 import sqlite3
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 from uuid import uuid4
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.errors import BadRequest, CommitFailed, ServiceUnavailable
 from duckicelake.iceberg.metadata import TableMetadata
@@ -21,14 +24,20 @@ from duckicelake.iceberg.views.view_metadata import ViewMetadata
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind, parse_table_file, parse_view_file
-from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, write_rows
+from duckicelake.pipeline.transfer.copies.found import Begun, name_of
+from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published, join_location, name_staged, write_rows
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS
 from duckicelake.pipeline.transfer.options import name_place
+from duckicelake.translate.locations import to_canonical
 
 TYPE = "iceberg_type"
 POSTGRES, SQLITE = ("postgresql", "postgres"), "sqlite"
 CONNECT_SECONDS = 10
 FAILURES = (psycopg.Error, sqlite3.Error)
+ADDRESS = ("host", "hostaddr", "port", "dbname", "service", "options")
+"""What says which database of Postgres is meant, and no secret."""
+FIRST = "00000-"
+_UUID = re.compile("-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 HAS_TABLES_SQLITE = "SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'"
 HAS_TABLES_POSTGRES = "SELECT 1 WHERE to_regclass('iceberg_tables') IS NOT NULL"
@@ -36,6 +45,7 @@ HAS_TYPE = "SELECT * FROM iceberg_tables WHERE 1 = 0"
 SELECT_NAMES = "SELECT DISTINCT catalog_name FROM iceberg_tables ORDER BY catalog_name"
 SELECT_V0 = "SELECT table_namespace, table_name, metadata_location, NULL FROM iceberg_tables WHERE catalog_name = {0} ORDER BY 1, 2"
 SELECT_V1 = "SELECT table_namespace, table_name, metadata_location, iceberg_type FROM iceberg_tables WHERE catalog_name = {0} ORDER BY 1, 2"
+SELECT_PLACES = "SELECT metadata_location FROM iceberg_tables WHERE metadata_location IS NOT NULL"
 INSERT_V0 = "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location) VALUES ({0}, {0}, {0}, {0})"
 INSERT_V1 = """
 INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type) VALUES ({0}, {0}, {0}, {0}, 'TABLE')
@@ -55,12 +65,16 @@ CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where the rows are; `mark` is how its statements write a parameter, `has_tables` asks whether there is a catalog at all."""
+    """Where the rows are; `mark` is how its statements write a parameter, `has_tables` asks whether there is a catalog at all.
+
+    `identity` is no other database's, wherever it is asked from.
+    """
 
     name: str
     mark: str
     has_tables: str
     connect: Callable[[], Any]
+    identity: str = ""
 
     @contextmanager
     def opening(self) -> Generator[Any]:
@@ -86,11 +100,19 @@ def open_database(uri: str, properties: Mapping[str, str]) -> Database:
         if parts.fragment:
             raise BadRequest(f"#{parts.fragment} is no part of a file's path: write %23 where its name has a #")
         path = quote(unquote(parts.path.removeprefix("/")))
-        return Database(name, "?", HAS_TABLES_SQLITE, lambda: sqlite3.connect(f"file:{path}?mode=rw", uri=True))
+        found = os.path.realpath(unquote(path))
+        return Database(name, "?", HAS_TABLES_SQLITE, lambda: sqlite3.connect(f"file:{path}?mode=rw", uri=True), found)
     if parts.scheme not in POSTGRES:
         raise BadRequest(f"{parts.scheme} is no database that can be read here: write postgresql://… or sqlite:///…")
     given = {name: properties[f"jdbc.{name}"] for name in ("user", "password") if f"jdbc.{name}" in properties}
-    return Database(name, "%s", HAS_TABLES_POSTGRES, lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS))
+    address = {key: text for key, text in conninfo_to_dict(uri).items() if key in ADDRESS}
+    return Database(
+        name,
+        "%s",
+        HAS_TABLES_POSTGRES,
+        lambda: psycopg.connect(make_conninfo(uri, **given), connect_timeout=CONNECT_SECONDS),
+        json.dumps(address, sort_keys=True),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +127,10 @@ class JdbcCatalog:
     @property
     def name(self) -> str:
         return self.database.name
+
+    @property
+    def identity(self) -> str:
+        return f"{self.database.identity} {self.catalog_name}"
 
     def settle(self) -> "JdbcCatalog":
         """The same as a target, its name decided. Raises: BadRequest: it cannot be, or nothing says where new tables go."""
@@ -154,15 +180,15 @@ class JdbcCatalog:
         if any("." in level for level in ident.namespace):
             raise BadRequest(f"a JDBC catalog cannot tell the dot in a name of {ident} from one between names: rename it")
         location = f"{join_location(self.warehouse, ident)}-{uuid4()}"
-        return Held(ident, describe_new(asked, location), "", NO_KEYS)
+        return Held(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
 
     def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
         """Files below the table's folder."""
-        return write_rows(bench, self.store, prepared, rows)
+        return write_rows(bench, self.store, prepared, rows, self.identity)
 
     def publish(self, prepared: Held, written: TableMetadata) -> None:
         """Insert the row, of which there is one for each name; the catalog's own tables are made if they are missing."""
-        uri = f"{prepared.metadata.location}/metadata/00000-{uuid4()}.metadata.json"
+        uri = f"{prepared.metadata.location}/metadata/{FIRST}{uuid4()}.metadata.json"
         self.store.put_new(uri, encode_published(replace(written, metadata_log=())))
         with self.database.opening() as conn:
             for statement in () if self._has_tables(conn) else (CREATE_TABLES, CREATE_PROPERTIES):
@@ -172,6 +198,31 @@ class JdbcCatalog:
                 self.database.ask(conn, INSERT_V1 if self._has_type(conn) else INSERT_V0, values)
             except (psycopg.errors.UniqueViolation, sqlite3.IntegrityError) as error:
                 raise CommitFailed(f"somebody else has just made {prepared.ident}") from error
+
+    def list_places(self, held: Held) -> Iterable[str]:
+        """The table's own folder, and those beside it that were made for tables of its name and that no row of the database names."""
+        if self.warehouse is None:
+            return []
+        with self.database.opening() as conn:
+            rows: list[Any] = self.database.ask(conn, SELECT_PLACES).fetchall() if self._has_tables(conn) else []
+        named = {to_canonical(row[0]) for row in rows}
+        root = join_location(self.warehouse, held.ident)
+        folder, _, name = root.rpartition("/")
+        names = [child.name for child in self.store.open(folder, NO_KEYS).list_folder(folder) if child.is_folder]
+        found = [f"{folder}/{each}" for each in names if each.startswith(name) and _UUID.fullmatch(each.removeprefix(name))]
+        free = [place for place in found if not any(uri.startswith(f"{to_canonical(place)}/") for uri in named)]
+        own = held.metadata.location
+        return [own, *(place for place in free if to_canonical(place) != to_canonical(own))]
+
+    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+        """All of it, and the metadata file whose row never came: that of this catalog alone, if nobody has written to the table."""
+        if is_there:
+            return []
+        own = [*begun.metadata, *begun.data]
+        if not begun.beside:
+            return own
+        is_ours = identity == self.identity and [name_of(uri)[: len(FIRST)] for uri in begun.beside] == [FIRST]
+        return [*begun.beside, *own] if is_ours else []
 
     def _has_tables(self, conn: Any) -> bool:
         return self.database.ask(conn, self.database.has_tables).fetchone() is not None

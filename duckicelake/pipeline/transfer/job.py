@@ -1,9 +1,10 @@
 """The job itself: each table of the source becomes known in the target at once, or not at all; what fails is told, and the rest goes on."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import version as read_version
 
 import pyarrow as pa
@@ -20,10 +21,12 @@ from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, Held, Kind
+from duckicelake.pipeline.transfer.copies.found import Files
+from duckicelake.pipeline.transfer.copies.leftovers import clear, tidy
+from duckicelake.pipeline.transfer.copies.rows import compare_rows
 from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables
 from duckicelake.pipeline.transfer.report import Moved, TransferReport
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
-from duckicelake.pipeline.transfer.rows import compare_rows
 from duckicelake.pipeline.transfer.shape import JOB, count_rows, describe_copy, is_same, is_untouched, name_run
 from duckicelake.pipeline.transfer.views import localise, same_view
 from duckicelake.pipeline.verify.columns import check_readable
@@ -43,6 +46,8 @@ class TransferDesk:
     target: Catalog
     bench: LazyBench
     tell: Progress
+    reach: Callable[[Mapping[str, str]], Files]
+    """The target's objects, with the keys that it gave."""
 
 
 def transfer(desk: TransferDesk, options: TransferOptions, *, dry_run: bool = False) -> TransferReport:
@@ -57,7 +62,7 @@ def transfer(desk: TransferDesk, options: TransferOptions, *, dry_run: bool = Fa
     told.tell(f"list {desk.source.name}")
     entries = list(desk.source.list_entries())
     with closing(desk.bench):
-        mover = Mover(told, options, properties, dry_run)
+        mover = Mover(told, options, properties, dry_run, datetime.now(UTC) - options.grace)
         moved = [mover.move(entry, twins) for entry, twins in choose(entries, options)]
     missing = check_tables([entry.ident for entry in entries], options.tables)
     moved += [Moved(str(ident), Kind.table, Verdict.failed, message="the source has no such table") for ident in missing]
@@ -80,6 +85,8 @@ class Mover:
     options: TransferOptions
     properties: Mapping[str, str]
     dry_run: bool
+    before: datetime
+    """Runs that have been silent since are dead."""
 
     def move(self, entry: Entry, twins: int) -> Moved:
         """Bring one. What fails is said in its place."""
@@ -105,8 +112,13 @@ class Mover:
         if self.dry_run:
             return self._tell(held, ident, Verdict.planned, count_rows(held.metadata))
         self.desk.tell(f"{self.options.mode} {ident}")
+        prepared = None
         try:
-            self._register(held, ident) if self.options.mode is Mode.register else self._copy(held, ident)
+            if self.options.mode is Mode.register:
+                self._register(held, ident)
+            else:
+                prepared = self._prepare(held, ident)
+                self._copy(held, prepared)
         except UNCERTAIN:
             there = self.desk.target.find(ident)
             if there is None or not is_same(held.metadata, there.metadata):
@@ -114,6 +126,9 @@ class Mover:
         made = self.desk.target.find(ident)
         if made is None:
             raise CommitFailed("somebody else dropped or renamed it at once")
+        if prepared is not None and made.metadata.table_uuid == prepared.metadata.table_uuid:
+            with suppress(CatalogError):
+                tidy(self.desk.reach(made.keys or prepared.keys), prepared, made.metadata)
         return self._check(held, made, Verdict.done)
 
     def _register(self, held: Held, ident: Ident) -> None:
@@ -121,10 +136,20 @@ class Mover:
             raise Unsupported("its catalog does not say where its metadata file is: --mode copy")
         self.desk.target.register(ident, held.metadata_location)
 
-    def _copy(self, held: Held, ident: Ident) -> None:
+    def _prepare(self, held: Held, ident: Ident) -> Held:
         check_readable(current_schema(held.metadata))
-        bench = self.desk.bench.get()
+        self.desk.bench.get()
         prepared = self.desk.target.prepare(ident, describe_copy(held, ident.name))
+        self._clear(prepared, is_there=False)
+        return prepared
+
+    def _clear(self, held: Held, *, is_there: bool) -> None:
+        # It is none of this table's business whether that can be done now.
+        with suppress(CatalogError):
+            clear(self.desk.target, self.desk.reach(held.keys), held, self.before, is_there=is_there)
+
+    def _copy(self, held: Held, prepared: Held) -> None:
+        bench, ident = self.desk.bench.get(), prepared.ident
         written = self.desk.target.write(bench, prepared, self.desk.source.open_rows(bench, held))
         if isinstance(self.desk.source, RestSide):
             check_unchanged(self.desk.source, held)
@@ -136,6 +161,8 @@ class Mover:
             raise CommitFailed("another table has the name, or an older state of this one: rename or drop that, or choose --into")
         if self.dry_run:
             return self._tell(held, there.ident, Verdict.there, None)
+        if self.options.mode is Mode.copy:
+            self._clear(there, is_there=True)
         return self._check(held, there, Verdict.there)
 
     def _check(self, held: Held, there: Held, verdict: Verdict) -> Moved:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -36,6 +37,8 @@ class Mode(StrEnum):
     copy = "copy"
 
 
+GRACE_HOURS = 72
+
 SCHEMES = {"http": Form.rest, "https": Form.rest, "postgresql": Form.jdbc, "postgres": Form.jdbc, "sqlite": Form.jdbc}
 """All others are folders."""
 
@@ -44,7 +47,8 @@ SCHEMES = {"http": Form.rest, "https": Form.rest, "postgresql": Form.jdbc, "post
 class TransferOptions:
     """One call of a job. No tables: all of them, and the views.
 
-    `place` is the other catalog, `properties` are its own; `into` goes before the namespaces of the source.
+    `place` is the other catalog, `properties` are its own; `into` goes before the namespaces of the source. `grace`: how long a run may
+    be silent before what it wrote is a dead one's.
     """
 
     place: str
@@ -54,6 +58,7 @@ class TransferOptions:
     into: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
     is_verified: bool = True
+    grace: timedelta = timedelta(hours=GRACE_HOURS)
 
 
 def read_options(given: Mapping[str, Any]) -> TransferOptions:
@@ -69,7 +74,8 @@ def read_options(given: Mapping[str, Any]) -> TransferOptions:
     if not all(into):
         raise BadRequest(f"--into {given['into']!r} is no namespace")
     tables = tuple(map(_read_name, given["tables"] or ()))
-    return TransferOptions(place, form, tables, mode, into, _read_properties(given), not given["no_verify"])
+    grace = timedelta(hours=given.get("grace", GRACE_HOURS))
+    return TransferOptions(place, form, tables, mode, into, _read_properties(given), not given["no_verify"], grace)
 
 
 def name_place(uri: str) -> str:

@@ -1,6 +1,6 @@
 """A REST catalog as source and as target: the lake's own, or any other."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from duckicelake.errors import BadRequest, CommitFailed, Forbidden, NoSuchTable, Unsupported
@@ -13,7 +13,8 @@ from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind
-from duckicelake.pipeline.transfer.files import Store, write_rows
+from duckicelake.pipeline.transfer.copies.found import Begun
+from duckicelake.pipeline.transfer.files import Store, name_staged, write_rows
 from duckicelake.pipeline.transfer.shape import format_creation, format_staged_create
 from duckicelake.pipeline.verify.moments import list_namespaces, list_pages
 
@@ -31,6 +32,10 @@ class RestSide:
     connect: Callable[[], Rest]
     store: Store
     settings: Mapping[str, str]
+
+    @property
+    def identity(self) -> str:
+        return self.name
 
     def list_entries(self) -> Iterator[Entry]:
         """Every table and view; a namespace that the catalog lists and does not open is an entry that is told."""
@@ -78,16 +83,25 @@ class RestSide:
         self.make_namespace(ident.namespace)
         rest = self.connect()
         answer = rest.ask("POST", f"namespaces/{rest.format_namespace(ident.namespace)}/tables", format_staged_create(asked))
-        return replace(_read_held(ident, answer), metadata_location="")
+        held = _read_held(ident, answer)
+        return replace(held, metadata_location=name_staged(held.metadata.location))
 
     def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
         """Files at the location that the catalog chose."""
-        return write_rows(bench, self.store, prepared, rows)
+        return write_rows(bench, self.store, prepared, rows, self.identity)
 
     def publish(self, prepared: Held, written: TableMetadata) -> None:
         """Make the table and its rows in one commit."""
         rest = self.connect()
         rest.ask("POST", rest.locate(prepared.ident), format_creation(prepared.ident, written))
+
+    def list_places(self, held: Held) -> Iterable[str]:
+        """The place that the catalog gave. Those that it gave before, and no more, it knows alone."""
+        return [held.metadata.location]
+
+    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
+        """All of it where no table ever was: one that has been renamed since may have kept its place."""
+        return [] if is_there or begun.beside else [*begun.metadata, *begun.data]
 
     def register(self, ident: Ident, metadata_location: str) -> None:
         """Take a table in where it is, with its history. Raises: CatalogError: the catalog does not."""

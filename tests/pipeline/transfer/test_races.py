@@ -7,7 +7,7 @@ import pytest
 
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
-from duckicelake.pipeline.transfer.rows import compare_rows
+from duckicelake.pipeline.transfer.copies.rows import compare_rows
 from tests.pipeline.transfer.ferry import Ferry, describe
 from tests.rest.serving import WAREHOUSE
 from tests.support.spark import Spark, letting_go

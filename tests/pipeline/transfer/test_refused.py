@@ -29,6 +29,7 @@ from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, HAS_TABLES_SQLITE,
 from duckicelake.pipeline.transfer.job import TransferDesk, transfer
 from duckicelake.pipeline.transfer.options import Form, TransferOptions
 from duckicelake.pipeline.transfer.rest import RestSide, read_keys
+from duckicelake.store.objects import StoreSettings, open_objects
 
 ASKED = CreateTable("t", Schema(0, (NestedField(1, "id", PrimitiveType("int"), required=False),)), PartitionSpec(0, ()), UNSORTED, None, {})
 STORE = Store(RestCatalog("", ""), {}, lambda _, __: True)
@@ -147,7 +148,8 @@ def test_one_tables_failure_stops_no_other_one(tmp_path: Path) -> None:
             conn.execute("INSERT INTO iceberg_tables VALUES ('one', 'ns', ?, ?, NULL, 'TABLE')", [name, place])
         conn.commit()
     bench = LazyBench("run", LazySpark(nullcontext[Any]))
-    desk = TransferDesk("import", open_jdbc(path), HadoopWarehouse(str(tmp_path), STORE), bench, lambda _: None)
+    sides = open_jdbc(path), HadoopWarehouse(str(tmp_path), STORE)
+    desk = TransferDesk("import", *sides, bench, lambda _: None, lambda _: open_objects(StoreSettings(None, "", None, None)))
     report = transfer(desk, TransferOptions("", Form.jdbc), dry_run=True)
     assert [(one.subject, one.message) for one in report.moved] == [
         ("ns.a", "the row of ns.a names no metadata file"),

@@ -96,11 +96,13 @@ def test_a_late_commit_is_refused_and_changes_nothing(client: Client, lake: Fres
 
 
 def test_a_create_transaction_is_made_once(client: Client, lake: FreshLake) -> None:
-    """A staged table is nothing yet; its commit may be repeated, and a second table of that name is refused."""
+    """A staged table is nothing yet but a place; its commit may be repeated, and a second table of that name is refused."""
     rows = read_rows(lake)
     staged = client.create("u", **{"stage-create": True}).json
     assert "metadata-location" not in staged
-    assert read_rows(lake) == rows
+    noted = read_rows(lake)
+    assert [staged["metadata"]["location"] in row for row in noted["iceberg_staged"]] == [True]
+    assert noted == rows | {"iceberg_staged": noted["iceberg_staged"]}
     metadata = staged["metadata"]
     updates = creation(metadata)
     create = [{"type": "assert-create"}]

@@ -1,5 +1,6 @@
 """Objects that nothing names: found in the locations of live tables, and removed when they are old enough."""
 
+import json
 import os
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
@@ -185,6 +186,39 @@ def test_a_broken_metadata_file_keeps_everything(client: Client, lake: FreshLake
     client.objects.put_new(f"{location}/data/stray.parquet", b"x")
     client.objects.put_new(f"{location}/metadata/v99.metadata.json", b"{")
     assert sweep(lake) == set()
+
+
+def test_what_a_copy_was_staged_by_goes(client: Client, lake: FreshLake, readable: Served) -> None:
+    """Its metadata files, whole or not, are no versions of the table; what it wrote of rows goes unless they are the table's."""
+    location = client.load()["location"]
+    own = write_file(client, client.load(), f"copy-{'0' * 16}/own", {1: pa.array([1000]), 2: pa.array(["new"])})
+    assert client.commit(client.append(client.load(), MINE, [own])).status == 200
+    sweep(lake)
+    folder = f"{location}/metadata/copy-{'0' * 16}"
+    left = {
+        f"{folder}/staged.metadata.json",
+        f"{folder}/00001-a.metadata.json",
+        f"{folder}/a-m0.avro",
+        f"{location}/data/copy-{'1' * 16}/b",
+    }
+    for uri in left:
+        client.objects.put_new(uri, b"{")
+    other = f"{location}/metadata/other/v0.metadata.json"
+    client.objects.put_new(other, client.objects.read(f"{location}/metadata/v1.metadata.json"))
+    assert sweep(lake, later=timedelta(0)) == set()
+    assert sweep(lake) == {uri.rpartition("/")[2] for uri in left}
+    assert client.objects.exists(other)
+    assert 1000 in read_ids(readable)
+
+
+def test_a_metadata_file_of_a_copy_that_was_registered_stays(client: Client, lake: FreshLake) -> None:
+    """It is in the table's log then."""
+    staged = client.create("u", **{"stage-create": True}).json["metadata"]
+    uri = f"{staged['location']}/metadata/copy-{'0' * 16}/00001-a.metadata.json"
+    client.objects.put_new(uri, json.dumps(staged).encode())
+    assert client.post("namespaces/main/register", {"name": "u", "metadata-location": uri}).status == 200
+    assert "00001-a.metadata.json" not in sweep(lake)
+    assert client.objects.exists(uri)
 
 
 def test_files_that_a_crash_left_unfinished_go(local_lake: FreshLake) -> None:

@@ -25,7 +25,7 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.locations import list_earlier_locations, list_named_paths, list_other_paths
 from duckicelake.lake.writing.revival import list_noted_tables
 from duckicelake.store.objects import Objects
-from duckicelake.translate.locations import file_uri, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
+from duckicelake.translate.locations import file_uri, find_copy, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
 
 METADATA = ".metadata.json"
 
@@ -71,7 +71,7 @@ def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[s
     """Return what nothing names in a live table's locations, of what was last written before that time.
 
     The table is published first, so that whatever its rows and notes imply is named. Locations that another table has had
-    are passed over, and metadata files stay.
+    are passed over, and metadata files stay, but for those that a copy was staged by.
     Raises: what `load_table` raises. BadRequest: an object is there and is not what was written
     """
     table, published = publish_table(warehouse, ident)
@@ -83,18 +83,24 @@ def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[s
     everything = {uri: modified for location in own for uri, modified in objects.list_modified(location)}
     found = {uri: modified for uri, modified in everything.items() if not to_canonical(uri).startswith(data)}
     kept = {version_hint_uri(location) for location in own}
-    old = [uri for uri, modified in found.items() if modified < before and not uri.endswith(METADATA) and uri not in kept]
+    versions = {uri: modified for uri, modified in found.items() if uri.endswith(METADATA) and not _is_staged(own, uri)}
+    old = [uri for uri, modified in found.items() if modified < before and uri not in versions and uri not in kept]
     if not old:
         return []
     named = Named(objects)
     # read after the objects were listed: what a commit has named since is among these
     _add_rows(warehouse, table, named)
     named.add_metadata(metadata)
-    versions = {uri: modified for uri, modified in found.items() if uri.endswith(METADATA)}
     for uri in {*_list_current_since(versions, before), *(uri for _, uri in metadata.metadata_log)}:
         with suppress(NotFound):
             named.add_metadata(parse_metadata(decode_json(objects.read(uri), uri)))
+        named.add(uri)
     return sorted(uri for uri in old if to_canonical(uri) not in named.uris)
+
+
+def _is_staged(locations: Sequence[str], uri: str) -> bool:
+    """Tell whether a metadata file is one that a copy was written by before it became known."""
+    return any(find_copy(location, uri) is not None for location in locations)
 
 
 def _add_rows(warehouse: Warehouse, table: TableRow, named: Named) -> None:

@@ -1,6 +1,6 @@
 """What all folders of files have in common: they are found by walking, read by Spark, and never written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from duckicelake.errors import BadRequest, Unsupported
@@ -12,6 +12,7 @@ from duckicelake.pipeline.objects import Child, Objects
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held, refuse_views
+from duckicelake.pipeline.transfer.copies.found import Begun
 from duckicelake.pipeline.transfer.files import Store
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS
 
@@ -27,6 +28,10 @@ class ReadFolders:
 
     @property
     def name(self) -> str:
+        return self.root
+
+    @property
+    def identity(self) -> str:
         return self.root
 
     def find_entries(self, is_table: Callable[[list[Child]], bool], is_shown: Callable[[str], bool]) -> Iterator[Entry]:
@@ -79,6 +84,14 @@ class ReadFolders:
         raise _refuse()
 
     def publish(self, prepared: Held, written: TableMetadata) -> None:
+        """Nothing is written there."""
+        raise _refuse()
+
+    def list_places(self, held: Held) -> Iterable[str]:
+        """Nothing is written there."""
+        raise _refuse()
+
+    def give_up(self, begun: Begun, identity: str, *, is_there: bool) -> Collection[str]:
         """Nothing is written there."""
         raise _refuse()
 
