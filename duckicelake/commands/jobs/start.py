@@ -8,12 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
 from rich.console import Console
 
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.metrics import SUFFIX, write_metrics
 from duckicelake.errors import BadRequest, CatalogError
+from duckicelake.pipeline.failures.gone import explain_postgres, hide_passwords
 
 FAILED, MISUSED, UNKNOWN = 1, 2, 3
 """The statuses for the shell; `verify` has 1 for a difference alone, so all that goes wrong there is unknown."""
@@ -102,8 +104,10 @@ def run_or_tell(find: Find, run: Callable[[Facts, Home], Told], tell: Callable[[
         return run(*find())
     except CatalogError as error:
         return tell(error.message)
+    except psycopg.Error as error:
+        return tell(explain_postgres(error))
     except Exception as error:  # noqa: BLE001  a service goes on whatever it is, and `verify` ends in no difference
-        return tell(f"{type(error).__name__}: {error}")
+        return tell(f"{type(error).__name__}: {hide_passwords(str(error))}")
 
 
 def complain(message: str, status: int) -> int:

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.connect import explain_gone
+from duckicelake.pipeline.failures.gone import find_outage
 from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_names, plan_evolution
 from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, Maker, Plan
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
@@ -89,7 +90,7 @@ def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False) -> Repo
             report = _ingest(desk, options, _begin(options), maker, dry_run=dry_run)
         return replace(report, seconds=watch.read())
     except SPARK_FAILURES as error:
-        raise SparkFailed(options.hide(f"{explain(error)}\nNothing was taken.")) from error
+        raise SparkFailed(options.hide(f"{find_outage(desk.connect) or explain(error)}\nNothing was taken.")) from error
 
 
 _OF_TRACES = ("at ", "...", "JVM stacktrace", "An error occurred while calling ", "Suppressed: ")
@@ -343,4 +344,5 @@ def _is_in_ledger(desk: Desk, table: Ident, run_id: str) -> bool:
         ledger = desk.spark.table(desk.name(table.beside(LEDGER)))
         return bool(ledger.where(ledger["run_id"] == run_id).limit(1).collect())
     except SPARK_FAILURES as error:
-        raise CommitStateUnknown(f"nobody knows whether the commit landed: {explain(error)}") from error
+        said = find_outage(desk.connect) or explain(error)
+        raise CommitStateUnknown(f"nobody knows whether the commit landed: {said}") from error

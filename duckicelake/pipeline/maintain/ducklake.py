@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import duckdb
 from duckdb import DuckDBPyConnection
 
 from duckicelake.pipeline.maintain.survey import TableName
@@ -53,8 +52,3 @@ class DuckLake:
     def _count(self, conn: DuckDBPyConnection, function: str, argument: str, value: Any) -> int:
         moment = value.astimezone(UTC) if isinstance(value, datetime) else value
         return len(conn.execute(f"CALL {function}('{LAKE}', {argument})", [moment]).fetchall())
-
-
-def explain(error: duckdb.Error) -> str:
-    """What DuckDB says is wrong, in a line."""
-    return f"DuckDB: {str(error).strip().splitlines()[0]}"

@@ -11,18 +11,25 @@ import duckdb
 import psycopg
 from pyspark.sql import SparkSession
 
-from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, NoSuchTable, Unsupported
-from duckicelake.iceberg.schema import parse_schema
+from duckicelake.errors import (
+    BadRequest,
+    CatalogError,
+    CommitFailed,
+    CommitStateUnknown,
+    NoSuchTable,
+    ServiceUnavailable,
+    Unsupported,
+)
 from duckicelake.pipeline.connect import check_procedures, is_gone
+from duckicelake.pipeline.failures.gone import find_outage
+from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
-from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import discard, format_identifier, list_stale, make_run_id
-from duckicelake.pipeline.jars import JarUnavailable, Progress
-from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain import survey
+from duckicelake.pipeline.maintain.checks import check_may_write, check_possible, may_write
 from duckicelake.pipeline.maintain.ducklake import DuckLake
-from duckicelake.pipeline.maintain.ducklake import explain as explain_duckdb
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import (
     Kind,
@@ -34,22 +41,19 @@ from duckicelake.pipeline.maintain.planning import (
     plan_forgetting,
     plan_removal,
 )
-from duckicelake.pipeline.maintain.policy import Policy, Strategy
+from duckicelake.pipeline.maintain.policy import Policy
 from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, plan_of
 from duckicelake.pipeline.maintain.rewriting import Rewritten, rewrite
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.spark import LazySpark, naming_snapshots
-from duckicelake.pipeline.verify.columns import check_readable
 
 ATTEMPTS = 3
 FLUSH_ATTEMPTS = 10
 """DuckLake would try as often."""
 PAUSE_SECONDS = 0.2
 EXPIRED_AT_ONCE = 500
-FAILURES = (CatalogError, duckdb.Error, psycopg.Error, NoJava, JarUnavailable, *SPARK_FAILURES)
-"""What may stop a step, and no other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +92,13 @@ def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = Fa
             busy = Done(LAKE, None, Verdict.failed, message="another run is removing orphans: run again when it is done")
             return MaintainReport(run_id, (busy,), 0, watch.read(), versions)
         live = survey.list_live_tables(conn)
-        names, unknown = _choose(live, options), _find_unknown(live, options)
+        names, unknown = survey.choose_tables(live, options.tables), _find_unknown(live, options)
         keeper = Keeper(told, options, properties, spark, dry_run)
         steps = [step for name in names for step in keeper.keep_table(name)]
         steps += [Done(name, None, Verdict.failed, message="the policy has a section for it, and it is no table") for name in unknown]
         if not options.tables:
             steps += keeper.keep_lake(conn, may_lose=not unknown)
     return MaintainReport(run_id, tuple(steps), len(names), watch.read(), versions)
-
-
-def _choose(names: Sequence[TableName], options: MaintainOptions) -> list[TableName]:
-    known = {name.ident for name in names}
-    missing = next((ident for ident in options.tables if ident not in known), None)
-    if missing is not None:
-        raise NoSuchTable(f"There is no table {missing}")
-    return [name for name in names if not options.tables or name.ident in options.tables]
 
 
 def _find_unknown(live: Sequence[TableName], options: MaintainOptions) -> list[str]:
@@ -125,13 +121,15 @@ class Keeper:
         try:
             metadata = self._load(name)
             policy = self._find_policy(name, metadata)
-        except NoSuchTable:
-            return  # dropped meanwhile
+        except NoSuchTable as error:
+            said = error.message
+            yield from self._try(table, None, lambda: self._tell_hidden(name, said))
+            return
         except Unsupported as error:
             yield Done(table, None, Verdict.skipped, message=error.message)
             return
         except FAILURES as error:
-            yield Done(table, None, Verdict.failed, message=explain(error))
+            yield Done(table, None, Verdict.failed, message=explain(error, self.desk.connect))
             return
         if not policy.enabled:
             return
@@ -146,17 +144,22 @@ class Keeper:
         """
         if may_lose:
             yield from self._try(LAKE, Kind.expire, self._expire)
-            for name in survey.list_live_tables(conn):
-                yield from self._try(str(name.ident), Kind.forget, lambda name=name: self._forget(conn, name))
+            yield from self._try(LAKE, Kind.forget, lambda: self._forget_all(conn))
         yield from self._try(LAKE, Kind.clean_up, lambda: self._remove(conn, may_lose))
 
-    def _try(self, subject: str, kind: Kind, act: Callable[[], Sequence[Done]]) -> Sequence[Done]:
+    def _tell_hidden(self, name: TableName, said: str) -> Sequence[Done]:
+        with closing(self.desk.open_postgres()) as conn:
+            message = survey.tell_hidden(conn, name, said)
+        verdict = Verdict.failed if self.options.tables else Verdict.skipped
+        return [Done(str(name.ident), None, verdict, message=message)] if message else []
+
+    def _try(self, subject: str, kind: Kind | None, act: Callable[[], Sequence[Done]]) -> Sequence[Done]:
         try:
             return act()
         except Unsupported as error:
             return [Done(subject, kind, Verdict.skipped, message=error.message)]
         except FAILURES as error:
-            return [Done(subject, kind, Verdict.failed, message=explain(error))]
+            return [Done(subject, kind, Verdict.failed, message=explain(error, self.desk.connect))]
 
     def _load(self, name: TableName) -> Mapping[str, Any]:
         """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
@@ -201,6 +204,7 @@ class Keeper:
                 return [] if failed is None else [self._tell_found(str(name.ident), Kind.flush, attempt)]
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
+            check_may_write(self.desk.connect(), name.ident)
             self.desk.tell(f"flush {name.ident}")
             try:
                 self.desk.lake.flush(name, self.properties)
@@ -226,6 +230,7 @@ class Keeper:
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
             check_possible(policy, metadata)
+            check_may_write(self.desk.connect(), name.ident)
             self.desk.tell(f"compact {name.ident}")
             try:
                 rewritten = self._rewrite(name, (policy, facts, step))
@@ -273,6 +278,12 @@ class Keeper:
                 return [Done(LAKE, Kind.expire, Verdict.done, step.reason, removed=sum(gone), attempts=attempt)] if any(gone) else []
         raise failed or CommitFailed("nothing was tried")
 
+    def _forget_all(self, conn: psycopg.Connection) -> Sequence[Done]:
+        found: list[Done] = []
+        for name in survey.list_live_tables(conn):
+            found += self._try(str(name.ident), Kind.forget, lambda name=name: self._forget(conn, name))
+        return found
+
     def _forget(self, conn: psycopg.Connection, name: TableName) -> Sequence[Done]:
         """Let go of a table's snapshots that DuckLake does not have."""
         failed: CatalogError | None = None
@@ -305,8 +316,15 @@ class Keeper:
         with closing(self.desk.open_postgres()) as conn:
             snapshots, now, names = survey.read_snapshots(conn), survey.read_now(conn), survey.list_live_tables(conn)
         # A table that nobody can load keeps its snapshots. Loading it also notes what its refs need.
-        policies = {name.table_id: self._find_loadable(name) or Policy() for name in names}
-        return plan_expiry(snapshots, self._read_kept(), policies, self.options.policies.lake, now)
+        policies, lake = self._list_policies(names)
+        return plan_expiry(snapshots, self._read_kept(), policies, lake, now)
+
+    def _list_policies(self, names: Sequence[TableName]) -> tuple[dict[int, Policy], Policy]:
+        """By what snapshots go, of tables and of the lake: those that this account may not write to stay, and so do those of no table."""
+        found, lake = {name.table_id: self._find_loadable(name) or Policy() for name in names}, self.options.policies.lake
+        foreign = [name for name in names if not may_write(self.desk.connect(), name.ident)]
+        found |= {name.table_id: Policy() for name in foreign}
+        return found, replace(lake, snapshot_age=None) if foreign else lake
 
     def _expire_some(self, versions: Sequence[int]) -> int:
         # A ref may have come since these were chosen.
@@ -321,10 +339,12 @@ class Keeper:
             return survey.read_named(conn)
 
     def _find_loadable(self, name: TableName) -> Policy | None:
-        """Its policy; None when it is to be left alone, or that cannot be known."""
+        """Its policy; None when it is to be left alone, or that cannot be known. Raises: ServiceUnavailable: there is no catalog"""
         try:
             policy = self._find_policy(name, self._load(name))
-        except CatalogError:
+        except CatalogError as error:
+            if isinstance(error, ServiceUnavailable) and find_outage(self.desk.connect):
+                raise
             return None
         return policy if policy.enabled else None
 
@@ -359,7 +379,7 @@ class Keeper:
         try:
             removed += len(self.desk.sweep(before, spared))
         except FAILURES as error:
-            told = f"{explain(error)} ({removed} objects below DATA_PATH were removed)"
+            told = f"{explain(error, self.desk.connect)} ({removed} objects below DATA_PATH were removed)"
             return Done(LAKE, step.kind, Verdict.failed, removed=removed, message=told, attempts=1)
         return Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)
 
@@ -373,19 +393,3 @@ def format_forgetting(ident: Ident, metadata: Mapping[str, Any], snapshot_ids: S
         "requirements": [{"type": "assert-table-uuid", "uuid": metadata["table-uuid"]}, *at],
         "updates": [{"action": "remove-snapshots", "snapshot-ids": list(snapshot_ids)}],
     }
-
-
-def check_possible(policy: Policy, metadata: Mapping[str, Any]) -> None:
-    """Raises: Unsupported: Spark cannot read the table, or it has no order to sort by."""
-    check_readable(parse_schema(next(one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"])))
-    if policy.strategy is Strategy.sort and not policy.order and not metadata["default-sort-order-id"]:
-        raise Unsupported("strategy sort needs an order, of the policy or of the table itself")
-
-
-def explain(error: Exception) -> str:
-    """What is wrong, in a few words."""
-    if isinstance(error, CatalogError):
-        return error.message
-    if isinstance(error, duckdb.Error):
-        return explain_duckdb(error)
-    return f"Postgres: {error}".strip() if isinstance(error, psycopg.Error) else explain_spark(error)

@@ -122,6 +122,12 @@ def choose_tables(live: Sequence[TableName], asked: Sequence[Ident]) -> list[Tab
     return [name for name in live if not asked or name.ident in asked]
 
 
+def tell_hidden(conn: psycopg.Connection, name: TableName, said: str) -> str:
+    """What is to be said of a table that the catalog does not have; "" when the lake has it no longer either."""
+    is_live = name in list_live_tables(conn)
+    return f"{said}; the lake has it, so perhaps the catalog does not show it to this account" if is_live else ""
+
+
 def read_facts(conn: psycopg.Connection, table_id: int, policy: Policy) -> TableFacts:
     """What the catalog says of one table, as of one moment."""
     asked: dict[str, Any] = {"table_id": table_id, "small_bytes": policy.small_bytes, "delete_ratio": policy.delete_ratio}

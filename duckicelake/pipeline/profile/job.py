@@ -12,13 +12,14 @@ from pyspark.sql import SparkSession
 from duckicelake.errors import CommitFailed, NoSuchTable, Unsupported
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
 from duckicelake.pipeline.connect import is_gone
+from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.job import FAILURES, LazySpark, explain
-from duckicelake.pipeline.maintain.survey import TableName, choose_tables, list_live_tables
+from duckicelake.pipeline.maintain.checks import check_may_write
+from duckicelake.pipeline.maintain.survey import TableName, choose_tables, list_live_tables, tell_hidden
 from duckicelake.pipeline.profile.measuring import Extremes, compute_partition_statistics, compute_statistics, read_extremes
 from duckicelake.pipeline.profile.options import ProfileOptions
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
@@ -26,6 +27,7 @@ from duckicelake.pipeline.profile.state import TableState, find_state
 from duckicelake.pipeline.profile.survey import FileFacts, read_files
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.spark import LazySpark
 from duckicelake.pipeline.verify.columns import check_readable
 from duckicelake.pipeline.verify.moments import load_state
 
@@ -53,8 +55,9 @@ def profile(desk: ProfileDesk, options: ProfileOptions, *, dry_run: bool = False
     told.tell("look at the catalog")
     desk.connect()
     with closing(desk.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
-        profiler = Profiler(told, options, conn, spark, dry_run)
-        found = [one for name in choose_tables(list_live_tables(conn), options.tables) for one in profiler.profile_table(name)]
+        names = choose_tables(list_live_tables(conn), options.tables)
+        profiler = Profiler(told, options, spark, dry_run)
+        found = [one for name in names for one in profiler.profile_table(name)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
     return ProfileReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
 
@@ -65,7 +68,6 @@ class Profiler:
 
     desk: ProfileDesk
     options: ProfileOptions
-    conn: psycopg.Connection
     spark: LazySpark
     dry_run: bool
 
@@ -74,12 +76,21 @@ class Profiler:
         table = str(name.ident)
         try:
             yield self._profile(name)
-        except NoSuchTable:
-            return
+        except NoSuchTable as error:
+            yield from self._tell_hidden(name, error.message)
         except Unsupported as error:
             yield TableProfile(table, Verdict.skipped, message=error.message)
         except FAILURES as error:
-            yield TableProfile(table, Verdict.failed, message=explain(error))
+            yield TableProfile(table, Verdict.failed, message=explain(error, self.desk.connect))
+
+    def _tell_hidden(self, name: TableName, said: str) -> Iterator[TableProfile]:
+        try:
+            with closing(self.desk.open_postgres()) as conn:
+                message = tell_hidden(conn, name, said)
+        except FAILURES as lost:
+            message = explain(lost, self.desk.connect)
+        if message:
+            yield TableProfile(str(name.ident), Verdict.failed if self.options.tables else Verdict.skipped, message=message)
 
     def _profile(self, name: TableName) -> TableProfile:
         state = self._load(name.ident)
@@ -93,8 +104,11 @@ class Profiler:
             check_readable(state.schema)
             verdict = Verdict.planned if self.dry_run else Verdict.done
             if not self.dry_run:
+                check_may_write(self.desk.connect(), name.ident)
                 state, extremes = self._measure(name.ident, state)
-        files = read_files(self.conn, name.table_id, state.snapshot_id)
+        # Not one connection for all: Spark may work for hours between two tables.
+        with closing(self.desk.open_postgres()) as conn:
+            files = read_files(conn, name.table_id, state.snapshot_id)
         return replace(describe(state, files, extremes), table=str(name.ident), verdict=verdict, reason=reason)
 
     def _load(self, ident: Ident, snapshot_id: int | None = None) -> TableState | None:

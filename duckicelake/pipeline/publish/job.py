@@ -14,16 +14,17 @@ from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import CommitFailed, NoSuchTable, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.connect import check_executors, is_gone
+from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.job import FAILURES, LazySpark, explain
-from duckicelake.pipeline.maintain.survey import choose_tables, list_live_tables
+from duckicelake.pipeline.maintain.survey import TableName, choose_tables, list_live_tables, tell_hidden
 from duckicelake.pipeline.publish.making import Place, Task
 from duckicelake.pipeline.publish.options import PublishOptions
 from duckicelake.pipeline.publish.report import Published, PublishReport
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.spark import LazySpark
 
 ATTEMPTS = 3
 SLICES_PER_CORE = 2
@@ -65,34 +66,47 @@ def publish(desk: PublishDesk, options: PublishOptions, *, dry_run: bool = False
     desk.connect()
     with closing(desk.place.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
         names = choose_tables(list_live_tables(conn), options.tables)
-        publisher = Publisher(told, spark, dry_run)
-        found = [one for name in names for one in publisher.publish_table(name.ident)]
+        publisher = Publisher(told, spark, is_named=bool(options.tables), dry_run=dry_run)
+        found = [one for name in names for one in publisher.publish_table(name)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
     return PublishReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
 
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """One run. `made` are manifests of the present table that were written, by what tells them apart."""
+    """One run. `is_named`: of tables that were asked for. `made` are manifests of the present table that were written, by what
+    tells them apart.
+    """
 
     desk: PublishDesk
     spark: LazySpark
+    is_named: bool
     dry_run: bool
     made: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
-    def publish_table(self, ident: Ident) -> Iterator[Published]:
+    def publish_table(self, name: TableName) -> Iterator[Published]:
         """Make what there is to make of one table; none when it was dropped meanwhile. What fails is said in its place."""
         self.made.clear()
+        ident = name.ident
         try:
             yield self._publish(ident)
-        except NoSuchTable:
-            return
+        except NoSuchTable as error:
+            yield from self._tell_hidden(name, error.message)
         except Unsupported as error:
             yield Published(str(ident), Verdict.skipped, message=error.message)
         except FAILURES as error:
             if is_gone(error):
                 self.spark.close()
-            yield Published(str(ident), Verdict.failed, message=explain(error))
+            yield Published(str(ident), Verdict.failed, message=explain(error, self.desk.connect))
+
+    def _tell_hidden(self, name: TableName, said: str) -> Iterator[Published]:
+        try:
+            with closing(self.desk.place.open_postgres()) as conn:
+                message = tell_hidden(conn, name, said)
+        except FAILURES as lost:
+            message = explain(lost, self.desk.connect)
+        if message:
+            yield Published(str(name.ident), Verdict.failed if self.is_named else Verdict.skipped, message=message)
 
     def _publish(self, ident: Ident) -> Published:
         for attempt in range(1, ATTEMPTS + 1):

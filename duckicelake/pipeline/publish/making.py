@@ -19,6 +19,7 @@ from duckicelake.lake.bulk.quick import hasten
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.lake.writing.client_notes import read_file_notes
+from duckicelake.pipeline.failures.gone import explain_postgres
 from duckicelake.pipeline.objects import Objects, open_objects
 from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.translate.bulk.files import FEW, FileMaker
@@ -61,22 +62,29 @@ class Task:
         if recipe.version != version("duckicelake"):
             raise BadRequest(f"An executor has duckicelake {version('duckicelake')}, and the server {recipe.version}: use the same.")
         objects = open_objects(recipe.note.location, self.place.store, {})
-        with looking_rarely_for_cycles(), closing(self.place.open_postgres()) as conn:
-            maker = SliceMaker(conn, recipe)
-            for text in plans:
-                node = json.loads(text)
-                began = process_time()
-                try:
-                    item = write(objects, node["digest"], maker.make(parse_plan(node)))
-                    yield json.dumps({**item, "cpu-seconds": process_time() - began})
-                except CatalogError as error:
-                    kind = "lost" if isinstance(error, NotFound) else "refused" if isinstance(error, Unsupported) else "failed"
-                    yield json.dumps({"digest": node["digest"], "error": error.message, "kind": kind})
+        try:
+            with looking_rarely_for_cycles(), closing(self.place.open_postgres()) as conn:
+                maker = SliceMaker(conn, recipe)
+                for text in plans:
+                    yield make_one(objects, maker, json.loads(text))
+        except psycopg.Error as error:
+            yield json.dumps({"digest": "", "error": explain_postgres(error), "kind": "failed"})
 
     def make_batches(self, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """The same for Arrow's record batches of one column."""
         for text in self.make_all(plan for batch in batches for plan in batch.column(0).to_pylist()):
             yield pa.RecordBatch.from_pydict({"told": [text]})
+
+
+def make_one(objects: Objects, maker: "SliceMaker", node: Mapping[str, Any]) -> str:
+    """What is told of one manifest. Raises: psycopg.Error: there is no Postgres any more"""
+    began = process_time()
+    try:
+        item = write(objects, node["digest"], maker.make(parse_plan(node)))
+    except CatalogError as error:
+        kind = "lost" if isinstance(error, NotFound) else "refused" if isinstance(error, Unsupported) else "failed"
+        return json.dumps({"digest": node["digest"], "error": error.message, "kind": kind})
+    return json.dumps({**item, "cpu-seconds": process_time() - began})
 
 
 @contextmanager

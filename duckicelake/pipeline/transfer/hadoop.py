@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable
+from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable, ServiceUnavailable
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.views.view_metadata import ViewMetadata
@@ -26,6 +26,7 @@ NAMES = ("v{}.metadata.json", "v{}.gz.metadata.json", "v{}.metadata.json.gz")
 """In the order in which Java looks for them."""
 NO_KEYS: Mapping[str, str] = {}
 _VERSION = re.compile(r"v(\d{1,9})(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_LEVELS_OF_A_TABLE = 2
 _NUMBER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
 
 
@@ -63,7 +64,18 @@ class HadoopWarehouse:
             return
         for child in children:
             if child.is_folder:
-                yield from self._walk(objects, (*levels, child.name), objects.list_folder(f"{place}/{child.name}"))
+                yield from self._look_into(objects, (*levels, child.name))
+
+    def _look_into(self, objects: Objects, levels: tuple[str, ...]) -> Iterator[Entry]:
+        place = "/".join((self.root.rstrip("/"), *levels))
+        try:
+            found = list(self._walk(objects, levels, objects.list_folder(place)))
+        except ServiceUnavailable:
+            if len(levels) < _LEVELS_OF_A_TABLE:
+                raise
+            # Who asks for it is told why it cannot be had, and the others come.
+            found = [_name_entry(place, levels)]
+        yield from found
 
     def load(self, entry: Entry) -> Held:
         """The table in a folder, at its newest version. Raises: BadRequest: its files do not say which that is, or are damaged."""

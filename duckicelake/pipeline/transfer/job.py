@@ -12,6 +12,7 @@ import pyarrow as pa
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.pipeline.connect import is_gone
+from duckicelake.pipeline.failures.gone import find_outage
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
@@ -102,7 +103,12 @@ class Mover:
         except Exception as error:  # noqa: BLE001  one table's failure, whatever it is, must not lose what is told of the others
             if is_gone(error) and not isinstance(error, OSError):
                 self.desk.bench.close()
-            return Moved(str(ident), entry.kind, Verdict.failed, message=explain(error))
+            return Moved(str(ident), entry.kind, Verdict.failed, message=self._explain(error))
+
+    def _explain(self, error: Exception) -> str:
+        sides = [side for side in (self.desk.source, self.desk.target) if isinstance(side, RestSide)]
+        outages = (find_outage(side.connect) for side in sides if isinstance(error, SPARK_FAILURES))
+        return next(filter(None, outages), "") or explain(error)
 
     def _move_table(self, entry: Entry, ident: Ident) -> Moved:
         held = self.desk.source.load(entry)

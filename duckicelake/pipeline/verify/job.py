@@ -13,6 +13,7 @@ from duckdb import DuckDBPyConnection
 from pyspark.sql import DataFrame
 
 from duckicelake.errors import CatalogError, CommitFailed
+from duckicelake.pipeline.failures.gone import explain_duckdb, find_outage
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, explain
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.rest import Ident
@@ -93,10 +94,9 @@ class Session:
 
     def explain(self, error: duckdb.Error | pa.ArrowException) -> str:
         """What DuckDB says is wrong, in a line; a session that it broke ends."""
-        said = str(error).strip().splitlines()[:1]
         if isinstance(error, _BROKEN):
             self.close()
-        return f"DuckDB: {''.join(said)}"
+        return explain_duckdb(error)
 
     def close(self) -> None:
         """End it."""
@@ -175,7 +175,7 @@ class Looker:
         except CatalogError as error:
             return replace(finding, message=error.message)
         except SPARK_FAILURES as error:
-            return replace(finding, message=explain(error))
+            return replace(finding, message=find_outage(self.desk.connect) or explain(error))
         except (duckdb.Error, pa.ArrowException) as error:
             return replace(finding, message=self.session.explain(error))
 

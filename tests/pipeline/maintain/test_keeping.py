@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from duckicelake.errors import CommitFailed, ServiceUnavailable
+from duckicelake.pipeline.asking.callers import NOBODY, Caller
 from duckicelake.pipeline.maintain import job, survey
 from duckicelake.pipeline.maintain.job import FLUSH_ATTEMPTS, MaintainDesk, maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
@@ -50,6 +51,7 @@ class Lake:
     commits: list[Outcome] = field(default_factory=lambda: [None])
     expiries: list[Outcome] = field(default_factory=lambda: [None])
     sweeps: list[Outcome] = field(default_factory=lambda: [()])
+    caller: Caller = NOBODY
     may_share: bool = True
     may_own: bool = True
     asked: list[Any] = field(default_factory=list[Any])

@@ -9,6 +9,7 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from duckicelake.pipeline.verify.job import VerifyDesk, verify
 from duckicelake.pipeline.verify.options import VerifyOptions
@@ -27,10 +28,15 @@ class Checker:
     duck: DuckDBPyConnection
 
     def verify(
-        self, *tables: str, dry_run: bool = False, open_lake: Callable[[], DuckDBPyConnection] | None = None, **options: Any
+        self,
+        *tables: str,
+        dry_run: bool = False,
+        open_lake: Callable[[], DuckDBPyConnection] | None = None,
+        tell: Progress = lambda _: None,
+        **options: Any,
     ) -> VerifyReport:
         """Run the job."""
-        desk = Desk(self.spark.session, self.catalog, lambda: open_rest(self.served.rest_catalog()), list[str]().append)
+        desk = Desk(self.spark.session, self.catalog, lambda: open_rest(self.served.rest_catalog()), tell)
         own = VerifyDesk(desk, open_lake or self.open_lake, self.served.lake.metadata_schema)
         # PySpark leaves the sockets over which rows come to the garbage collector, which says so.
         with warnings.catch_warnings():

@@ -1,0 +1,47 @@
+"""What is said when something that a job needs is gone: Postgres, or the catalog."""
+
+import re
+from collections.abc import Callable
+
+import duckdb
+import psycopg
+
+from duckicelake.errors import CatalogError, ServiceUnavailable
+
+HIDDEN = "…"
+_PASSWORD = re.compile(
+    r"""([?&]password=)[^&\s"]*                                                              # a parameter of a URI
+    |(\bpassword\s*=\s*)(?:'(?:[^'\\]|\\.)*'|(?:\\.|[^\s'\\])*?(?="?:?(?:\s|\Z)))        # libpq's NAME=VALUE
+    |(://[^\s:/@"]*:)[^\s@"]*(?=@)                                                          # a URI's user""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_GONE = ("08", "57P")
+"""SQLSTATEs of connections that broke, and of a Postgres that stops or starts."""
+
+
+def hide_passwords(text: str) -> str:
+    """The text without the passwords of connection strings, which DuckDB shows when it cannot reach Postgres."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", text)
+
+
+def explain_duckdb(error: duckdb.Error | Exception) -> str:
+    """What DuckDB says is wrong, in a line."""
+    return f"DuckDB: {''.join(hide_passwords(str(error)).strip().splitlines()[:1])}"
+
+
+def explain_postgres(error: psycopg.Error) -> str:
+    """What Postgres says is wrong, in a line."""
+    said = "".join(str(error).strip().splitlines()[:1])
+    is_gone = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(_GONE)
+    return f"the lake's Postgres does not answer: {said}" if is_gone else f"Postgres: {said}"
+
+
+def find_outage(connect: Callable[[], object]) -> str:
+    """What is to be said of a catalog that does not answer; "" when it does."""
+    try:
+        connect()
+    except ServiceUnavailable as error:
+        return error.message
+    except CatalogError:
+        return ""
+    return ""

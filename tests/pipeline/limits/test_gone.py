@@ -1,0 +1,144 @@
+"""The catalog or Postgres goes while a job is at work: it says so, keeps what is told of other tables, and a later run does all of it."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.limits.jobs import OPENERS, ExportingToRest, Job, Told
+from tests.support.shared_stack import SharedStack
+from tests.support.spark import Spark
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+Opening = Callable[[str], Job]
+NOT_FOR_PEOPLE = re.compile(r"Traceback|Suppressed|\bat [\w.$]+\(|org\.apache|java\.|password=(?!…)", re.IGNORECASE)
+NO_CATALOG, NO_POSTGRES = "no catalog answers at 127.0.0.1:{port}", "Postgres"
+
+
+@pytest.fixture
+def opening(stack: SharedStack, spark: Spark, tmp_path: Path) -> Iterator[Opening]:
+    """What opens a job by its name, with something to do."""
+    with ExitStack() as opened:
+
+        def open_job(name: str) -> Job:
+            job = opened.enter_context(OPENERS[name](stack, spark, tmp_path))
+            job.fill()
+            return job
+
+        yield open_job
+
+
+def check_told(told: Told, words: str, kept: str) -> None:
+    """It failed and says why, in words for people; what was told of the table before is as if nothing had been."""
+    messages = told.list_messages()
+    assert told.status != 0, told
+    assert messages
+    assert all(words in message and not NOT_FOR_PEOPLE.search(message) for message in messages), messages
+    if kept:
+        assert told.list_verdicts(kept)
+        assert told.list_verdicts(kept) <= {"done", "same", "nothing-to-do"}
+
+
+def check_mended(job: Job) -> None:
+    """Nothing was half done, and running again does all of it."""
+    job.check_whole()
+    told = job.run()
+    assert told.status == 0, told
+    job.check_whole()
+    job.check_done()
+
+
+def late(*case: str) -> object:
+    """A case for the long run."""
+    return pytest.param(*case, marks=pytest.mark.long)
+
+
+MAINTAIN = ("look at the catalog", "flush main.a", "compact main.a", "flush main.b")
+TRANSFER = ("copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publish ns.b", "compare ns.b")
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "kept"),
+    [
+        *(late("maintain", step, "main.a" if "main.b" in step else "") for step in MAINTAIN),
+        ("maintain", "compact main.b", "main.a"),
+        late("maintain", "lake snapshots", "main.b"),
+        late("maintain", "clean-up", "main.b"),
+        late("maintain", "orphans", "main.b"),
+        late("profile", "look at the catalog", ""),
+        late("profile", "compute main.a", ""),
+        late("profile", "scan main.a", ""),
+        ("profile", "compute main.b", "main.a"),
+        late("profile", "scan main.b", "main.a"),
+        late("publish", "look at the catalog", ""),
+        late("publish", "plan main.a", ""),
+        late("publish", "plan main.t", "main.a"),
+        late("publish", "make", "main.a"),
+        ("publish", "hand", "main.a"),
+        late("verify", "list tables", ""),
+        late("verify", "main.a now", ""),
+        ("verify", "main.b now", "main.a"),
+        *(late("import", step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER[:-2], TRANSFER[-1])),
+        ("import", "publish ns.b", "ns.a"),
+        *(late("register", step, "ns.a" if "ns.b" in step else "") for step in ("register ns.a", "compare ns.a", "register ns.b")),
+        *(late("export", step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER[:-1])),
+        ("export", "compare ns.b", "ns.a"),
+        *(late("export to REST", step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER)),
+    ],
+)
+def test_a_catalog_that_goes_in_the_midst(opening: Opening, name: str, step: str, kept: str) -> None:
+    """Whatever the job was about to do."""
+    job = opening(name)
+    told = job.run(job.wired.cutting(job.wired.catalog, step))
+    assert any(step in one for one in job.wired.told), job.wired.told
+    check_told(told, NO_CATALOG.format(port=job.wired.catalog.port), kept)
+    job.wired.catalog.mend()
+    check_mended(job)
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"),
+    [*(late(step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER[:-2], TRANSFER[-1])), ("publish ns.b", "ns.a")],
+)
+def test_another_catalog_that_goes_in_the_midst(opening: Opening, step: str, kept: str) -> None:
+    """The target of an export: the message names that one."""
+    job = opening("export to REST")
+    assert isinstance(job, ExportingToRest)
+    told = job.run(job.wired.cutting(job.theirs.catalog, step))
+    assert any(step in one for one in job.wired.told), job.wired.told
+    check_told(told, NO_CATALOG.format(port=job.theirs.catalog.port), kept)
+    job.theirs.catalog.mend()
+    check_mended(job)
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "kept"),
+    [
+        *(late("maintain", step, "main.a" if "main.b" in step else "") for step in MAINTAIN),
+        ("maintain", "compact main.b", "main.a"),
+        late("maintain", "lake snapshots", "main.b"),
+        late("maintain", "clean-up", "main.b"),
+        late("maintain", "orphans", "main.b"),
+        late("profile", "look at the catalog", ""),
+        late("profile", "compute main.a", ""),
+        late("profile", "scan main.a", ""),
+        ("profile", "compute main.b", "main.a"),
+        late("profile", "scan main.b", "main.a"),
+        late("publish", "look at the catalog", ""),
+        late("publish", "plan main.t", "main.a"),
+        ("publish", "make", "main.a"),
+        late("verify", "list tables", ""),
+        late("verify", "main.a now", ""),
+        ("verify", "main.b now", "main.a"),
+    ],
+)
+def test_a_postgres_that_goes_in_the_midst(opening: Opening, name: str, step: str, kept: str) -> None:
+    """The job's own way to it; the server has another."""
+    job = opening(name)
+    told = job.run(job.wired.cutting(job.wired.postgres, step))
+    assert any(step in one for one in job.wired.told), job.wired.told
+    check_told(told, NO_POSTGRES, kept)
+    job.wired.postgres.mend()
+    check_mended(job)

@@ -1,0 +1,54 @@
+"""What is said when something is gone: in a line, and without any password."""
+
+import duckdb
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from duckicelake.errors import CommitFailed, ServiceUnavailable
+from duckicelake.pipeline.failures.gone import explain_duckdb, explain_postgres, find_outage, hide_passwords
+
+SAID = 'IO Error: Unable to connect to Postgres at "{}": connection to server at "db", port 5432 failed'
+
+
+@pytest.mark.parametrize("password", ["hunter2", "two words", "it's", "back\\slash", "a=b&c", 'a"b', "ümläut", "\\", "'", '"quoted" one'])
+@pytest.mark.parametrize("after", [{}, {"host": "db", "port": 5432}], ids=["last", "not last"])
+def test_a_password_of_a_connection_string_is_hidden(password: str, after: dict[str, str]) -> None:
+    """However it is written, and nothing else of the message."""
+    dsn = make_conninfo(user="me", password=password, **after)
+    rest = make_conninfo(**after)
+    assert hide_passwords(SAID.format(dsn)) == SAID.format(f"user=me password=…{' ' * bool(rest)}{rest}")
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://me:hunter2@db:5432/lake", "postgresql://me:…@db:5432/lake"),
+        ("postgresql://me:h%40nter@/lake?host=/run&password=other&x=1", "postgresql://me:…@/lake?host=/run&password=…&x=1"),
+        ("postgresql://me@db/lake", "postgresql://me@db/lake"),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+    ],
+)
+def test_a_password_of_a_uri_is_hidden(uri: str, shown: str) -> None:
+    """And nothing else of it."""
+    assert explain_duckdb(duckdb.IOException(SAID.format(uri))) == f"DuckDB: {SAID.format(shown)}"
+
+
+def test_a_postgres_that_is_gone_is_told_from_one_that_refuses() -> None:
+    """By its SQLSTATE, in the first line of what it says."""
+    gone = psycopg.OperationalError("server closed the connection unexpectedly\n\tThis probably means …")
+    assert explain_postgres(gone) == "the lake's Postgres does not answer: server closed the connection unexpectedly"
+    assert explain_postgres(psycopg.errors.AdminShutdown("terminating connection")).startswith("the lake's Postgres does not answer: ")
+    assert explain_postgres(psycopg.errors.QueryCanceled("canceling statement")) == "Postgres: canceling statement"
+    assert explain_postgres(psycopg.errors.UndefinedTable("no table")) == "Postgres: no table"
+
+
+@pytest.mark.parametrize(("error", "told"), [(ServiceUnavailable("nobody"), "nobody"), (CommitFailed("else"), ""), (None, "")])
+def test_a_catalog_that_answers_is_not_gone(error: Exception | None, told: str) -> None:
+    """Whatever it answers."""
+
+    def connect() -> None:
+        if error is not None:
+            raise error
+
+    assert find_outage(connect) == told
