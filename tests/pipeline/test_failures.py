@@ -43,7 +43,9 @@ def test_a_postgres_that_is_gone_is_told_from_one_that_refuses() -> None:
     assert explain_postgres(psycopg.errors.UndefinedTable("no table")) == "Postgres: no table"
 
 
-@pytest.mark.parametrize(("error", "told"), [(ServiceUnavailable("nobody"), "nobody"), (CommitFailed("else"), ""), (None, "")])
+@pytest.mark.parametrize(
+    ("error", "told"), [(ServiceUnavailable("nobody"), "nobody"), (CommitFailed("else"), ""), (OSError("broken"), ""), (None, "")]
+)
 def test_a_catalog_that_answers_is_not_gone(error: Exception | None, told: str) -> None:
     """Whatever it answers."""
 

@@ -42,6 +42,7 @@ def find_outage(connect: Callable[[], object]) -> str:
         connect()
     except ServiceUnavailable as error:
         return error.message
-    except CatalogError:
+    except (CatalogError, OSError):
+        # What was to be explained tells more.
         return ""
     return ""

@@ -14,7 +14,7 @@ from typing import Any
 
 from duckicelake.pipeline.follow import FollowOptions, follow
 from duckicelake.pipeline.ingest.job import Desk, ingest
-from duckicelake.pipeline.ingest.options import IngestOptions, Mode
+from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 from tests.support.commands import environment
@@ -40,6 +40,16 @@ class Doom:
     incremental_by: str | None = None
     batches: int = 0
     """Not 0: the source is followed, a file at a time."""
+    evolve: str = "fail"
+    order_by: str | None = None
+    schema: str | None = None
+
+    def read_options(self) -> dict[str, Any]:
+        """What is asked of the job, by name."""
+        key = tuple(self.key.split(",")) if self.key else ()
+        named = {"mode": Mode(self.mode), "key": key, "evolve": Evolve(self.evolve), "order_by": self.order_by, "schema": self.schema}
+        of_source = {"reading": self.reading, "incremental_by": self.incremental_by}
+        return {"source": self.source, "table": parse_ident(self.table), **named, **of_source}
 
 
 def run_doomed(doom: Doom) -> list[str]:
@@ -69,9 +79,7 @@ def main(doom: Doom) -> None:
     """Run the job."""
     tell = telling_until(doom.step, doom.delay_seconds)
     catalog = RestCatalog(**doom.catalog)
-    key = tuple(doom.key.split(",")) if doom.key else ()
-    of_source = {"reading": doom.reading, "incremental_by": doom.incremental_by}
-    options = IngestOptions(doom.source, parse_ident(doom.table), mode=Mode(doom.mode), key=key, **of_source)
+    options = IngestOptions(**doom.read_options())
     with (
         tempfile.TemporaryDirectory() as scratch,
         spark_session(SparkPlan(jar_cache(), Path(scratch), conf=CALM, jars=JARS), os.environ, lambda _: None) as spark,

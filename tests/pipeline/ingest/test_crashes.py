@@ -22,9 +22,6 @@ STEPS = [
 ]
 """What a run does to a table that is there, if rows are bad; a new table is made after the second step."""
 
-LONG_KILLS = 20
-LONGEST_DELAY = 1.5
-
 
 def fill(mill: Mill) -> None:
     """Two files were taken; three more wait, two bad lines among them."""
@@ -66,18 +63,6 @@ def test_a_killed_job_is_run_again(mill: Mill) -> None:
     assert list_kinds(kill(mill, step), mill) == STEPS[: step + 1]
     landed = STEPS[step] == "published"
     assert mill.run().status == (Status.nothing_new if landed else Status.done)
-    check_whole(mill)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", range(LONG_KILLS))
-def test_a_job_may_be_killed_anywhere(mill: Mill, number: int) -> None:
-    """At each step, and some time after it."""
-    fill(mill)
-    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
-    told = list_kinds(kill(mill, number % len(STEPS), delay), mill)
-    assert told == STEPS[: len(told)]
-    mill.run()
     check_whole(mill)
 
 

@@ -1,0 +1,59 @@
+"""`verify` killed (-9) while it looks: it only reads, and leaves nothing behind."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.pipeline.maintain.doomed import kill
+from tests.pipeline.verify.checker import open_checker
+from tests.support.readers import Served
+from tests.support.spark import Spark
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+SEED = 20261125
+STEPS = ["list tables", "main.t now"]
+LONG_KILLS = 10
+LONGEST_DELAY = 2.0
+NAME = "doomed"
+COUNT_SESSIONS = b"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'doomed'"
+LOOK = b"""
+SELECT (SELECT max(snapshot_id) FROM ducklake_snapshot), (SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'S', 'v')),
+       (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pg\\_temp\\_%')
+"""
+
+
+def check_kill(served: Served, spark: Spark, home: Path, step: int, delay_seconds: float) -> None:
+    """Kill it, and look for what is left: sessions, locks, tables, objects; another run goes as if nothing had been."""
+    checker, conn = open_checker(served, spark), served.lake.psycopg()
+    checker.run("CREATE TABLE t AS SELECT i AS id, 'n' || i AS name FROM range(1000000) r(i)", "INSERT INTO t VALUES (-1, 'inlined')")
+    assert checker.verify().status == 0
+    root = served.lake.data_path.removesuffix("data/")
+    objects = checker.duck.execute(f"SELECT file FROM glob('{root}**') ORDER BY ALL").fetchall()
+    named = replace(served, lake=replace(served.lake, dsn=make_conninfo(served.lake.dsn, application_name=NAME)))
+    session = named.lake.duckdb(read_only=True)
+    session.execute("SELECT count(*) FROM t").fetchall()
+    assert conn.execute(COUNT_SESSIONS).fetchall() != [(0,)], "its sessions would not be known"
+    session.close()
+    before = conn.execute(LOOK).fetchall()
+    assert kill(named, home, step, delay_seconds, "tests.pipeline.limits.doomed") == STEPS[: step + 1]
+    wait_for(lambda: conn.execute(COUNT_SESSIONS).fetchall() == [(0,)], "the end of its sessions")
+    assert conn.execute(LOOK).fetchall() == before
+    assert checker.duck.execute(f"SELECT file FROM glob('{root}**') ORDER BY ALL").fetchall() == objects
+    assert checker.verify().status == 0
+
+
+def test_a_killed_look_leaves_nothing(served: Served, spark: Spark, tmp_path: Path) -> None:
+    """While both sides are read, some time after that began."""
+    check_kill(served, spark, tmp_path, 1, random.Random(SEED).uniform(0.0, 0.3))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(LONG_KILLS))
+def test_a_look_may_be_killed_anywhere(served: Served, spark: Spark, tmp_path: Path, number: int) -> None:
+    """At each step, and some time after it."""
+    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
+    check_kill(served, spark, tmp_path, number % len(STEPS) if number < len(STEPS) else 1, delay)
