@@ -40,10 +40,11 @@ class Watched:
         """Note what the command and those that it started have now."""
         cpu_seconds = 0.0
         for one in (process, *process.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                size, times = one.memory_info().rss, one.cpu_times()
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                # A child that Java has forked and that is nothing of its own yet has its memory, and the name of a thread.
+                program, size, times = Path(one.exe()).name, one.memory_info().rss, one.cpu_times()
                 cpu_seconds += times.user + times.system
-                if "java" in one.name():
+                if program == "java":
                     self.java_bytes = max(self.java_bytes, size)
                 else:
                     self.python_bytes = max(self.python_bytes, size)
