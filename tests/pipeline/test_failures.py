@@ -1,11 +1,15 @@
 """What is said when something is gone: in a line, and without any password."""
 
+import socket
+from threading import Thread
+
 import duckdb
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import CommitFailed, ServiceUnavailable
+from duckicelake.pipeline.asking.wire import Request, send
 from duckicelake.pipeline.failures.gone import explain_duckdb, explain_postgres, find_outage, hide_passwords
 
 SAID = 'IO Error: Unable to connect to Postgres at "{}": connection to server at "db", port 5432 failed'
@@ -54,3 +58,20 @@ def test_a_catalog_that_answers_is_not_gone(error: Exception | None, told: str) 
             raise error
 
     assert find_outage(connect) == told
+
+
+def test_a_refusal_that_breaks_off_is_one() -> None:
+    """The status says what is wrong; nobody is left to think that nothing was done."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            conn, _ = listener.accept()
+            with conn:
+                conn.recv(1 << 16)
+                conn.sendall(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 100\r\n\r\nhalf")
+
+        answering = Thread(target=answer)
+        answering.start()
+        with pytest.raises(ServiceUnavailable, match="the catalog answered 502"):
+            send(Request("POST", f"http://127.0.0.1:{listener.getsockname()[1]}/v1/transactions/commit", {}, b"{}"))
+        answering.join()

@@ -72,8 +72,7 @@ def send(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
         with urllib.request.build_opener(_AtHome).open(wire, timeout=timeout_seconds) as answer:
             content = answer.read()
     except urllib.error.HTTPError as error:
-        with error:
-            raise _refuse(error.code, error.read(), error.headers.get("location")) from error
+        raise _refuse(error.code, _read_refusal(error), error.headers.get("location")) from error
     except (OSError, http.client.HTTPException) as error:
         raise ServiceUnavailable(f"no catalog answers at {request.host}: {error}. Is the server running?") from error
     try:
@@ -81,6 +80,15 @@ def send(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
     except ValueError as error:
         # What was asked for may have been done.
         raise ServiceUnavailable(f"what answers at {request.host} sends no JSON: is it an Iceberg REST catalog?") from error
+
+
+def _read_refusal(error: urllib.error.HTTPError) -> bytes:
+    """What came of the body: the status says what is wrong, whether more comes or not."""
+    with error:
+        try:
+            return error.read()
+        except (OSError, http.client.HTTPException):
+            return b""
 
 
 def _refuse(status: int, body: bytes, place: str | None) -> CatalogError:

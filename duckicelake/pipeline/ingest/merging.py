@@ -114,8 +114,15 @@ def _show(row: Row, key: Sequence[str]) -> str:
     return ", ".join(f"{name} = {row[name]!r}" for name in key)
 
 
+def _has_all(held: DataFrame, names: Sequence[str]) -> bool:
+    """Whether the table had these columns before: of new ones its rows have no value."""
+    return {name.lower() for name in names} <= {name.lower() for name in held.columns}
+
+
 def count_older(latest: DataFrame, held: DataFrame, key: Sequence[str], order_by: str) -> int:
-    """How many of the rows would make a row of the table older: no value in `order_by` is before all others."""
+    """How many of the rows would make a row of the table older: no value in `order_by` is before all others, and no column no value."""
+    if not _has_all(held, [*key, order_by]):
+        return 0
     known = held.select(*(F.col(quote(name)) for name in key), F.col(quote(order_by)).alias(_HELD))
     own = F.col(quote(order_by))
     is_older = F.col(_HELD).isNotNull() & (own.isNull() | (own < F.col(_HELD)))
@@ -124,6 +131,8 @@ def count_older(latest: DataFrame, held: DataFrame, key: Sequence[str], order_by
 
 def check_held(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> None:
     """Raises: BadRequest: the table has several rows of a key that the files have; `latest` has one for each."""
+    if not _has_all(held, key):
+        return
     columns = [F.col(quote(name)) for name in key]
     same = held.select(*columns).join(latest.select(*columns), list(key), "left_semi")
     twice = _find_twice(same, key)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from duckicelake.errors import Forbidden, NoSuchTable, Unsupported
+from duckicelake.errors import BadRequest, CommitFailed, Forbidden, NoSuchTable, Unsupported
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.pipeline.asking.callers import NOBODY
 from duckicelake.pipeline.ingest.staging import format_identifier
@@ -22,11 +22,13 @@ def check_may_write(rest: Rest, ident: Ident) -> None:
 
 
 def may_write(rest: Rest, ident: Ident) -> bool:
-    """Whether an account may write to a table, as far as the catalog says that it may not."""
+    """Whether an account may write to a table, as far as the catalog says that it may not. Of one that cannot be shown it says nothing."""
     try:
         check_may_write(rest, ident)
     except (Forbidden, NoSuchTable):
         return False
+    except (BadRequest, Unsupported, CommitFailed):
+        return True
     return True
 
 

@@ -107,7 +107,7 @@ class Mover:
 
     def _explain(self, error: Exception) -> str:
         sides = [side for side in (self.desk.source, self.desk.target) if isinstance(side, RestSide)]
-        outages = (find_outage(side.connect) for side in sides if isinstance(error, SPARK_FAILURES))
+        outages = (find_outage(side.ask_anything) for side in sides if isinstance(error, SPARK_FAILURES))
         return next(filter(None, outages), "") or explain(error)
 
     def _move_table(self, entry: Entry, ident: Ident) -> Moved:

@@ -37,6 +37,10 @@ class RestSide:
     def identity(self) -> str:
         return self.name
 
+    def ask_anything(self) -> None:
+        """Have the catalog answer. Raises: ServiceUnavailable: it does not"""
+        self.connect().ask("GET", "namespaces")
+
     def list_entries(self) -> Iterator[Entry]:
         """Every table and view; a namespace that the catalog lists and does not open is an entry that is told."""
         rest = self.connect()

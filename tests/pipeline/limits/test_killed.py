@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261125
 STEPS = ["list tables", "main.t now"]
-LONG_KILLS = 10
+LONG_KILLS = 20
 LONGEST_DELAY = 2.0
 NAME = "doomed"
 COUNT_SESSIONS = b"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'doomed'"

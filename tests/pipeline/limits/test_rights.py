@@ -102,6 +102,16 @@ def test_what_an_account_does_not_see_is_passed_over(guarded: Guarded, tmp_path:
         assert look(guarded.lake) == before
 
 
+def test_a_table_that_cannot_be_shown_holds_up_no_account(guarded: Guarded, tmp_path: Path) -> None:
+    """Its own snapshots stay, as without one; those of others go."""
+    guarded.lake.duckdb().execute("CREATE TABLE odd (id UINT64)")
+    (tmp_path / "policy.toml").write_text('[default]\nsnapshot-age = "0s"\nflush-rows = 10000\nmin-files = 1000\n')
+    before = look(guarded.lake)
+    done = call(guarded, tmp_path, "admin", "maintain", "--policy", str(tmp_path / "policy.toml"))
+    assert "expire: failed" not in done.out, done.out
+    assert look(guarded.lake) != before, done.out + done.err
+
+
 @pytest.mark.long
 def test_who_may_do_all_does_all(guarded: Guarded, tmp_path: Path) -> None:
     """The look at an account's rights is in nobody's way, and leaves nothing."""

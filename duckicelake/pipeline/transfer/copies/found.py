@@ -46,6 +46,11 @@ class Begun:
         return max([*self.metadata.values(), *self.data.values()])
 
     @property
+    def staged(self) -> str | None:
+        """The metadata that it was begun with, if they are still there."""
+        return next((uri for uri in self.metadata if name_of(uri) == STAGED), None)
+
+    @property
     def publishing(self) -> str | None:
         """The object that says where it may have become known, if it came so far."""
         return next((uri for uri in self.metadata if name_of(uri) == PUBLISHING), None)

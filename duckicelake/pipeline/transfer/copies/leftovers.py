@@ -43,16 +43,21 @@ def clear(target: Catalog, files: Files, held: Held, before: datetime, *, is_the
 
 def _choose(target: Catalog, files: Files, begun: Begun, made: TableMetadata | None) -> Collection[str]:
     """What goes of a copy whose run is dead; `made` is the table in that place, if it is known."""
-    if begun.publishing is None:
-        # nobody can ever have known it
-        return [*begun.metadata, *begun.data]
     if made is not None:
         named = list_named(files, made)
         if named.isdisjoint(map(to_canonical, begun.metadata)):
             named |= _list_rows(files, made)
         if not named.isdisjoint(map(to_canonical, [*begun.metadata, *begun.data])):
             return _list_unnamed(begun.metadata, named)
+    if begun.publishing is None:
+        # Copies of earlier versions never said that they were done: where there are other metadata, one may be a table under another name.
+        return [] if begun.beside and not _says_how_far(files, begun) else [*begun.metadata, *begun.data]
     return target.give_up(begun, files.read(begun.publishing).decode("utf-8", "replace"), is_there=made is not None)
+
+
+def _says_how_far(files: Files, begun: Begun) -> bool:
+    """Whether a copy is of those that keep their rows apart and say when they may become known."""
+    return bool(begun.data) or (begun.staged is not None and b"/data/copy-" in files.read(begun.staged))
 
 
 def _list_unnamed(uris: Collection[str], named: Collection[str]) -> list[str]:

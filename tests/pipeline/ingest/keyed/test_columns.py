@@ -79,3 +79,13 @@ def test_a_column_that_spark_takes_for_its_own_is_refused(mill: Mill) -> None:
     with pytest.raises(BadRequest, match="column _METADATA has the name"):
         mill.run()
     assert open_rest(mill.served.rest_catalog()).load(TABLE) is None
+
+
+def test_a_column_of_the_order_may_be_new(mill: Mill) -> None:
+    """The table's rows have no value in it, so none is newer."""
+    mill.write_parquet("a.parquet", id=[1, 2], name=["a", "b"])
+    mill.run(mode=Mode.upsert, key=("id",))
+    mill.write_parquet("b.parquet", id=[1, 3], name=["c", "d"], at=[5, 6])
+    done = mill.run(mode=Mode.upsert, key=("id",), order_by="at", evolve=Evolve.add)
+    assert (done.rows_in, done.rows_out, done.rows_superseded) == (2, 2, 0)
+    assert mill.rows() == [(1, "c", 5), (2, "b", None), (3, "d", 6)]
