@@ -24,6 +24,9 @@ _LOG = logging.getLogger("spark")
 CALM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Short queries never earn back what Java's second compiler costs."""
 
+MEMORY = "3g"
+"""Of the one session for all tests: each catalog that one of them adds stays in it, a thousand of them fill 1 GiB."""
+
 CALM_OPTIONS = tuple(part for name, text in CALM.items() for part in ("--conf", f"{name}={text}"))
 """The same for a job's command."""
 
@@ -92,5 +95,5 @@ def jar_cache() -> Path:
 @contextmanager
 def start_spark(scratch: Path) -> Generator[Spark]:
     """The session, until the end of the block; its Java process ends with it."""
-    with spark_session(SparkPlan(cache=jar_cache(), scratch=scratch, conf=CALM, jars=JARS), os.environ, _LOG.warning) as session:
+    with spark_session(SparkPlan(jar_cache(), scratch, driver_memory=MEMORY, conf=CALM, jars=JARS), os.environ, _LOG.warning) as session:
         yield Spark(session)
