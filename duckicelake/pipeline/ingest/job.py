@@ -19,7 +19,7 @@ from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_nam
 from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, Maker, Plan
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
-from duckicelake.pipeline.ingest.quarantine import find_apart, list_bad, write_quarantine
+from duckicelake.pipeline.ingest.quarantine.table import find_apart, list_bad, write_quarantine
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import Count, check_lines
 from duckicelake.pipeline.ingest.sources.columns import choose_columns

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.ingest.evolution import Change, apply_changes
 from duckicelake.pipeline.ingest.options import IngestOptions
-from duckicelake.pipeline.ingest.quarantine import COLUMNS as QUARANTINE_COLUMNS
+from duckicelake.pipeline.ingest.quarantine.table import COLUMNS as QUARANTINE_COLUMNS
 from duckicelake.pipeline.ingest.sources.reading import Reading
 from duckicelake.pipeline.ingest.target import (
     PartitionField,

@@ -223,7 +223,7 @@ class Ferrying(Job):
 
     def list_there(self) -> Mapping[str, int]:
         """The tables of the target, with their rows."""
-        raise NotImplementedError
+        raise AssertionError("each kind of transfer says it itself")
 
     def check_whole(self) -> None:
         assert all(rows == ROWS for rows in self.list_there().values())

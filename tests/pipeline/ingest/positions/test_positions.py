@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duckicelake.pipeline.ingest.options import Format
-from duckicelake.pipeline.ingest.quarantine import find_apart, list_bad
+from duckicelake.pipeline.ingest.quarantine.table import find_apart, list_bad
 from duckicelake.pipeline.ingest.rows import Count, Demands, check_rows
 from duckicelake.pipeline.ingest.sources.files import FileReading, choose_reading
 from duckicelake.pipeline.ingest.sources.reading import ROW, Taken

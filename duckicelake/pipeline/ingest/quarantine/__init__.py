@@ -1,0 +1,1 @@
+"""The quarantine of a table: rows that could not be taken."""
