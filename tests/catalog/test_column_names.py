@@ -16,6 +16,7 @@ from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.lake.registered.rows import MappedFile, MappedName, NewMapping
 from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns
 from duckicelake.translate.to_ducklake.files import TakenFile
+from duckicelake.translate.to_ducklake.mapped.columns import NamedFile
 from duckicelake.values import replace
 
 SCHEMA = Schema(0, tuple(NestedField(number, name, PrimitiveType("long"), False) for number, name in enumerate("ab", 1)))
@@ -35,7 +36,7 @@ def taken(path: str) -> TakenFile:
 def test_files_that_name_the_same_share_a_mapping() -> None:
     """With one that is there, too; files with field ids need none."""
     footers = {"x": columns("b", "a"), "y": columns("a", "b"), "z": columns("a", field_id=1), "w": columns("b")}
-    names = ColumnNames(footers, {(("b", 2),): 7}, {("b",): 2})
+    names = ColumnNames(footers, {NamedFile((("b", 2),)): 7}, {("b",): 2})
     rows = names.map_files(5, {number: taken(path) for number, path in enumerate("xyzw", 20)}, TABLE, Ids(0, 30))
     assert rows == [
         *(NewMapping(30, 5), MappedName(30, 0, "a", 1), MappedName(30, 1, "b", 2), MappedFile(20, 30)),

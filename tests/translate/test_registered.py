@@ -14,17 +14,15 @@ from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.iceberg.types import NestedField, PrimitiveType, StructType
 from duckicelake.lake.registered.rows import LostColumn
-from duckicelake.translate.shape.name_mapping import PROPERTY, FileColumns, parse_name_mapping
+from duckicelake.translate.shape.name_mapping import PROPERTY
 from duckicelake.translate.to_ducklake.registered import (
     check_partition,
     find_first_row_id,
     find_lake_snapshot_id,
-    find_names,
     list_lost_columns,
 )
 
 NAMES = '[{"field-id":1,"names":["a","old"]},{"field-id":2,"names":["b"]}]'
-KNOWN = parse_name_mapping(NAMES)
 
 
 def column(field_id: int, name: str, type_: str = "long") -> NestedField:
@@ -37,41 +35,6 @@ def metadata(*schemas: Schema, last_column_id: int = 2, **more: object) -> Table
     shown = schemas or (Schema(0, (column(1, "a"), column(2, "b"))),)
     plain = TableMetadata(2, "", "s3://b/t", 0, 0, last_column_id, shown, shown[-1].schema_id, (UNPARTITIONED,), 0, 999)
     return replace(plain, **{"properties": {PROPERTY: NAMES}, **more})  # pyright: ignore
-
-
-def columns(**ids: int | None) -> FileColumns:
-    """The columns of a file, with the field ids they carry."""
-    return FileColumns({(name,): field_id for name, field_id in ids.items()}, {(name,): "int64" for name in ids})
-
-
-def test_names_are_found_where_no_column_carries_an_id() -> None:
-    """By any name that the mapping has; others are no columns of the table."""
-    assert find_names("f", columns(old=None, b=None, c=None), metadata(), 0, KNOWN) == (("b", 2), ("old", 1))
-    assert find_names("f", columns(old=1, b=2), metadata(), 0, KNOWN) is None
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        pytest.param(columns(a=1, b=None), id="some ids only"),
-        pytest.param(columns(a=None, old=None), id="one column twice"),
-        pytest.param(FileColumns({("a",): None, ("a", "x"): None}), id="nested"),
-        pytest.param(FileColumns({("a",): None}, {("a",): "string"}), id="of another type"),
-    ],
-)
-def test_files_that_readers_would_read_otherwise_are_refused(found: FileColumns) -> None:
-    """Iceberg goes by ids where there is any, DuckLake by place where one is missing."""
-    with pytest.raises(BadRequest):
-        find_names("f", found, metadata(), 0, KNOWN)
-
-
-def test_partition_columns_must_be_in_the_files() -> None:
-    """DuckLake does not read them from the partition."""
-    spec = PartitionSpec(1, (PartitionField(2, 1000, "b", "identity"),))
-    found = metadata(partition_specs=(UNPARTITIONED, spec))
-    assert find_names("f", columns(a=None), found, 0, KNOWN) == (("a", 1),)
-    with pytest.raises(BadRequest):
-        find_names("f", columns(a=None), found, 1, KNOWN)
 
 
 @pytest.mark.parametrize(

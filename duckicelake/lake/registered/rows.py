@@ -59,12 +59,13 @@ class NewMapping:
 
 @dataclass(frozen=True, slots=True)
 class MappedName:
-    """`ducklake_name_mapping`; `column_id` counts within the mapping."""
+    """`ducklake_name_mapping`; `column_id` counts within the mapping. `is_partition`: the name is that of folders, which hold the value."""
 
     mapping_id: int
     column_id: int
     source_name: str
     target_field_id: int
+    is_partition: bool = False
 
 
 @dataclass(frozen=True, slots=True)

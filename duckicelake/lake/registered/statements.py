@@ -36,9 +36,10 @@ SELECT n.mapping_id, n.table_id, 'map_by_name'
 
 INSERT_MAPPED_NAMES = """
 INSERT INTO ducklake_name_mapping (mapping_id, column_id, source_name, target_field_id, is_partition)
-SELECT n.mapping_id, n.column_id, n.source_name, n.target_field_id, false
-  FROM unnest(%(mapping_id)s::bigint[], %(column_id)s::bigint[], %(source_name)s::text[], %(target_field_id)s::bigint[])
-       AS n(mapping_id, column_id, source_name, target_field_id)
+SELECT n.mapping_id, n.column_id, n.source_name, n.target_field_id, n.is_partition
+  FROM unnest(%(mapping_id)s::bigint[], %(column_id)s::bigint[], %(source_name)s::text[], %(target_field_id)s::bigint[],
+              %(is_partition)s::boolean[])
+       AS n(mapping_id, column_id, source_name, target_field_id, is_partition)
 """
 
 UPDATE_MAPPED = """

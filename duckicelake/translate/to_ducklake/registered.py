@@ -1,69 +1,24 @@
-"""Tables of other catalogs as rows: columns they had before, names in their files, and the row ids that are free."""
+"""Tables of other catalogs as rows: columns they had before, and the row ids that are free."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.iceberg.partition import PartitionSpec, partition_types
-from duckicelake.iceberg.schema import Schema, leaf_fields
+from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import MAIN, format_snapshot
 from duckicelake.iceberg.types import PrimitiveType, walk_fields
 from duckicelake.lake.refs.rows import NewKept, NewRef
-from duckicelake.lake.registered.rows import LostColumn, MappedName, NewMapping
+from duckicelake.lake.registered.rows import LostColumn
 from duckicelake.lake.writing.rows import NewRow
-from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, NamePath, check_mapped_file
 from duckicelake.translate.shape.told_specs import format_tuple_value, parse_tuple_value
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 from duckicelake.translate.to_ducklake.columns import to_column_type
 
-IDENTITY = "identity"
 FIRST_LINEAGE_FORMAT = 3
 ROW_IDS_A_STAY = 2**32
 UNKNOWN_TYPE = "varchar"
-
-NamedFile = tuple[tuple[str, int], ...]
-"""The root columns of a file without field ids, each with the id of the column that it is."""
-
-
-def find_names(path: str, columns: FileColumns, metadata: TableMetadata, spec_id: int, known: Mapping[NamePath, int]) -> NamedFile | None:
-    """Return which columns a file without field ids has by the names that are `known`; None for one that carries them.
-
-    Raises: BadRequest: the file cannot be read alike by Iceberg's readers and DuckDB
-    """
-    roots = {name[0]: field_id for name, field_id in columns.field_ids.items() if len(name) == 1}
-    carried = {field_id for field_id in columns.field_ids.values() if field_id is not None}
-    if carried and None in roots.values():
-        raise BadRequest(f"Data file {path!r} carries field ids for some of its columns only; rewrite it.")
-    named = None if carried else _name_roots(path, columns, metadata, known)
-    present = carried if named is None else {field_id for _, field_id in named}
-    live = {item.field_id for item in current_schema(metadata).fields}
-    spec = next((spec for spec in metadata.partition_specs if spec.spec_id == spec_id), None)
-    told = {item.source_id for item in spec.fields if item.transform == IDENTITY} if spec else set[int]()
-    if (told & live) - present:
-        raise BadRequest(f"Data file {path!r} has a partition column in its partition alone, which DuckLake would not see; rewrite it.")
-    return named
-
-
-def _name_roots(path: str, columns: FileColumns, metadata: TableMetadata, known: Mapping[NamePath, int]) -> NamedFile:
-    if any(len(name) > 1 for name in columns.field_ids):
-        raise BadRequest(f"Data file {path!r} has nested columns and carries no field ids, which is not taken yet; rewrite it.")
-    named = tuple(sorted((name, known[name,]) for (name,) in columns.field_ids if (name,) in known))
-    if len({field_id for _, field_id in named}) < len(named):
-        raise BadRequest(f"Data file {path!r} has two columns for one by the name mapping; rewrite it.")
-    _check_readers(path, columns, metadata, dict(named))
-    return named
-
-
-def _check_readers(path: str, columns: FileColumns, metadata: TableMetadata, named: Mapping[str, int]) -> None:
-    ids = {field_id for _, item in walk_fields(current_schema(metadata).fields) for field_id in [item.field_id]}
-    types = {field_id: frozenset({to_column_type(leaf, path)}) for field_id, leaf in leaf_fields(current_schema(metadata))}
-    kept = {(name,): field_id for name, field_id in named.items() if field_id in ids}
-    try:
-        check_mapped_file(path, 0, columns, NameMapping({0: kept}, kept, {}, frozenset(ids), types))
-    except Unsupported as error:
-        told = error.message.replace(", added with ducklake_add_data_files,", "")
-        raise BadRequest(told.replace("Copy the table with CREATE TABLE … AS SELECT.", "Rewrite it.")) from error
 
 
 def list_lost_columns(table_id: int, metadata: TableMetadata) -> list[NewRow]:
@@ -87,15 +42,6 @@ def _find_type(type_: object) -> str:
         return to_column_type(type_, "")
     except BadRequest:
         return UNKNOWN_TYPE
-
-
-def add_mapping(table_id: int, mapping_id: int, names: NamedFile, live: set[int]) -> list[NewRow]:
-    """Return the mapping by which DuckDB finds the columns of files without field ids."""
-    kept = [(name, field_id) for name, field_id in names if field_id in live]
-    return [
-        NewMapping(mapping_id, table_id),
-        *(MappedName(mapping_id, place, name, field_id) for place, (name, field_id) in enumerate(kept)),
-    ]
 
 
 def check_partition(where: str, spec: PartitionSpec, schema: Schema, values: Sequence[object]) -> None:

@@ -25,7 +25,8 @@ from duckicelake.translate.locations import to_uri
 from duckicelake.translate.schemas import without_twins
 from duckicelake.translate.shape.name_mapping import PROPERTY, parse_name_mapping
 from duckicelake.translate.shape.told_snapshots import without_aliases
-from duckicelake.translate.to_ducklake.registered import NamedFile, find_names
+from duckicelake.translate.to_ducklake.mapped.columns import NamedFile, find_names, list_untold
+from duckicelake.translate.to_ducklake.mapped.folders import find_folders
 
 MAX_METADATA_BYTES = 64 * 1024 * 1024
 MAX_FILES = 100_000
@@ -182,7 +183,8 @@ def _read_names(objects: Objects, metadata: TableMetadata, files: Mapping[str, N
     known = parse_name_mapping(metadata.properties[PROPERTY])
     for path, found in files.items():
         columns = read_file_columns(objects, found.live.file)
-        named = find_names(path, columns, metadata, found.live.spec_id, known)
+        named = find_names(path, columns, metadata, known)
+        untold = list_untold(path, columns, metadata, found.live.spec_id, named)
         if named is not None:
-            names[path] = named
+            names[path] = replace(named, folders=find_folders(found.live.file, untold, known)) if untold else named
     return names

@@ -30,9 +30,9 @@ from duckicelake.translate.locations import Roots, to_canonical, to_folder_uri
 from duckicelake.translate.shape.told_registered import format_log
 from duckicelake.translate.shape.told_statistics import change_statistics
 from duckicelake.translate.to_ducklake.files import FirstIds, TakenFile, add_files, check_file
+from duckicelake.translate.to_ducklake.mapped.columns import add_mapping
 from duckicelake.translate.to_ducklake.refs import name_main
 from duckicelake.translate.to_ducklake.registered import (
-    add_mapping,
     check_partition,
     find_first_row_id,
     find_lake_snapshot_id,
