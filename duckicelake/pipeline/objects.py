@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from pyarrow import NativeFile
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, S3FileSystem
 
 from duckicelake.errors import ServiceUnavailable, Unsupported
@@ -31,6 +32,10 @@ class Objects:
                 return source.read()
         except OSError as error:
             raise ServiceUnavailable(f"cannot read {uri}: {error}") from error
+
+    def open(self, uri: str) -> NativeFile:
+        """An object to read parts of. Raises: OSError: the store does not give it"""
+        return self.files.open_input_file(_find_path(uri))
 
     def find_size(self, uri: str) -> int | None:
         """How large an object is, in bytes; None: it is not there. Raises: ServiceUnavailable: the store does not say"""

@@ -9,7 +9,8 @@ from importlib.metadata import version as read_version
 
 import pyarrow as pa
 
-from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown, Forbidden, ServiceUnavailable, Unsupported
+from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema
 from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.failures.gone import find_outage
@@ -23,8 +24,10 @@ from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, Held, Kind
 from duckicelake.pipeline.transfer.copies.found import Files
-from duckicelake.pipeline.transfer.copies.leftovers import clear, tidy
+from duckicelake.pipeline.transfer.copies.leftovers import clear, tidy, withdraw
 from duckicelake.pipeline.transfer.copies.rows import compare_rows
+from duckicelake.pipeline.transfer.folders.in_place import REMEDY
+from duckicelake.pipeline.transfer.folders.reading import ReadFolders
 from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables
 from duckicelake.pipeline.transfer.report import Moved, TransferReport
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
@@ -115,12 +118,16 @@ class Mover:
         there = self.desk.target.find(ident)
         if there is not None:
             return self._recognise(held, there)
+        files = self._describe_files(held)
         if self.dry_run:
-            return self._tell(held, ident, Verdict.planned, count_rows(held.metadata))
+            return self._tell(held, ident, Verdict.planned, count_rows(held.metadata) if files is None else _count(files))
         self.desk.tell(f"{self.options.mode} {ident}")
         prepared = None
         try:
-            if self.options.mode is Mode.register:
+            if files is not None:
+                prepared = self._prepare(held, ident)
+                self._take(held, prepared, files)
+            elif self.options.mode is Mode.register:
                 self._register(held, ident)
             else:
                 prepared = self._prepare(held, ident)
@@ -141,6 +148,24 @@ class Mover:
         if not isinstance(self.desk.target, RestSide) or not held.metadata_location:
             raise Unsupported("its catalog does not say where its metadata file is: --mode copy")
         self.desk.target.register(ident, held.metadata_location)
+
+    def _describe_files(self, held: Held) -> Sequence[DataFile] | None:
+        """The files that are to become a table's where they are; None: nothing but its metadata, or its rows, are brought."""
+        source = self.desk.source
+        return source.describe_files(held) if self.options.mode is Mode.register and isinstance(source, ReadFolders) else None
+
+    def _take(self, held: Held, prepared: Held, files: Sequence[DataFile]) -> None:
+        target = self.desk.target
+        if not isinstance(target, RestSide):
+            raise Unsupported("files are taken where they are by REST catalogs alone: --mode copy")
+        try:
+            written = target.take(prepared, held.metadata, files)
+            self.desk.tell(f"publish {prepared.ident}")
+            target.publish(prepared, name_run(written, self.properties))
+        except (BadRequest, Forbidden, Unsupported) as error:
+            with suppress(CatalogError):
+                withdraw(self.desk.reach(prepared.keys), prepared)
+            raise Unsupported(f"{error.message} ({REMEDY})") from error
 
     def _prepare(self, held: Held, ident: Ident) -> Held:
         check_readable(current_schema(held.metadata))
@@ -213,6 +238,10 @@ class Mover:
         is_kept = self.options.mode is Mode.register
         snapshots = len(held.metadata.snapshots) if is_kept else 0
         return Moved(str(ident), Kind.table, verdict, str(self.options.mode), rows, snapshots)
+
+
+def _count(files: Sequence[DataFile]) -> int:
+    return sum(file.record_count for file in files)
 
 
 def _list_ids(metadata: TableMetadata) -> set[int]:

@@ -1,10 +1,11 @@
 """A REST catalog as source and as target: the lake's own, or any other."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckicelake.errors import BadRequest, CommitFailed, Forbidden, NoSuchTable, Unsupported
 from duckicelake.iceberg.encoding.json_reader import as_object, find_text, get_text, list_objects
+from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, find_snapshot, parse_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.schema import format_schema
@@ -16,6 +17,7 @@ from duckicelake.pipeline.transfer.catalogs import Entry, Held, Kind
 from duckicelake.pipeline.transfer.copies.found import Begun
 from duckicelake.pipeline.transfer.files import Store, name_staged, write_rows
 from duckicelake.pipeline.transfer.shape import format_creation, format_staged_create
+from duckicelake.pipeline.transfer.taking import take_files
 from duckicelake.pipeline.verify.moments import list_namespaces, list_pages
 
 _ANSWER = "the catalog's answer"
@@ -93,6 +95,10 @@ class RestSide:
     def write(self, bench: Bench, prepared: Held, rows: str) -> TableMetadata:
         """Files at the location that the catalog chose."""
         return write_rows(bench, self.store, prepared, rows, self.identity)
+
+    def take(self, prepared: Held, source: TableMetadata, files: Sequence[DataFile]) -> TableMetadata:
+        """The prepared table with files that stay where they are."""
+        return take_files(self.store, prepared, source, files, self.identity)
 
     def publish(self, prepared: Held, written: TableMetadata) -> None:
         """Make the table and its rows in one commit."""

@@ -86,12 +86,15 @@ def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) 
     yield from _check_partition(file, columns, entry, shape)
 
 
-def find_columns(file: pq.ParquetFile, leaves: Mapping[int, PrimitiveType]) -> dict[int, Column]:
-    """The leaves with field ids, by these; columns that the table no more has are left out."""
+def find_columns(
+    file: pq.ParquetFile, leaves: Mapping[int, PrimitiveType], named: Mapping[tuple[str, ...], int] | None = None
+) -> dict[int, Column]:
+    """The leaves with field ids, by these; columns that the table no more has are left out. `named`: the ids are those of names."""
     found: dict[int, Column] = {}
     for index, leaf in zip(range(file.metadata.num_columns), _walk(file.schema_arrow), strict=True):
-        if leaf.field_id is not None and leaf.field_id in leaves and file.schema.column(index).max_repetition_level == 0:
-            found[leaf.field_id] = _read_column(file, index, leaf, leaves[leaf.field_id])
+        field_id = leaf.field_id if named is None else named.get(leaf.path)
+        if field_id is not None and field_id in leaves and file.schema.column(index).max_repetition_level == 0:
+            found[field_id] = _read_column(file, index, leaf, leaves[field_id])
     return found
 
 

@@ -14,7 +14,7 @@ from tests.pipeline.transfer.ferry import format_given
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        pytest.param({"form": "hive", "mode": "register"}, "no metadata of Iceberg", id="register folders"),
+        pytest.param({"form": "delta", "mode": "register"}, "no metadata of Iceberg", id="register Delta tables"),
         pytest.param({"form": "delta", "mode": "register"}, "no metadata of Iceberg", id="register Delta tables"),
         pytest.param({"mode": "copy", "history": True}, "a copy has the present rows alone", id="history of copies"),
         pytest.param({"mode": "move"}, "none of register, copy", id="unknown mode"),

@@ -10,7 +10,7 @@ from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manif
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.pipeline.transfer.catalogs import Catalog, Held
 from duckicelake.pipeline.transfer.copies.found import Begun, Files, find_begun, find_unfinished, name_of, remove
-from duckicelake.translate.locations import find_copy, to_canonical
+from duckicelake.translate.locations import copy_folders, find_copy, to_canonical
 
 CHECKSUM = ".{}.crc"
 """How Hadoop calls what it keeps beside a file of a local disk."""
@@ -26,6 +26,17 @@ def tidy(files: Files, prepared: Held, made: TableMetadata) -> None:
     folder = prepared.metadata_location.rpartition("/")[0]
     found = [uri for uri, _ in files.list_modified(folder) if find_copy(place, uri) == copy]
     remove(files, _list_unnamed(found, list_named(files, made)))
+
+
+def withdraw(files: Files, prepared: Held) -> None:
+    """Remove what a table was staged by that its catalog has refused.
+
+    Raises: CatalogError: the store does not let us
+    """
+    place = prepared.metadata.location
+    copy = find_copy(place, prepared.metadata_location)
+    folders = copy_folders(place, copy or "")
+    remove(files, [uri for folder in folders for uri, _ in files.list_modified(folder) if find_copy(place, uri) == copy])
 
 
 def clear(target: Catalog, files: Files, held: Held, before: datetime, *, is_there: bool) -> None:

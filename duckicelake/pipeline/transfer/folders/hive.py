@@ -4,18 +4,20 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
 from pyspark.sql import DataFrame
 
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.manifest import DataFile
 from duckicelake.pipeline.ingest.sources.files import escape_pattern
 from duckicelake.pipeline.ingest.target import format_columns, quote
 from duckicelake.pipeline.objects import Child
 from duckicelake.pipeline.transfer.bench import Bench, LazyBench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held, parse_table_file
+from duckicelake.pipeline.transfer.folders.in_place import Lying, describe_files, find_uri
 from duckicelake.pipeline.transfer.folders.reading import ReadFolders
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
 from duckicelake.pipeline.unlike import refusing_unlike
@@ -30,6 +32,8 @@ class HiveFolders(ReadFolders):
     """A folder with files, or with folders like `day=2026-03-01`, is a table."""
 
     bench: LazyBench
+    files: dict[str, Sequence[Lying]] = field(default_factory=dict[str, Sequence[Lying]], repr=False)
+    """Those of the table that was read last, by place."""
 
     def list_entries(self) -> Iterator[Entry]:
         """Every folder that is a table; the root may be the only one."""
@@ -49,9 +53,16 @@ class HiveFolders(ReadFolders):
         with tempfile.TemporaryDirectory(prefix="duckicelake-") as scratch:
             uri = self.bench.get().describe(format_columns(found.schema), partitions, Path(scratch).as_uri())
             metadata = parse_table_file(Path(uri.removeprefix("file:")).read_bytes(), entry.place)
+        # One table is moved after another, and may have many files.
+        self.files.clear()
+        self.files[entry.place] = [Lying(find_uri(entry.place, path), size) for path, size, _ in files]
         state = int.from_bytes(hashlib.sha256(repr(files).encode()).digest()) >> (256 - _STATE_BITS)
         known = replace(metadata, table_uuid=str(uuid5(NAMESPACE_URL, entry.place)), current_snapshot_id=state)
         return Held(entry.ident, known, entry.place, NO_KEYS)
+
+    def describe_files(self, held: Held) -> list[DataFile]:
+        """What a manifest says of the table's files, as they were when it was read. Raises: as `in_place.describe_files`"""
+        return describe_files(self.store.open(held.metadata_location, NO_KEYS), self.files[held.metadata_location], held.metadata)
 
     def open_rows(self, bench: Bench, held: Held) -> str:
         """The rows as a view of this session."""

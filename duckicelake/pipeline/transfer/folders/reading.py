@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.views.view_metadata import ViewMetadata
@@ -66,6 +67,10 @@ class ReadFolders:
 
     def _open(self, place: str) -> Objects:
         return self.store.open(place, NO_KEYS)
+
+    def describe_files(self, held: Held) -> list[DataFile]:
+        """What a manifest says of a table's files where they are. Raises: CatalogError: not all readers would read them alike"""
+        raise Unsupported("its files cannot be taken where they are: --mode copy")
 
     def load_view(self, entry: Entry) -> ViewMetadata:
         """There are none."""

@@ -52,28 +52,30 @@ def list_folder_texts(path: str) -> dict[str, str]:
 
 
 def reads_value(type_: PrimitiveType, text: str, value: object) -> bool:
-    """Tell whether DuckDB takes the name of a folder for exactly this value, whatever its session is set to.
+    """Tell whether DuckDB takes the name of a folder for exactly this value, whatever its session is set to."""
+    try:
+        return parse_text(type_, text) == value
+    except (ValueError, BadRequest):
+        return False
 
+
+def parse_text(type_: PrimitiveType, text: str) -> object:
+    """Return the value that DuckDB takes the name of a folder for.
+
+    Raises: ValueError, BadRequest: it takes it for none, or for one or another
     Source: DuckDB 1.5, HivePartitioning::GetValue
     """
     if text == HIVE_NULL or text.lower() == NULL:
-        return value is None
-    try:
-        plain = unquote_to_bytes(text).decode()
-        found = _parse(type_, plain)
-    except (ValueError, BadRequest):
-        return False
-    return found == value and "\0" not in plain
-
-
-def _parse(type_: PrimitiveType, text: str) -> object:
-    """Return the value that DuckDB reads. Raises: ValueError, BadRequest: it may read another one, or none"""
+        return None
+    plain = unquote_to_bytes(text).decode()
+    if "\0" in plain:
+        raise ValueError("not to be kept")
     if type_.name == "string":
-        return text
+        return plain
     parse = _PARSERS.get(type_.name.partition("(")[0])
     if parse is None:
         raise ValueError("not of a type that has one spelling")
-    return parse(type_, text)
+    return parse(type_, plain)
 
 
 def _match(pattern: re.Pattern[str], text: str) -> str:

@@ -1,0 +1,186 @@
+"""Files of folders that stay where they are: what a manifest says of each, by its footer and its path. Nothing is written here.
+
+What all readers of the lake could not read alike is refused here, before anything is made for the table.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
+from duckicelake.iceberg.bounds import lower_bound, upper_bound
+from duckicelake.iceberg.manifest import DATA, DataFile
+from duckicelake.iceberg.metadata import TableMetadata, current_schema, default_spec
+from duckicelake.iceberg.schema import leaf_fields
+from duckicelake.iceberg.types import NestedField, PrimitiveType
+from duckicelake.pipeline.objects import Objects
+from duckicelake.pipeline.verify.footers import Column, find_columns
+from duckicelake.translate.files import FLOATING, UNBOUNDED
+from duckicelake.translate.shape.name_mapping import FileColumns, NamePath
+from duckicelake.translate.to_ducklake.mapped.columns import find_names, list_untold
+from duckicelake.translate.to_ducklake.mapped.folders import find_folders, list_folder_texts, parse_text
+
+MAX_FILES = 10_000
+"""As many as the lake's server looks into in one commit."""
+THREADS = 16
+REMEDY = "--mode copy writes its rows anew"
+_ESCAPE = re.compile(r"%(?![0-7][0-9A-Fa-f])")
+"""Of what Spark, Hive and DuckDB make several things."""
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """A file where it is; `values` are those of its partition, as far as something else than its path says them."""
+
+    uri: str
+    size_bytes: int | None
+    values: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The table that the files are to be of: its columns by name, and those that are in no file."""
+
+    metadata: TableMetadata
+    known: Mapping[NamePath, int]
+    leaves: Mapping[int, PrimitiveType]
+    partitions: Sequence[NestedField] = field(default_factory=tuple[NestedField, ...])
+
+
+def find_uri(place: str, path: str) -> str:
+    """The URI of a file below a folder, as the store lists it."""
+    return f"s3://{path}" if place.startswith("s3") else f"file://{path}"
+
+
+def check_columns(metadata: TableMetadata) -> None:
+    """Raises: Unsupported: no files of such columns are taken where they are"""
+    schema, spec = current_schema(metadata), default_spec(metadata)
+    nested = next((item for item in schema.fields if not isinstance(item.type, PrimitiveType)), None)
+    if nested is not None:
+        raise Unsupported(f"column {nested.name} is nested, and files with such columns are not taken where they are: {REMEDY}")
+    if len(spec.fields) == len(schema.fields):
+        raise Unsupported(f"all of its columns are in names of folders: {REMEDY}")
+
+
+def describe_files(objects: Objects, files: Sequence[Lying], metadata: TableMetadata) -> list[DataFile]:
+    """What a manifest of the table says of the files.
+
+    Raises: Unsupported: one would not be read alike by all, by its name and column; ServiceUnavailable: the store does not give one
+    """
+    check_columns(metadata)
+    if len(files) > MAX_FILES:
+        raise Unsupported(f"it has {len(files)} files, more than the {MAX_FILES} that are taken at once: {REMEDY}")
+    schema = current_schema(metadata)
+    columns = {item.field_id: item for item in schema.fields}
+    known: dict[NamePath, int] = {(item.name,): item.field_id for item in schema.fields}
+    partitions = [columns[item.source_id] for item in default_spec(metadata).fields]
+    wanted = _Wanted(metadata, known, dict(leaf_fields(schema)), partitions)
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(partial(_describe, objects, wanted), files))
+
+
+def _describe(objects: Objects, wanted: _Wanted, lying: Lying) -> DataFile:
+    try:
+        with objects.open(lying.uri) as source:
+            size = source.size()
+            if lying.size_bytes not in (None, size):
+                raise ServiceUnavailable(f"{lying.uri} is being written: {size} bytes after {lying.size_bytes}. Try again")
+            file = pq.ParquetFile(source)
+            return _describe_open(file, DataFile(DATA, lying.uri, "PARQUET", (), file.metadata.num_rows, size), wanted, lying)
+    except BadRequest as error:
+        raise Unsupported(f"{error.message.removesuffix('; rewrite it.').removesuffix('.')}: {REMEDY}") from error
+    except pa.ArrowException as error:
+        raise Unsupported(f"{lying.uri} is no Parquet file that can be read ({error}): remove or rewrite it") from error
+    except OSError as error:
+        raise ServiceUnavailable(f"cannot read {lying.uri}: {error}") from error
+
+
+def _describe_open(file: pq.ParquetFile, said: DataFile, wanted: _Wanted, lying: Lying) -> DataFile:
+    found = _list_columns(file.schema_arrow)
+    _check_names(said.file_path, found, wanted)
+    partition = tuple(_read_value(lying, column) for column in wanted.partitions)
+    told = _with(said, partition, file, wanted)
+    named = find_names(lying.uri, found, wanted.metadata, wanted.known)
+    untold = list_untold(lying.uri, found, wanted.metadata, wanted.metadata.default_spec_id, named)
+    find_folders(told, untold, wanted.known)
+    return told
+
+
+def _list_columns(schema: Any) -> FileColumns:
+    ids: dict[NamePath, int | None] = {}
+    kinds: dict[NamePath, str] = {}
+    for item in schema:
+        if (item.name,) in ids:
+            raise BadRequest(f"two columns are called {item.name!r}")
+        said: Mapping[bytes, bytes] = item.metadata or {}
+        ids[item.name,] = int(said[_FIELD_ID]) if _FIELD_ID in said else None
+        kinds[item.name,] = str(item.type.value_type if pa.types.is_dictionary(item.type) else item.type)
+    return FileColumns(ids, kinds)
+
+
+def _check_names(uri: str, found: FileColumns, wanted: _Wanted) -> None:
+    """Raise Unsupported for columns that Iceberg's readers would not look for by the table's names."""
+    in_folders = {column.name for column in wanted.partitions}
+    for (name, *_), field_id in found.field_ids.items():
+        if field_id is not None:
+            raise Unsupported(f"{uri} carries a field id for its column {name}, by which Iceberg would read it: {REMEDY}")
+        if name in in_folders:
+            raise Unsupported(f"{uri} has the column {name}, which names of folders have too: {REMEDY}")
+        if (name,) not in wanted.known:
+            raise Unsupported(f"{uri} has a column {name}, which is spelled otherwise in other files: {REMEDY}")
+
+
+def _read_value(lying: Lying, column: NestedField) -> object:
+    """The value of a partition, where every reader of folders makes one thing of it."""
+    if lying.values is not None:
+        return lying.values[column.name]
+    text = list_folder_texts(lying.uri).get(column.name)
+    if text is None:
+        raise Unsupported(f"{lying.uri} lies in no folder, or in several, that are called '{column.name}=…' and no more: {REMEDY}")
+    if text.lower() == "null" or _ESCAPE.search(text):
+        raise Unsupported(f"{lying.uri} lies in '{column.name}={text}', of which readers make several values: {REMEDY}")
+    assert isinstance(column.type, PrimitiveType)
+    try:
+        return parse_text(column.type, text)
+    except (ValueError, BadRequest) as error:
+        raise Unsupported(
+            f"{lying.uri} lies in '{column.name}={text}', of which not all readers make the same {column.type}: {REMEDY}, and "
+            "--conf spark.sql.sources.partitionColumnTypeInference.enabled=false leaves it a text"
+        ) from error
+
+
+def _with(said: DataFile, partition: tuple[object, ...], file: pq.ParquetFile, wanted: _Wanted) -> DataFile:
+    """The file with its partition, and what its footer tells of columns. Bounds are left out where readers disagree about order."""
+    found = find_columns(file, wanted.leaves, wanted.known)
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    places = {file.schema.column(place).path: place for place in range(file.metadata.num_columns)}
+    sizes = {
+        field_id: sum(group.column(places[column.name]).total_compressed_size for group in groups) for field_id, column in found.items()
+    }
+    bounds = {field_id: _find_bounds(wanted.leaves[field_id], column) for field_id, column in found.items()}
+    return DataFile(
+        said.content,
+        said.file_path,
+        said.file_format,
+        partition,
+        said.record_count,
+        said.file_size_in_bytes,
+        column_sizes=sizes,
+        value_counts=dict.fromkeys(found, said.record_count),
+        null_value_counts={field_id: column.nulls for field_id, column in found.items() if column.nulls is not None},
+        lower_bounds={field_id: lower for field_id, (lower, upper) in bounds.items() if lower is not None and upper is not None},
+        upper_bounds={field_id: upper for field_id, (lower, upper) in bounds.items() if lower is not None and upper is not None},
+    )
+
+
+def _find_bounds(form: PrimitiveType, column: Column) -> tuple[bytes | None, bytes | None]:
+    if form.name in FLOATING | UNBOUNDED or column.lower is None:
+        return None, None
+    return lower_bound(form, column.lower), upper_bound(form, column.upper)
