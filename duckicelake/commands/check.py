@@ -36,6 +36,7 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.locations import Staged
 from duckicelake.lake.writing.revival import list_purges
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
+from duckicelake.store.unfinished import Uploads
 from duckicelake.translate.locations import to_uri
 from duckicelake.translate.namespaces import to_levels
 
@@ -199,12 +200,14 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
 
     Tables that cannot be published keep everything, and so do those spared, by schema and name. Servers are told after each
     table: one that publishes meanwhile may count on an object that goes, and `repair_lake` afterwards brings it back.
+    Uploads that nobody finished are given up in the same places and below DATA_PATH, if nothing has come to them since that time.
     """
-    warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, _read_store_settings(lake))
-    removed: list[str] = []
+    store = _read_store_settings(lake)
+    warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, store)
+    uploads, removed = Uploads(store), list[str]()
     try:
         with connect_postgres(lake) as conn, mapped_errors(lake.name):
-            read_paths(conn, lake)
+            data_path = read_paths(conn, lake).data_path
             published = inspect.read_published(conn)
             purges = [noted for noted in list_purges(conn) if noted.begun_at < before]
         for noted in purges:
@@ -214,13 +217,15 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
         for staged in list_given_up(warehouse, before):
             with contextlib.suppress(CatalogError):
                 removed += _sweep_staged(warehouse, staged, before)
-        for schema_name, table_name, *_ in published:
+                removed += uploads.give_up(staged.location, before)
+        removed += uploads.give_up(data_path, before) if data_path else []
+        for schema_name, table_name, location, _ in published:
             if (schema_name, table_name) in spared:
                 continue
             with contextlib.suppress(BadRequest, Unsupported, NotFound, NoSuchTable):
                 found = list_orphans(warehouse, Ident(to_levels(schema_name), table_name), before)
                 _remove_told(warehouse, found)
-                removed += found
+                removed += [*found, *uploads.give_up(location, before)]
     finally:
         close_warehouse(warehouse)
     return removed

@@ -12,6 +12,7 @@ from duckicelake.pipeline.ingest.options import Mode
 from duckicelake.pipeline.ingest.report import Report, Status
 from duckicelake.pipeline.rest import Rest, open_rest
 from tests.pipeline.ingest.doomed import Doom, run_doomed
+from tests.pipeline.ingest.killed.leaving import check_left
 from tests.pipeline.ingest.mill import TABLE, Mill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -57,13 +58,14 @@ def list_kinds(told: Sequence[str], mill: Mill) -> list[str]:
 
 
 def test_a_killed_job_is_run_again(mill: Mill) -> None:
-    """At a step chosen by lot: as if it had been run once."""
+    """At a step chosen by lot: as if it had been run once, also to whoever looks into the store."""
     fill(mill)
     step = random.Random(SEED).randrange(len(STEPS))
     assert list_kinds(kill(mill, step), mill) == STEPS[: step + 1]
     landed = STEPS[step] == "published"
     assert mill.run().status == (Status.nothing_new if landed else Status.done)
     check_whole(mill)
+    check_left(mill)
 
 
 def find_current(mill: Mill, table: str) -> int:

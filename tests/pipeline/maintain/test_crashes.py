@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.pipeline.reports import Verdict
+from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
 
@@ -36,12 +37,13 @@ def check_whole(keeper: Keeper) -> None:
 
 
 def finish(keeper: Keeper) -> None:
-    """Run again until there is nothing to do: at once."""
+    """Run again until there is nothing to do: at once. When the grace is over, the store holds what is named, and nothing else."""
     ages = {name.replace("-", "_"): age for name, age in AT_ONCE.items()}
     assert keeper.run(**ages).status == 0
     again = keeper.run(**ages)
     assert [step.describe() for step in again.steps if step.removed or step.verdict is Verdict.failed] == []
     assert keeper.count_files("t") == 1
+    check_cleared(keeper.checker.served)
     check_whole(keeper)
 
 

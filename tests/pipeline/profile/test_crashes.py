@@ -1,16 +1,14 @@
 """`profile` killed (-9) anywhere: running again leaves one statistics file for the snapshot, and orphans go."""
 
 import random
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from duckicelake.commands.jobs.maintain import sweep
 from duckicelake.pipeline.reports import Verdict
+from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.profile.measurer import Measurer
-from tests.rest.serving import make_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
@@ -26,8 +24,7 @@ def check_whole(measurer: Measurer, told: list[str]) -> None:
     assert [column.distinct for column in found.columns] == [300, 7]
     [named] = measurer.load("t")["statistics"]
     assert measurer.measure("t", dry_run=True).statistics_path == named["statistics-path"]
-    [lake] = make_settings(measurer.checker.served.lake).lakes()
-    sweep(lake, datetime.now(UTC) + timedelta(hours=1), ())
+    check_cleared(measurer.checker.served)
     folder = named["statistics-path"].rpartition("/")[0]
     assert measurer.ask(f"SELECT file FROM glob('{folder}/*.stats')") == [(named["statistics-path"],)]
     assert measurer.ask("SELECT count(*) FROM t") == [(300,)]

@@ -11,6 +11,7 @@ from duckicelake.commands.jobs.maintain import sweep
 from duckicelake.pipeline.reports import Verdict
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
+from tests.pipeline.holding import look_at
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.publish.press import MANIFESTS, Press
 from tests.rest.serving import make_settings
@@ -31,6 +32,7 @@ def check_whole(press: Press, open_server: Opener) -> None:
     published = press.load()
     [lake] = make_settings(press.served.lake).lakes()
     assert sweep(lake, datetime.now(UTC) + timedelta(hours=1), ()) == []
+    assert look_at(press.served).strays == set()
     conn.execute("DELETE FROM iceberg_manifest")
     alone = load(open_server(press.served.lake))
     assert (alone.metadata_location, json.loads(alone.metadata)) == (published["metadata-location"], published["metadata"])

@@ -4,13 +4,9 @@ import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pyiceberg.table import StaticTable
-
-from duckicelake.commands.check import remove_orphans
 from duckicelake.commands.jobs.session import Machine
 from duckicelake.commands.jobs.transfer import TransferCall, make_desk
 from duckicelake.pipeline.jars import Progress
@@ -18,13 +14,13 @@ from duckicelake.pipeline.spark import LazySpark
 from duckicelake.pipeline.transfer.job import transfer
 from duckicelake.pipeline.transfer.options import read_options
 from duckicelake.pipeline.transfer.report import TransferReport
+from tests.pipeline.holding import WITHOUT_STORE
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import make_lake
 from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark, letting_go
 
-WITHOUT_STORE: dict[str, Any] = {"s3_endpoint": None, "s3_access_key_id": None, "s3_secret_access_key": None}
 HADOOP = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "hadoop", ".cache-enabled": "false"}
 
 
@@ -80,11 +76,6 @@ class Ferry:
         """What DuckDB answers about the lake."""
         return self.served.lake.duckdb().execute(sql).fetchall()
 
-    def sweep(self) -> list[str]:
-        """Remove what nothing in the lake names, as `check --repair` does once everything is old."""
-        [lake] = make_settings(self.served.lake, **WITHOUT_STORE).lakes()
-        return remove_orphans(lake, datetime.now(UTC) + timedelta(seconds=2))
-
     def metadata_folder(self, namespace: str, name: str) -> Path:
         """Where the warehouse keeps a table's metadata."""
         return self.folder / namespace / name / "metadata"
@@ -106,25 +97,6 @@ def write_properties(folder: Path, properties: Mapping[str, str]) -> dict[str, A
 def describe(report: TransferReport) -> list[tuple[str, str, int | None]]:
     """What became of each: its name, how it ended, and how many rows were compared."""
     return [(one.subject, str(one.verdict), one.rows) for one in report.moved]
-
-
-def list_files(folder: Path) -> set[str]:
-    """Every file below a folder, but for the sums that Hadoop keeps beside them."""
-    return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"}
-
-
-def list_named(*metadata_locations: str) -> set[str]:
-    """The files of tables as PyIceberg reads what their metadata files name, and these."""
-    named: list[str] = []
-    for location in metadata_locations:
-        table = StaticTable.from_metadata(location)
-        named.append(location)
-        for snapshot in table.metadata.snapshots:
-            named.append(snapshot.manifest_list)
-            for manifest in snapshot.manifests(table.io):
-                named.append(manifest.manifest_path)
-                named += (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io))
-    return {"/" + name.removeprefix("file:").lstrip("/") for name in named}
 
 
 @contextmanager

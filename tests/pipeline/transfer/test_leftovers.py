@@ -25,7 +25,8 @@ from duckicelake.pipeline.transfer.files import Store, describe_new
 from duckicelake.pipeline.transfer.rest import RestSide
 from duckicelake.store.objects import StoreSettings, open_objects
 from duckicelake.translate.locations import copy_folders
-from tests.pipeline.transfer.ferry import Ferry, describe, list_files, list_named
+from tests.pipeline.holding import list_files, list_named
+from tests.pipeline.transfer.ferry import Ferry, describe
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 ROWS = 5

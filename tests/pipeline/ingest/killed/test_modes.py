@@ -10,6 +10,7 @@ import pytest
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.target import parse_partitions
 from tests.pipeline.ingest.doomed import Doom, run_doomed
+from tests.pipeline.ingest.killed.leaving import check_left
 from tests.pipeline.ingest.mill import TABLE, Mill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long]
@@ -117,3 +118,4 @@ def test_a_job_may_be_killed_anywhere(mill: Mill, number: int) -> None:
         files = mill.ask(f"SELECT data_file FROM ducklake_list_files('lake', '{table}', schema => 'raw')")
         assert len(files) == len(set(files))
     assert mill.run(**doom.read_options()).status is Status.nothing_new
+    check_left(mill)

@@ -1,0 +1,37 @@
+"""What a killed `ingest` leaves: named until a week is over, and gone then."""
+
+from datetime import UTC, datetime, timedelta
+
+from duckicelake.pipeline.ingest.making import LEDGER, QUARANTINE
+from duckicelake.pipeline.ingest.staging import RUN_ID, STALE, discard_stale, format_identifier
+from duckicelake.pipeline.rest import Ident, Rest, open_rest
+from tests.pipeline.holding import check_cleared
+from tests.pipeline.ingest.mill import TABLE, Mill
+
+LATER = STALE + timedelta(days=1)
+
+
+def check_left(mill: Mill) -> None:
+    """Fail unless the store holds what is named: now, and when branches of dead runs have gone and the tables' logs have moved on.
+
+    Nothing of a run that took no file is left then.
+    """
+    check_cleared(mill.served)
+    rest = open_rest(mill.served.rest_catalog())
+    runs = {row[0] for row in mill.rows(f"{TABLE.name}{LEDGER}", "run_id")}
+    tables = [TABLE, *(TABLE.beside(suffix) for suffix in (LEDGER, QUARANTINE))]
+    for ident in (one for one in tables if rest.load(one) is not None):
+        discard_stale(rest, ident, datetime.now(UTC) + LATER)
+        shorten_log(rest, ident)
+        metadata = rest.load_every(ident)
+        assert metadata["refs"].keys() == {"main"}
+        told = {one["summary"].get(RUN_ID) for one in metadata["snapshots"]}
+        assert told - {None} <= runs, "of a run that took nothing"
+    check_cleared(mill.served)
+
+
+def shorten_log(rest: Rest, ident: Ident) -> None:
+    """Have a table's metadata name no earlier one but the last, which says the same."""
+    for most in ("2", "1", "2", "1"):
+        update = {"action": "set-properties", "updates": {"write.metadata.previous-versions-max": most}}
+        rest.commit([{"identifier": format_identifier(ident), "requirements": [], "updates": [update]}])
