@@ -90,6 +90,33 @@ REFUSED: list[tuple[PrimitiveType, str, Any]] = [
 ]
 
 
+def write_file(table: Table, folder: str, value: Any, rows: pa.Table) -> DataFile:
+    """Write a file into a folder of the table's, and say what its manifest says of it."""
+    path = f"{table.location()}/data/{folder}/file.parquet"
+    with table.io.new_output(path).create() as sink:
+        pq.write_table(rows, sink)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(value),
+        record_count=rows.num_rows,
+        file_size_in_bytes=len(table.io.new_input(path)),
+        **dict.fromkeys(("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"), {}),
+        split_offsets=None,
+        sort_order_id=None,
+    )
+    file.spec_id = table.spec().spec_id
+    return file
+
+
+def append_files(table: Table, files: list[DataFile]) -> None:
+    """Add files in one commit, with the partitions that they were given."""
+    with table.transaction() as change, change.update_snapshot().fast_append() as append:
+        for file in files:
+            append.append_data_file(file)
+
+
 class Story:
     """The table ns.t of columns `id` and `name`, split by `part`, and what all sides show of it."""
 
@@ -111,27 +138,9 @@ class Story:
         for folder, value in folders:
             ids.append(self.count)
             rows = pa.table({"name": [f"n{self.count}", None], "id": [self.count, self.count + 1]})
-            path = f"{self.table.location()}/data/{self.count}/{folder}/file.parquet"
-            with self.table.io.new_output(path).create() as sink:
-                pq.write_table(rows, sink)
-            size = len(self.table.io.new_input(path))
+            files.append(write_file(self.table, f"{self.count}/{folder}", value, rows))
             self.count += 2
-            told = {"value_counts": {1: 2, 2: 2}, "null_value_counts": {1: 0, 2: 1}, "column_sizes": {}, "nan_value_counts": {}}
-            told |= {"lower_bounds": {}, "upper_bounds": {}, "split_offsets": None, "sort_order_id": None}
-            file = DataFile.from_args(
-                content=DataFileContent.DATA,
-                file_path=path,
-                file_format=FileFormat.PARQUET,
-                partition=Record(value),
-                record_count=2,
-                file_size_in_bytes=size,
-                **told,
-            )
-            file.spec_id = self.table.spec().spec_id
-            files.append(file)
-        with self.table.refresh().transaction() as change, change.update_snapshot().fast_append() as append:
-            for file in files:
-                append.append_data_file(file)
+        append_files(self.table.refresh(), files)
         return ids
 
     def read(self, columns: str = "id, part", where: str = "true") -> list[tuple[Any, ...]]:

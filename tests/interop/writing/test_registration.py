@@ -12,12 +12,15 @@ import pytest
 from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import BadRequestError
 from pyiceberg.expressions import EqualTo
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import FixedType, IntegerType, ListType, LongType, NestedField, StringType, StructType
 
+from tests.interop.writing.test_folder_columns import append_files, write_file
 from tests.rest.serving import make_settings, serve
 from tests.support.going_on import check_going_on
 from tests.support.lakes import FreshLake
@@ -191,6 +194,23 @@ def test_files_without_field_ids_are_read_by_their_names(world: World) -> None:
     assert both(world, table)[2] == {"id": 3, "title": "new", "more": 2}
     table.append(pa.table({"id": [4], "title": ["last"], "more": pa.array([None], pa.int64())}))
     assert [row["title"] for row in both(world, table)] == ["own", "a", "new", "last"]
+    check_going_on(world.served, ("ns", "t"))
+
+
+@pytest.mark.parametrize(("folder", "is_taken"), [("id=7", True), ("id=8", False), ("elsewhere", False)])
+def test_columns_in_names_of_folders_come_along(world: World, folder: str, is_taken: bool) -> None:
+    """Where they say what the partition says."""
+    schema = Schema(NestedField(1, "name", StringType()), NestedField(2, "id", LongType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "id"))
+    names = {"schema.name-mapping.default": '[{"field-id":1,"names":["name"]},{"field-id":2,"names":["id"]}]'}
+    there = world.there.create_table("ns.t", schema, partition_spec=spec, properties=names)
+    append_files(there, [write_file(there, folder, 7, pa.table({"name": ["a", "b"]}))])
+    if not is_taken:
+        with pytest.raises(BadRequestError, match="file.parquet.*'id'"):
+            world.register(there)
+        return
+    table = world.register(there)
+    assert both(world, table) == [{"name": "a", "id": 7}, {"name": "b", "id": 7}]
     check_going_on(world.served, ("ns", "t"))
 
 
