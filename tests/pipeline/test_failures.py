@@ -8,9 +8,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from duckicelake.errors import CommitFailed, ServiceUnavailable
+from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NotAuthorized, ServiceUnavailable
 from duckicelake.pipeline.asking.wire import Request, send
 from duckicelake.pipeline.failures.gone import explain_duckdb, explain_postgres, find_outage, hide_passwords
+from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.spark import RestCatalog
+from tests.support.reference.front import format_answer, listening
 
 SAID = 'IO Error: Unable to connect to Postgres at "{}": connection to server at "db", port 5432 failed'
 
@@ -75,3 +78,38 @@ def test_a_refusal_that_breaks_off_is_one() -> None:
         with pytest.raises(ServiceUnavailable, match="the catalog answered 502"):
             send(Request("POST", f"http://127.0.0.1:{listener.getsockname()[1]}/v1/transactions/commit", {}, b"{}"))
         answering.join()
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "told"),
+    [
+        pytest.param("http://me:hidden@127.0.0.1/v1/config", {}, "the URL of 127.0.0.1 says who asks", id="a password in the URL"),
+        pytest.param("http://me:hidden@127.0.0.1:1/v1/config", {}, "the URL of 127.0.0.1:1 says who asks", id="and a port"),
+        pytest.param("http://127.0.0.1:1/v1?key=hidden more", {}, "cannot be read", id="a space in the URL"),
+        pytest.param("http://127.0.0.1:hidden/v1", {}, "cannot be read", id="no port"),
+        pytest.param("http://[::1/hidden", {}, "cannot be read", id="half an address"),
+        pytest.param("http://127.0.0.1:1/hidden/ä", {}, "cannot be read", id="a letter that no URL has"),
+        pytest.param("127.0.0.1:8181/hidden", {}, "cannot be read", id="no scheme"),
+        pytest.param("file:///etc/hidden", {}, "cannot be read", id="a file"),
+        pytest.param("http://127.0.0.1:1", {"authorization": "Bearer hidden\n"}, "the header 'authorization' has", id="the end of a line"),
+        pytest.param("http://127.0.0.1:1", {"x-key": "hidden…"}, "the header 'x-key' has", id="a letter that no header has"),
+        pytest.param("http://127.0.0.1:1", {"x key": "hidden"}, "the header 'x key' has", id="a name that none has"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_without_secrets(url: str, headers: dict[str, str], told: str) -> None:
+    """By a message of ours: Python's shows what it could not send."""
+    with pytest.raises(BadRequest, match=told) as caught:
+        send(Request("GET", url, headers))
+    assert "hidden" not in caught.value.message
+
+
+@pytest.mark.parametrize("answer", [["no object"], {"no": "token"}], ids=["a list", "no token"])
+def test_a_server_of_tokens_is_told_without_secrets(answer: object) -> None:
+    """By its place alone: its URL may have a key in it."""
+    with listening(lambda came: format_answer(200, answer)) as uri:
+        properties = {"credential": "me:hidden", "oauth2-server-uri": f"{uri}/hidden?key=hidden"}
+        with pytest.raises(CatalogError) as caught:
+            open_rest(RestCatalog(uri, "", properties=properties))
+    assert isinstance(caught.value, BadRequest | NotAuthorized)
+    assert uri.removeprefix("http://") in caught.value.message
+    assert "hidden" not in caught.value.message

@@ -75,8 +75,9 @@ class OAuthClient:
     def _fetch(self) -> None:
         asked_s = time.monotonic()
         headers = {**self.headers, "content-type": "application/x-www-form-urlencoded"}
-        what = f"the answer of {self.server}"
-        answer: Mapping[str, Any] = as_object(send(Request("POST", self.server, headers, urlencode(self.form).encode())), what)
+        request = Request("POST", self.server, headers, urlencode(self.form).encode())
+        what = f"the answer of {request.host}"
+        answer: Mapping[str, Any] = as_object(send(request), what)
         token, life_s = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(token, str):
             raise NotAuthorized(f"{what} has no access_token")

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -36,6 +37,9 @@ _REFUSALS: Mapping[int, type[CatalogError]] = {
 }
 _SAYING = ("message", "Message", "error_description", "error")
 """Where messages are: Iceberg's, those of gateways, and OAuth's."""
+_URL = re.compile(r"https?://[^\x00-\x20\x7f]+", re.IGNORECASE)
+_HEADER, _HEADER_NAME = re.compile(r"[\t -~\x80-\xff]*"), re.compile("[!-9;-~]+")
+_NO_URL = "the URL of the catalog, or of its server of tokens, cannot be read: write https://host:port/path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,11 @@ class _AtHome(urllib.request.HTTPRedirectHandler):
 
 
 def send(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
-    """The JSON of the answer; None when it has none. Raises: CatalogError: a refusal; ServiceUnavailable: nobody answers, or no catalog"""
+    """The JSON of the answer; None when it has none.
+
+    Raises: CatalogError: a refusal; BadRequest: it cannot be sent; ServiceUnavailable: nobody answers, or no catalog
+    """
+    _check(request)
     wire = urllib.request.Request(request.url, request.body, dict(request.headers), method=request.method)
     try:
         with urllib.request.build_opener(_AtHome).open(wire, timeout=timeout_seconds) as answer:
@@ -82,6 +90,24 @@ def send(request: Request, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
         raise ServiceUnavailable(f"what answers at {request.host} sends no JSON: is it an Iceberg REST catalog?") from error
 
 
+def _check(request: Request) -> None:
+    """Raises: BadRequest: what Python would say of it may have something in it that is secret."""
+    try:
+        parts = urlsplit(request.url)
+        is_url = _URL.fullmatch(request.url) is not None and bool(parts.hostname) and parts.port != 0
+        is_url = is_url and (parts.path + parts.query).isascii()
+    except ValueError as error:
+        raise BadRequest(_NO_URL) from error
+    if "@" in parts.netloc:
+        raise BadRequest(f"the URL of {request.host} says who asks, and nobody is asked so: write that to properties")
+    if not is_url:
+        raise BadRequest(_NO_URL)
+    found = request.headers.items()
+    wrong = next((name for name, text in found if _HEADER_NAME.fullmatch(name) is None or _HEADER.fullmatch(text) is None), None)
+    if wrong is not None:
+        raise BadRequest(f"the header {wrong!r} has what no header can have: is there the end of a line in it?")
+
+
 def _read_refusal(error: urllib.error.HTTPError) -> bytes:
     """What came of the body: the status says what is wrong, whether more comes or not."""
     with error:
@@ -93,13 +119,22 @@ def _read_refusal(error: urllib.error.HTTPError) -> bytes:
 
 def _refuse(status: int, body: bytes, place: str | None) -> CatalogError:
     if place is not None:
-        return BadRequest(f"the catalog is elsewhere: it sends to {urlsplit(place)._replace(query='', fragment='').geturl()}")
+        return BadRequest(f"the catalog is elsewhere: it sends to {_name(place)}")
     message = _find_message(body) or f"the catalog answered {status}"
     if status == _NOT_SERVED:
         return Unsupported(message)
     if status >= _FIRST_SERVER_ERROR:
         return ServiceUnavailable(message)
     return _REFUSALS.get(status, BadRequest)(message)
+
+
+def _name(place: str) -> str:
+    """A URL without what may be secret in it; it may be none."""
+    try:
+        parts = urlsplit(place)
+    except ValueError:
+        return "what is no URL"
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _find_message(body: bytes) -> str | None:
