@@ -97,33 +97,50 @@ def list_earlier_locations(conn: psycopg.Connection, table_id: int) -> list[str]
     return [row[0] for row in conn.execute(SELECT_EARLIER, {"table_id": table_id})]
 
 
+# A folder is in a path, however the store before it is written. A lake has more files than memory holds paths.
 SELECT_NAMED_PATHS = """
-SELECT path, coalesce(path_is_relative, true) FROM ducklake_data_file WHERE table_id = %(table_id)s OR NOT path_is_relative
+SELECT path, coalesce(path_is_relative, true) FROM ducklake_data_file
+ WHERE table_id = %(table_id)s OR (NOT path_is_relative AND EXISTS (SELECT FROM unnest(%(folders)s::text[]) n WHERE strpos(path, n) > 0))
 UNION
-SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file WHERE table_id = %(table_id)s OR NOT path_is_relative
+SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file
+ WHERE table_id = %(table_id)s OR (NOT path_is_relative AND EXISTS (SELECT FROM unnest(%(folders)s::text[]) n WHERE strpos(path, n) > 0))
 """
 
 
-def list_named_paths(conn: psycopg.Connection, table_id: int) -> list[tuple[str, bool]]:
-    """Return the paths of a table's files, live or not, and all full paths that any table names; whether each is relative."""
-    return [(row[0], row[1]) for row in conn.execute(SELECT_NAMED_PATHS, {"table_id": table_id})]
+def list_named_paths(conn: psycopg.Connection, table_id: int, locations: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return the paths of a table's files, live or not, and the full ones by which any table names what is in a location.
+
+    There may be others among these. With each path comes whether it is relative.
+    """
+    asked = {"table_id": table_id, "folders": name_folders(locations)}
+    return [(row[0], row[1]) for row in conn.execute(SELECT_NAMED_PATHS, asked)]
 
 
 SELECT_OTHER_PATHS = """
-SELECT path FROM ducklake_files_scheduled_for_deletion WHERE NOT path_is_relative
-UNION
-SELECT path FROM iceberg_kept_file WHERE table_id <> %(gone_id)s
-UNION
-SELECT metadata_location FROM iceberg_view
+SELECT o.path FROM (
+    SELECT path FROM ducklake_files_scheduled_for_deletion WHERE NOT path_is_relative
+    UNION
+    SELECT path FROM iceberg_kept_file WHERE table_id <> %(gone_id)s
+    UNION
+    SELECT metadata_location FROM iceberg_view
+) o
+ WHERE EXISTS (SELECT FROM unnest(%(folders)s::text[]) n WHERE strpos(o.path, n) > 0)
 """
 
 
-def list_other_paths(conn: psycopg.Connection, gone_id: int = -1) -> list[str]:
-    """Return full paths: of files that DuckLake is about to remove itself, of those added beside main, and of views' metadata.
+def list_other_paths(conn: psycopg.Connection, locations: Sequence[str], gone_id: int = -1) -> list[str]:
+    """Return what else names something in a location, by its full path; there may be others among these.
 
-    `gone_id` is a table whose files beside main do not count.
+    These are files that DuckLake is about to remove itself, those added beside main, and views' metadata. `gone_id` is a table whose
+    files beside main do not count.
     """
-    return [row[0] for row in conn.execute(SELECT_OTHER_PATHS, {"gone_id": gone_id})]
+    asked = {"folders": name_folders(locations), "gone_id": gone_id}
+    return [row[0] for row in conn.execute(SELECT_OTHER_PATHS, asked)]
+
+
+def name_folders(locations: Sequence[str]) -> list[str]:
+    """Return what every path in these locations has in it."""
+    return [location.rstrip("/").rpartition("/")[2] for location in locations]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +205,13 @@ def has_table(conn: psycopg.Connection, location: str) -> bool:
 
 
 SELECT_STATISTICS_PATHS = """
-SELECT json::json ->> 'statistics-path' FROM iceberg_statistics
+SELECT s.path FROM (SELECT json::json ->> 'statistics-path' AS path FROM iceberg_statistics) s WHERE strpos(s.path, %(folder)s) > 0
 """
 
 
-def list_statistics_paths(conn: psycopg.Connection) -> list[str]:
-    """Return where the statistics files of all tables are."""
-    return [row[0] for row in conn.execute(SELECT_STATISTICS_PATHS) if row[0]]
+def list_statistics_paths(conn: psycopg.Connection, location: str) -> list[str]:
+    """Return where statistics files of any table are that lie in a location; there may be others among these."""
+    return [row[0] for row in conn.execute(SELECT_STATISTICS_PATHS, {"folder": name_folders([location])[0]})]
 
 
 DELETE_STAGED = """

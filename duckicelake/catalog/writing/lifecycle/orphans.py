@@ -89,7 +89,7 @@ def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[s
         return []
     named = Named(objects)
     # read after the objects were listed: what a commit has named since is among these
-    _add_rows(warehouse, table, named)
+    _add_rows(warehouse, table, own, named)
     named.add_metadata(metadata)
     for uri in {*_list_current_since(versions, before), *(uri for _, uri in metadata.metadata_log)}:
         with suppress(NotFound):
@@ -103,13 +103,13 @@ def _is_staged(locations: Sequence[str], uri: str) -> bool:
     return any(find_copy(location, uri) is not None for location in locations)
 
 
-def _add_rows(warehouse: Warehouse, table: TableRow, named: Named) -> None:
-    """Take what rows and notes name: files, and the snapshots that refs keep or have kept."""
+def _add_rows(warehouse: Warehouse, table: TableRow, locations: Sequence[str], named: Named) -> None:
+    """Take what rows and notes name in these locations: files, and the snapshots that refs keep or have kept."""
     with reading(warehouse.lake) as conn:
         folder = table_folder(read_data_path(conn), table)
-        for path, is_relative in list_named_paths(conn, table.table_id):
+        for path, is_relative in list_named_paths(conn, table.table_id, locations):
             named.add(file_uri(folder, path, is_relative))
-        for path in list_other_paths(conn):
+        for path in list_other_paths(conn, locations):
             named.add(to_uri(path))
         kept = read_ref_notes(conn, table.table_id).kept
         lists = [read_kept_list(conn, table.table_id, note.snapshot_id) for note in kept if note.is_beside]

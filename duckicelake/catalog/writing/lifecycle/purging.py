@@ -54,7 +54,7 @@ def purge(warehouse: Warehouse, belongings: Belongings) -> None:
     """Remove what a table left that no row of DuckLake names; its drop has landed, so a store that fails leaves the rest."""
     try:
         with reading(warehouse.lake) as conn:
-            named = _list_named(conn, belongings.table)
+            named = _list_named(conn, belongings)
         warehouse.objects.delete_many(uri for uri in belongings.uris if to_canonical(uri) not in named)
         with writing(warehouse.lake) as conn:
             forget_purge(conn, belongings.table.table_id)
@@ -93,8 +93,8 @@ def finish(warehouse: Warehouse, noted: Purge) -> list[str]:
         if modified <= noted.begun_at and (location not in shared or uri.removeprefix(location) in own)
     ]
     with reading(warehouse.lake) as conn:
-        paths = [path for path, is_relative in list_named_paths(conn, noted.table_id) if not is_relative]
-        named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn, noted.table_id))}
+        paths = [path for path, is_relative in list_named_paths(conn, noted.table_id, noted.locations) if not is_relative]
+        named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn, noted.locations, noted.table_id))}
     gone = [uri for uri in left if to_canonical(uri) not in named]
     warehouse.objects.delete_many(gone)
     with writing(warehouse.lake) as conn:
@@ -102,6 +102,7 @@ def finish(warehouse: Warehouse, noted: Purge) -> list[str]:
     return gone
 
 
-def _list_named(conn: psycopg.Connection, table: TableRow) -> set[str]:
-    folder = table_folder(read_data_path(conn), table)
-    return {to_canonical(file_uri(folder, path, is_relative)) for path, is_relative in list_named_paths(conn, table.table_id)}
+def _list_named(conn: psycopg.Connection, gone: Belongings) -> set[str]:
+    folder = table_folder(read_data_path(conn), gone.table)
+    paths = list_named_paths(conn, gone.table.table_id, gone.locations)
+    return {to_canonical(file_uri(folder, path, is_relative)) for path, is_relative in paths}

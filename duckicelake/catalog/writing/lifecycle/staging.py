@@ -42,8 +42,8 @@ def list_left(warehouse: Warehouse, noted: Staged, before: datetime) -> Sequence
         place = to_canonical(noted.location)
         if has_table(conn, place) or find_view_neighbour(conn, place) is not None:
             return []
-        paths = [path for path, is_relative in list_named_paths(conn, NO_TABLE) if not is_relative]
-        named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn), *list_statistics_paths(conn))}
+        paths = [path for path, is_relative in list_named_paths(conn, NO_TABLE, [place]) if not is_relative]
+        named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn, [place]), *list_statistics_paths(conn, place))}
         data = to_folder_uri(read_data_path(conn))
     return sorted(uri for uri in found if to_canonical(uri) not in named and not to_canonical(uri).startswith(data))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,12 @@ GRACE = timedelta(hours=72)
 LATER = GRACE + timedelta(hours=1)
 WITHOUT_STORE = {"s3_endpoint": None, "s3_access_key_id": None, "s3_secret_access_key": None}
 CREATE = [{"type": "assert-create"}]
+LITTLE_BYTES = 5_000_000
+ELSEWHERE = """
+INSERT INTO ducklake_data_file (data_file_id, table_id, begin_snapshot, path, path_is_relative, file_format, record_count, file_size_bytes)
+SELECT 1000000 + n, 1000000, 1, %(root)s || 'main/other/data/file-with-a-name-of-common-length-' || n || '.parquet', false, 'parquet', 1, 1
+  FROM generate_series(1, 100000) n
+"""
 FILES = {"/data/a.parquet", "/metadata/m0.avro", "/metadata/v1.metadata.json"}
 
 
@@ -230,3 +237,23 @@ def test_a_table_around_or_within_is_left_alone(lake: FreshLake, place: str) -> 
         client.objects.put_new(f"{location}/data/fresh.parquet", b"x")
     assert not any(uri.startswith(left) and uri.removeprefix(left) in FILES for uri in sweep_staged(lake))
     assert list_noted(lake) == set()
+
+
+@pytest.mark.parametrize("act", ["staged", "purged", "live"])
+def test_files_elsewhere_take_no_memory(client: Client, lake: FreshLake, act: str) -> None:
+    """A lake may have millions that its clients wrote; what lies in one place is asked of one place."""
+    assert client.create("t").status == 200
+    location = client.load()["location"] if act != "staged" else die(client, "u")
+    client.objects.put_new(f"{location}/data/lost.parquet", b"x")
+    lake.psycopg().execute(ELSEWHERE, {"root": lake.iceberg_path})
+    tracemalloc.start()
+    try:
+        if act == "purged":
+            assert client.server.ask("DELETE", "namespaces/main/tables/t?purgeRequested=true").status == 204
+        else:
+            assert f"{location}/data/lost.parquet" in sweep(lake)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < LITTLE_BYTES
+    assert "/data/lost.parquet" not in list_objects(client, location)
