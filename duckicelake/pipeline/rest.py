@@ -15,6 +15,7 @@ from duckicelake.pipeline.spark import RestCatalog
 _SEPARATOR = "%1F"
 _CONFIG = "the catalog's config"
 _DELEGATION = {"x-iceberg-access-delegation": "vended-credentials"}
+UNKNOWN = "nobody knows whether the commit landed: "
 _LEGAL = "/%~!$&'()*+,;=:@"
 """What a prefix may be made of: it comes as it stands in a URL."""
 
@@ -134,9 +135,16 @@ class Rest:
         Raises: CommitFailed: a table is no more as it was required to be, and nothing was done; CommitStateUnknown: nobody answered
         """
         try:
-            self.ask("POST", "transactions/commit", {"table-changes": list(changes)})
+            self.change(changes)
         except ServiceUnavailable as error:
-            raise CommitStateUnknown(f"nobody knows whether the commit landed: {error.message}") from error
+            raise CommitStateUnknown(f"{UNKNOWN}{error.message}") from error
+
+    def change(self, changes: Sequence[Mapping[str, Any]]) -> None:
+        """The same of what may be asked for again, whether it was done or not.
+
+        Raises: CommitFailed: as `commit`; ServiceUnavailable: nobody answered
+        """
+        self.ask("POST", "transactions/commit", {"table-changes": list(changes)})
 
     def locate(self, ident: Ident, kind: str = "table") -> str:
         """The path of a table, or of a view."""

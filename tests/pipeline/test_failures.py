@@ -1,6 +1,7 @@
 """What is said when something is gone: in a line, and without any password."""
 
 import socket
+from collections.abc import Callable
 from threading import Thread
 
 import duckdb
@@ -11,9 +12,11 @@ from psycopg.conninfo import make_conninfo
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NotAuthorized, ServiceUnavailable
 from duckicelake.pipeline.asking.wire import Request, send
 from duckicelake.pipeline.failures.gone import explain_duckdb, explain_postgres, find_outage, hide_passwords
-from duckicelake.pipeline.rest import open_rest
+from duckicelake.pipeline.ingest.staging import discard
+from duckicelake.pipeline.maintain.checks import check_may_write
+from duckicelake.pipeline.rest import Ident, Rest, open_rest
 from duckicelake.pipeline.spark import RestCatalog
-from tests.support.reference.front import format_answer, listening
+from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
 
 SAID = 'IO Error: Unable to connect to Postgres at "{}": connection to server at "db", port 5432 failed'
 
@@ -113,3 +116,33 @@ def test_a_server_of_tokens_is_told_without_secrets(answer: object) -> None:
     assert isinstance(caught.value, BadRequest | NotAuthorized)
     assert uri.removeprefix("http://") in caught.value.message
     assert "hidden" not in caught.value.message
+
+
+TABLE = Ident(("ns",), "t")
+METADATA = {
+    "table-uuid": "7",
+    "refs": {"ingest_1": {"snapshot-id": 1, "type": "branch"}},
+    "snapshots": [{"snapshot-id": 1, "summary": {}}],
+    "default-spec-id": 0,
+    "partition-specs": [{"spec-id": 0, "fields": []}],
+    "default-sort-order-id": 0,
+    "sort-orders": [{"order-id": 0, "fields": []}],
+    "current-schema-id": 0,
+    "schemas": [{"schema-id": 0, "fields": []}],
+}
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda rest: check_may_write(rest, TABLE), lambda rest: discard(rest, TABLE, ["ingest_1"])], ids=["a look", "a branch"]
+)
+def test_what_may_be_asked_again_is_not_unknown(ask: Callable[[Rest], None]) -> None:
+    """A catalog that goes then is what is told, and not that rows may have come."""
+
+    def answer(came: Came) -> Answer:
+        if came.target.endswith("/commit"):
+            return refuse(503, "gone")
+        return format_answer(200, {"metadata": METADATA} if came.method == "GET" and "/tables/" in came.target else {"access_token": "1"})
+
+    with listening(answer) as uri, pytest.raises(ServiceUnavailable) as caught:
+        ask(open_rest(RestCatalog(uri, "", credential="me:x")))
+    assert caught.value.message == "gone"

@@ -41,7 +41,7 @@ from duckicelake.pipeline.ingest.writing import (
 )
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.older import TELLS_DEFAULTS
-from duckicelake.pipeline.rest import Ident, Rest, TableHead
+from duckicelake.pipeline.rest import UNKNOWN, Ident, Rest, TableHead
 from duckicelake.pipeline.unlike import refusing_unlike
 
 APART = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
@@ -345,4 +345,4 @@ def _is_in_ledger(desk: Desk, table: Ident, run_id: str) -> bool:
         return bool(ledger.where(ledger["run_id"] == run_id).limit(1).collect())
     except SPARK_FAILURES as error:
         said = find_outage(desk.connect) or explain(error)
-        raise CommitStateUnknown(f"nobody knows whether the commit landed: {said}") from error
+        raise CommitStateUnknown(f"{UNKNOWN}{said}") from error

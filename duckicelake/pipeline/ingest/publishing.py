@@ -10,7 +10,7 @@ from duckicelake.pipeline.ingest.rebasing import Target, rebase
 from duckicelake.pipeline.ingest.staging import Staged
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.objects import open_objects
-from duckicelake.pipeline.rest import Rest
+from duckicelake.pipeline.rest import UNKNOWN, Rest
 
 REBASES = 10
 PATIENCE_SECONDS = 60.0
@@ -95,7 +95,8 @@ def commit_once(
             # What is refused or cannot be reached now says nothing of the request before.
             is_sent = True
             if monotonic() > until:
-                raise CommitStateUnknown(f"nobody knows whether the commit landed: {error.message}") from error
+                told = error.message.removeprefix(UNKNOWN)
+                raise CommitStateUnknown(f"{UNKNOWN}{told}") from error
             sleep(_PAUSE_SECONDS)
         else:
             return

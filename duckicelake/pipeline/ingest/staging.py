@@ -162,7 +162,7 @@ class Stage:
 def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
     """Remove branches of a table, those that are there and that nobody moves meanwhile, with the snapshots that their runs made there.
 
-    Raises: CommitFailed: it is not left alone
+    Raises: CommitFailed: it is not left alone; ServiceUnavailable: nobody answered, and running again finds out what became of it
     """
     wanted, heads = list(branches), dict[str, int]()
     for attempt in range(1, DISCARDS + 1):
@@ -172,7 +172,7 @@ def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
         if table is None or not found:
             return
         try:
-            rest.commit([_format_removal(ident, table.uuid, found, list_own(rest.load_every(ident), found))])
+            rest.change([_format_removal(ident, table.uuid, found, list_own(rest.load_every(ident), found))])
         except NoSuchTable:
             return
         except CommitFailed:

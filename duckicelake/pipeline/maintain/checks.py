@@ -18,7 +18,7 @@ def check_may_write(rest: Rest, ident: Ident) -> None:
     Raises: Forbidden, NoSuchTable: what it says
     """
     if rest.caller is not NOBODY:
-        rest.commit([{"identifier": format_identifier(ident), "requirements": [], "updates": []}])
+        rest.change([{"identifier": format_identifier(ident), "requirements": [], "updates": []}])
 
 
 def may_write(rest: Rest, ident: Ident) -> bool:

@@ -181,7 +181,7 @@ def test_a_lost_answer_is_found_in_the_ledger(mill: Mill, monkeypatch: pytest.Mo
 def test_a_late_request_changes_nothing(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a dead run asked for and comes after the next run is refused."""
     fill(mill)
-    commit = Rest.commit
+    change = Rest.change
     late: list[Sequence[Any]] = []
     dead: list[bool] = []
 
@@ -190,16 +190,16 @@ def test_a_late_request_changes_nothing(mill: Mill, monkeypatch: pytest.MonkeyPa
             late.append(changes)
         if not dead:
             raise KeyboardInterrupt if len(changes) > 1 else OSError
-        commit(self, changes)
+        change(self, changes)
 
-    monkeypatch.setattr(Rest, "commit", keep)
+    monkeypatch.setattr(Rest, "change", keep)
     with pytest.raises(KeyboardInterrupt):
         mill.run()
     dead.append(True)
     assert len(mill.list_refs("trips")) == 2
     mill.run()
     with pytest.raises(CommitFailed):
-        commit(open_rest(mill.served.rest_catalog()), late[0])
+        change(open_rest(mill.served.rest_catalog()), late[0])
     check_whole(mill)
 
 
