@@ -99,10 +99,19 @@ class Maker:
                 self.spark.sql(statement)
         for change in plan.changes:
             self.tell(f"{change} in {table}")
-            self.spark.sql(change.format_alter(self._name(table)))
+            self._change(table, change)
         self._make_ledger(table.beside(LEDGER), is_old=plan.ledger is not None)
         if may_be_bad:
             self._make(table.beside(QUARANTINE), QUARANTINE_COLUMNS)
+
+    def _change(self, ident: Ident, change: Change) -> None:
+        try:
+            self.spark.sql(change.format_alter(self._name(ident)))
+        except PySparkException:
+            held = self.spark.table(self._name(ident)).schema
+            if apply_changes(held, [change]) != held:
+                raise
+            # Another run was faster.
 
     def _make_ledger(self, ident: Ident, *, is_old: bool) -> None:
         self._make(ident, f"{LEDGER_COLUMNS}, {LATER_COLUMNS}")

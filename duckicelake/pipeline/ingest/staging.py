@@ -184,14 +184,22 @@ def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
 
 
 def list_own(metadata: Mapping[str, Any], heads: Mapping[str, int]) -> list[int]:
-    """The snapshots of branches that their runs made and that lead nowhere else: to no other ref, and main was never there."""
+    """The snapshots of branches that their runs made and that lead nowhere else: to no other ref, and main was never there.
+
+    So is the one without rows that Spark has a branch of an empty table begin with.
+    """
     named, own = list_named(metadata, heads) | {entry["snapshot-id"] for entry in metadata.get("snapshot-log", ())}, set[int]()
     named |= {one["snapshot-id"] for one in walk(metadata, metadata.get("current-snapshot-id"))}
     for branch, head in heads.items():
         run = f"_{branch.rpartition('_')[0].rpartition('_')[2]}"
         made = takewhile(lambda one: one["summary"].get(RUN_ID, "").endswith(run), walk(metadata, head))  # noqa: B023
         own.update(one["snapshot-id"] for one in made)
+        own.update(one["snapshot-id"] for one in walk(metadata, head) if _is_start(one))
     return sorted(own - named)
+
+
+def _is_start(snapshot: Mapping[str, Any]) -> bool:
+    return snapshot.get("parent-snapshot-id") is None and snapshot["summary"].get("total-records") == "0"
 
 
 def _format_removal(ident: Ident, uuid: str, heads: Mapping[str, int], own: Sequence[int]) -> dict[str, Any]:
