@@ -25,7 +25,7 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
     if reading.form.is_text:
         if given is not None:
             _check_paths(reading.path_columns, given)
-        columns = adopt(_find_text_columns(reading, target, evolve), target, evolve) if given is None else given
+        columns = _choose_text_columns(reading, target, evolve) if given is None else given
         _check_header(reading, columns)
         if given is not None or target is not None:
             _check_times(reading, columns)
@@ -99,6 +99,16 @@ def _find_value(path: str, column: str) -> str | None:
     values = find_path_values([path], [column])[column]
     value = next(iter(values), None)
     return None if value in (None, NO_VALUE) else unquote(value)
+
+
+def _choose_text_columns(reading: Reading, target: StructType | None, evolve: Evolve) -> StructType:
+    found = _find_text_columns(reading, target, evolve)
+    if not {*found.names} <= {*reading.path_columns}:
+        return adopt(found, target, evolve)
+    if target is None:
+        raise BadRequest("nothing in the files says what columns they have; give --schema")
+    # Blank lines alone, or objects without a name: rows, if there are any, have no value.
+    return target
 
 
 def _find_text_columns(reading: Reading, target: StructType | None, evolve: Evolve) -> StructType:

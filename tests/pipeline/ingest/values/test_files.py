@@ -6,6 +6,7 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode
+from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.sources.files import choose_reading, is_odd_header
 from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from tests.pipeline.ingest.mill import TABLE, Mill
@@ -99,3 +100,27 @@ def test_options_that_lose_rows_are_refused() -> None:
     assert choose_reading(Format.json, [], {"charset": "latin1"})["lineSep"] == "\n"
     assert "lineSep" not in choose_reading(Format.json, [], {"encoding": "UTF-16", "multiLine": "true"})
     assert [is_odd_header(names) for names in (("a", "b"), ("a", None), ("a", "A"), ())] == [False, True, True, False]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        pytest.param("a.csv", "\n", 0, id="csv"),
+        pytest.param("a.csv", " \n\r\n", 0, id="spaces"),
+        pytest.param("a.json", "\n\n", 0, id="json"),
+        pytest.param("a.json", "{}\n", 1, id="an object of nothing"),
+        pytest.param("day=2026-03-01/a.csv", "\n", 0, id="columns of paths alone"),
+    ],
+)
+def test_files_that_say_nothing_of_columns(mill: Mill, name: str, content: str, rows: int) -> None:
+    """They are taken by the table's, each once; a table is not made of them."""
+    mill.write(name, content)
+    with pytest.raises(BadRequest, match="nothing in the files says what columns they have; give --schema"):
+        mill.run()
+    mill.duck.execute("CREATE SCHEMA raw; CREATE TABLE raw.trips (id BIGINT, name VARCHAR, day DATE)")
+    done = mill.run()
+    assert (done.status, done.files, done.rows_in, done.rows_out, done.rows_quarantined) == (Status.done, 1, rows, rows, 0)
+    assert mill.rows() == [(None, None, None)] * rows
+    assert mill.run().status is Status.nothing_new
