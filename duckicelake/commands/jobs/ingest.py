@@ -88,13 +88,13 @@ def report_ingest(call: IngestCall, find: Find) -> int:
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         failed = INTERRUPTED if isinstance(error, Interrupted) else FAILED
         done = Report("", str(options.table), options.source, options.mode, status, message=str(error))
-    write_report(call.report, done.format_json())
+    is_written = write_report(call.report, done.format_json())
     told = format_report(done) if isinstance(done, Report) else format_sums(done)
     if told:
         Console().print(told, markup=False, highlight=False, soft_wrap=True)
     if done.message:
         return complain(done.message, UNKNOWN if done.status is Status.unknown else failed)
-    return 0
+    return 0 if is_written else FAILED
 
 
 def format_look(report: FollowReport) -> str:

@@ -1,0 +1,94 @@
+"""What jobs leave for machines: a report of each as metrics, and one that cannot be written."""
+
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from duckicelake.commands.jobs.metrics import PREFIX, write_metrics
+from duckicelake.pipeline.follow import FollowReport
+from duckicelake.pipeline.ingest.report import Report as IngestReport
+from duckicelake.pipeline.ingest.report import Status
+from duckicelake.pipeline.maintain.planning import Kind as StepKind
+from duckicelake.pipeline.maintain.report import Done, MaintainReport
+from duckicelake.pipeline.profile.report import ProfileReport, TableProfile
+from duckicelake.pipeline.publish.report import Published, PublishReport
+from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.transfer.catalogs import Kind
+from duckicelake.pipeline.transfer.report import Moved, TransferReport
+from duckicelake.pipeline.verify.report import Finding, VerifyReport
+from duckicelake.pipeline.verify.report import Verdict as Found
+from tests.cli.test_commands import settings_for
+from tests.support.commands import run
+from tests.support.readers import Served
+from tests.support.spark import CALM_OPTIONS
+
+SECONDS = {"write a.b": 1.0, "write c.d": 2.0}
+TAKEN = IngestReport("r", "a.b", "s", "append", Status.done, rows_in=3, rows_out=2, seconds=SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        pytest.param(TAKEN, {"rows_in a.b": 3, "rows_out a.b": 2}, id="ingest"),
+        pytest.param(FollowReport("f", "a.b", "s", "append").add(TAKEN), {"rows_in a.b": 3, "batches a.b": 1}, id="follow"),
+        pytest.param(
+            MaintainReport("r", tuple(Done("a.b", kind, Verdict.done, rows=2) for kind in (StepKind.flush, StepKind.compact)), 1, SECONDS),
+            {"rows a.b": 4, "tables ": 1, "parts done": 2},
+            id="maintain",
+        ),
+        pytest.param(
+            VerifyReport((Finding("a.b", "now", Found.same, 7, 5, 5), Finding("c.d", "now", Found.differs)), SECONDS),
+            {"iceberg_rows a.b": 5, "ducklake_rows a.b": 5, "parts same": 1, "parts differs": 1},
+            id="verify",
+        ),
+        pytest.param(
+            TransferReport("import", "r", "there", "here", (Moved("a.b", Kind.table, Verdict.done, "copy", 3, 1),), SECONDS, {}),
+            {"rows a.b": 3, "snapshots a.b": 1, "parts done": 1},
+            id="import",
+        ),
+        pytest.param(
+            PublishReport("r", "now", (Published("a.b", Verdict.done, 1, 9),), SECONDS, {}),
+            {"manifests a.b": 1, "files a.b": 9},
+            id="publish",
+        ),
+        pytest.param(ProfileReport("r", "now", (TableProfile("a.b", Verdict.done),), SECONDS, {}), {"parts done": 1}, id="profile"),
+    ],
+)
+def test_every_report_is_metrics_too(
+    report: IngestReport | FollowReport | MaintainReport | VerifyReport | TransferReport | PublishReport | ProfileReport,
+    told: dict[str, float],
+    tmp_path: Path,
+) -> None:
+    """Numbers by table, ends by verdict, seconds by the first word of a step, and how all of it ended, by the command's name."""
+    node = json.loads(report.format_json())
+    write_metrics(tmp_path / "r.prom", node)
+    samples = [one for family in text_string_to_metric_families((tmp_path / "r.prom").read_text()) for one in family.samples]
+    assert {one.labels.pop("command") for one in samples} == {node["job"]}
+    found = {f"{one.name.removeprefix(PREFIX)} {''.join(one.labels.values())}": one.value for one in samples}
+    steps = {"seconds write": 3} if "seconds" in node else {}
+    assert found.items() >= {**told, **steps, f"status {node['status']}": 1}.items()
+    assert found["ended_timestamp_seconds "] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("maintain",), 1),
+        (("profile",), 1),
+        (("publish",), 1),
+        (("export", "there"), 1),
+        pytest.param(("verify",), 3, marks=[pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long]),
+        pytest.param(
+            ("ingest", "a.csv", "a.b", *CALM_OPTIONS), 1, marks=[pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long]
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_a_report_that_cannot_be_written_is_told(served: Served, tmp_path: Path, arguments: tuple[str, ...], status: int) -> None:
+    """By the status too, whatever was done: somebody waits for it."""
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    settings = settings_for(served.lake, port=str(served.server.port))
+    done = run(tmp_path, "pipeline", *arguments, "--dry-run", "--report", "/dev/full", settings=settings)
+    assert (done.status, "--report /dev/full was not written" in done.err) == (status, True), done.out + done.err
