@@ -1,5 +1,6 @@
 """Rounds without Spark: what the catalog says of tables, what is withheld, and that a failure stops nothing else."""
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -137,6 +138,20 @@ def test_a_flush_that_duckdb_overtook_brings_no_deleted_row_back(served: Served)
         assert conn.execute(query).fetchone() == (0,)
     duck.execute("DELETE FROM t WHERE id = 30")
     assert served.lake.duckdb().execute("SELECT count(*) FROM t").fetchall() == [(35,)]
+
+
+def test_a_flush_names_its_run(served: Served) -> None:
+    """In DuckLake's own words for a commit: who made it, and the run and versions."""
+    duck = run(served, "CREATE TABLE t (id BIGINT)", "INSERT INTO t VALUES (1)")
+    report = maintain(make_desk(served, list[str]().append), MaintainOptions())
+    told = duck.execute("SELECT author, commit_extra_info FROM ducklake_snapshots('lake') ORDER BY snapshot_id DESC LIMIT 1").fetchone()
+    assert told is not None
+    versions = {f"duckicelake.version.{name}": text for name, text in report.versions.items()}
+    assert (told[0], json.loads(told[1])) == (
+        "duckicelake maintain",
+        {"duckicelake.job": "maintain", "duckicelake.run-id": report.run_id, **versions},
+    )
+    assert set(report.versions) == {"duckicelake", "pyspark", "duckdb"}
 
 
 def list_tables(desk: MaintainDesk) -> list[survey.TableName]:
