@@ -68,8 +68,6 @@ def read_options(given: Mapping[str, Any]) -> TransferOptions:
     form = found if given["form"] == "auto" else _read_word(Form, "format", given["form"])
     if given.get("history") and mode is Mode.copy:
         raise BadRequest("--history: a copy has the present rows alone; --mode register keeps a table's history")
-    if form is Form.delta and mode is Mode.register:
-        raise BadRequest(f"--format {form}: there is no metadata of Iceberg's to register: --mode copy")
     into = tuple(given["into"].split(".")) if given.get("into") else ()
     if not all(into):
         raise BadRequest(f"--into {given['into']!r} is no namespace")

@@ -42,8 +42,8 @@ def take_files(store: Store, prepared: Held, source: TableMetadata, files: Seque
     content = encode_manifest(header, entries)
     manifest = describe_manifest(header, entries, WrittenManifest(f"{metadata}/files-m0.avro", len(content), snapshot_id, _FIRST))
     objects.write(manifest.manifest_path, content)
-    listed = f"{metadata}/snap-{snapshot_id}.avro"
-    objects.write(listed, encode_manifest_list(ManifestListHeader(snapshot_id, None, _FIRST, new.format_version), [manifest]))
+    listed, named = f"{metadata}/snap-{snapshot_id}.avro", [manifest] if files else []
+    objects.write(listed, encode_manifest_list(ManifestListHeader(snapshot_id, None, _FIRST, new.format_version), named))
     at_ms = int(now.timestamp() * 1000)
     snapshot = Snapshot(snapshot_id, None, _FIRST, at_ms, listed, _summarise(files), current_schema(new).schema_id)
     objects.write(f"{metadata}/{PUBLISHING}", identity.encode())

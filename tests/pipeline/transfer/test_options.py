@@ -14,8 +14,6 @@ from tests.pipeline.transfer.ferry import format_given
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        pytest.param({"form": "delta", "mode": "register"}, "no metadata of Iceberg", id="register Delta tables"),
-        pytest.param({"form": "delta", "mode": "register"}, "no metadata of Iceberg", id="register Delta tables"),
         pytest.param({"mode": "copy", "history": True}, "a copy has the present rows alone", id="history of copies"),
         pytest.param({"mode": "move"}, "none of register, copy", id="unknown mode"),
         pytest.param({"form": "hudi"}, "none of hadoop, jdbc, rest, hive, delta", id="unknown format"),

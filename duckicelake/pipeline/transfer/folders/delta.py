@@ -1,23 +1,37 @@
 """Delta tables: folders with a log, which says what columns and rows they have now."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from urllib.parse import urlsplit
 
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.metadata import current_schema
 from duckicelake.iceberg.requests.bodies import CreateTable
+from duckicelake.iceberg.types import IcebergType
 from duckicelake.pipeline.ingest.sources.s3 import S3Store
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.transfer.bench import Bench
 from duckicelake.pipeline.transfer.catalogs import Entry, Held
 from duckicelake.pipeline.transfer.files import describe_new
-from duckicelake.pipeline.transfer.folders.delta_columns import check_mapping, make_spec, parse_columns
+from duckicelake.pipeline.transfer.folders.delta_columns import MODE, UNMAPPED, check_mapping, make_spec, parse_columns
 from duckicelake.pipeline.transfer.folders.delta_log import DeltaState, read_log
 from duckicelake.pipeline.transfer.folders.delta_rows import read_rows
+from duckicelake.pipeline.transfer.folders.in_place import REMEDY, Lying, describe_files
 from duckicelake.pipeline.transfer.folders.reading import ReadFolders
 from duckicelake.pipeline.transfer.hadoop import LOG, NO_KEYS, is_delta
+from duckicelake.translate.locations import to_canonical
 
 OWN = "delta."
 """How properties begin that are about the Delta table itself."""
+_PARTITIONS: Mapping[str, Callable[[str], object]] = {
+    **dict.fromkeys(("int", "long", "date", "timestamp"), int),
+    "string": str,
+    "decimal": Decimal,
+    "boolean": "true".__eq__,
+}
+"""How values of partitions are read that the log's reader writes as Spark casts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,20 @@ class DeltaFolders(ReadFolders):
         self.states[entry.place] = state
         return Held(entry.ident, metadata, entry.place, NO_KEYS)
 
+    def describe_files(self, held: Held) -> list[DataFile]:
+        """What a manifest says of the files that the version has.
+
+        Raises: Unsupported: it is not made of whole files alone, under their own names; and what `in_place.describe_files` raises
+        """
+        state = self.states[held.metadata_location]
+        check_plain(state)
+        columns = {item.name: item.type for item in current_schema(held.metadata).fields}
+        files = [
+            Lying(to_canonical(path), None, {name: parse_partition(columns[name], state.values[name][number]) for name in state.partitions})
+            for number, path in enumerate(state.paths)
+        ]
+        return describe_files(self.open(held.metadata_location), files, held.metadata)
+
     def open_rows(self, bench: Bench, held: Held) -> str:
         """The rows of the version that was read, as a view of this session."""
         store = self.open_s3()
@@ -55,6 +83,27 @@ class DeltaFolders(ReadFolders):
         name = f"delta_{bench.run_id}"
         rows.createOrReplaceTempView(name)
         return quote(name)
+
+
+def check_plain(state: DeltaState) -> None:
+    """Raises: Unsupported: the log says more of the files than which they are"""
+    mode = state.configuration.get(MODE)
+    if mode not in UNMAPPED:
+        raise Unsupported(f"its columns are mapped by {mode}, of which its files know nothing: {REMEDY}")
+    if state.read_vectors():
+        raise Unsupported(f"rows of its files are deleted by vectors: purge them (REORG … PURGE), or {REMEDY}")
+
+
+def parse_partition(type_: IcebergType, text: str | None) -> object:
+    """The value of a partition as Iceberg has it; the empty text is NULL. Raises: Unsupported: that cannot be told for certain"""
+    if text in (None, ""):
+        return None
+    name = str(type_).partition("(")[0]
+    if name not in _PARTITIONS:
+        raise Unsupported(
+            f"it is partitioned by a column of the type {type_}, which DuckDB does not read from names of folders alike: {REMEDY}"
+        )
+    return _PARTITIONS[name](text)
 
 
 def format_keys(store: S3Store | None) -> Mapping[str, str]:

@@ -24,8 +24,8 @@ _PLAIN = {
     "timestamp": "timestamptz",
     "timestamp_ntz": "timestamp",
 }
-_UNMAPPED = (None, "none")
-_MODES = (*_UNMAPPED, "name", BY_ID)
+UNMAPPED = (None, "none")
+_MODES = (*UNMAPPED, "name", BY_ID)
 
 Node = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ def format_physical(schema: Node, mode: str | None) -> dict[str, Any]:
 
 def find_physical(item: Node, mode: str | None) -> str:
     """A column's name in files: what is left of a mapping says nothing where columns are not mapped."""
-    return str(item["name"] if mode in _UNMAPPED else item["metadata"].get(_PHYSICAL, item["name"]))
+    return str(item["name"] if mode in UNMAPPED else item["metadata"].get(_PHYSICAL, item["name"]))
 
 
 def format_logical(schema: Node) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class HiveFolders(ReadFolders):
 
     def describe_files(self, held: Held) -> list[DataFile]:
         """What a manifest says of the table's files, as they were when it was read. Raises: as `in_place.describe_files`"""
-        return describe_files(self.store.open(held.metadata_location, NO_KEYS), self.files[held.metadata_location], held.metadata)
+        return describe_files(self.open(held.metadata_location), self.files[held.metadata_location], held.metadata)
 
     def open_rows(self, bench: Bench, held: Held) -> str:
         """The rows as a view of this session."""

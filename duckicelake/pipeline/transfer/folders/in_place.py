@@ -33,6 +33,8 @@ REMEDY = "--mode copy writes its rows anew"
 _ESCAPE = re.compile(r"%(?![0-7][0-9A-Fa-f])")
 """Of what Spark, Hive and DuckDB make several things."""
 _FIELD_ID = b"PARQUET:field_id"
+_END = re.compile(r"([;.] rewrite it)?\.$", re.IGNORECASE)
+"""What the server asks of whoever brings a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def _describe(objects: Objects, wanted: _Wanted, lying: Lying) -> DataFile:
             file = pq.ParquetFile(source)
             return _describe_open(file, DataFile(DATA, lying.uri, "PARQUET", (), file.metadata.num_rows, size), wanted, lying)
     except BadRequest as error:
-        raise Unsupported(f"{error.message.removesuffix('; rewrite it.').removesuffix('.')}: {REMEDY}") from error
+        raise Unsupported(f"{_END.sub('', error.message)}: {REMEDY}") from error
     except pa.ArrowException as error:
         raise Unsupported(f"{lying.uri} is no Parquet file that can be read ({error}): remove or rewrite it") from error
     except OSError as error:

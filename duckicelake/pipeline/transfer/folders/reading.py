@@ -63,14 +63,15 @@ class ReadFolders:
 
     def list_names(self, place: str) -> list[str]:
         """What lies directly in a folder."""
-        return [child.name for child in self._open(place).list_folder(place)]
+        return [child.name for child in self.open(place).list_folder(place)]
 
-    def _open(self, place: str) -> Objects:
+    def open(self, place: str) -> Objects:
+        """The objects of a folder's store."""
         return self.store.open(place, NO_KEYS)
 
     def describe_files(self, held: Held) -> list[DataFile]:
         """What a manifest says of a table's files where they are. Raises: CatalogError: not all readers would read them alike"""
-        raise Unsupported("its files cannot be taken where they are: --mode copy")
+        raise NotImplementedError
 
     def load_view(self, entry: Entry) -> ViewMetadata:
         """There are none."""
