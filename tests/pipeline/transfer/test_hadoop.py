@@ -36,7 +36,9 @@ def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
     assert metadata["properties"]["kept"] == "yes"
     assert "owner" not in metadata["properties"]
     summary = metadata["snapshots"][-1]["summary"]
-    assert (summary["duckicelake.job"], summary["duckicelake.run-id"]) == ("import", report.run_id)
+    own = {name: text for name, text in summary.items() if name.startswith("duckicelake.")}
+    versions = {f"duckicelake.version.{name}": text for name, text in report.versions.items()}
+    assert own == {"duckicelake.job": "import", "duckicelake.run-id": report.run_id, **versions}
     again = ferry.take()
     assert describe(again) == [("shop.orders", "already-there", 2), ("shop.deep.orc", "already-there", 1)]
     assert ferry.load_here("shop", "orders") == metadata
