@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import BadRequestError
+from pyiceberg.exceptions import BadRequestError, RESTError
 from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -220,3 +220,13 @@ def test_files_with_the_column_and_without_share_a_table(served: Served) -> None
     assert conn.execute("SELECT count(*) FROM ducklake_column_mapping").fetchone() == (1,)
     told = "SELECT value_count, null_count, min_value, max_value FROM ducklake_file_column_stats WHERE column_id = 3 AND min_value = '2'"
     assert conn.execute(told).fetchall() == [(2, 0, "2", "2")]
+
+
+def test_a_table_loses_a_column_that_is_in_folders_alone(served: Served) -> None:
+    """Older snapshots would show NULL in it, so Iceberg's readers are refused, and told what to do; DuckDB goes on."""
+    story = Story(served, IntegerType())
+    story.add(("part=1", 1))
+    story.duck.execute("ALTER TABLE lake.ns.t DROP COLUMN part")
+    assert story.read("id, name") == [(0, "n0"), (1, None)]
+    with pytest.raises(RESTError, match="only in its path.*CREATE TABLE … AS SELECT"):
+        story.table.refresh()

@@ -71,6 +71,12 @@ def test_footers_tell_what_manifests_say(tmp_path: Path, rows_a_group: int) -> N
     assert highs == {1: 3, 2: "x" * 15 + "y", 3: 20_513, 4: Decimal("1.50")}
 
 
+def test_narrower_numbers_are_taken(tmp_path: Path) -> None:
+    """As all readers read them: 32 bits in a column of 64."""
+    [file] = describe_files(DISK, [lay(tmp_path, ROWS.set_column(1, "id", pa.array([3, 1, 2], pa.int32())))], TABLE)
+    assert (file.lower_bounds or {})[1] == (1).to_bytes(8, "little")
+
+
 def test_files_without_statistics_have_no_bounds(tmp_path: Path) -> None:
     """Nor counts of nulls."""
     [file] = describe_files(DISK, [lay(tmp_path, write_statistics=False)], TABLE)

@@ -6,8 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.pipeline.ingest.sources.s3 import open_store
+from duckicelake.pipeline.transfer.folders.delta import format_keys
 from tests.interop.keys.test_pyiceberg import open_catalog
 from tests.pipeline.ingest.test_s3 import Bucket
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
@@ -52,6 +55,20 @@ def test_folders_on_s3_become_tables(ferry: Ferry, tmp_path: Path) -> None:
     assert [tuple(row.values()) for row in ferry.run("SELECT id, text FROM {h}.ns.t ORDER BY id")] == wanted
     rows = ferry.served.pyiceberg().catalog.load_table("ns.t").scan().to_arrow().to_pylist()
     assert sorted((row["id"], row["text"]) for row in rows) == wanted
+
+
+def test_delta_tables_on_s3_become_tables(ferry: Ferry, tmp_path: Path) -> None:
+    """With the keys that are given, by the files that their logs have."""
+    bucket = Bucket(ferry.served.lake)
+    keys = format_keys(open_store(bucket.properties))
+    rows = pa.table({"id": range(4), "part": ["a b", "50%", None, "x/y"]})
+    write_deltalake(f"{bucket.uri}/ns/t", rows, partition_by=["part"], storage_options=keys)
+    write_deltalake(f"{bucket.uri}/ns/t", rows.slice(1), mode="overwrite", partition_by=["part"], storage_options=keys)
+    report = ferry.bring("import", bucket.uri, form="delta", mode="register", **write_properties(tmp_path, bucket.properties))
+    assert describe(report) == [("ns.t", "done", 3)], report.describe()
+    wanted = [(1, "50%"), (2, None), (3, "x/y")]
+    assert ferry.ask_duckdb("SELECT id, part FROM lake.ns.t ORDER BY id") == wanted
+    assert [tuple(row.values()) for row in ferry.run("SELECT id, part FROM {h}.ns.t ORDER BY id")] == wanted
 
 
 def test_lent_keys_open_the_files_of_such_a_table(ferry: Ferry, tmp_path: Path) -> None:
