@@ -126,9 +126,10 @@ def check_holding(served: Served, *others: str) -> None:
     Where tables lie, objects of `others` may be, too.
     """
     holding = look_at(served)
-    assert holding.strays - set(others) == set(), "named by nobody"
-    assert holding.lost == set(), "lost"
-    assert list_unfinished(served.lake) == [], "begun and never ended"
+    assert not holding.strays - set(others), f"named by nobody: {sorted(holding.strays - set(others))}"
+    assert not holding.lost, f"lost: {sorted(holding.lost)}"
+    begun = list_unfinished(served.lake)
+    assert not begun, f"begun and never ended: {begun}"
 
 
 def find_keys(lake: FreshLake) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from duckdb import DuckDBPyConnection
 
+from duckicelake.catalog.writing.lifecycle.orphans import list_current_since
 from duckicelake.commands.check import find_lost_objects, remove_orphans
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.store.parquet import encode_position_deletes
@@ -236,3 +237,11 @@ def test_files_that_a_crash_left_unfinished_go(local_lake: FreshLake) -> None:
     os.utime(unfinished, (old, old))
     assert remove_orphans(lake, datetime.now(UTC) - GRACE) == [f"file://{unfinished}"]
     assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("form", ["v{}.metadata.json", "{:05}-x.metadata.json"])
+def test_of_versions_of_one_moment_the_number_tells_the_newest(form: str) -> None:
+    """Not the order of names, by which the ninth follows the tenth: what an older one names would stay until the table changes."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    versions = {f"s3://b/t/metadata/{form.format(number)}": at for number in sorted(range(1, 12), key=str)}
+    assert list_current_since(versions, at + GRACE) == [f"s3://b/t/metadata/{form.format(11)}"]

@@ -5,6 +5,7 @@ in its log, or one that was the newest within the time that is given to commits 
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import file_uri, find_copy, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
 
 METADATA = ".metadata.json"
+NUMBER = re.compile(r"v?(\d+)[-.]", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[s
     # read after the objects were listed: what a commit has named since is among these
     _add_rows(warehouse, table, own, named)
     named.add_metadata(metadata)
-    for uri in {*_list_current_since(versions, before), *(uri for _, uri in metadata.metadata_log)}:
+    for uri in {*list_current_since(versions, before), *(uri for _, uri in metadata.metadata_log)}:
         with suppress(NotFound):
             named.add_metadata(parse_metadata(decode_json(objects.read(uri), uri)))
         named.add(uri)
@@ -120,8 +122,14 @@ def _add_rows(warehouse: Warehouse, table: TableRow, locations: Sequence[str], n
             named.add_snapshot(parse_snapshot(json.loads(note.json)))
 
 
-def _list_current_since(versions: Mapping[str, datetime], since: datetime) -> Sequence[str]:
+def list_current_since(versions: Mapping[str, datetime], since: datetime) -> Sequence[str]:
     """Return the metadata files that were the newest one at some time since."""
-    in_order = sorted(versions, key=lambda uri: versions[uri])
+    # S3 tells whole seconds: of several versions in one, the number says which came last
+    in_order = sorted(versions, key=lambda uri: (versions[uri], _find_number(uri)))
     older = [uri for uri in in_order if versions[uri] < since]
     return [*older[-1:], *(uri for uri in in_order if versions[uri] >= since)]
+
+
+def _find_number(uri: str) -> int:
+    found = NUMBER.match(uri.rpartition("/")[2])
+    return int(found[1]) if found else 0
