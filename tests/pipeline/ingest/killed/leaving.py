@@ -14,7 +14,7 @@ LATER = STALE + timedelta(days=1)
 def check_left(mill: Mill) -> None:
     """Fail unless the store holds what is named: now, and when branches of dead runs have gone and the tables' logs have moved on.
 
-    Nothing of a run that took no file is left then.
+    No snapshot of a run that took no file is left then; data files that were noted go with the last snapshot beside main.
     """
     check_cleared(mill.served)
     rest = open_rest(mill.served.rest_catalog())
