@@ -1,5 +1,6 @@
 """What all folders of files have in common: they are found by walking, read by Spark, and never written."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ DATABASE = ".db"
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFolders:
+class ReadFolders(ABC):
     """A catalog that takes nothing in, of the tables below a root; `x.db` is the namespace `x`."""
 
     root: str
@@ -69,9 +70,9 @@ class ReadFolders:
         """The objects of a folder's store."""
         return self.store.open(place, NO_KEYS)
 
+    @abstractmethod
     def describe_files(self, held: Held) -> list[DataFile]:
         """What a manifest says of a table's files where they are. Raises: CatalogError: not all readers would read them alike"""
-        raise NotImplementedError
 
     def load_view(self, entry: Entry) -> ViewMetadata:
         """There are none."""

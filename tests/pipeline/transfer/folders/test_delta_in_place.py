@@ -12,7 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.transfer.folders.delta import parse_partition
-from tests.pipeline.transfer.ferry import Ferry, describe, list_files
+from tests.pipeline.holding import clear_up, list_files
+from tests.pipeline.transfer.ferry import Ferry, describe
 from tests.pipeline.transfer.folders.test_delta import lay_out
 from tests.support.going_on import check_going_on
 
@@ -65,7 +66,7 @@ def test_delta_tables_become_tables_where_they_are(ferry: Ferry) -> None:
     named = {row["file_path"].removeprefix("file://") for row in ferry.run("SELECT file_path FROM {h}.shop.t.files")}
     assert len(named) < len([path for path in list_files(place) if path.endswith(".parquet")])
     assert named <= set(before)
-    assert ferry.sweep() == []
+    assert clear_up(ferry.served.lake) == []
     assert read_files(ferry.folder) == before
     check_going_on(ferry.served, ("shop", "t"))
 

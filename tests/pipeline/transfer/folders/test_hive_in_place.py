@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline.transfer.ferry import Ferry, describe, list_files
+from tests.pipeline.holding import clear_up, list_files
+from tests.pipeline.transfer.ferry import Ferry, describe
 from tests.rest.writing.refs.maintenance import EVERYTHING
 from tests.support.going_on import check_going_on
 
@@ -77,7 +78,7 @@ def test_files_become_a_table_where_they_are(ferry: Ferry) -> None:
     assert {one["summary"]["duckicelake.job"] for one in loaded["snapshots"]} == {"import"}
     named = ferry.run("SELECT file_path FROM {h}.shop.orders.files")
     assert {row["file_path"].removeprefix("file://") for row in named} == {path for path in before if path.endswith(".parquet")}
-    assert ferry.sweep() == []
+    assert clear_up(ferry.served.lake) == []
     assert read_files(ferry.folder) == before
     check_going_on(ferry.served, ("shop", "orders"))
 
@@ -163,7 +164,7 @@ def test_files_go_when_ducklake_lets_them_go(ferry: Ferry) -> None:
     assert ferry.bring("import", str(ferry.folder), **GIVEN).status == 0
     ferry.served.pyiceberg().catalog.purge_table("ns.t")
     assert ferry.list_here("ns") == []
-    assert ferry.sweep() == []
+    assert clear_up(ferry.served.lake) == []
     assert read_files(ferry.folder) == before
     for statement in EVERYTHING:
         ferry.ask_duckdb(statement)
