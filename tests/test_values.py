@@ -1,12 +1,12 @@
-"""Frozen values, changed."""
+"""Frozen values, made and changed."""
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from duckicelake.values import replace
+from duckicelake.values import replace, tuple_maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,13 @@ class Named:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folded", self.name.lower())
+
+
+class Pair(NamedTuple):
+    """A named tuple."""
+
+    first: int
+    second: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,16 @@ def test_it_is_what_dataclasses_make(value: Any, changes: dict[str, Any]) -> Non
     assert type(made) is type(value)
     assert dataclasses.astuple(made) == dataclasses.astuple(dataclasses.replace(value, **changes))
     assert dataclasses.astuple(value) == before
+
+
+def test_tuples_are_what_they_make_themselves() -> None:
+    """Of any values that can be walked through, in the same order."""
+    make = tuple_maker(Pair)
+    for values in ((1, "a"), [2, None], iter((3, "c"))):
+        made = make(values)
+        assert type(made) is Pair
+        assert made == Pair._make(made)
+    assert make(Pair(1, "a")).second == "a"
 
 
 def test_a_field_that_is_not_there_is_refused() -> None:

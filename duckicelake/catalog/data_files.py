@@ -74,10 +74,10 @@ class DataFiles:
     def place(self, keys: Iterable[FileKey]) -> None:
         """Find out the specs of many files at once, before they are asked for one by one."""
         known = list(keys)
-        self.has_unproven |= any(key < 0 for key in known)
-        real = sorted(key for key in known if key >= 0 and key not in self.spec_ids)
+        self.has_unproven |= min(known, default=0) < 0
         if not self.is_split:
             return
+        real = sorted(key for key in known if key >= 0 and key not in self.spec_ids)
         for part in _slices(real, SLICE):
             rows, notes = self._read(part)
             for row in rows:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 import psycopg
 
@@ -23,7 +25,7 @@ from duckicelake.lake.writing.read_back import Foreseen, read_back
 from duckicelake.store.objects import Objects
 from duckicelake.translate.history import History, to_history
 from duckicelake.translate.locations import table_folder
-from duckicelake.translate.manifests import Shelves, new_shelves, to_manifests
+from duckicelake.translate.manifests import KEY_OF, Shelves, new_shelves, to_manifests
 from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.shape.name_mapping import NameMapping, to_name_mapping
@@ -83,7 +85,7 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     folder = table_folder(state.data_path, state.table)
     state = without_lost(objects, folder, state, memory)
     sources = gather(objects, folder, state, memory)
-    first = min((file.begin_snapshot for file in sources.files), default=NO_ROW)
+    first = min(map(attrgetter("begin_snapshot"), sources.files), default=NO_ROW)
     oldest_row = first if earlier is None else min(first, earlier.oldest_row)
     schemas = _find_schemas(state, oldest_row, bool(sources.visibility), memory)
     partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
@@ -166,7 +168,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
     after_ms = before[-1].timestamp_ms if before else 0
     history = to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
     writer = make_writer(conn, objects, reading, note, memory)
-    added = [file.key for step in (history.base, *history.steps) for file in step.added]
+    added = list(map(KEY_OF, chain(history.base.added, *(step.added for step in history.steps))))
     _derive_rows(writer, history, reading)
     writer.files.place(added)
     with closing(writer.files):

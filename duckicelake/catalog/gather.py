@@ -33,6 +33,7 @@ from duckicelake.translate.visibility import (
     Visibility,
     find_version,
     to_visibility,
+    track_files,
     track_inlined,
     track_partial,
     track_restored,
@@ -59,7 +60,7 @@ def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory
     What no published snapshot shows any more is not read: whoever removed the snapshots may have removed it too.
     Raises: Unsupported: a file Iceberg cannot read, by path and remedy. NotFound: a file is missing
     """
-    spans = {span.data_file_id: span for span in state.spans}
+    spans = {span.data_file_id: span for span in state.spans} if _has_more_than_files(state) else dict[int, FileSpan]()
     read_deletes(objects, folder, state.delete_files, memory)
     deleted = [DeletedRows(row, *memory.deleted_rows[row.delete_file_id]) for row in state.delete_files]
     visibility = to_visibility(spans.keys(), deleted, state.inlined_deletes)
@@ -76,12 +77,19 @@ def gather(objects: Objects, folder: str, state: TableState, memory: TableMemory
             visibility[row.data_file_id] = track_partial(row.begin_snapshot, ids, visibility.get(row.data_file_id))
     inlined, inlined_visibility = track_inlined(state.inlined_tables)
     begins = {key: file.written_at for key, file in rewritten.items()}
-    real = list(map(TrackedFile._make, state.spans))
+    files = track_files(state.spans)
     if begins:
-        real = [file._replace(begin_snapshot=begins[file.key]) if file.key in begins else file for file in real]
+        files = [file._replace(begin_snapshot=begins[file.key]) if file.key in begins else file for file in files]
     derived = {item.file.key: item for item in chain(inlined, restored)}
-    files = sorted([*real, *(item.file for item in derived.values())], key=attrgetter("begin_snapshot", "key"))
+    # all that there ever were come in this order
+    if begins or derived or state.since >= 0:
+        files = sorted([*files, *(item.file for item in derived.values())], key=attrgetter("begin_snapshot", "key"))
     return Sources(files, derived, visibility | inlined_visibility | restored_visibility)
+
+
+def _has_more_than_files(state: TableState) -> bool:
+    """Tell whether something besides data files decides which rows are seen."""
+    return bool(state.delete_files or state.inlined_deletes or state.partial_files)
 
 
 def _is_shown(state: TableState, span: FileSpan) -> bool:

@@ -21,7 +21,7 @@ SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, tr
 
 def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
     """Return the details of some data files, in no order."""
-    return fetch_plain(conn, DataFileRow._make, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
+    return fetch_plain(conn, DataFileRow, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
 
 
 SELECT_COLUMN_STATS = """
@@ -33,7 +33,7 @@ SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_
 
 def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> list[ColumnStatsRow]:
     """Return the column statistics of some data files, in no order."""
-    return fetch_plain(conn, ColumnStatsRow._make, SELECT_COLUMN_STATS, table_id=table_id, data_file_ids=list(data_file_ids))
+    return fetch_plain(conn, ColumnStatsRow, SELECT_COLUMN_STATS, table_id=table_id, data_file_ids=list(data_file_ids))
 
 
 _PACK = """

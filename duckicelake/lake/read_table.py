@@ -4,13 +4,14 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 import psycopg
 from psycopg import sql
 from psycopg.types.string import TextLoader
 
 from duckicelake.errors import TableVanished
-from duckicelake.lake.bulk.quick import fetch_plain
+from duckicelake.lake.bulk.spans import EVERYTHING, read_spans
 from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
 from duckicelake.lake.damage import check_state, check_table
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
@@ -39,9 +40,6 @@ from duckicelake.lake.rows import (
     TagRow,
 )
 from duckicelake.lake.writing.client_notes import SELECT_ALIASES, SELECT_CHANGED_AT, SELECT_SNAPSHOT_NOTES
-
-EVERYTHING = -1
-"""What `since` is when nothing has been read before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +122,6 @@ SELECT snapshot_id, next_file_id, (SELECT coalesce(max(id), 0) FROM iceberg_chan
 SELECT_NEXT_ROW_ID = """
 SELECT greatest(next_row_id, 0) FROM ducklake_table_stats WHERE table_id = %(table_id)s
 """
-
-
-SELECT_SPANS = """
-SELECT data_file_id, begin_snapshot, end_snapshot, record_count
-  FROM ducklake_data_file
- WHERE table_id = %(table_id)s
-   AND (begin_snapshot > %(since)s OR end_snapshot > %(since)s OR data_file_id = ANY(%(data_file_ids)s))
- ORDER BY begin_snapshot, data_file_id
-"""
-
-
-def read_spans(conn: psycopg.Connection, table_id: int, since: int, data_file_ids: Sequence[int]) -> list[FileSpan]:
-    """Return the files that began or ended after a lake snapshot, and the given ones, in order of appearance."""
-    return fetch_plain(conn, FileSpan._make, SELECT_SPANS, table_id=table_id, since=since, data_file_ids=list(data_file_ids))
 
 
 SELECT_PARTIAL_FILES = """
@@ -282,8 +266,8 @@ def event_ids(
     inlined_deletes: Iterable[InlinedDeleteRow],
 ) -> set[int]:
     """Return the lake snapshots at which some row of the table begins or ends."""
-    ids = {row.begin_snapshot for row in (*spans, *delete_files, *inlined_deletes)}
-    ids |= {row.end_snapshot for row in (*spans, *delete_files) if row.end_snapshot is not None}
+    ids = {row.begin_snapshot for row in chain(spans, delete_files, inlined_deletes)}
+    ids |= {row.end_snapshot for row in chain(spans, delete_files) if row.end_snapshot is not None}
     for table in inlined_tables:
         ids |= set(_snapshots_of(table.rows))
     return ids

@@ -4,7 +4,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -49,16 +50,19 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
     base = Step(_base_id(state, steps), 0)
     every = (base, *steps)
     ids = [step.snapshot_id for step in every]
-    for file in files:
-        first = bisect_left(ids, file.begin_snapshot)
-        last = len(every) if file.end_snapshot is None else bisect_left(ids, file.end_snapshot)
+    # those of one snapshot follow each other
+    for (begin, end), alike in groupby(files, attrgetter("begin_snapshot", "end_snapshot")):
+        first = bisect_left(ids, begin)
+        last = len(every) if end is None else bisect_left(ids, end)
         if first >= last:
             continue
-        every[first].added.append(file)
+        some = list(alike)
+        every[first].added += some
         if last < len(every):
-            every[last].removed.append(file)
-        if file.key in visibility:
-            _add_deletes(file.key, visibility[file.key], every, range(first, last))
+            every[last].removed += some
+        for file in some if visibility else ():
+            if file.key in visibility:
+                _add_deletes(file.key, visibility[file.key], every, range(first, last))
     _check_rewrites(every, files, visibility)
     return History(base, tuple(steps))
 
@@ -140,5 +144,6 @@ def to_ms(time: datetime) -> int:
 
 def last_event(files: Iterable[TrackedFile], visibility: Iterable[Visibility]) -> int:
     """Return the newest lake snapshot at which a row of the table appeared or disappeared, or 0."""
-    of_files = max((max(begin, end or 0) for _, begin, end, _ in files), default=0)
+    spans = set(map(attrgetter("begin_snapshot", "end_snapshot"), files))
+    of_files = max((max(begin, end or 0) for begin, end in spans), default=0)
     return max(of_files, *(int(i) for changed in visibility for i in changed.changes()[-1:]), 0)

@@ -7,10 +7,13 @@ entry is rewritten only once per size class. Full manifests are never merged.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from duckicelake.translate.history import History, Step
 from duckicelake.translate.visibility import FileKey
+from duckicelake.values import tuple_maker
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 DATA, DELETES = 0, 1
@@ -29,6 +32,10 @@ class EntryPlan(NamedTuple):
     snapshot_id: int
     since: int
     key: FileKey
+
+
+to_entry = tuple_maker(EntryPlan)
+KEY_OF = attrgetter("key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,7 @@ class Shelf:
 
     def put(self, spec_id: int, snapshot_id: int, entries: tuple[EntryPlan, ...]) -> None:
         plan = ManifestPlan(self.content, self.next_number, spec_id, snapshot_id, entries)
-        for entry in plan.live():
-            self.where[entry.key] = plan.number
+        self.where |= dict.fromkeys(map(KEY_OF, plan.live()), plan.number)
         self.plans[plan.number] = plan
         self.next_number += 1
 
@@ -117,14 +123,15 @@ def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[Fil
 
 
 def _put_base(shelf: Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:
-    entries = [e._replace(status=EXISTING, snapshot_id=e.since) for e in _added(shelf.content, base)]
+    entries = [to_entry((EXISTING, since, since, key)) for _, _, since, key in _added(shelf.content, base)]
     for spec_id, own in sorted(_by_spec(entries, spec_of).items()):
         _put_all(shelf, spec_id, snapshot_id, own)
 
 
 def _added(content: int, step: Step) -> list[EntryPlan]:
     if content == DATA:
-        return [EntryPlan(ADDED, step.snapshot_id, file.begin_snapshot, file.key) for file in step.added]
+        begins = map(attrgetter("begin_snapshot"), step.added)
+        return list(map(to_entry, zip(repeat(ADDED), repeat(step.snapshot_id), begins, map(KEY_OF, step.added), strict=False)))
     return [EntryPlan(ADDED, step.snapshot_id, step.snapshot_id, key) for key, has_any in step.deletes.items() if has_any]
 
 
@@ -146,10 +153,13 @@ def _fold(shelf: Shelf, step: Step, spec_of: Callable[[FileKey], int]) -> None:
         _put_all(shelf, spec_id, step.snapshot_id, [*own[:full], *_merge(shelf, spec_id, own[full:])])
 
 
-def _by_spec(entries: Iterable[EntryPlan], spec_of: Callable[[FileKey], int]) -> dict[int, list[EntryPlan]]:
+def _by_spec(entries: list[EntryPlan], spec_of: Callable[[FileKey], int]) -> dict[int, list[EntryPlan]]:
+    specs = list(map(spec_of, map(KEY_OF, entries)))
+    if len(set(specs)) == 1:
+        return {specs[0]: entries}
     found: dict[int, list[EntryPlan]] = {}
-    for entry in entries:
-        found.setdefault(spec_of(entry.key), []).append(entry)
+    for spec_id, entry in zip(specs, entries, strict=True):
+        found.setdefault(spec_id, []).append(entry)
     return found
 
 

@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duckicelake.errors import Unsupported
-from duckicelake.lake.rows import DeleteFileRow, InlinedDeleteRow, InlinedTable, PartialFileRow, RepeatedFileRow, SchemaVersionRow
+from duckicelake.lake.rows import (
+    DeleteFileRow,
+    FileSpan,
+    InlinedDeleteRow,
+    InlinedTable,
+    PartialFileRow,
+    RepeatedFileRow,
+    SchemaVersionRow,
+)
+from duckicelake.values import tuple_maker
 
 FOREVER = int(np.iinfo(np.int64).max)
 NEVER_REWRITTEN = 0
@@ -37,6 +46,11 @@ class TrackedFile(NamedTuple):
     begin_snapshot: int
     end_snapshot: int | None
     record_count: int
+
+
+def track_files(spans: Iterable[FileSpan]) -> list[TrackedFile]:
+    """Return data files by their rows, in the same order."""
+    return list(map(tuple_maker(TrackedFile), spans))
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ BIG = (
     "iceberg_file",
 )
 USES_BEFORE_A_PLAN_STAYS = 8
-HOT_MODULES = ("read", "read_files", "read_table", "watch", "notes", "writing.client_notes", "writing.lookups")
+HOT_MODULES = ("read", "bulk.spans", "read_files", "read_table", "watch", "notes", "writing.client_notes", "writing.lookups")
 
 
 def list_statements() -> dict[str, str]:

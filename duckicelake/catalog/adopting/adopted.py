@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import groupby
+from operator import attrgetter
 
 import psycopg
 
@@ -22,6 +25,9 @@ from duckicelake.translate.visibility import FileKey, TrackedFile
 PACKAGE = "duckicelake"
 SAMPLE = 64
 """Of so many manifests that are offered one is made again by lot, to compare."""
+AHEAD, AHEAD_BYTES = 16, 2 << 20
+"""So many manifests are read side by side, of so many bytes at most: larger ones alone."""
+STATUS_OF = attrgetter("status")
 MOST_BYTES, MOST_BYTES_OF_FILE = 1 << 20, 64 << 10
 """What a manifest may have, and each of its files: bounds of a thousand columns."""
 
@@ -30,7 +36,8 @@ MOST_BYTES, MOST_BYTES_OF_FILE = 1 << 20, 64 << 10
 class Adopted:
     """What others have made of one table. `files` are all of its files.
 
-    What is noted counts as long as the object is there. What is offered is looked at whole: see `check_offered`.
+    What is noted counts as long as the object is there. What is offered is looked at whole: see `check_offered`; `ahead` are such
+    objects, `waiting` those that are not read yet, the next one last.
     """
 
     conn: psycopg.Connection
@@ -45,6 +52,8 @@ class Adopted:
     digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     noted: Mapping[str, AdoptedRow] | None = None
     rows: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
+    waiting: list[str] | None = None
+    ahead: dict[str, bytes] = field(default_factory=dict[str, bytes])
     sampled: set[tuple[int, int, frozenset[int]]] = field(default_factory=set[tuple[int, int, frozenset[int]]])
 
     def find(self, plan: ManifestPlan) -> AdoptedManifest | None:
@@ -61,7 +70,7 @@ class Adopted:
         digest, offer = self.digest(plan), self.memory.offer
         if offer is None or digest not in offer.manifests:
             return False
-        kind = (self.maker.schemas.at(plan.snapshot_id).schema_id, plan.spec_id, frozenset(entry.status for entry in plan.entries))
+        kind = (self.maker.schemas.at(plan.snapshot_id).schema_id, plan.spec_id, frozenset(map(STATUS_OF, plan.entries)))
         is_first = kind not in self.sampled
         self.sampled.add(kind)
         return is_first or draw(digest) == offer.lot
@@ -108,7 +117,7 @@ class Adopted:
         found = parse_told(offer.told, plan, self.maker.note, offer.name)
         uri = found.described.manifest_path
         try:
-            content = self.objects.read_small(uri, MOST_BYTES + MOST_BYTES_OF_FILE * len(plan.entries))
+            content = self._read(uri, MOST_BYTES + MOST_BYTES_OF_FILE * len(plan.entries))
         except NotFound as error:
             raise BadRequest(f"The manifest {uri} that is offered is not there.") from error
         except Unsupported as error:
@@ -124,12 +133,28 @@ class Adopted:
         self.memory.known_uris.add(uri)
         return found
 
+    def _read(self, uri: str, most_bytes: int) -> bytes:
+        """Return an object. Those offered next are read with it, side by side, unless they are large."""
+        offer = self.memory.offer
+        if self.waiting is None and offer is not None:
+            self.waiting = [manifest_uri(self.maker.note.location, found.name) for found in offer.manifests.values()][::-1]
+        if self.waiting and uri == self.waiting[-1]:
+            some = [self.waiting.pop() for _ in range(min(AHEAD, len(self.waiting)))]
+            self.ahead.clear()
+            self.objects.each(self._read_ahead, some)
+        return self.ahead.pop(uri, None) or self.objects.read_small(uri, most_bytes)
+
+    def _read_ahead(self, uri: str) -> None:
+        # whatever is wrong with it is said when its turn has come
+        with suppress(NotFound, Unsupported):
+            self.ahead[uri] = self.objects.read_small(uri, AHEAD_BYTES)
+
     def _check_rows(self, plan: ManifestPlan, found: AdoptedManifest) -> None:
         if not self.rows:
-            self.rows.update((file.key, file.record_count) for file in self.files)
+            self.rows.update(map(attrgetter("key", "record_count"), self.files))
         counts = [0, 0, 0]
-        for entry in plan.entries:
-            counts[entry.status] += self.rows[entry.key]
+        for status, alike in groupby(plan.entries, STATUS_OF):
+            counts[status] += sum([self.rows[entry.key] for entry in alike])
         told = found.described
         if counts != [told.existing_rows_count, told.added_rows_count, told.deleted_rows_count]:
             raise BadRequest(f"The manifest {told.manifest_path} that is offered is said to have other rows than its files have.")

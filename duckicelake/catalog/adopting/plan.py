@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 
 import psycopg
 
@@ -17,7 +18,7 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.bulk.recipe import Recipe, is_bulky
 from duckicelake.translate.history import to_history
-from duckicelake.translate.manifests import ManifestPlan, new_shelves, to_manifests
+from duckicelake.translate.manifests import KEY_OF, ManifestPlan, new_shelves, to_manifests
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def _list_plans(found: Reading, files: DataFiles) -> Iterator[ManifestPlan]:
     """Yield the large manifests of all snapshots, each once."""
     history = to_history(found.state, found.sources.files, found.sources.visibility)
     seen = set[tuple[int, int]]()
-    files.place(file.key for step in (history.base, *history.steps) for file in step.added)
+    files.place(map(KEY_OF, chain(history.base.added, *(step.added for step in history.steps))))
     for snapshot in to_manifests(history.steps, new_shelves(history, files.spec_of), files.spec_of):
         fresh = [plan for plan in snapshot.manifests if (plan.content, plan.number) not in seen]
         seen |= {(plan.content, plan.number) for plan in fresh}

@@ -1,7 +1,8 @@
 """Many rows at once: lists of ids that go to Postgres, and rows that come from it, without a call of Python's for each value."""
 
 import json
-from collections.abc import Callable, Sequence
+from array import array
+from sys import byteorder
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
@@ -9,7 +10,9 @@ from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.types.array import ListDumper
 
-Row = TypeVar("Row")
+from duckicelake.values import tuple_maker
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 PLAIN = frozenset((int, str, bool, type(None)))
 TO_JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -36,7 +39,16 @@ def hasten(conn: psycopg.Connection, *settings: sql.Composable) -> None:
     conn.execute(sql.SQL("; ").join([sql.SQL("SET jit = off"), *settings]))
 
 
-def fetch_plain(conn: psycopg.Connection, make: Callable[[Sequence[Any]], Row], query: LiteralString, **parameters: object) -> list[Row]:
-    """Return a query's rows, each by a named tuple's `_make`: for many rows."""
+def fetch_plain(conn: psycopg.Connection, kind: type[Row], query: LiteralString, **parameters: object) -> list[Row]:
+    """Return a query's rows as named tuples: for many rows."""
+    make = tuple_maker(kind)
     with conn.cursor(row_factory=lambda _: make) as cursor:
         return cursor.execute(query, parameters).fetchall()
+
+
+def unpack_longs(packed: bytes) -> list[int]:
+    """Return the whole numbers that `int8send` wrote one behind the other."""
+    numbers = array("q", packed)
+    if byteorder == "little":
+        numbers.byteswap()
+    return numbers.tolist()

@@ -10,6 +10,7 @@ from datetime import datetime
 
 import psycopg
 
+from duckicelake.lake.bulk.spans import SELECT_SPANS
 from duckicelake.lake.changes import DATA_KINDS, format_changes, kinds_of_table
 from duckicelake.lake.damage import check_table
 from duckicelake.lake.notes import SELECT_TABLE_NOTE
@@ -20,7 +21,6 @@ from duckicelake.lake.read_table import (
     SELECT_HEAD,
     SELECT_NEXT_ROW_ID,
     SELECT_SNAPSHOTS,
-    SELECT_SPANS,
     Since,
     format_table_tokens,
     on_main,

@@ -5,14 +5,18 @@ The digest of a plan is of everything that decides the bytes beside the rows of 
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
+
+import numpy as np
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.schema import format_schema, parse_schema
 from duckicelake.lake.rows import TableNote
-from duckicelake.translate.manifests import DATA, EntryPlan, ManifestPlan
+from duckicelake.translate.manifests import DATA, KEY_OF, EntryPlan, ManifestPlan, to_entry
 from duckicelake.translate.partitions import Partitioning, PartitionKey, PublishedSpec
 from duckicelake.translate.schemas import Schemas
 
@@ -33,7 +37,7 @@ class Recipe:
 
 def is_bulky(plan: ManifestPlan) -> bool:
     """Tell whether executors may make a manifest: it is large, and every file in it has a row of DuckLake's."""
-    return plan.content == DATA and len(plan.entries) >= ENTRIES_MIN and all(entry.key >= 0 for entry in plan.entries)
+    return plan.content == DATA and len(plan.entries) >= ENTRIES_MIN and min(map(KEY_OF, plan.entries)) >= 0
 
 
 def digest_plan(recipe: Recipe, plan: ManifestPlan) -> str:
@@ -118,23 +122,18 @@ def parse_plan(node: Any) -> ManifestPlan:
     """Return the plan that JSON spells. Raises: BadRequest: it is none"""
     try:
         entries = tuple(
-            EntryPlan(status, snapshot_id, since, first + index)
+            to_entry((status, snapshot_id, since, key))
             for count, status, snapshot_id, since, first in node["runs"]
-            for index in range(count)
+            for key in range(first, first + count)
         )
         return ManifestPlan(node["content"], node["number"], node["spec-id"], node["snapshot-id"], entries)
     except (LookupError, TypeError, ValueError) as error:
         raise BadRequest(f"Cannot read a plan of a manifest ({error!r}): the catalog is of another version") from error
 
 
-def _format_runs(entries: Sequence[EntryPlan]) -> Iterable[list[int]]:
-    begins = 0
-    for index in range(1, len(entries) + 1):
-        if index < len(entries) and _follows(entries[index - 1], entries[index]):
-            continue
-        yield [index - begins, *entries[begins]]
-        begins = index
-
-
-def _follows(first: EntryPlan, second: EntryPlan) -> bool:
-    return second[:3] == first[:3] and second.key == first.key + 1
+def _format_runs(entries: Sequence[EntryPlan]) -> Iterator[list[int]]:
+    for _, alike in groupby(entries, itemgetter(0, 1, 2)):
+        some = list(alike)
+        keys = np.fromiter(map(KEY_OF, some), dtype=np.int64)
+        begins = [0, *(np.flatnonzero(np.diff(keys) != 1) + 1).tolist(), len(some)]
+        yield from ([end - begin, *some[begin]] for begin, end in pairwise(begins))

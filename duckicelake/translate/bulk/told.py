@@ -1,8 +1,10 @@
 """What whoever made a manifest tells of it, as JSON; what its plan says already is taken from there."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 from duckicelake.errors import BadRequest
@@ -49,8 +51,9 @@ def parse_told(told: object, plan: ManifestPlan, note: TableNote, name: str) -> 
     length, next_row_id = _read_number(node.get("length"), name), _read_number(node.get("next-row-id"), name)
     first_row_id = None if node.get("first-row-id") is None else _read_number(node.get("first-row-id"), name)
     rows, sizes = _read_numbers(node.get("rows"), len(STATUSES), name), _read_numbers(node.get("bytes"), 2, name)
-    files = [sum(entry.status == status for entry in plan.entries) for status in STATUSES]
-    numbers = {to_sequence_number(note, since) for since in {entry.since for entry in plan.entries if entry.status != DELETED}}
+    counted = Counter(map(attrgetter("status", "since"), plan.entries))
+    files = [sum(count for (found, _), count in counted.items() if found == status) for status in STATUSES]
+    numbers = {to_sequence_number(note, since) for status, since in counted if status != DELETED}
     own = to_sequence_number(note, plan.snapshot_id)
     described = ManifestFile(
         manifest_path=manifest_uri(note.location, name),

@@ -12,6 +12,8 @@ from duckicelake.commands.check import repair_lake
 from duckicelake.commands.http.serving import COLLECT_AFTER
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.pipeline.publish.making import looking_rarely_for_cycles
+from duckicelake.store.objects import Objects
+from duckicelake.translate import manifests
 from duckicelake.translate.bulk import recipe
 from duckicelake.translate.bulk.recipe import ENTRIES_MIN
 from duckicelake.translate.locations import format_digest, manifest_uri
@@ -138,6 +140,31 @@ def test_lost_and_repaired_objects(lake: FreshLake, warehouse: Warehouse, open_s
     fresh = open_server(lake)
     assert load(fresh).metadata == first.metadata
     assert fresh.objects.exists(uri)
+
+
+@pytest.mark.parametrize("most", [pytest.param(1 << 20, id="small"), pytest.param(100, id="large")])
+def test_manifests_are_taken_over_in_any_order(
+    lake: FreshLake, warehouse: Warehouse, open_server: Opener, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Whether they are read side by side or are too large for that; each that is small is read once."""
+    monkeypatch.setattr(recipe, "ENTRIES_MIN", FEWER)
+    monkeypatch.setattr(manifests, "ENTRIES_MAX", FEWER)
+    monkeypatch.setattr(adopted, "AHEAD", 3)
+    monkeypatch.setattr(adopted, "AHEAD_BYTES", most)
+    make_copies(lake, 8 * FEWER - 1)
+    batch, read = make(lake, warehouse), list[str]()
+    read_small = Objects.read_small
+
+    def note(objects: Objects, uri: str, most_bytes: int) -> bytes:
+        content = read_small(objects, uri, most_bytes)
+        read.append(uri)
+        return content
+
+    monkeypatch.setattr(Objects, "read_small", note)
+    assert len(batch.made) == batch.offer(warehouse) == 8
+    assert len(read) == 8
+    lake.psycopg().execute("DELETE FROM iceberg_manifest")
+    assert Batch(batch.plan, [*batch.made[5:], *batch.made[:5]]).offer(open_server(lake)) == 8
 
 
 def check_refused(lake: FreshLake, warehouse: Warehouse, batch: Batch, message: str) -> None:
