@@ -83,6 +83,8 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     if earlier is not None and not _goes_on(state, earlier):
         return None
     folder = table_folder(state.data_path, state.table)
+    if earlier is not None and not set(earlier.lacked) <= set(state.lacked):
+        state = replace(state, lacked=sorted({*earlier.lacked, *state.lacked}))
     state = without_lost(objects, folder, state, memory)
     sources = gather(objects, folder, state, memory)
     first = min(map(attrgetter("begin_snapshot"), sources.files), default=NO_ROW)
@@ -180,6 +182,7 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         since=Since(state.position.lake_snapshot_id, state.next_file_id),
         history_id=state.history_id,
         oldest_row=reading.oldest_row,
+        lacked=state.lacked,
         specs=reading.partitioning.specs,
         format_version=reading.schemas.format_version,
         hidden=reading.schemas.hidden,

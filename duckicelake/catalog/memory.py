@@ -58,6 +58,7 @@ class Folded:
     since: Since
     history_id: int
     oldest_row: int
+    lacked: Sequence[int]
     specs: tuple[PublishedSpec, ...]
     format_version: int
     hidden: frozenset[int]

@@ -23,13 +23,18 @@ SELECT DISTINCT c.column_id
 
 
 SELECT_LACKED = """
-SELECT DISTINCT a.column_id
+SELECT a.column_id
   -- as they began: what was renamed since was in the files before
-  FROM (SELECT column_id, min(begin_snapshot) AS begin_snapshot FROM ducklake_column
+  FROM (SELECT column_id, min(begin_snapshot) AS begin_snapshot, max(coalesce(end_snapshot, 9223372036854775807)) AS end_snapshot
+          FROM ducklake_column
          WHERE table_id = %(table_id)s GROUP BY column_id HAVING bool_or(initial_default IS NOT NULL)) a
-  JOIN ducklake_data_file f ON f.table_id = %(table_id)s AND f.begin_snapshot = a.begin_snapshot
- WHERE NOT EXISTS (SELECT FROM ducklake_file_column_stats s
-                    WHERE s.table_id = %(table_id)s AND s.data_file_id = f.data_file_id AND s.column_id = a.column_id)
+ WHERE EXISTS (SELECT FROM ducklake_data_file f
+                WHERE f.table_id = %(table_id)s AND f.data_file_id >= %(next_file_id)s
+                  AND f.begin_snapshot >= a.begin_snapshot AND f.begin_snapshot < a.end_snapshot
+                  AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
+                                   WHERE s.table_id = f.table_id AND s.data_file_id = f.data_file_id AND s.column_id = a.column_id)
+                  -- whoever told nothing of any column did not leave this one out
+                  AND EXISTS (SELECT FROM ducklake_file_column_stats s WHERE s.table_id = f.table_id AND s.data_file_id = f.data_file_id))
  ORDER BY a.column_id
 """
 
@@ -38,7 +43,8 @@ def with_values(conn: psycopg.Connection, state: TableState, next_file_id: int) 
     """Return the state with what files tell of its columns.
 
     `too_large`: the uint32 columns of which a file not read before may hold numbers from 2^31 on. `lacked`: the columns with a
-    default that were added after rows of the same transaction, so that files of their own lake snapshot have none of them.
+    default that such a file has none of though it came later than they did. DuckLake's rewrites leave them out where the rows are older,
+    and so do files that a transaction wrote before it added them, and those of clients that did not know them yet.
     """
     known = {"table_id": state.table.table_id, "next_file_id": next_file_id}
     if any(row.column_type.lower() == "uint32" for row in state.columns):

@@ -109,10 +109,10 @@ def foresee(commit: Commit, known: TableState, step: LakeStep, since: Since) -> 
     opening, table_id, snapshot_id = commit.opening, known.table.table_id, commit.head.snapshot_id + 1
     if opening is None or opening.next_time is None or known.name_mappings or known.notes.refs.kept:
         return None
-    tags = _foresee_tags(known, step)
-    if tags is None or "uint32" in {row.column_type.lower() for row in known.columns}:
-        return None
+    tags, stats = _foresee_tags(known, step), _list_stats(step)
     files = [row for row in step.rows if isinstance(row, NewDataFile)]
+    if tags is None or _has_telling_values(known, files, stats):
+        return None
     notes = [_to_snapshot_note(row, snapshot_id) for row in step.rows if isinstance(row, NewSnapshotNote)]
     made = SnapshotRow(snapshot_id, opening.next_time, format_changes(step.changes))
     is_shown = bool(kinds_of_table(made.changes_made, table_id) & DATA_KINDS)
@@ -131,7 +131,14 @@ def foresee(commit: Commit, known: TableState, step: LakeStep, since: Since) -> 
         aliases=notes,
         changed_at=made.snapshot_time,
     )
-    return Foreseen(state, {row.data_file_id: _to_data_file(row, snapshot_id) for row in files}, _list_stats(step), _list_notes(step))
+    return Foreseen(state, {row.data_file_id: _to_data_file(row, snapshot_id) for row in files}, stats, _list_notes(step))
+
+
+def _has_telling_values(known: TableState, files: Sequence[NewDataFile], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
+    """Tell whether files may change what their table is shown as: see `lake.read_values`."""
+    defaulted = {row.column_id for row in known.columns if row.initial_default is not None and row.end_snapshot is None}
+    has_all = all(defaulted <= {row.column_id for row in stats.get(file.data_file_id, ())} for file in files) if defaulted else True
+    return not has_all or "uint32" in {row.column_type.lower() for row in known.columns}
 
 
 def _foresee_tags(known: TableState, step: LakeStep) -> list[TagRow] | None:
