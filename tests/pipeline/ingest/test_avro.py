@@ -81,7 +81,7 @@ def test_what_is_no_avro_says_so(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.long
 def test_avro_is_taken_as_spark_reads_it(mill: Mill) -> None:
     """Logical types, unions and enums; files of several schemas at once; columns of paths; evolution; a file that was cut; none twice."""
@@ -116,7 +116,7 @@ def test_avro_is_taken_as_spark_reads_it(mill: Mill) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_avro_knows_the_other_modes(mill: Mill) -> None:
     """Rows without a key go to the quarantine, rows of known keys are updated; columns that do not go together are named."""
     fields = [{"name": "id", "type": ["null", "int"]}, {"name": "name", "type": "string"}]
@@ -135,7 +135,7 @@ def test_avro_knows_the_other_modes(mill: Mill) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_files_beside_folders_of_values_are_refused(mill: Mill) -> None:
     """Spark would pass over their rows."""
     mill.write("a.csv", "id\n1\n")

@@ -25,7 +25,7 @@ from tests.support.waiting import wait_for
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_the_command_takes_files_and_reports(served: Served, tmp_path: Path) -> None:
     """Configured by nothing but the server's own settings; the report is JSON."""
     (tmp_path / "trips.csv").write_text("id,day,fare\n1,2026-01-01,2.50\n2,2026-01-02,oops\n3,2026-02-01,7.25\n")
@@ -112,7 +112,7 @@ def test_an_interrupt_ends_a_run_before_its_next_step() -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_an_interrupted_run_says_so_and_takes_nothing(served: Served, tmp_path: Path) -> None:
     """While rows are written: one line, no trace, and the next run takes the file."""
     rows = "".join(f"{number}\n" for number in range(3_000_000))

@@ -15,7 +15,7 @@ from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.killed.leaving import check_left
 from tests.pipeline.ingest.mill import TABLE, Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 SEED = 20261122
 STEPS = [
     *("list", "count rows", "branch raw.trips__ingested", "branch raw.trips", "write raw.trips", "write raw.trips__ingested"),

@@ -139,7 +139,7 @@ def test_names_that_differ_by_case_alone_are_refused() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_what_was_changed_needs_nothing_more(spark: Spark) -> None:
     """The columns that are foreseen are those that take the rows; what the table knows more of a column stays."""
     assert spark.session

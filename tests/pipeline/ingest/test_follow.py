@@ -51,7 +51,7 @@ def until_there_is_no_more(pending: list[Callable[[], object]]) -> Callable[[flo
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_what_comes_is_taken_batch_by_batch(mill: Mill) -> None:
     """As many files at once as are allowed; each batch is a run, and its snapshots name it; the sums are those of all."""
     for number in range(3):
@@ -69,7 +69,7 @@ def test_what_comes_is_taken_batch_by_batch(mill: Mill) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.long
 def test_what_passes_is_waited_for_and_what_does_not_is_told(mill: Mill) -> None:
     """A catalog that is away, a pattern without a file: a later look takes it. A file that is another one now: the run ends."""
@@ -92,7 +92,7 @@ def test_what_passes_is_waited_for_and_what_does_not_is_told(mill: Mill) -> None
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_a_killed_run_is_followed_by_another(mill: Mill) -> None:
     """Killed (-9) in the midst of its second batch: every row is there once, and every file once in the ledger."""
     lay_out(mill)
@@ -106,7 +106,7 @@ def test_a_killed_run_is_followed_by_another(mill: Mill) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize("number", range(LONG_KILLS))
 def test_a_run_may_be_killed_anywhere(mill: Mill, number: int) -> None:
     """At a step of one of its three batches, or some time after it, by lot; what is left is taken by the next."""
@@ -140,7 +140,7 @@ def check_whole(mill: Mill) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_a_stop_lets_the_batch_under_way_end(served: Served, tmp_path: Path) -> None:
     """SIGTERM while rows are written: the batch lands, the next file stays for another run, and the status is 0."""
     files = tmp_path / "files"

@@ -9,7 +9,7 @@ from tests.pipeline.ingest.mill import Mill
 from tests.support.spark import Spark
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 LOOK_UPS = 32
 """By how many tasks Spark is to look up files, however many they are."""
 

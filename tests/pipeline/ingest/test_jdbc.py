@@ -55,7 +55,7 @@ class Shop:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_new_rows_of_a_database_are_taken_once(mill: Mill) -> None:
     """Those counted are written; a run that was stopped took nothing; rows that nobody can place stop the run; no secret is told."""
     shop = Shop(mill)
@@ -94,7 +94,7 @@ def test_new_rows_of_a_database_are_taken_once(mill: Mill) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize(
     ("column", "greatest"),
     [
@@ -121,7 +121,7 @@ def test_a_value_that_spark_reads_as_a_lesser_one_is_no_bookmark(mill: Mill, col
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize("parts", [{}, {"partitionColumn": "v", "lowerBound": "0", "upperBound": "4", "numPartitions": "2"}])
 def test_digits_that_spark_cuts_are_no_bookmark(mill: Mill, parts: dict[str, str]) -> None:
     """A number without a scale, and one of which a narrower type was asked for; what fits is taken once."""
@@ -142,7 +142,7 @@ def test_digits_that_spark_cuts_are_no_bookmark(mill: Mill, parts: dict[str, str
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize("step", range(7))
 def test_a_killed_look_into_a_database_is_taken_again(mill: Mill, step: int) -> None:
     """At each step: list, two branches, count, two writes, publish, published."""
@@ -158,7 +158,7 @@ def test_a_killed_look_into_a_database_is_taken_again(mill: Mill, step: int) -> 
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_everything_is_appended_once(mill: Mill) -> None:
     """As it is, then never again unless it is asked for; updated, as often as one likes."""
     shop = Shop(mill)
@@ -185,7 +185,7 @@ def test_everything_is_appended_once(mill: Mill) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_parts_are_of_one_state(mill: Mill) -> None:
     """A row that moves between two parts while they are read is in one of them; what comes meanwhile is taken by the next run."""
     shop = Shop(mill)
@@ -208,7 +208,7 @@ def test_parts_are_of_one_state(mill: Mill) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_new_rows_are_followed(mill: Mill) -> None:
     """Each look takes what is new by a timestamp; rows without a key are quarantined; what is not there is named."""
     shop = Shop(mill)
@@ -229,7 +229,7 @@ def test_new_rows_are_followed(mill: Mill) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_sqlite_has_whole_integers(mill: Mill, tmp_path: Path) -> None:
     """64 bits, whatever the column says; a file that is not there is no empty database."""
     with sqlite3.connect(tmp_path / "shop.db") as conn:
@@ -245,7 +245,7 @@ def test_sqlite_has_whole_integers(mill: Mill, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_the_command_takes_the_password_from_elsewhere(mill: Mill, tmp_path: Path) -> None:
     """The environment, or a file; it is in no output."""
     shop = Shop(mill)

@@ -12,7 +12,7 @@ from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.support.spark import Spark, letting_go
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 SCHEMA = "id BIGINT NOT NULL, name STRING, day DATE"
 
 

@@ -57,7 +57,7 @@ class Bucket:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_objects_are_taken_once(mill: Mill, tmp_path: Path) -> None:
     """Odd names, columns of paths, hidden ones; the same bytes again are the same, others are not; what is cut or vanishes is named."""
     bucket = Bucket(mill.served.lake)
@@ -162,7 +162,7 @@ def test_names_that_spark_passes_over() -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_the_command_takes_the_usual_keys(mill: Mill, tmp_path: Path) -> None:
     """From the environment, with nothing said of Spark; Parquet, ORC and JSON too, and followed."""
     bucket = Bucket(mill.served.lake)

@@ -9,7 +9,7 @@ from duckicelake.pipeline.ingest.target import parse_partitions
 from duckicelake.pipeline.rest import open_rest
 from tests.pipeline.ingest.mill import TABLE, Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 TAGS = pa.map_(pa.string(), pa.list_(pa.map_(pa.int32(), pa.float64())))
 """Maps within lists within maps."""

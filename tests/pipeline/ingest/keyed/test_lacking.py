@@ -16,7 +16,7 @@ from duckicelake.pipeline.older import from_arrow
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from tests.pipeline.ingest.mill import Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 PLACE = pa.struct([("city", pa.string()), ("zip", pa.string())])
 CITY = pa.struct([("city", pa.string())])

@@ -7,7 +7,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Mode
 from tests.pipeline.ingest.mill import Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 
 def test_no_row_is_made_older(mill: Mill) -> None:

@@ -13,7 +13,7 @@ from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.killed.leaving import check_left
 from tests.pipeline.ingest.mill import TABLE, Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline"), pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest"), pytest.mark.long]
 SEED = 20261122
 KILLS = 20
 LONGEST_DELAY = 1.5

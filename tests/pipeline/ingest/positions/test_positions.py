@@ -25,7 +25,7 @@ from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.test_avro import write_avro
 from tests.support.spark import Spark, letting_go
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 COLUMNS_BEFORE = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
 COLUMNS = StructType([StructField("id", LongType(), nullable=False), StructField("name", StringType())])
 ENDS = ("\n", "\n", "\n", "\r\n", "\r")

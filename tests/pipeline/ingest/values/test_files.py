@@ -15,7 +15,7 @@ OTHER = TABLE.beside("_2")
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_columns_without_names_are_named(mill: Mill) -> None:
     """As Spark names them, whatever stands in their place; files of another header are refused, and so are other columns."""
     mill.write("a.csv", ",a,A,\n0,1,x,\n1,2,y,\nz,2,y,\n")
@@ -41,7 +41,7 @@ def test_columns_without_names_are_named(mill: Mill) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_other_encodings_are_read_or_refused(mill: Mill) -> None:
     """Nothing is read as letters that are not there."""
     path = mill.write("a.csv", "id,name\n1,é\n".encode("utf-16"))
@@ -65,7 +65,7 @@ def test_other_encodings_are_read_or_refused(mill: Mill) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_what_is_named_has_to_be_there(mill: Mill) -> None:
     """Columns of options, before the table is made and in a plan too; files that Spark passes over or cannot read."""
     path = mill.write("a.csv", "id,name\n1,a\n")
@@ -103,7 +103,7 @@ def test_options_that_lose_rows_are_refused() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize(
     ("name", "content", "rows"),
     [

@@ -12,7 +12,7 @@ from duckicelake.pipeline.ingest.target import parse_columns
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.pipeline.ingest.test_avro import write_avro
 
-of_spark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+of_spark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 OTHER = TABLE.beside("_2")
 
 

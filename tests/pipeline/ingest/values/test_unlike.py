@@ -8,7 +8,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Evolve
 from tests.pipeline.ingest.mill import Mill
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 
 @pytest.mark.parametrize("form", ["parquet", pytest.param("orc", marks=pytest.mark.long)])

@@ -24,7 +24,7 @@ def make_lists(*octets: bytes) -> pa.ListArray:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize(
     "how",
     [
@@ -51,7 +51,7 @@ def test_texts_in_no_utf8_go_to_the_quarantine(mill: Mill, how: dict[str, Any]) 
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_such_texts_are_kept_and_found_beside_a_new_column(mill: Mill) -> None:
     """The table is changed once, and what was there can be read again."""
     mill.write_parquet("a.parquet", id=[1])
@@ -64,7 +64,7 @@ def test_such_texts_are_kept_and_found_beside_a_new_column(mill: Mill) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_what_is_no_uuid_goes_to_the_quarantine(mill: Mill) -> None:
     """Where the table has a UUID and Spark a text; nothing fails for it."""
     mill.ask("CREATE SCHEMA raw")
@@ -77,7 +77,7 @@ def test_what_is_no_uuid_goes_to_the_quarantine(mill: Mill) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 def test_a_narrower_type_inside_is_refused(mill: Mill) -> None:
     """As it is outside; values would be cut."""
     mill.write_parquet("a.parquet", id=[1], xs=[[1.5, 2.9]])
@@ -87,7 +87,7 @@ def test_a_narrower_type_inside_is_refused(mill: Mill) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("ingest")
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     "text", ["s STRUCT<a: INT NOT NULL>", "s ARRAY<STRUCT<b: INT, a: INT NOT NULL>>", "s MAP<INT, STRUCT<a: INT NOT NULL>>"]

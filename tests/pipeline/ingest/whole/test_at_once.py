@@ -9,7 +9,7 @@ from duckicelake.pipeline.ingest.report import Report, Status
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.whole.wrong import damage
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 
 @pytest.mark.parametrize("step", ["create raw.trips", "widen n bigint in raw.trips", "add more bigint in raw.trips"])

@@ -12,7 +12,7 @@ from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.whole.wrong import TABLES, damage, lacks_utf8
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 KEYED = {"mode": Mode.upsert, "key": ("id",)}
 VERSIONED = {"mode": Mode.scd2, "key": ("id",), "order_by": "seen"}
 

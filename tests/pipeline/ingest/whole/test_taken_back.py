@@ -15,7 +15,7 @@ from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.pipeline.ingest.whole.wrong import TABLES, damage
 
 on_spark = pytest.mark.spark
-in_turn = pytest.mark.xdist_group("pipeline")
+in_turn = pytest.mark.xdist_group("ingest")
 MADE = {"table-uuid": "u", "properties": {}, "schemas": [{"schema-id": 0}]}
 STAGED = {"snapshot-id": 1, "summary": {"total-records": "2"}}
 EMPTY = {"snapshot-id": 1, "summary": {"total-records": "0"}}
