@@ -36,7 +36,6 @@ SELECT s.schema_name, t.table_name FROM ducklake_table t JOIN ducklake_schema s 
  WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL
 """
 SELECT_SCHEDULED = b"SELECT path, path_is_relative FROM ducklake_files_scheduled_for_deletion"
-SELECT_KEPT = b"SELECT path FROM iceberg_kept_file"
 SELECT_VIEWS = b"SELECT metadata_location FROM iceberg_view"
 COUNT_STAGED = b"SELECT count(*) FROM iceberg_staged"
 
@@ -117,8 +116,6 @@ def look_at(served: Served) -> Holding:
         places.add(table.metadata.location)
     needed = newest.names | set(_list_files(lake)) | {to_plain(row[0]) for row in conn.execute(SELECT_VIEWS)}
     may_be |= {to_plain(f"{lake.data_path if row[1] else ''}{row[0]}") for row in conn.execute(SELECT_SCHEDULED)}
-    # a note goes with the last snapshot of its table that is beside main, and until then names what went before it
-    may_be |= {to_plain(row[0]) for row in conn.execute(SELECT_KEPT)}
     found = {uri for place in (lake.data_path, lake.iceberg_path, *places) for uri in list_objects(lake, place)}
     return Holding(found, needed, needed | earlier.names | may_be)
 

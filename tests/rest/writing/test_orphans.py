@@ -131,6 +131,25 @@ def test_a_branch_keeps_its_files(client: Client, lake: FreshLake, session: Duck
     assert "beside.parquet" in sweep(lake)
 
 
+def test_a_branch_does_not_keep_the_files_of_another(client: Client, lake: FreshLake, readable: Served) -> None:
+    """What was committed to one that is gone goes, while another stands, whose own files and those of snapshots before it stay."""
+    branches = {"gone": 1000, "left": 2000, "on-left": 3000}
+    for number, (name, row_id) in enumerate(branches.items()):
+        base = client.load()
+        parent = base["refs"]["left"]["snapshot-id"] if name == "on-left" else base["current-snapshot-id"]
+        added = client.add({**base, "current-snapshot-id": parent}, MINE + number, [write_rows(client, name, row_id)])
+        assert client.commit([{"action": "add-snapshot", "snapshot": added}, set_ref(name, MINE + number, "branch")]).status == 200
+    refs = {name: ref["snapshot-id"] for name, ref in client.load()["refs"].items()}
+    removals = [{"action": "remove-snapshot-ref", "ref-name": name} for name in ("gone", "left")]
+    assert client.commit([*removals, {"action": "remove-snapshots", "snapshot-ids": [refs["gone"], refs["left"]]}]).status == 200
+    for value in ("v", "w"):
+        assert client.commit([{"action": "set-properties", "updates": {"k": value}}]).status == 200
+    swept = sweep(lake)
+    assert "gone.parquet" in swept
+    assert not {"left.parquet", "on-left.parquet"} & swept
+    assert set(read_ids(readable, refs["on-left"])) >= {2000, 3000}
+
+
 def test_a_running_server_knows_what_was_removed(client: Client, lake: FreshLake, session: DuckDBPyConnection, readable: Served) -> None:
     """It made a delete file that nothing names any more; the sweep takes it, and a file that comes back needs it again."""
     rows: list[Any] = session.execute("SELECT data_file FROM ducklake_list_files('lake', 't')").fetchall()

@@ -111,7 +111,8 @@ def _add_rows(warehouse: Warehouse, table: TableRow, locations: Sequence[str], n
         folder = table_folder(read_data_path(conn), table)
         for path, is_relative in list_named_paths(conn, table.table_id, locations):
             named.add(file_uri(folder, path, is_relative))
-        for path in list_other_paths(conn, locations):
+        # its own files beside main are named by the snapshots that have them, as long as these are kept
+        for path in list_other_paths(conn, locations, table.table_id):
             named.add(to_uri(path))
         kept = read_ref_notes(conn, table.table_id).kept
         lists = [read_kept_list(conn, table.table_id, note.snapshot_id) for note in kept if note.is_beside]
