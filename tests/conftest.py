@@ -1,5 +1,6 @@
 """Every `fix_*.py` beside this file is a plugin with fixtures for all rooms."""
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,3 +26,9 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     stray = [item.nodeid for item in needy if not all(item.get_closest_marker(mark) for mark in marks)]
     if stray:
         raise pytest.UsageError(f"tests of Spark need the marks {' and '.join(marks)}: {', '.join(stray)}")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay to the end: a full collection of garbage, of which there are many, need not go through them each time."""
+    gc.collect()
+    gc.freeze()
