@@ -19,8 +19,9 @@ from tests.rest.proxy import Wire
 from tests.support.readers import Served
 from tests.support.spark import Spark, letting_go
 
-pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
-STEPS = ("count rows", "branch raw.trips", "write raw.trips", "write raw.trips__ingested", "publish")
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+EARLIER_STEPS = ("count rows", "branch raw.trips", "write raw.trips", "write raw.trips__ingested")
+STEPS = (*(pytest.param(step, marks=pytest.mark.long) for step in EARLIER_STEPS), "publish")
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_catalog_that_goes_in_the_midst(mill: Mill, wire: Wire, step: str) -> 
     assert mill.run().status is Status.nothing_new
 
 
-@pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize("is_folder", [pytest.param(False, id="file"), pytest.param(True, id="folder", marks=pytest.mark.long)])
 def test_what_may_not_be_read_is_named(served: Served, tmp_path: Path, is_folder: bool) -> None:
     """Among files that may: no table is made, and with the right to read it the same call takes all."""
     files, settings = tmp_path / "files", settings_for(served.lake, port=str(served.server.port))
