@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from duckicelake.commands.jobs.session import Machine, opening_spark
@@ -33,7 +34,8 @@ def main(doom: Doom) -> None:
     """Run the job."""
     # A killed process removes nothing: its scratch folder goes with the test's.
     tempfile.tempdir = doom.home
-    catalog, options, machine = RestCatalog(**doom.catalog), read_options(doom.given), Machine("local[2]", "1g", CALM)
+    given = {**doom.given, "properties": doom.given["properties"] and Path(doom.given["properties"])}
+    catalog, options, machine = RestCatalog(**doom.catalog), read_options(given), Machine("local[2]", "1g", CALM)
     call = TransferCall(doom.job, options, machine, dry_run=False, report=None)
     spark = LazySpark(partial(opening_spark, machine, catalog, lambda _: None))
     transfer(make_desk(catalog, call, spark, telling_until(doom.step, doom.delay_seconds)), options)
