@@ -17,7 +17,7 @@ from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.jars import Jar, Progress
-from duckicelake.pipeline.older import find_condition
+from duckicelake.pipeline.older import IS_ANSI, find_condition
 
 SCHEME = "sc://"
 DEFAULT_PORT = 15002
@@ -27,21 +27,20 @@ RETRIES = 6
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
-SETTINGS = {
+HELD = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
+    **({"spark.sql.ansi.enabled": "true"} if IS_ANSI else {}),
     "spark.sql.storeAssignmentPolicy": "ANSI",
     "spark.sql.caseSensitive": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    # Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
+    "spark.sql.variable.substitute": "false",
 }
-"""What rows depend on, whatever the server's own settings are."""
+"""What rows depend on, in every session of a job: whatever Spark's own settings or the server's are, and whatever is given."""
 LOOK_UP = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "32"}
 """How many tasks look files up that are named one by one: Spark would take one for each of up to 10,000."""
-
-# Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
-FIXED = {"spark.sql.variable.substitute": "false"}
 
 CLASSES = {
     "iceberg-spark-runtime": "org.apache.iceberg.spark.SparkCatalog",
@@ -58,6 +57,13 @@ _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _MISSING_CLASS = "DATATYPE_MISMATCH.UNEXPECTED_CLASS_TYPE"
 _GONE = ("INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_NOT_FOUND")
 _UTC = ("UTC", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal")
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """Raises: BadRequest: a setting says otherwise than what rows depend on"""
+    for name, text in HELD.items():
+        if conf.get(name, text).strip().casefold() != text.casefold():
+            raise BadRequest(f"--conf {name}={conf[name]} would change what rows are read and written: jobs need {text}, so leave it out")
 
 
 def find_place(url: str) -> str:
@@ -175,7 +181,7 @@ def _find_zone(session: SparkSession) -> str:
 
 
 def _apply(session: SparkSession, conf: Mapping[str, str]) -> None:
-    for name, text in {**SETTINGS, **LOOK_UP, **conf, **FIXED}.items():
+    for name, text in {**LOOK_UP, **conf, **HELD}.items():
         try:
             session.conf.set(name, text)
         except PySparkException as error:

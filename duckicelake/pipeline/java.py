@@ -4,7 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 # Spark 4.1 asks for 17; from 24 on, Java refuses a call (Subject.getSubject) that Spark's Hadoop client makes.
@@ -24,6 +24,11 @@ exec "{java}" "$@"
 
 # A machine behind its own certificate authority keeps it here, where a packaged runtime does not look.
 _MACHINE_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
+
+
+# Databases and ORC give times by Java's own zone, whatever the session's is.
+_TIME_ZONE = "-Duser.timezone=UTC"
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 class NoJava(RuntimeError):
@@ -49,6 +54,13 @@ def find_trust_store(java_home: Path) -> Path | None:
     if (java_home / "release").exists():
         return None
     return next((store for store in _MACHINE_TRUST_STORES if store.exists()), None)
+
+
+def join_options(ours: Iterable[str], given: str = "") -> str:
+    """The options of a Java process: what is given wins over ours, but for the time zone."""
+    # The last of two counts, but Java does not start with two collectors of garbage.
+    kept = [option for option in ours if not (_COLLECTOR.match(option) and _COLLECTOR.search(given))]
+    return " ".join([*kept, *filter(None, [given.strip()]), _TIME_ZONE])
 
 
 def _installed_homes(environ: Mapping[str, str]) -> Iterator[Path]:

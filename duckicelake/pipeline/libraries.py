@@ -3,10 +3,14 @@
 Source: https://repo1.maven.org/maven2, where the checksums are those of what Iceberg, Spark and Hadoop published.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+from duckicelake.errors import BadRequest
 from duckicelake.pipeline.jars import Jar, JarUnavailable
 
 _AWS = Jar("org.apache.iceberg", "iceberg-aws-bundle", "1.11.0", "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f")
@@ -15,6 +19,8 @@ _TRANSFER = Jar(
 )
 _POSTGRES = Jar("org.postgresql", "postgresql", "42.7.8", "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7")
 _SQLITE = Jar("org.xerial", "sqlite-jdbc", "3.50.3.0", "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08")
+
+_RUNTIME = "iceberg-spark-runtime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,38 @@ def source_jars(source: str, spark: str | None = None) -> tuple[Jar, ...]:
         "jdbc:sqlite:": (_SQLITE,),
     }
     return (libraries.avro, *next((jars for start, jars in connectors.items() if source.lower().startswith(start)), ()))
+
+
+def leave_given(wanted: Iterable[Jar], conf: Mapping[str, str]) -> tuple[Jar, ...]:
+    """Those of the jars that Spark's own settings do not bring, by their names.
+
+    Raises: BadRequest: what they bring is Iceberg for another release of Spark, or a file that is not there
+    """
+    given = list(_list_given(conf))
+    return tuple(jar for jar in wanted if not any(_is_brought(jar, *one) for one in given))
+
+
+def _list_given(conf: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Setting, name without ending and place of each library that is given."""
+    for place in filter(None, map(str.strip, conf.get("spark.jars", "").split(","))):
+        yield "spark.jars", place.rpartition("/")[2].removesuffix(".jar"), place
+    for name in conf.get("spark.jars.packages", "").split(","):
+        _, _, rest = name.strip().replace("/", ":").partition(":")
+        yield "spark.jars.packages", rest.replace(":", "-"), ""
+
+
+def _is_brought(jar: Jar, key: str, name: str, place: str) -> bool:
+    if jar.artifact.startswith(_RUNTIME) and name.startswith(_RUNTIME):
+        made_for = re.match(rf"{_RUNTIME}-\d+\.\d+_\d+\.\d+", name)
+        if made_for is not None and made_for[0] != jar.artifact:
+            raise BadRequest(f"--conf {key}: {name} is made for another Spark than the installed one, which needs {jar.artifact}")
+    elif re.fullmatch(rf"{re.escape(jar.artifact)}(-\d.*)?", name) is None:
+        return False
+    url = urlsplit(place)
+    path = Path(unquote(url.path) if url.scheme == "file" else place)
+    if place and url.scheme in ("", "file") and not path.is_file():
+        raise BadRequest(f"--conf {key}: there is no file {path}")
+    return True
 
 
 def _find(spark: str | None) -> Libraries:

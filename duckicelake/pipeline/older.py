@@ -22,6 +22,10 @@ TELLS_DEFAULTS = _RELEASE >= (4, 0)
 """Whether Spark's columns of an Iceberg table say what their defaults are."""
 
 
+IS_ANSI = _RELEASE >= (4, 0)
+"""Whether Spark refuses by itself to make NULL of what it cannot compute; jobs on 3.5 go by what it has there."""
+
+
 def hide_moment(moment: Column, form: DataType) -> Column:
     """A column to be compared. Spark 3.5 hands a comparison of timestamps without a zone to the database without quotes, if it can."""
     is_handed = _RELEASE < (4, 0) and isinstance(form, T.TimestampNTZType)

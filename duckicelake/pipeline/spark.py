@@ -10,14 +10,14 @@ from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from duckicelake.pipeline.connect import LOOK_UP, SCHEME, connect_session, naming_writes
+from duckicelake.pipeline.connect import HELD, LOOK_UP, SCHEME, connect_session, naming_writes
 from duckicelake.pipeline.jars import Jar, Progress, fetch_jars
-from duckicelake.pipeline.java import find_java_home, find_trust_store
-from duckicelake.pipeline.libraries import iceberg_jars
+from duckicelake.pipeline.java import find_java_home, find_trust_store, join_options
+from duckicelake.pipeline.libraries import iceberg_jars, leave_given
 
 _LOG_SETTINGS = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -36,7 +36,8 @@ _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 class SparkPlan:
     """How big the session is and where its jars, logs and scratch files lie.
 
-    `master` None: this machine, with `threads`. `conf` is Spark's own and stronger than ours; `jars` are needed beside Iceberg's.
+    `master` None: this machine, with `threads`. `conf` is Spark's own and stronger than ours, but for what rows depend on; `jars` are
+    needed beside Iceberg's.
     """
 
     cache: Path
@@ -82,7 +83,7 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     """The one Spark session of this process, ended with its Java process at the end of the block.
 
     `environ` is the process's own environment: Spark's launcher reads JAVA_HOME there, and finds ours.
-    Raises: BadRequest, ServiceUnavailable: a server of Spark Connect cannot be used
+    Raises: BadRequest: a given library cannot be used; BadRequest, ServiceUnavailable: a server of Spark Connect cannot be used
     """
     if plan.is_connect:
         with _environment(environ, {_CONNECT_MODE: "1"}):
@@ -90,11 +91,11 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
             with connect_session(plan.master or "", plan.conf, needed, progress) as session:
                 yield session
         return
+    wanted = leave_given((*iceberg_jars(pyspark.__version__), *plan.jars), plan.conf)
     java_home = find_java_home(environ, plan.cache)
     store = find_trust_store(java_home)
     trust = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
-    java, wanted = [str(java_home / "bin" / "java"), *trust], (*iceberg_jars(pyspark.__version__), *plan.jars)
-    jars = fetch_jars(wanted, plan.cache / "jars", java, progress)
+    jars = fetch_jars(wanted, plan.cache / "jars", [str(java_home / "bin" / "java"), *trust], progress)
     # Spark starts any python3 for our functions unless it is told which.
     python = environ.get("PYSPARK_PYTHON", sys.executable)
     own: dict[str, str | None] = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYSPARK_PYTHON": python}
@@ -187,33 +188,36 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
     log_settings.write_text(_LOG_SETTINGS)
     # Derby, if anything starts it, writes its log where it stands.
     derby = f"-Dderby.stream.error.file={plan.scratch / 'derby.log'}"
-    options = [f"-Dlog4j2.configurationFile={log_settings.as_uri()}", "-Duser.timezone=UTC", "-XX:+UseSerialGC", derby, *java_options]
+    options = [f"-Dlog4j2.configurationFile={log_settings.as_uri()}", "-XX:+UseSerialGC", derby, *java_options]
     return {
         "spark.master": plan.master or f"local[{plan.threads}]",
         "spark.driver.memory": plan.driver_memory,
         # executors of a cluster must find the driver: Spark knows its address
         **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if plan.is_local else {}),
-        "spark.driver.extraJavaOptions": " ".join(options),
-        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         "spark.local.dir": str(plan.scratch / "local"),
         "spark.sql.warehouse.dir": str(plan.scratch / "warehouse"),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **LOOK_UP,
         **plan.conf,
+        "spark.driver.extraJavaOptions": join_options(options, plan.conf.get("spark.driver.extraJavaOptions", "")),
+        "spark.executor.extraJavaOptions": join_options((), plan.conf.get("spark.executor.extraJavaOptions", "")),
         # Drivers that are given come beside what nothing works without.
         "spark.jars": ",".join([*map(str, jars), *filter(None, [plan.conf.get("spark.jars")])]),
-        # Names and texts are what they are: `${env:…}` in a file's column would name a secret to everybody.
-        "spark.sql.variable.substitute": "false",
+        **HELD,
     }
 
 
 def _build(settings: Mapping[str, str]) -> SparkSession:
-    builder = SparkSession.builder
+    settings, builder = dict(settings), SparkSession.builder
+    if settings.get("spark.jars.packages"):
+        context: Any = SparkContext
+        context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+        # By now Spark has added the packages to these, for executors too; a list of ours would take their place.
+        del settings["spark.jars"]
     for key, setting in settings.items():
         builder = builder.config(key, setting)
     return builder.getOrCreate()

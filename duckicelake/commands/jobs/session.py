@@ -15,6 +15,7 @@ from rich.console import Console
 from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
+from duckicelake.pipeline.connect import check_conf
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.jars import Jar, Progress
@@ -36,8 +37,10 @@ class Machine:
 
 
 def read_machine(given: Mapping[str, Any]) -> Machine:
-    """Return where Spark runs. Raises: BadRequest: a setting has no `=`."""
-    return Machine(given["master"], given["memory"], read_pairs(given["conf"]))
+    """Return where Spark runs. Raises: BadRequest: a setting has no `=`, or is not to be chosen."""
+    conf = read_pairs(given["conf"])
+    check_conf(conf)
+    return Machine(given["master"], given["memory"], conf)
 
 
 def to_catalog(facts: Facts) -> RestCatalog:
