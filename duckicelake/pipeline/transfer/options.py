@@ -66,6 +66,8 @@ def read_options(given: Mapping[str, Any]) -> TransferOptions:
     place, mode = given["place"], _read_word(Mode, "mode", given.get("mode") or "copy")
     found = _read_form(place)
     form = found if given["form"] == "auto" else _read_word(Form, "format", given["form"])
+    if given.get("history") and form in FOLDERS:
+        raise BadRequest(f"--history: what --format {form} brings has the present rows alone: import it without it")
     if given.get("history") and mode is Mode.copy:
         raise BadRequest("--history: a copy has the present rows alone; --mode register keeps a table's history")
     into = tuple(given["into"].split(".")) if given.get("into") else ()

@@ -15,6 +15,11 @@ from tests.pipeline.transfer.ferry import format_given
     ("given", "told"),
     [
         pytest.param({"mode": "copy", "history": True}, "a copy has the present rows alone", id="history of copies"),
+        *(
+            pytest.param({"form": form, "mode": mode, "history": True}, f"--history: .* --format {form} .* without it", id=f"{mode} {form}")
+            for form in ("hive", "delta")
+            for mode in ("register", "copy")
+        ),
         pytest.param({"mode": "move"}, "none of register, copy", id="unknown mode"),
         pytest.param({"form": "hudi"}, "none of hadoop, jdbc, rest, hive, delta", id="unknown format"),
         pytest.param({"into": "a..b"}, "no namespace", id="into nothing"),
