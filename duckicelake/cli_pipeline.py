@@ -28,7 +28,8 @@ ConfOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a settin
 CredentialOption = Annotated[
     Path | None, typer.Option(help="File with the id:secret of an account (or DUCKICELAKE_CREDENTIAL); the catalog gives the keys.")
 ]
-FormOption = Annotated[str, typer.Option("--format", help="What PLACE is: auto, hadoop, jdbc, rest, hive, delta.")]
+SourceFormOption = Annotated[str, typer.Option("--format", help="What PLACE is: auto, hadoop, jdbc, rest, hive, delta.")]
+TargetFormOption = Annotated[str, typer.Option("--format", help="What PLACE is: auto, hadoop, jdbc, rest.")]
 PropertyOption = Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the other catalog, as Iceberg calls it: warehouse=…")]
 PropertiesOption = Annotated[Path | None, typer.Option(help="TOML file of such properties, for secrets.")]
 IntoOption = Annotated[str | None, typer.Option(help="Namespace to put before the source's.")]
@@ -174,11 +175,17 @@ def publish(
 
 
 def import_tables(
-    place: Annotated[str, typer.Argument(help="A warehouse folder, http://…, postgresql://… or sqlite:///….")],
+    place: Annotated[
+        str,
+        typer.Argument(
+            help="A folder, here or on s3:// (a Hadoop warehouse; Parquet files by --format hive, Delta tables by --format delta), "
+            "http://…, postgresql://… or sqlite:///…."
+        ),
+    ],
     tables: Annotated[list[str] | None, typer.Argument(help="namespace.table in the source; none: every table and view.")] = None,
-    form: FormOption = "auto",
+    form: SourceFormOption = "auto",
     mode: Annotated[str, typer.Option(help="register: where they are, with history; copy: the present rows.")] = "register",
-    history: Annotated[bool, typer.Option("--history", help="Insist on history, which copies do not have.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="Insist on history, which copies, hive and delta do not have.")] = False,
     into: IntoOption = None,
     property: PropertyOption = None,
     properties: PropertiesOption = None,
@@ -199,9 +206,9 @@ def import_tables(
 
 
 def export_tables(
-    place: Annotated[str, typer.Argument(help="A warehouse folder, http://…, postgresql://… or sqlite:///….")],
+    place: Annotated[str, typer.Argument(help="A warehouse folder, here or on s3://, http://…, postgresql://… or sqlite:///….")],
     tables: Annotated[list[str] | None, typer.Argument(help="namespace.table; none: every table, and views where they can go.")] = None,
-    form: FormOption = "auto",
+    form: TargetFormOption = "auto",
     into: IntoOption = None,
     property: PropertyOption = None,
     properties: PropertiesOption = None,

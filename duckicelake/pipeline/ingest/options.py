@@ -129,7 +129,7 @@ class IngestOptions:
         if self.max_quarantined is not None and self.max_quarantined < 0:
             raise BadRequest("--max-quarantined begins at 0")
         if self.attempts < 1:
-            raise BadRequest("--attempts begins at 1")
+            raise BadRequest("attempts begin at 1")
 
     @property
     def is_database(self) -> bool:

@@ -203,7 +203,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         IngestOptions("x", ident, key=("id",))
     with pytest.raises(BadRequest, match="scd2 needs --order-by"):
         IngestOptions("x", ident, mode=Mode.scd2, key=("id",))
-    with pytest.raises(BadRequest, match="attempts"):
+    with pytest.raises(BadRequest, match="^attempts begin at 1$"):
         IngestOptions("x", ident, attempts=0)
     assert read_pairs(["sep==", "a="]) == {"sep": "=", "a": ""}
 

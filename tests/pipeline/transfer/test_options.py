@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+import typer
 
+from duckicelake.cli_pipeline import build_pipeline
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.files import join_location
-from duckicelake.pipeline.transfer.options import read_options
+from duckicelake.pipeline.transfer.options import FOLDERS, Form, read_options
 from tests.pipeline.transfer.ferry import format_given
 
 
@@ -75,3 +77,18 @@ def test_properties_come_from_a_file_and_the_call(tmp_path: Any) -> None:
     path.write_text("s3.region = 'x'\n")
     with pytest.raises(BadRequest, match="s3 must be a text; write names with dots in quotes"):
         read_options(format_given("/w", (), properties=path))
+
+
+@pytest.mark.parametrize(
+    ("job", "forms", "places"),
+    [
+        pytest.param("import", tuple(Form), ("s3://", "http://", "postgresql://", "sqlite://", "Parquet", "Delta"), id="import"),
+        pytest.param("export", tuple(form for form in Form if form not in FOLDERS), ("s3://", "http://", "postgresql://"), id="export"),
+    ],
+)
+def test_the_help_names_what_a_job_takes(job: str, forms: tuple[str, ...], places: tuple[str, ...]) -> None:
+    """Every kind of catalog that it goes to, and no other."""
+    pipeline: Any = typer.main.get_command(build_pipeline())
+    told = {one.name: one.help for one in pipeline.commands[job].params}
+    assert told["form"].partition(": ")[2].rstrip(".").split(", ") == ["auto", *forms]
+    assert [place for place in places if place not in told["place"]] == []
