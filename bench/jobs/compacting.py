@@ -39,9 +39,8 @@ def measure_compaction(stand: Stand, scale: Scale) -> Result:
         assert stand.duckdb
         _measure_case(shop, "warm up", WARM_UP_FILES)
         rows = [_measure_case(shop, case, scale.small_files) for case in CASES]
-    return Result(
-        f"Compaction of {scale.small_files} small files to {TARGET_BYTES} bytes, two tables each; theirs is rewrite_data_files alone", rows
-    )
+    title = f"Compaction of {scale.small_files} small files to {TARGET_BYTES} bytes, two tables each; theirs is rewrite_data_files alone"
+    return Result(title, rows, {"small_files": scale.small_files})
 
 
 def _measure_case(shop: Workshop, case: str, files: int) -> dict[str, Cell]:

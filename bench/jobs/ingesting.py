@@ -37,7 +37,8 @@ def measure_ingest(stand: Stand, scale: Scale) -> Result:
         with open_workshop(stand, Path(scratch), source_jars("s3://"), {COMMITTER: "2"}) as shop:
             rows = [_measure_turn(shop, source, turn, scale.job_rows) for turn in range(scale.job_turns + 1)]
     names = [f"{kind}_over_{name}" for name in BESIDE for kind in ("cpu", "wall")]
-    facts: dict[str, Cell] = {f"{name}_median_warm": percentile([float(row[name] or 0) for row in rows[1:]], 0.5) for name in names}
+    medians = {f"{name}_median_warm": percentile([float(row[name] or 0) for row in rows[1:]], 0.5) for name in names}
+    facts: dict[str, Cell] = {"rows": scale.job_rows, **medians}
     return Result(f"ingest of {scale.job_rows} rows in {FILES} files of Parquet", rows, facts)
 
 

@@ -35,7 +35,7 @@ def measure_verify(stand: Stand, scale: Scale) -> Result:
     with tempfile.TemporaryDirectory(prefix="duckicelake-bench-") as scratch, open_workshop(stand, Path(scratch)) as shop:
         rows = [_measure_turn(shop, turn, scale.job_rows) for turn in range(scale.job_turns + 1)]
     ratios = {name: [_number(row[name]) for row in rows[1:]] for name in ("cpu_ratio", "wall_ratio")}
-    facts: dict[str, Cell] = {f"{name}_median_warm": percentile(found, 0.5) for name, found in ratios.items()}
+    facts: dict[str, Cell] = {"rows": scale.job_rows, **{f"{name}_median_warm": percentile(found, 0.5) for name, found in ratios.items()}}
     return Result("verify, and a scan of all columns by Spark (to noop)", rows, facts)
 
 

@@ -22,11 +22,11 @@ RUN_SECONDS = 300
 Figures = Mapping[str, Any]
 
 
-def run_bench(out: Path, *arguments: str) -> Figures:
+def run_bench(out: Path, *arguments: str, seconds: int = RUN_SECONDS) -> Figures:
     """Run `python -m bench` and return the benchmarks of its JSON."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("DUCKICELAKE_")}
     argv = [sys.executable, "-m", "bench", "--small", "--json", str(out), *arguments]
-    done = subprocess.run(argv, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+    done = subprocess.run(argv, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(out.read_text())["benchmarks"]
 
