@@ -1,6 +1,8 @@
 """What a job's session holds to, and what of its libraries and options users may bring themselves."""
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,9 @@ from duckicelake.pipeline.jars import Jar
 from duckicelake.pipeline.java import join_options
 from duckicelake.pipeline.libraries import iceberg_jars, leave_given, source_jars
 from tests.cli.test_commands import settings_for
-from tests.support.commands import run
+from tests.support.commands import environment, run
 from tests.support.readers import Served
-from tests.support.spark import CALM_OPTIONS, jar_cache
+from tests.support.spark import CALM, CALM_OPTIONS, jar_cache
 
 ICEBERG, AWS = iceberg_jars("4.1.4")
 AVRO, *_ = source_jars("/a/folder", "4.1.4")
@@ -132,3 +134,39 @@ def test_damaged_files_stop_a_run_whatever_spark_is_set_to(served: Served, tmp_p
     done = run(tmp_path, "pipeline", "ingest", "in", "raw.t", *CALM_OPTIONS, *conf, settings=settings)
     assert (done.status, "20000 rows = 20000 in" in done.out) == (0, True), done.err
     assert not list((tmp_path / "cache" / "duckicelake" / "jars").glob("*.jar"))
+
+
+PROBE = """
+import os, sys
+from pathlib import Path
+from duckicelake.pipeline.spark import SparkPlan, spark_session
+
+folder, conf = Path(sys.argv[1]), dict(word.split("=", 1) for word in sys.argv[2:])
+with spark_session(SparkPlan(folder / "cache", folder / "scratch", conf=conf), os.environ, print) as spark:
+    zone = spark.sql("SELECT reflect('java.time.ZoneId', 'systemDefault')").first()[0]
+    print(zone, *sorted(jar.rpartition("/")[2] for jar in spark.sparkContext.getConf().get("spark.jars").split(",")))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("ingest")
+def test_packages_are_there_once_and_go_to_executors(tmp_path: Path) -> None:
+    """Spark's own resolution finds them, here in a folder; what goes to executors is what `spark.jars` has in the end."""
+    jars = jar_cache() / "jars"
+    rules = tmp_path / "ivy.xml"
+    pattern = f'<artifact pattern="{jars}/[artifact]-[revision].[ext]"/>'
+    resolver = f'<resolvers><filesystem name="here">{pattern}</filesystem></resolvers>'
+    rules.write_text(f'<ivysettings><settings defaultResolver="here"/>{resolver}</ivysettings>')
+    iceberg, aws = iceberg_jars()
+    conf = CALM | {
+        "spark.jars": str(jars / aws.file_name),
+        "spark.jars.packages": f"{iceberg.group}:{iceberg.artifact}:{iceberg.version}",
+        "spark.jars.ivySettings": str(rules),
+        "spark.jars.ivy": str(tmp_path / "ivy"),
+        "spark.driver.extraJavaOptions": "-Duser.timezone=America/New_York",
+    }
+    argv = [sys.executable, "-c", PROBE, str(tmp_path), *(f"{name}={text}" for name, text in conf.items())]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment({}), capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].split() == ["UTC", aws.file_name, f"{iceberg.group}_{iceberg.file_name}"], done.stderr
+    assert not list((tmp_path / "cache" / "jars").iterdir())
