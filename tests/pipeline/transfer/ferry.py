@@ -99,6 +99,16 @@ def describe(report: TransferReport) -> list[tuple[str, str, int | None]]:
     return [(one.subject, str(one.verdict), one.rows) for one in report.moved]
 
 
+def check_signed(report: TransferReport, metadata: Mapping[str, Any]) -> None:
+    """Every snapshot of a table names the job, the run and the versions that made it."""
+    wanted = {"duckicelake.job": report.job, "duckicelake.run-id": report.run_id}
+    wanted |= {f"duckicelake.version.{name}": text for name, text in report.versions.items()}
+    assert report.run_id, report
+    assert report.versions.keys() == {"duckicelake", "pyspark"}, report
+    found = [{name: text for name, text in one["summary"].items() if name.startswith("duckicelake.")} for one in metadata["snapshots"]]
+    assert found == [wanted] * max(1, len(found)), f"{found} is not all {wanted}"
+
+
 @contextmanager
 def open_ferry(stack: SharedStack, spark: Spark, folder: Path) -> Generator[Ferry]:
     """Both ends on the local disk; the lake takes in what lies in the warehouse."""

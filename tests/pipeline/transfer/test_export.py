@@ -1,10 +1,11 @@
 """The lake's tables exported to Hadoop warehouses: on a disk for Spark's own catalog, on S3 and in again."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
+from tests.pipeline.transfer.ferry import Ferry, check_signed, describe, write_properties
 from tests.support.shared_stack import SharedStack
 from tests.support.sts import assume
 
@@ -40,7 +41,9 @@ def test_sparks_own_catalog_reads_an_export_and_goes_on(ferry: Ferry) -> None:
 def test_what_is_exported_comes_in_again(ferry: Ferry, tmp_path: Path) -> None:
     """Registered under another name, where it lies."""
     fill(ferry)
-    assert ferry.bring("export", str(ferry.folder), "s.t").status == 0
+    exported = ferry.bring("export", str(ferry.folder), "s.t")
+    assert describe(exported) == [("s.t", "done", 91)], exported.describe()
+    check_signed(exported, json.loads((ferry.metadata_folder("s", "t") / "v1.metadata.json").read_text()))
     report = ferry.take(mode="register", into="again")
     assert describe(report) == [("again.s.t", "done", 91)], report.describe()
     assert ferry.ask_duckdb('SELECT count(*) FROM lake."again␟s".t') == [(91,)]

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.pipeline.transfer.ferry import Ferry, check_signed, describe
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -35,10 +35,7 @@ def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
     assert [field["direction"] for field in metadata["sort-orders"][-1]["fields"]] == ["desc"]
     assert metadata["properties"]["kept"] == "yes"
     assert "owner" not in metadata["properties"]
-    summary = metadata["snapshots"][-1]["summary"]
-    own = {name: text for name, text in summary.items() if name.startswith("duckicelake.")}
-    versions = {f"duckicelake.version.{name}": text for name, text in report.versions.items()}
-    assert own == {"duckicelake.job": "import", "duckicelake.run-id": report.run_id, **versions}
+    check_signed(report, metadata)
     again = ferry.take()
     assert describe(again) == [("shop.orders", "already-there", 2), ("shop.deep.orc", "already-there", 1)]
     assert ferry.load_here("shop", "orders") == metadata

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.holding import clear_up, list_files
-from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.pipeline.transfer.ferry import Ferry, check_signed, describe
 from tests.rest.writing.refs.maintenance import EVERYTHING
 from tests.support.going_on import check_going_on
 
@@ -75,7 +75,7 @@ def test_files_become_a_table_where_they_are(ferry: Ferry) -> None:
     assert [(one["name"], one["transform"]) for one in loaded["partition-specs"][0]["fields"]] == [
         *(("day", "identity"), ("part", "identity"), ("text", "identity"))
     ]
-    assert {one["summary"]["duckicelake.job"] for one in loaded["snapshots"]} == {"import"}
+    check_signed(report, loaded)
     named = ferry.run("SELECT file_path FROM {h}.shop.orders.files")
     assert {row["file_path"].removeprefix("file://") for row in named} == {path for path in before if path.endswith(".parquet")}
     assert clear_up(ferry.served.lake) == []
