@@ -22,6 +22,10 @@ TELLS_DEFAULTS = _RELEASE >= (4, 0)
 """Whether Spark's columns of an Iceberg table say what their defaults are."""
 
 
+KEEPS_READS = _RELEASE >= (4, 0)
+"""Whether rows of a snapshot that were asked for before the table's columns changed can still be read afterwards."""
+
+
 IS_ANSI = _RELEASE >= (4, 0)
 """Whether Spark refuses by itself to make NULL of what it cannot compute; jobs on 3.5 go by what it has there."""
 

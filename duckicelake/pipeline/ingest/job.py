@@ -40,7 +40,7 @@ from duckicelake.pipeline.ingest.writing import (
     write_target,
 )
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.older import TELLS_DEFAULTS
+from duckicelake.pipeline.older import KEEPS_READS, TELLS_DEFAULTS
 from duckicelake.pipeline.rest import UNKNOWN, Ident, Rest, TableHead
 from duckicelake.pipeline.unlike import refusing_unlike
 
@@ -301,8 +301,9 @@ def _stage(desk: Desk, stage: Stage, options: IngestOptions, plan: Plan, draft: 
     if plan_evolution(columns, plan.incoming, Evolve.widen):
         raise CommitFailed(f"the columns of {options.table} are others than they were made for this run")
     ground = replace(find_ground(options, columns, stage.load(options.table)), base=target.base if options.key else None)
-    if ground != draft.ground:
-        # It is another table than was foreseen, or has other rows.
+    is_lost = bool(plan.changes) and options.mode is Mode.scd2 and not KEEPS_READS
+    if ground != draft.ground or is_lost:
+        # It is another table than was foreseen, or has other rows, or those that it held are to be read again.
         draft = _draft(stage, options, plan, ground)
     run_id = stage.properties[RUN_ID]
     staged = [write_target(stage, options, target, draft), _write_ledger(stage, ledger, plan, draft.counts, run_id)]
