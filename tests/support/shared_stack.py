@@ -36,7 +36,7 @@ EXTENSIONS = ("httpfs", "postgres_scanner", "ducklake", "avro", "iceberg")
 START_SECONDS = 90.0
 IN_MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 4 << 30
-"""So much has to be free there, of which a run takes a quarter."""
+"""So much has to be free there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _has_memory() -> bool:
     """Tell whether Postgres may have its files in memory.
 
     Each test makes a database of 300 files and drops it, and a file system without a journal passes over all inodes that were
-    freed in the last minutes whenever it gives one: that was a third of what a whole run took.
+    freed in the last minutes whenever it gives one: in memory a lake takes a test half as long.
     """
     return os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= MEMORY_BYTES
 
