@@ -1,8 +1,9 @@
 """Jobs on a cluster whose executors are processes of their own: nothing may rely on what one process knows."""
 
 import json
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
 from tests.pipeline.cluster.standalone import CALM_JAVA, WORKERS, Cluster, start_cluster
-from tests.support.commands import run
+from tests.support.commands import environment, run
 from tests.support.readers import Served
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -87,39 +88,47 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
     assert sorted(read_workers(tmp_path / "events")) == ["0", "1"]
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Runs jobs on the cluster, each of which has to have work done on both executors."""
-
-    cluster: Cluster
-    served: Served
-    folder: Path
-
-    def run(self, job: str, *arguments: str) -> str:
-        """What the job says when it has done what it was asked for."""
-        before = len(self.cluster.list_executors())
-        settings = settings_for(self.served.lake, port=str(self.served.server.port)) | {"SPARK_LOCAL_IP": "127.0.0.1"}
-        done = run(self.folder, "pipeline", job, *arguments, *ask_for(self.cluster, self.folder / job), settings=settings)
-        assert done.status == 0, done.err + done.out
-        assert len(self.cluster.list_executors()) == before + WORKERS
-        assert sorted(read_workers(self.folder / job)) == ["0", "1"], job
-        return done.out
+def call_each(cluster: Cluster, served: Served, folder: Path, *commands: Sequence[str]) -> list[str]:
+    """Run jobs with one session on the cluster, each of which has to have work done on both executors; return what each printed."""
+    settings = environment(settings_for(served.lake, port=str(served.server.port)) | {"SPARK_LOCAL_IP": "127.0.0.1"})
+    # Each task has a process of its own: none finds there what a job before it has left.
+    where = [*ask_for(cluster, folder / "events"), "--conf", "spark.python.worker.reuse=false"]
+    asked = json.dumps([["pipeline", *words, *where] for words in commands])
+    argv = (sys.executable, "-m", "tests.pipeline.cluster.several")
+    before = len(cluster.list_executors())
+    done = subprocess.run(argv, cwd=folder, env=settings, input=asked, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(cluster.list_executors()) == before + WORKERS
+    found = json.loads(done.stdout)
+    for words, one in zip(commands, found, strict=True):
+        assert one["status"] == 0, one["out"]
+        assert [one["tasks"].get(executor, 0) > 0 for executor in ("0", "1")] == [True, True], (words[0], one["tasks"])
+    return [one["out"] for one in found]
 
 
 def test_the_other_jobs_run_there_too(served: Served, cluster: Cluster, tmp_path: Path) -> None:
     """Manifests are made, columns measured, files looked at, a table copied out of the lake and back into it, by executors."""
-    caller, duck = Caller(cluster, served, tmp_path), served.lake.duckdb()
+    duck = served.lake.duckdb()
     make_copies(served.lake, COPIES)
     for number in range(FILES):
         duck.execute(f"{'INSERT INTO' if number else 'CREATE TABLE'} trips {'' if number else 'AS'} {SELECT_TRIPS}", [number * ROWS, ROWS])
-    assert f"main.t: done: 2 manifests of {COPIES + 1} files" in caller.run("publish", "main.t")
+    published, _, verified, exported, imported = call_each(
+        cluster,
+        served,
+        tmp_path,
+        ("publish", "main.t"),
+        ("profile", "main.trips", "--report", "p.json"),
+        ("verify", "main.trips", "--files"),
+        ("export", "warehouse", "main.trips"),
+        ("import", "warehouse", "--mode", "copy", "--into", "back"),
+    )
+    assert f"main.t: done: 2 manifests of {COPIES + 1} files" in published
     assert len(served.server.get("namespaces/main/tables/t").json["metadata"]["snapshots"]) == 1
-    caller.run("profile", "main.trips", "--report", "p.json")
     measured = json.loads((tmp_path / "p.json").read_text())["tables"][0]["columns"]
     assert [(one["name"], one["distinct"], one["maximum"]) for one in measured][:1] == [("id", FILES * ROWS, str(FILES * ROWS - 1))]
-    assert f"main.trips files now: {FILES}, all as they are said to be" in caller.run("verify", "main.trips", "--files")
-    assert f"main.trips: copy: done, {FILES * ROWS} rows" in caller.run("export", "warehouse", "main.trips")
-    assert f"{FILES * ROWS} rows" in caller.run("import", "warehouse", "--mode", "copy", "--into", "back")
+    assert f"main.trips files now: {FILES}, all as they are said to be" in verified
+    assert f"main.trips: copy: done, {FILES * ROWS} rows" in exported
+    assert f"{FILES * ROWS} rows" in imported
     for one, other in (("main", "back\u241fmain"), ("back\u241fmain", "main")):
         left = f'SELECT count(*) FROM (FROM "{one}".trips EXCEPT ALL FROM "{other}".trips)'
         assert duck.execute(left).fetchone() == (0,)
