@@ -19,10 +19,11 @@ STEPS = ["list tables", "main.t now"]
 LONG_KILLS = 20
 LONGEST_DELAY = 2.0
 NAME = "doomed"
-COUNT_SESSIONS = b"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'doomed'"
+COUNT_SESSIONS = b"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'doomed' AND datname = current_database()"
 LOOK = b"""
 SELECT (SELECT max(snapshot_id) FROM ducklake_snapshot), (SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'S', 'v')),
-       (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pg\\_temp\\_%')
+       (SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND datname = current_database()),
+       (SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pg\\_temp\\_%')
 """
 
 
