@@ -1,6 +1,8 @@
 """One quiet Spark session that knows Iceberg, and its catalogs over REST."""
 
 import contextlib
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, MutableMapping
@@ -28,6 +30,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %m%n%ex{5}
 """
 _SECONDS_TO_STOP = 20
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 """Where PySpark's functions look whether they are for Spark Connect."""
 
@@ -58,6 +61,14 @@ class SparkPlan:
     def is_local(self) -> bool:
         """Tell whether the driver's process does all the work."""
         return self.master is None or self.master.startswith("local")
+
+    @property
+    def cores(self) -> int | None:
+        """How many tasks this machine does at once; None where that is not known: on a cluster."""
+        found = _LOCAL.fullmatch(self.master or f"local[{self.threads}]")
+        if found is None:
+            return None
+        return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +208,8 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
         "spark.local.dir": str(plan.scratch / "local"),
         "spark.sql.warehouse.dir": str(plan.scratch / "warehouse"),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.shuffle.partitions": "2",
+        # A cluster has Spark's own number, of which it puts small ones together.
+        **({} if plan.cores is None else {"spark.sql.shuffle.partitions": str(max(2, plan.cores))}),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

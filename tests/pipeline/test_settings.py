@@ -1,6 +1,7 @@
 """What a job's session holds to, and what of its libraries and options users may bring themselves."""
 
 import gzip
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from duckicelake.pipeline.connect import HELD, check_conf
 from duckicelake.pipeline.jars import Jar
 from duckicelake.pipeline.java import join_options
 from duckicelake.pipeline.libraries import iceberg_jars, leave_given, source_jars
+from duckicelake.pipeline.spark import SparkPlan
 from tests.cli.test_commands import settings_for
 from tests.support.commands import environment, run
 from tests.support.readers import Served
@@ -101,6 +103,15 @@ def test_a_given_library_is_there(tmp_path: Path) -> None:
             name_left({"spark.jars": text})
     jar.touch()
     assert name_left({"spark.jars": f"{jar},{jar.as_uri()}"}) == [AWS, AVRO]
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [(None, 3), ("local", 1), ("local[8]", 8), ("local[4, 2]", 4), ("local[*]", os.cpu_count()), ("spark://host:7077", None)],
+)
+def test_what_one_machine_does_at_once_is_known(tmp_path: Path, master: str | None, cores: int | None) -> None:
+    """A shuffle has so many parts there; elsewhere Spark decides."""
+    assert SparkPlan(tmp_path, tmp_path, threads=3, master=master).cores == cores
 
 
 def write_folder(folder: Path) -> None:

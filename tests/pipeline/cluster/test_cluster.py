@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,11 +29,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
         yield cluster
 
 
+def read_events(log: Path) -> list[Any]:
+    """What Spark itself has noted in a folder."""
+    return [json.loads(line) for path in log.rglob("events_*") for line in path.read_text().splitlines()]
+
+
 def read_workers(log: Path) -> Mapping[str, int]:
-    """Return how many tasks each executor has done, from Spark's own log of events."""
-    events = [json.loads(line) for path in log.rglob("events_*") for line in path.read_text().splitlines()]
+    """Return how many tasks each executor has done."""
     done: dict[str, int] = {}
-    for event in events:
+    for event in read_events(log):
         if event["Event"] == "SparkListenerTaskEnd":
             executor = event["Task Info"]["Executor ID"]
             done[executor] = done.get(executor, 0) + 1
@@ -86,6 +91,9 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
     assert [step["verdict"] for step in steps if step["kind"] == "compact"] == ["done"]
     assert duck.execute("SELECT count(*), count(DISTINCT id) FROM raw.trips").fetchone() == (FILES * ROWS + 300, FILES * ROWS + 2)
     assert sorted(read_workers(tmp_path / "events")) == ["0", "1"]
+    told = [event["Spark Properties"] for event in read_events(tmp_path / "events") if event["Event"] == "SparkListenerEnvironmentUpdate"]
+    assert [settings["spark.master"] for settings in told] == [cluster.master] * 3
+    assert not any("spark.sql.shuffle.partitions" in settings for settings in told), "as many parts as one machine has cores"
 
 
 def call_each(cluster: Cluster, served: Served, folder: Path, *commands: Sequence[str]) -> list[str]:
