@@ -100,14 +100,14 @@ def find_versions(rows: DataFrame, current: DataFrame, history: History, coverag
 
 
 def _fill(field: StructField, marks: Mapping[str, str], lacking: Collection[str], in_order: WindowSpec) -> Column:
-    """A column's value, or where the file lacks it the one before it, or the default."""
+    """A column's value, or where the file lacks it that of another row of the same moment, or the one before it, or the default."""
     own, name = F.col(quote(field.name)), field.name.lower()
     if name not in marks and name not in lacking:
         return own
     is_told = F.col(_OLD) if name in lacking else F.col(marks[name])
-    # In a struct, since NULL may be what was told.
+    # In a struct, since NULL may be what was told. Of rows that contradict each other it is any: both of them are there to be refused.
     told = F.last(F.when(is_told, F.struct(own.alias("value"))), ignorenulls=True).over(in_order)
-    return F.when(told.isNull(), F.expr(find_default(field))).otherwise(told["value"]).alias(field.name)
+    return F.when(is_told, own).when(told.isNull(), F.expr(find_default(field))).otherwise(told["value"]).alias(field.name)
 
 
 def _check_order(versions: DataFrame, history: History) -> None:

@@ -199,3 +199,17 @@ def test_versions_carry_on_what_files_lack(mill: Mill) -> None:
         (3, 2, "c", None, 3),
         (3, 3, "c", "z", None),
     ]
+
+
+@pytest.mark.parametrize("lacking", [pytest.param(9, id="another key"), pytest.param(1, id="the same key")])
+def test_rows_that_contradict_each_other_are_refused_whatever_others_lack(mill: Mill, lacking: int) -> None:
+    """Each has the value that its own file tells; where they agree, one of that moment whose file lacks the column is no other row."""
+    how: dict[str, Any] = {"mode": Mode.scd2, "order_by": "seen"}
+    for name, note in (("a", "x"), ("b", "y")):
+        mill.write_parquet(f"drop/{name}.parquet", id=pa.array([1], pa.int64()), seen=pa.array([5], pa.int64()), note=[note])
+    mill.write_parquet("drop/c.parquet", id=pa.array([lacking], pa.int64()), seen=pa.array([5], pa.int64()))
+    with pytest.raises(BadRequest, match="the rows of id = 1 hold from the same seen"):
+        take(mill, "drop", **how)
+    report = take(mill, "drop/{a,c}.parquet", **how)
+    assert (report.rows_in, report.rows_superseded) == (2, lacking == 1)
+    assert mill.rows(columns="id, note, valid_to") == [(1, "x", None), *([(9, None, None)] if lacking == 9 else [])]
