@@ -40,7 +40,7 @@ class Publisher:
         for attempt in range(REBASES if self.appends else 1):
             self.tell("publish")
             try:
-                commit_once(self.connect, [first, *others], self.has_landed)
+                commit_once(self.connect, [first, *others], self.has_landed, PATIENCE_SECONDS)
             except CommitFailed:
                 first = self._follow()
             else:
@@ -78,9 +78,10 @@ def commit_once(
 ) -> None:
     """Send a commit until it is known what became of it.
 
+    The patience begins with the first answer that is lost: an answer may be waited for longer than that.
     Raises: CommitFailed: it was refused and nothing was done; CommitStateUnknown: nobody answered for as long as the patience lasts
     """
-    until, is_sent = monotonic() + patience, False
+    until: float | None = None
     while True:
         try:
             connect().commit(changes)
@@ -90,11 +91,14 @@ def commit_once(
                 return
             raise
         except CatalogError as error:
-            if not is_sent and not isinstance(error, CommitStateUnknown):
+            if until is None and not isinstance(error, CommitStateUnknown):
                 raise
             # What is refused or cannot be reached now says nothing of the request before.
-            is_sent = True
-            if monotonic() > until:
+            until = monotonic() + patience if until is None else until
+            if monotonic() >= until:
+                # What is there is done; what is not may still be under way, so that it is not there is no refusal.
+                if has_landed():
+                    return
                 told = error.message.removeprefix(UNKNOWN)
                 raise CommitStateUnknown(f"{UNKNOWN}{told}") from error
             sleep(_PAUSE_SECONDS)

@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -26,6 +28,8 @@ from duckicelake.pipeline.rest import Ident, Rest, TableHead, open_rest, parse_i
 from duckicelake.pipeline.spark import RestCatalog, end_process
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
+from tests.support.reference.front import Answer, Came, format_answer, listening, refuse
+from tests.support.waiting import wait_for
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
 NOBODY = RestCatalog("http://127.0.0.1:1", "lake")
@@ -101,6 +105,38 @@ def test_who_cannot_ask_again_knows_nothing() -> None:
     assert answers.tries > 1
     with pytest.raises(ServiceUnavailable):
         commit_once(lambda: open_rest(NOBODY), [STAGED.format_change()], lambda: False)
+
+
+@pytest.mark.parametrize("has_landed", [True, False])
+def test_the_ledger_is_asked_before_giving_up(has_landed: bool) -> None:
+    """What is there is done, though no answer ever came; what is not may still be under way."""
+    asked: list[bool] = []
+
+    def look() -> bool:
+        asked.append(True)
+        return has_landed
+
+    with listening(lambda _: refuse(504, "the gateway waited for too long")) as uri:
+        rest = Rest(f"{uri}/v1/lake", NOBODY)
+        with nullcontext() if has_landed else pytest.raises(CommitStateUnknown, match="the gateway waited"):
+            commit_once(lambda: rest, [STAGED.format_change()], look, patience=0.0)
+    assert asked == [True]
+
+
+def test_patience_begins_with_the_first_answer_that_is_lost() -> None:
+    """However long that one was waited for, the catalog is asked again."""
+    patience, came = 0.5, list[Came]()
+
+    def answer(request: Came) -> Answer:
+        came.append(request)
+        over = monotonic() + patience
+        wait_for(lambda: len(came) > 1 or monotonic() > over, "the end of the patience")
+        return refuse(504, "the gateway waited for too long") if len(came) == 1 else format_answer(200, {})
+
+    with listening(answer) as uri:
+        rest = Rest(f"{uri}/v1/lake", NOBODY)
+        commit_once(lambda: rest, [STAGED.format_change()], lambda: False, patience=patience)
+        assert len(came) == 2
 
 
 def test_a_ledger_whose_table_is_gone_is_no_reason_to_do_nothing() -> None:
