@@ -1,7 +1,7 @@
 """`duckicelake pipeline ingest`: one run, or a service that follows its source, with its progress and its report."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, stoppin
 from duckicelake.commands.signals import hearing_stops, stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES, ingest
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, begin, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, read_options
-from duckicelake.pipeline.ingest.report import Report, Status
+from duckicelake.pipeline.ingest.report import Report, Run, Status
 from duckicelake.pipeline.jars import JarUnavailable
 from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.spark import RestCatalog
@@ -54,11 +54,11 @@ def find_catalog(call: IngestCall, find: Find) -> RestCatalog:
     return RestCatalog(call.uri, call.warehouse or CATALOG, credential=call.credential())
 
 
-def run_ingest(catalog: RestCatalog, call: IngestCall, console: Console) -> Report:
+def run_ingest(catalog: RestCatalog, call: IngestCall, run: Run, console: Console) -> Report:
     """Run the job; what it is about to do is on the terminal."""
     with opening_desk(call.machine, catalog, console, call.options.source) as desk:
         with stopping_between_steps(desk) as heard:
-            return ingest(heard, call.options, dry_run=call.dry_run)
+            return ingest(heard, call.options, dry_run=call.dry_run, run=run)
 
 
 def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions) -> FollowReport:
@@ -80,14 +80,14 @@ def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions) -> Fo
 
 def report_ingest(call: IngestCall, find: Find) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
-    options, failed = call.options, FAILED
+    run, failed = begin(call.options), FAILED
     try:
         catalog = find_catalog(call, find)
-        done = run_ingest(catalog, call, Console(stderr=True)) if call.follow is None else run_follow(catalog, call, call.follow)
+        done = run_ingest(catalog, call, run, Console(stderr=True)) if call.follow is None else run_follow(catalog, call, call.follow)
     except (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES) as error:
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         failed = INTERRUPTED if isinstance(error, Interrupted) else FAILED
-        done = Report("", str(options.table), options.source, options.mode, status, message=str(error))
+        done = replace(run.report, status=status, message=str(error))
     is_written = write_report(call.report, done.format_json())
     told = format_report(done) if isinstance(done, Report) else format_sums(done)
     if told:

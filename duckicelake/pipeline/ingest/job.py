@@ -20,7 +20,7 @@ from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COL
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.quarantine.table import find_apart, list_bad, write_quarantine
-from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
+from duckicelake.pipeline.ingest.report import Report, Run, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import Count, check_lines
 from duckicelake.pipeline.ingest.sources.columns import choose_columns
 from duckicelake.pipeline.ingest.sources.files import open_files
@@ -78,19 +78,25 @@ class SparkFailed(CatalogError):
     """Spark could not read or write something; the message begins with its own words."""
 
 
-def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False) -> Report:
+def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False, run: Run | None = None) -> Report:
     """Take every file of the source that was not taken yet, and say what became of the rows.
 
+    `run`, if one is given, knows what was known when it raises.
     Raises: CatalogError: nothing was taken, for the reason that it says; CommitStateUnknown: nobody knows, and running again finds out
     """
-    watch = Stopwatch(desk.tell)
+    watch, run = Stopwatch(desk.tell), run or begin(options)
     desk = replace(desk, tell=watch.tell)
     try:
         with Maker(desk.spark, desk.catalog, desk.connect, desk.tell).taking_back() as maker:
-            report = _ingest(desk, options, _begin(options), maker, dry_run=dry_run)
-        return replace(report, seconds=watch.read())
+            _ingest(desk, options, run, maker, dry_run=dry_run)
+    except CommitStateUnknown as error:
+        where = f"run {run.report.run_id} is in {options.table.beside(LEDGER)} if it did, and running again finds out"
+        raise CommitStateUnknown(f"{error.message}; {where}") from error
     except SPARK_FAILURES as error:
         raise SparkFailed(options.hide(f"{find_outage(desk.connect) or explain(error)}\nNothing was taken.")) from error
+    finally:
+        run.note(seconds=watch.read())
+    return run.report
 
 
 _OF_TRACES = ("at ", "...", "JVM stacktrace", "An error occurred while calling ", "Suppressed: ")
@@ -108,7 +114,7 @@ def explain(error: Exception) -> str:
     return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]])
 
 
-def _ingest(desk: Desk, options: IngestOptions, report: Report, maker: Maker, *, dry_run: bool) -> Report:
+def _ingest(desk: Desk, options: IngestOptions, run: Run, maker: Maker, *, dry_run: bool) -> None:
     for attempt in range(1, options.attempts + 1):
         rest = desk.connect()
         desk.tell(f"list {options.source}")
@@ -117,13 +123,15 @@ def _ingest(desk: Desk, options: IngestOptions, report: Report, maker: Maker, *,
             if not dry_run:
                 _discard_stale(rest, options)
             maker.take_back()
-            return replace(report, status=Status.nothing_new)
+            run.note(status=Status.nothing_new)
+            return
         files = plan.reading.files
-        report = replace(report, files=len(files), bytes=sum(file.size_bytes or 0 for file in files), plan=plan.describe(options))
+        run.note(files=len(files), bytes=sum(file.size_bytes or 0 for file in files), plan=plan.describe(options))
         if dry_run:
-            return report
+            return
+        run.note(attempts=attempt)
         try:
-            return _attempt_sifting(desk, options, plan, replace(report, attempts=attempt), maker)
+            return _attempt_sifting(desk, options, plan, run, maker)
         except CommitFailed as error:
             desk.tell(f"again, because {error.message}")
     raise CommitFailed(f"{options.table} was changed by others during each of {options.attempts} attempts; nothing was taken")
@@ -140,10 +148,11 @@ def _discard_stale(rest: Rest, options: IngestOptions) -> None:
             discard_stale(rest, table, datetime.now(UTC))
 
 
-def _begin(options: IngestOptions) -> Report:
+def begin(options: IngestOptions) -> Run:
+    """A run that has done nothing yet."""
     versions = {"duckicelake": read_version("duckicelake"), "pyspark": read_version("pyspark")}
     run_id = make_run_id(datetime.now(UTC))
-    return Report(run_id, str(options.table), options.source, options.mode, Status.planned, versions=versions)
+    return Run(Report(run_id, str(options.table), options.source, options.mode, Status.planned, versions=versions))
 
 
 def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
@@ -209,18 +218,19 @@ def check_target(head: TableHead | None, options: IngestOptions) -> None:
         raise BadRequest(f"{options.table} has no partitions: all of its rows would be overwritten")
 
 
-def _attempt_sifting(desk: Desk, options: IngestOptions, plan: Plan, report: Report, maker: Maker) -> Report:
+def _attempt_sifting(desk: Desk, options: IngestOptions, plan: Plan, run: Run, maker: Maker) -> None:
     """Texts that are not in UTF-8 are seldom, so they are looked for while they are written, and before that if some were left out then."""
     try:
-        return _attempt(desk, options, plan, report, maker)
+        _attempt(desk, options, plan, run, maker)
     except RowsLeftOut as error:
         desk.tell(f"again, because {error.message}")
         # The table is there by now, and has its new columns.
         made = replace(plan, target=plan.foreseen, changes=(), gets_order=False)
-        return _attempt(desk, options, replace(made, looks_at_texts=True), report, maker)
+        _attempt(desk, options, replace(made, looks_at_texts=True), run, maker)
 
 
-def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report, maker: Maker) -> Report:
+def _attempt(desk: Desk, options: IngestOptions, plan: Plan, run: Run, maker: Maker) -> None:
+    report = run.report
     branch = make_branch(report.run_id, report.attempts, datetime.now(UTC))
     properties = {"duckicelake.job": "ingest", RUN_ID: report.run_id}
     properties |= {f"duckicelake.version.{name}": version for name, version in report.versions.items()}
@@ -237,8 +247,7 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report, mak
             maker.prepare(options, plan, may_be_bad=draft.bad > 0)
             outcome = _stage(desk, stage, options, held, draft)
         plan.reading.check_still()
-        has_landed = partial(_is_in_ledger, desk, options.table, report.run_id)
-        has_followed = Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
+        has_followed = _publish(desk, options, outcome, run)
     except CommitStateUnknown:
         # What is staged may be what becomes visible.
         raise
@@ -247,19 +256,22 @@ def _attempt(desk: Desk, options: IngestOptions, plan: Plan, report: Report, mak
             with suppress(CatalogError, OSError):
                 discard(desk.connect(), table, [branch])
         raise
-    draft = outcome.draft
     with suppress(OSError):
         # Whether somebody hears of it or not, it is done.
         desk.tell(PUBLISHED)
-    return replace(
-        report,
-        status=Status.done,
-        rows_in=draft.rows_in,
-        rows_out=draft.good - draft.superseded,
-        rows_quarantined=draft.bad,
-        rows_superseded=draft.superseded,
-        snapshots=_find_snapshots(desk, outcome.staged, report.run_id if has_followed else None),
-    )
+    snapshots = _find_snapshots(desk, outcome.staged, report.run_id if has_followed else None)
+    run.note(status=Status.done, snapshots=snapshots, **outcome.draft.counted)
+
+
+def _publish(desk: Desk, options: IngestOptions, outcome: Outcome, run: Run) -> bool:
+    """Publish what was staged; whether the target's rows followed others'."""
+    has_landed = partial(_is_in_ledger, desk, options.table, run.report.run_id)
+    try:
+        return Publisher(desk.connect, outcome.staged, has_landed, options.mode is Mode.append, desk.tell).publish()
+    except CommitStateUnknown:
+        # Rows that may be there by now; of a run that failed none are.
+        run.note(**outcome.draft.counted)
+        raise
 
 
 def _find_snapshots(desk: Desk, staged: Sequence[Staged], followed: str | None) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from time import monotonic
 from typing import Any
@@ -68,3 +68,14 @@ class Report:
         """The report for machines."""
         fields: dict[str, Any] = {"job": "ingest", **asdict(self)}
         return json.dumps(fields, indent=2) + "\n"
+
+
+@dataclass(slots=True)
+class Run:
+    """A run under way: its report as far as it is known, which is what there is to tell when it fails."""
+
+    report: Report
+
+    def note(self, **known: Any) -> None:
+        """More of it is known."""
+        self.report = replace(self.report, **known)

@@ -65,6 +65,12 @@ class Draft:
         """How many rows others of the same key stand for."""
         return 0 if self.merged is None else self.good - self.applied
 
+    @property
+    def counted(self) -> Mapping[str, int]:
+        """The rows by their names in the report."""
+        rows_out = self.good - self.superseded
+        return {"rows_in": self.rows_in, "rows_out": rows_out, "rows_quarantined": self.bad, "rows_superseded": self.superseded}
+
 
 def find_ground(options: IngestOptions, columns: StructType, head: TableHead | None) -> Ground:
     """What a draft goes by, of a table that has these columns, or is going to have them."""

@@ -14,7 +14,7 @@ from duckdb import DuckDBPyConnection
 from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow
 from duckicelake.pipeline.ingest.job import Desk, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
-from duckicelake.pipeline.ingest.report import Report
+from duckicelake.pipeline.ingest.report import Report, Run
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.rest import Rest, open_rest, parse_ident
 from tests.support.readers import Served
@@ -48,7 +48,7 @@ class Mill:
         pq.write_table(pa.table(columns), path)
         return path
 
-    def run(self, *, dry_run: bool = False, tell: Progress | None = None, **options: Any) -> Report:
+    def run(self, *, dry_run: bool = False, tell: Progress | None = None, run: Run | None = None, **options: Any) -> Report:
         """Run the job on the folder."""
         asked = IngestOptions(**{"source": str(self.folder), "table": TABLE} | options)
         desk = Desk(self.spark.session, self.catalog, lambda: open_rest(self.served.rest_catalog()), tell or self.told.append)
@@ -56,7 +56,7 @@ class Mill:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             try:
-                return ingest(desk, asked, dry_run=dry_run)
+                return ingest(desk, asked, dry_run=dry_run, run=run)
             finally:
                 gc.collect()
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -16,12 +17,15 @@ from duckicelake.pipeline.follow import FollowOptions, follow
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.ingest.options import IngestOptions, Mode
 from duckicelake.pipeline.ingest.report import Status
+from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, is_stale
 from duckicelake.pipeline.rest import Rest, parse_ident
 from tests.cli.test_commands import settings_for
 from tests.support.commands import COMMAND, environment, run
 from tests.support.readers import Served
 from tests.support.spark import CALM_OPTIONS
 from tests.support.waiting import wait_for
+
+LATER = datetime.now(UTC) + timedelta(days=365)
 
 
 @pytest.mark.spark
@@ -51,6 +55,23 @@ def test_the_command_takes_files_and_reports(served: Served, tmp_path: Path) -> 
     metadata = served.server.get("namespaces/raw/tables/trips").json["metadata"]
     assert [field["transform"] for field in metadata["partition-specs"][-1]["fields"]] == ["month"]
     assert [field["direction"] for field in metadata["sort-orders"][-1]["fields"]] == ["desc"]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("ingest")
+def test_the_report_of_a_run_that_failed_says_which_one(served: Served, tmp_path: Path) -> None:
+    """One that was refused in its midst, and one that could not begin."""
+    (tmp_path / "trips.csv").write_text("id\n1\noops\n")
+    settings = settings_for(served.lake, port=str(served.server.port))
+    call = ("pipeline", "ingest", "trips.csv", "raw.trips", "--report", "r.json")
+    asked = ("--schema", "id BIGINT", "--max-quarantined", "0", *CALM_OPTIONS)
+    for more, known in ((asked, (1, 1, True)), (("--uri", "http://127.0.0.1:1"), (0, 0, False))):
+        failed = run(tmp_path, *call, *more, settings=settings)
+        report = json.loads((tmp_path / "r.json").read_text())
+        assert (failed.status, report["status"], report["message"] in failed.err) == (1, "failed", True), failed.err
+        assert (report["attempts"], report["files"], bool(report["seconds"])) == known
+        assert (is_stale(f"{BRANCH_PREFIX}{report['run_id']}_1", LATER), report["mode"]) == (True, "append")
+        assert set(report["versions"]) == {"duckicelake", "pyspark"}
 
 
 def test_another_catalog_is_not_told_the_account_of_the_settings(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from duckicelake.errors import CommitFailed, CommitStateUnknown
-from duckicelake.pipeline.ingest.options import Mode
+from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, ServiceUnavailable
+from duckicelake.pipeline.ingest import publishing
+from duckicelake.pipeline.ingest.job import begin
+from duckicelake.pipeline.ingest.options import IngestOptions, Mode
 from duckicelake.pipeline.ingest.report import Report, Status
 from duckicelake.pipeline.rest import Rest, open_rest
 from tests.pipeline.ingest.doomed import Doom, run_doomed
@@ -175,6 +177,51 @@ def test_a_lost_answer_is_found_in_the_ledger(mill: Mill, monkeypatch: pytest.Mo
     monkeypatch.setattr(Rest, "commit", lose)
     assert mill.run().attempts == 1
     assert lost
+    check_whole(mill)
+
+
+def test_a_run_of_which_nobody_knows_is_told_by_its_name(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id is in the message and in what is known of it, with the rows that may be there by now; the next run finds out."""
+    fill(mill)
+    change, run = Rest.change, begin(IngestOptions(str(mill.folder), TABLE))
+
+    def lose(self: Rest, changes: Sequence[Any]) -> None:
+        if len(changes) > 1:
+            raise ServiceUnavailable("the gateway waited for too long")
+        change(self, changes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Rest, "change", lose)
+        patched.setattr(publishing, "PATIENCE_SECONDS", 0.0)
+        with pytest.raises(CommitStateUnknown) as lost:
+            mill.run(run=run)
+    known = run.report
+    assert lost.value.message == (
+        "nobody knows whether the commit landed: the gateway waited for too long; "
+        f"run {known.run_id} is in raw.trips__ingested if it did, and running again finds out"
+    )
+    assert (known.attempts, known.files, known.rows_in, known.rows_out, known.rows_quarantined) == (1, 3, 8, 6, 2)
+    assert list(known.seconds)[-1] == "publish"
+    done = mill.run()
+    assert (done.status, done.run_id != known.run_id) == (Status.done, True)
+    check_whole(mill)
+
+
+def test_what_is_known_of_a_run_that_failed(mill: Mill) -> None:
+    """Its id, the attempt, the files and the steps until then; no row is counted, for none is there."""
+    fill(mill)
+    run = begin(IngestOptions(str(mill.folder), TABLE))
+
+    def tell(step: str) -> None:
+        if step == "publish":
+            raise BadRequest("somebody says no")
+
+    with pytest.raises(BadRequest):
+        mill.run(run=run, tell=tell)
+    known = run.report
+    assert (known.attempts, known.files, known.rows_in, list(known.seconds)[-1]) == (1, 3, 0, "publish")
+    assert mill.find_summary("trips")["duckicelake.run-id"] != known.run_id
+    mill.run()
     check_whole(mill)
 
 
