@@ -20,7 +20,7 @@ from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look, quote
 from duckicelake.pipeline.verify.counting import pick_rows, tally_rows
 from duckicelake.pipeline.verify.files import list_entries, list_lake_files, look_at_files, make_shape
-from duckicelake.pipeline.verify.moments import Moment, Past, TableState, list_tables, load_keys, load_state, read_past
+from duckicelake.pipeline.verify.moments import Moment, Past, TableState, count_tables, list_tables, load_keys, load_state, read_past
 from duckicelake.pipeline.verify.objects import Place
 from duckicelake.pipeline.verify.options import VerifyOptions
 from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
@@ -29,6 +29,7 @@ from duckicelake.translate.namespaces import to_schema_name
 
 LAKE = "lake"
 """The lake's name in DuckDB."""
+HIDDEN = "the lake has {} tables, and the catalog shows none of them: perhaps it does not show them to this account"
 BATCH_ROWS = 65_536
 ATTEMPTS = 3
 PICKED_ROWS = 50_000
@@ -62,10 +63,12 @@ def verify(verify_desk: VerifyDesk, options: VerifyOptions, *, dry_run: bool = F
     with closing(Session(told.open_lake)) as session:
         if not dry_run:
             session.get()
+        # An empty lake is no failure; of a lake whose tables nobody shows, nothing is known.
+        hidden = 0 if tables else count_tables(session.get(), told.metadata_schema)
         look = _plan if dry_run else _look_at_table
         findings = [finding for ident in tables for finding in look(told, session, ident, options)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark", "duckdb")}
-    return VerifyReport(tuple(findings), watch.read(), versions)
+    return VerifyReport(tuple(findings), watch.read(), versions, message=HIDDEN.format(hidden) if hidden else "")
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ SELECT lake_snapshot_id, snapshot_id FROM {meta}.iceberg_move WHERE table_id = {
 """
 _BESIDE = "SELECT snapshot_id FROM {meta}.iceberg_kept WHERE table_id = {table_id} AND manifest_list IS NOT NULL"
 _COLUMNS = "SELECT column_id, column_name, begin_snapshot, end_snapshot FROM {meta}.ducklake_column WHERE table_id = {table_id}"
+_COUNT_TABLES = "SELECT count(*) FROM {meta}.ducklake_table WHERE end_snapshot IS NULL"
 _TABLE = """
 SELECT t.table_id FROM {meta}.ducklake_table t JOIN {meta}.ducklake_schema s USING (schema_id)
 WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL
@@ -85,6 +86,12 @@ def find_table_id(duck: DuckDBPyConnection, meta: str, ident: Ident) -> int:
     asked = {**names, "upper": ascii_uppercase, "lower": ascii_lowercase}
     found = duck.execute(_TABLE.format(meta=meta), asked).fetchone()
     return -1 if found is None else int(found[0])
+
+
+def count_tables(duck: DuckDBPyConnection, metadata_schema: str) -> int:
+    """How many tables the lake has, whoever may see them."""
+    found = duck.execute(_COUNT_TABLES.format(meta=name_metadata(metadata_schema))).fetchone()
+    return 0 if found is None else int(found[0])
 
 
 def read_past(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident) -> Past:

@@ -16,6 +16,7 @@ class Verdict(StrEnum):
     differs = "differs"
     expired = "expired"
     unknown = "could-not-look"
+    nothing = "nothing-to-look-at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,19 @@ class VerifyReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of all: a difference counts more than what could not be looked at."""
+        """The worst of all: a difference counts more than what could not be looked at. A look at nothing shows nothing to be the same."""
         found = {finding.verdict for finding in self.findings}
         if Verdict.differs in found:
             return Verdict.differs
         if Verdict.unknown in found or self.message:
             return Verdict.unknown
+        if not found:
+            return Verdict.nothing
         return Verdict.planned if Verdict.planned in found else Verdict.same
 
     @property
     def status(self) -> int:
-        """The status for the shell: 0 same, 1 differs, 3 could not look."""
+        """The status for the shell: 0 same, or a lake without tables, 1 differs, 3 could not look."""
         return {Verdict.differs: 1, Verdict.unknown: 3}.get(self.verdict, 0)
 
     def format_json(self) -> str:

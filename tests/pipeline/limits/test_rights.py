@@ -102,6 +102,13 @@ def test_what_an_account_does_not_see_is_passed_over(guarded: Guarded, tmp_path:
         assert look(guarded.lake) == before
 
 
+def test_who_sees_no_table_of_a_lake_that_has_some_verifies_nothing(guarded: Guarded, tmp_path: Path) -> None:
+    """It is no lake in order, but one that could not be looked at, for whoever waits for the status or the report."""
+    done = call(guarded, tmp_path, "stranger", "verify")
+    assert (done.status, "the lake has 2 tables, and the catalog shows none of them" in done.err) == (3, True), done.out + done.err
+    assert json.loads((tmp_path / "r.json").read_text())["status"] == "could-not-look"
+
+
 def test_a_table_that_cannot_be_shown_holds_up_no_account(guarded: Guarded, tmp_path: Path) -> None:
     """Its own snapshots stay, as without one; those of others go."""
     guarded.lake.duckdb().execute("CREATE TABLE odd (id UINT64)")

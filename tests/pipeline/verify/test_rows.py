@@ -1,5 +1,7 @@
 """Rows of both sides: equal in every state that both can show, and a difference is found, placed and shown."""
 
+import json
+
 import pytest
 
 from duckicelake.pipeline.verify.report import Verdict
@@ -96,3 +98,12 @@ def test_what_cannot_be_compared_says_why(checker: Checker) -> None:
         ["main.lines now: would be looked at"],
         ["main.t now: would be looked at"],
     ]
+
+
+def test_a_lake_without_tables_is_not_told_as_one_that_is_the_same(checker: Checker) -> None:
+    """There is nothing to look at, now or when its tables were dropped, and the report says so; no failure."""
+    for statements in ((), ("CREATE TABLE t (i INTEGER)", "DROP TABLE t")):
+        checker.run(*statements)
+        for report in (checker.verify(), checker.verify(dry_run=True)):
+            assert (report.verdict, report.status, report.describe()) == ("nothing-to-look-at", 0, ["nothing to look at"])
+            assert json.loads(report.format_json())["status"] == "nothing-to-look-at"

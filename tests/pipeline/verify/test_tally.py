@@ -145,4 +145,5 @@ def test_the_worst_finding_decides() -> None:
     statuses = [VerifyReport(found).status for found in ((same,), (same, unknown), (unknown, differs), ())]
     assert statuses == [0, 3, 1, 0]
     assert VerifyReport(message="nobody answers").status == 3
+    assert [VerifyReport(found).verdict for found in ((same,), ())] == [Verdict.same, Verdict.nothing]
     assert VerifyReport((same, unknown)).describe()[-1] == "1 same, 1 could-not-look"
