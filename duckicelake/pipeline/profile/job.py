@@ -10,7 +10,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from duckicelake.errors import CommitFailed, NoSuchTable, Unsupported
-from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, walk_fields
+from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, child_fields, walk_fields
 from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
@@ -204,9 +204,10 @@ def name_type(form: IcebergType) -> str:
 
 def sum_column(item: NestedField, state: TableState, files: FileFacts) -> tuple[int | None, int | None]:
     """The bytes of a column with all that is nested in it, and its null values; None is what the files do not tell exactly."""
-    ids = {item.field_id, *(inner.field_id for _, inner in walk_fields((item,)))}
-    told = [files.columns[one] for one in ids if one in files.columns]
+    # Only what nothing is nested in lies in files.
+    leaves = [inner.field_id for _, inner in walk_fields((item,)) if not child_fields(inner.type)]
+    told = [files.columns[one].bytes for one in leaves if one in files.columns and files.columns[one].sized_files == files.files]
     own = files.columns.get(item.field_id)
     is_whole = not state.delete_files and (state.total.files, state.total.rows) == (files.files, files.records)
     nulls = own.nulls if own is not None and is_whole and own.files == files.files else None
-    return sum(one.bytes for one in told) if told else None, nulls
+    return sum(told) if told and len(told) == len(leaves) else None, nulls

@@ -25,7 +25,7 @@ SELECT coalesce(max(lake_snapshot_id), %(snapshot_id)s)::bigint FROM iceberg_mov
 """
 
 SELECT_COLUMNS = """
-SELECT s.column_id, coalesce(sum(s.column_size_bytes), 0)::bigint AS bytes,
+SELECT s.column_id, coalesce(sum(s.column_size_bytes), 0)::bigint AS bytes, count(s.column_size_bytes)::bigint AS sized_files,
        coalesce(sum(s.null_count), 0)::bigint AS nulls, count(s.null_count)::bigint AS files
   FROM ducklake_data_file f JOIN ducklake_file_column_stats s ON s.data_file_id = f.data_file_id AND s.table_id = f.table_id
  WHERE f.table_id = %(table_id)s AND f.begin_snapshot <= %(at)s AND (f.end_snapshot IS NULL OR f.end_snapshot > %(at)s)
@@ -45,10 +45,11 @@ class SizeClass:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSums:
-    """What is told of one column in the data files; `files` is how many of them tell its null values."""
+    """What is told of one column in the data files; `files` is how many of them tell its null values, `sized_files` its bytes."""
 
     column_id: int
     bytes: int
+    sized_files: int
     nulls: int
     files: int
 

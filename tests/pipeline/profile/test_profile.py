@@ -1,5 +1,6 @@
 """`profile` on real Spark, against the real server: DuckDB counts the same, and planners find the sketches."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -114,6 +115,44 @@ def test_the_files_tell_nulls_where_they_are_exact(measurer: Measurer) -> None:
     assert by_name(measurer.measure("t", dry_run=True))["name"].nulls is None
     found = measurer.measure("t")
     assert (by_name(found)["name"].nulls, found.total is not None and found.total.rows) == (30, 30)
+
+
+def test_sizes_that_some_files_do_not_tell_are_not_told(measurer: Measurer) -> None:
+    """A sum over some of the files is the size of no column; nor are files without any size 0 bytes."""
+    checker = measurer.checker
+    checker.run("CREATE TABLE t (id BIGINT, point STRUCT(x INTEGER, y VARCHAR), list INTEGER[], map MAP(VARCHAR, INTEGER))")
+    checker.run("INSERT INTO t SELECT i, {'x': i, 'y': 'a' || i}, [i], MAP {'k': i} FROM range(2000) r(i)")
+    checker.ask_spark("INSERT INTO {c}.main.t SELECT id + 1, point, list, map FROM {c}.main.t")
+
+    def told() -> dict[str, int | None]:
+        return {column.name: column.bytes for column in measurer.measure("t", dry_run=True).columns}
+
+    leaves = "id", "x", "y", "element", "key", "value"
+    sizes = dict.fromkeys(("id", "point", "list", "map"), 0)
+    for name, size in zip(("id", "point", "point", "list", "map", "map"), map(partial(sum_sizes, measurer), leaves), strict=True):
+        sizes[name] += size
+    assert told() == sizes
+    with_y = "column_id = (SELECT column_id FROM ducklake_column WHERE column_name = 'y')"
+    checker.corrupt(f"UPDATE ducklake_file_column_stats SET column_size_bytes = NULL WHERE {with_y}")
+    assert told() == sizes | {"point": None}
+    checker.ask_spark("ALTER TABLE {c}.main.t SET TBLPROPERTIES ('write.metadata.metrics.default' = 'none')")
+    checker.ask_spark("INSERT INTO {c}.main.t SELECT * FROM {c}.main.t")
+    assert told() == dict.fromkeys(sizes)
+    checker.run("CREATE TABLE u AS SELECT 1 AS id FROM range(2000)")
+    checker.corrupt("UPDATE ducklake_file_column_stats SET column_size_bytes = NULL")
+    assert [(column.bytes, column.nulls) for column in measurer.measure("u", dry_run=True).columns] == [(None, 0)]
+
+
+def sum_sizes(measurer: Measurer, column: str) -> int:
+    """What files in the lake tell of columns and fields of a name, added up."""
+    with measurer.checker.served.lake.psycopg() as conn:
+        found = conn.execute(
+            "SELECT sum(column_size_bytes)::bigint FROM ducklake_file_column_stats JOIN ducklake_column USING (table_id, column_id) "
+            "WHERE column_name = %s",
+            (column,),
+        ).fetchone()
+    assert found is not None
+    return found[0]
 
 
 def test_empty_tables_have_nothing_to_count(measurer: Measurer) -> None:
