@@ -13,7 +13,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
 from duckicelake.pipeline.ingest.sources.files import WHOLE_BYTES, FileReading, find_alike, find_option
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading
-from duckicelake.pipeline.ingest.sources.shapes import Coverage
+from duckicelake.pipeline.ingest.sources.shapes import Coverage, fit_columns
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.older import is_valid_utf8
 
@@ -110,15 +110,9 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, deman
     keys = {name.lower() for name in demands.key}
     required = [field.name for field in target.fields if not field.nullable or field.name.lower() in keys]
     uuids = [field.name for field in target.fields if field.name in demands.uuids and field.name.lower() in names]
-    columns: list[Column] = []
-    for one in target.fields:
-        own = names.get(one.name.lower())
-        value = F.lit(None) if own is None else F.col(quote(own.name))
-        is_same = own is not None and (own.dataType == one.dataType or _is_nested(one.dataType))
-        columns.append((value if is_same else value.cast(one.dataType)).alias(one.name))
+    columns = fit_columns(StructType([*names.values()]), target, lambda name: F.col(quote(name)))
     raw = F.col(RAW) if reading.form.is_text else F.lit(None).cast("string").alias(RAW)
     rows = read.select(*columns, raw, FILE, ROW)
-    # Inside, files may have less than the table.
     own = StructType([field for field in rows.schema.fields if field.name in target.names])
     texts = list_texts(own) if reading.form in (Format.parquet, Format.orc, Format.avro) else {}
     told = rows.withColumn(REASON, _find_reason(required, uuids, texts))
@@ -154,11 +148,6 @@ def _are_utf8(values: Column, form: DataType) -> Column | None:
     if _is_utf8(F.lit(None), form) is None:
         return None
     return F.forall(values, lambda one: F.coalesce(cast(Column, _is_utf8(one, form)), F.lit(True)))
-
-
-def _is_nested(form: DataType) -> bool:
-    # A cast goes by position; the writer goes by name.
-    return isinstance(form, StructType | ArrayType | MapType)
 
 
 def _find_reason(required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:

@@ -10,7 +10,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import Change, is_promotion
 from duckicelake.pipeline.ingest.merging import format_comparable, keep_distinct
-from duckicelake.pipeline.ingest.sources.shapes import Coverage
+from duckicelake.pipeline.ingest.sources.shapes import Coverage, fit_columns
 from duckicelake.pipeline.ingest.target import find_default, quote
 
 FROM, TO, CURRENT = "valid_from", "valid_to", "is_current"
@@ -66,10 +66,8 @@ def widen_validity(held: StructType, changes: Sequence[Change], incoming: Struct
 
 
 def fill_columns(held: DataFrame, columns: StructType) -> DataFrame:
-    """Rows of an earlier snapshot with NULL in the columns that came after it."""
-    names = {name.lower() for name in held.columns}
-    later = [field for field in columns.fields if field.name.lower() not in names]
-    return held.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in later))
+    """Rows of an earlier snapshot under a table's columns, with NULL in those, and in fields of structs, that came after it."""
+    return held.select(*fit_columns(held.schema, columns, lambda name: F.col(quote(name))))
 
 
 def find_versions(rows: DataFrame, current: DataFrame, history: History, coverage: Coverage) -> tuple[DataFrame, DataFrame]:

@@ -1,13 +1,13 @@
 """Which columns, and which fields of structs, each file has: what it lacks says nothing about the rows that a table has."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from duckicelake.errors import BadRequest
 
@@ -96,6 +96,32 @@ def check_order(coverage: Coverage, column: str | None) -> None:
     if column is not None and (column.lower(),) in coverage.lacked:
         lacking = next(shape for shape in coverage.shapes if (column.lower(),) not in shape.paths)
         raise BadRequest(f"{unquote((*lacking.uris, 'the source')[0])} has no column {column} to order rows by; nothing was taken")
+
+
+def fit_columns(own: StructType, wanted: StructType, get: Callable[[str], Column]) -> list[Column]:
+    """Columns, or fields of a struct, under a table's names and types, in its order; those that are not there by name are NULL."""
+    known = {field.name.lower(): field for field in own.fields}
+    pairs = [(field, known.get(field.name.lower())) for field in wanted.fields]
+    return [
+        (F.lit(None).cast(field.dataType) if one is None else _fit(get(one.name), one.dataType, field.dataType)).alias(field.name)
+        for field, one in pairs
+    ]
+
+
+def _fit(value: Column, own: DataType, wanted: DataType) -> Column:
+    # Types of the same words are the same, but for what may be NULL inside.
+    if own.simpleString() == wanted.simpleString():
+        return value
+    # A cast of a struct goes by position.
+    if isinstance(own, StructType) and isinstance(wanted, StructType):
+        return F.when(value.isNotNull(), F.struct(*fit_columns(own, wanted, lambda name: value[name])))
+    if isinstance(own, ArrayType) and isinstance(wanted, ArrayType):
+        return F.transform(value, lambda one: _fit(one, own.elementType, wanted.elementType))
+    if isinstance(own, MapType) and isinstance(wanted, MapType):
+        fitted = F.transform_values(value, lambda _, one: _fit(one, own.valueType, wanted.valueType))
+        is_same = own.keyType.simpleString() == wanted.keyType.simpleString()
+        return fitted if is_same else F.transform_keys(fitted, lambda key, _: _fit(key, own.keyType, wanted.keyType))
+    return value.cast(wanted)
 
 
 def find_in_json(texts: DataFrame, columns: StructType, options: Mapping[str, str]) -> dict[str, set[Path]]:

@@ -10,8 +10,8 @@ from pyarrow import orc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Mode
-from duckicelake.pipeline.ingest.target import add_defaults, find_default
+from duckicelake.pipeline.ingest.options import Evolve, Mode
+from duckicelake.pipeline.ingest.target import add_defaults, find_default, parse_partitions
 from duckicelake.pipeline.older import from_arrow
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from tests.pipeline.ingest.mill import Mill
@@ -20,6 +20,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 PLACE = pa.struct([("city", pa.string()), ("zip", pa.string())])
 CITY = pa.struct([("city", pa.string())])
+LEG = pa.struct([("km", pa.int64()), ("by", pa.string())])
+DEEP = {"trip": pa.struct([("no", pa.int64()), ("who", pa.string()), ("legs", pa.list_(LEG))]), "parts": pa.map_(pa.string(), LEG)}
+LESS = pa.struct([("KM", pa.int32())])
+LESS_DEEP = {"trip": pa.struct([("legs", pa.list_(LESS)), ("no", pa.int64())]), "parts": pa.map_(pa.string(), LESS)}
 ODD_NAME = "drop/a b%20ä+.{}"
 
 
@@ -213,3 +217,49 @@ def test_rows_that_contradict_each_other_are_refused_whatever_others_lack(mill: 
     report = take(mill, "drop/{a,c}.parquet", **how)
     assert (report.rows_in, report.rows_superseded) == (2, lacking == 1)
     assert mill.rows(columns="id, note, valid_to") == [(1, "x", None), *([(9, None, None)] if lacking == 9 else [])]
+
+
+WITHIN = [
+    *(pytest.param(mode, "parquet", id=mode.value) for mode in (Mode.append, Mode.scd2)),
+    *(pytest.param(mode, "parquet", id=mode.value, marks=pytest.mark.long) for mode in (Mode.overwrite_partitions, Mode.upsert)),
+    *(pytest.param(Mode.append, form, id=form, marks=pytest.mark.long) for form in ("orc", "avro")),
+]
+
+
+@pytest.mark.parametrize(("mode", "form"), WITHIN)
+def test_structs_with_less_than_those_of_the_table_are_taken(mill: Mill, mode: Mode, form: str) -> None:
+    """Also within lists and maps; fields go by name, in whatever order and case. Only `upsert` keeps what one outside of these lacks."""
+    how: dict[str, Any] = {"mode": mode, "key": ("id",) if mode in (Mode.upsert, Mode.scd2) else ()}
+    how |= {"order_by": "seen"} if mode is Mode.scd2 else {}
+    if mode is Mode.overwrite_partitions:
+        how["partition_by"] = parse_partitions("id")
+    trip = {"no": 7, "who": "Ada", "legs": [{"km": 1, "by": "bus"}]}
+    whole = {"trip": pa.array([trip], DEEP["trip"]), "parts": pa.array([[("a", {"km": 2, "by": "tram"})]], DEEP["parts"])}
+    write_as(mill, form, f"begin/a.{form}", {"id": pa.array([1], pa.int64()), "seen": pa.array([1], pa.int64()), **whole})
+    take(mill, "begin", **how)
+    trips = [{"no": 8, "legs": [{"KM": 3}, None]}, None]
+    less = {
+        "trip": pa.array(trips, LESS_DEEP["trip"]),
+        "parts": pa.array([[("b", {"KM": 4}), ("c", None)], None], LESS_DEEP["parts"]),
+    }
+    write_as(mill, form, f"drop/b.{form}", {"seen": pa.array([2, 2], pa.int64()), "id": pa.array([1, 2], pa.int64()), **less})
+    report = take(mill, "drop", **how)
+    assert (report.rows_in, report.rows_out) == (2, 2)
+    first = (1, 1, trip, {"a": {"km": 2, "by": "tram"}})
+    who = "Ada" if mode is Mode.upsert else None
+    legs = [{"km": 3, "by": None}, None]
+    later = (1, 2, {"no": 8, "who": who, "legs": legs}, {"b": {"km": 4, "by": None}, "c": None})
+    stays = mode in (Mode.append, Mode.scd2)
+    assert mill.rows(columns="id, seen, trip, parts") == [*([first] if stays else []), later, (2, 2, None, None)]
+
+
+def test_versions_are_compared_by_fields_that_come_to_structs(mill: Mill) -> None:
+    """In versions that are older than such a field it is NULL, so that a row of NULL says nothing new."""
+    how: dict[str, Any] = {"mode": Mode.scd2, "order_by": "seen"}
+    mill.write_parquet("begin/a.parquet", id=pa.array([1, 2], pa.int64()), seen=[1, 1], place=pa.array([{"city": "Ulm"}] * 2, CITY))
+    take(mill, "begin", **how)
+    places = pa.array([{"city": "Ulm", "zip": None}, {"city": "Ulm", "zip": "89"}], PLACE)
+    mill.write_parquet("drop/b.parquet", id=pa.array([1, 2], pa.int64()), seen=[2, 2], place=places)
+    report = take(mill, "drop", evolve=Evolve.add, **how)
+    assert (report.rows_in, report.rows_out, report.rows_superseded) == (2, 1, 1)
+    assert mill.rows(columns="id, place.zip, valid_to") == [(1, None, None), (2, "89", None), (2, None, 2)]
