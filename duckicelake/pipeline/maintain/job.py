@@ -43,7 +43,7 @@ from duckicelake.pipeline.maintain.planning import (
 )
 from duckicelake.pipeline.maintain.policy import Policy
 from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, plan_of
-from duckicelake.pipeline.maintain.rewriting import Rewritten, rewrite
+from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, rewrite
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident, Rest
@@ -227,6 +227,8 @@ class Keeper:
             if step is None:
                 # A commit whose answer was lost is found done.
                 return [] if failed is None else [self._tell_found(str(name.ident), Kind.compact, attempt)]
+            if failed is not None and not is_passing(failed):
+                break
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
             check_possible(policy, metadata)

@@ -1,12 +1,15 @@
 """Data files written anew by Spark: Iceberg's own procedure, committed over REST, with the run's name in every snapshot."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from duckicelake.errors import CommitFailed
+from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.ingest.target import quote, quote_ident, quote_text
 from duckicelake.pipeline.maintain.planning import Step, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
@@ -15,6 +18,8 @@ from duckicelake.pipeline.rest import Ident
 GROUP_BYTES = 10 << 30
 """More than that is committed piece by piece, so that what is done stays done."""
 _OVER_TARGET = 1.8
+_OF_COMMITS = {"org.apache.iceberg.exceptions.CommitFailedException", "org.apache.iceberg.exceptions.CommitStateUnknownException"}
+_OF_CONFLICTS = "org.apache.iceberg.exceptions.ValidationException"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,25 @@ def rewrite(spark: SparkSession, catalog: str, ident: Ident, call: tuple[Policy,
     if row["failed_data_files_count"]:
         raise CommitFailed(f"others changed {row['failed_data_files_count']} files of {ident} while they were written anew")
     return Rewritten(row["rewritten_data_files_count"], row["added_data_files_count"], row["rewritten_bytes_count"])
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether it may be over by now: others overtook a commit, nobody knows what became of it, or the session's Java is gone."""
+    if isinstance(error, CommitFailed) or is_gone(error):
+        return True
+    names = list(_list_classes(error))
+    # Bare, it is no conflict: Iceberg says so too of an order by a column that there is not.
+    return not _OF_COMMITS.isdisjoint(names) or _OF_CONFLICTS in names[1:]
+
+
+def _list_classes(error: Exception) -> Iterator[str]:
+    """The names of the classes of what went wrong in Java, each before its cause."""
+    told: Any = error
+    java = told.java_exception if isinstance(error, Py4JJavaError) else None
+    with suppress(Py4JError, OSError):
+        while java is not None:
+            yield str(java.getClass().getName())
+            java = java.getCause()
 
 
 def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, str]:

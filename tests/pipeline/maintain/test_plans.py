@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import AnalysisException
 
+from duckicelake.errors import CommitFailed
 from duckicelake.pipeline import spark
 from duckicelake.pipeline.maintain.planning import (
     FileGroup,
@@ -24,12 +26,13 @@ from duckicelake.pipeline.maintain.planning import (
     plan_removal,
 )
 from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.maintain.rewriting import format_call, format_options
+from duckicelake.pipeline.maintain.rewriting import format_call, format_options, is_passing
 from duckicelake.pipeline.maintain.survey import find_tables
 from duckicelake.pipeline.rest import parse_ident
 from duckicelake.pipeline.spark import naming_snapshots
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
+ICEBERG = "org.apache.iceberg.exceptions"
 POLICY = Policy(target_size=1000)
 EMPTY = FileGroup("", 0, 0, 0, 0, 0, 0)
 
@@ -163,6 +166,34 @@ def test_what_a_lake_snapshot_changed_is_read_from_its_tokens() -> None:
     assert find_tables('created_table:"a"."b,inserted_into_table:7",inserted_into_table:3,altered_table:4,future:5') == {3, 4}
     assert find_tables(None) == frozenset()
     assert find_tables(f"altered_table:²,altered_table:{'9' * 5000},altered_table:4") == {4}
+
+
+def make_java_error(*names: str) -> Py4JJavaError:
+    """An error of Java's; each class is the cause of the one before."""
+    java: Any = None
+    for number, name in enumerate(reversed(names)):
+        told = SimpleNamespace(getName=lambda name=name: name)
+        java = SimpleNamespace(_target_id=f"o{number}", getClass=lambda told=told: told, getCause=lambda java=java: java)
+    return Py4JJavaError("it failed", java)
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        pytest.param(CommitFailed("others changed 3 files"), True, id="files left out"),
+        pytest.param(Py4JNetworkError("no answer"), True, id="dead Java"),
+        pytest.param(ConnectionRefusedError(), True, id="dead Java's port"),
+        pytest.param(make_java_error("java.lang.RuntimeException", f"{ICEBERG}.ValidationException"), True, id="conflict"),
+        pytest.param(make_java_error("java.lang.RuntimeException", f"{ICEBERG}.CommitFailedException"), True, id="refused commit"),
+        pytest.param(make_java_error(f"{ICEBERG}.CommitStateUnknownException"), True, id="unknown commit"),
+        pytest.param(make_java_error(f"{ICEBERG}.ValidationException"), False, id="wrong order"),
+        pytest.param(make_java_error("org.apache.spark.SparkException", f"{ICEBERG}.NotFoundException"), False, id="file that is gone"),
+        pytest.param(AnalysisException("no such table"), False, id="Spark's own"),
+    ],
+)
+def test_what_may_be_over_by_now(error: Exception, passes: bool) -> None:
+    """Only that is tried again."""
+    assert is_passing(error) == passes
 
 
 def test_what_ends_the_work_is_told_when_java_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

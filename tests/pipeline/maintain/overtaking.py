@@ -1,0 +1,55 @@
+"""A way to the catalog on which something happens when a commit comes by."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+from tests.pipeline.maintain.keeper import Keeper
+from tests.rest.serving import Answer, Server
+
+Commit = Callable[[Callable[[], Answer]], Answer]
+"""What becomes of a commit, which is sent on by a call of what it is given."""
+_OF_A_CONNECTION = ("connection", "content-length", "date", "host", "server", "transfer-encoding")
+
+
+@contextmanager
+def meeting_first_commit(keeper: Keeper, table: str, commit: Commit) -> Generator[Keeper]:
+    """The keeper by that way; `commit` meets the first one to a table in `main`."""
+    server, pending = keeper.checker.served.server, [commit]
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            kept = {name: text for name, text in self.headers.items() if name.lower() not in _OF_A_CONNECTION}
+            is_commit = self.command == "POST" and self.path.endswith(f"/namespaces/main/tables/{table}")
+            meet = pending.pop() if is_commit and pending else lambda send: send()
+            answer = meet(lambda: server.ask(self.command, self.path, kept, body))
+            self.send_response(answer.status)
+            for name, text in answer.headers.items():
+                if name not in _OF_A_CONNECTION:
+                    self.send_header(name, text)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+
+        do_POST = do_HEAD = do_DELETE = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        listening.daemon_threads = True
+        thread = Thread(target=listening.serve_forever)
+        thread.start()
+        try:
+            served = replace(keeper.checker.served, server=Server(listening.server_address[1]))
+            checker = replace(keeper.checker, served=served, catalog=keeper.checker.spark.add(served.rest_catalog()))
+            yield Keeper(checker, keeper.told)
+        finally:
+            listening.shutdown()
+            thread.join()

@@ -1,0 +1,51 @@
+"""Compaction that fails in Spark: what passes is tried again, and what lasts is told at once."""
+
+from collections.abc import Callable
+
+import pytest
+
+from duckicelake.pipeline.reports import Verdict
+from duckicelake.store.objects import StoreSettings, open_objects
+from tests.pipeline.maintain.keeper import Keeper
+from tests.pipeline.maintain.overtaking import meeting_first_commit
+from tests.rest.serving import Answer
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+
+
+def fill(keeper: Keeper) -> None:
+    """Five small files."""
+    keeper.checker.run("CREATE TABLE t (id BIGINT)", *(f"INSERT INTO t SELECT range FROM range({40 * i}, {40 * i + 40})" for i in range(5)))
+
+
+def test_a_file_that_is_gone_is_asked_for_once(keeper: Keeper) -> None:
+    """It will not come back: the table is not read again, and the file is named."""
+    fill(keeper)
+    path: str = keeper.ask("SELECT data_file FROM ducklake_list_files('lake', 't')")[0][0]
+    keys = keeper.checker.served.lake.store
+    open_objects(StoreSettings(keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key)).delete(path)
+    [done] = keeper.run("main.t").steps
+    assert (done.verdict, path.rpartition("/")[2] in done.message) == (Verdict.failed, True), done
+    assert keeper.told.count("compact main.t") == 1
+
+
+def test_an_order_by_no_column_is_tried_once(keeper: Keeper) -> None:
+    """Iceberg tells it by the same class as commits that others overtook."""
+    fill(keeper)
+    [done] = keeper.run("main.t", strategy="sort", order="nobody").steps
+    assert (done.verdict, "nobody" in done.message, keeper.told.count("compact main.t")) == (Verdict.failed, True, 1), done
+
+
+def test_a_commit_that_duckdb_overtook_is_made_again(keeper: Keeper) -> None:
+    """Somebody deletes a row of what was rewritten, just before it is committed."""
+    fill(keeper)
+
+    def meet(send: Callable[[], Answer]) -> Answer:
+        keeper.checker.run("DELETE FROM t WHERE id = 3")
+        return send()
+
+    with meeting_first_commit(keeper, "t", meet) as meeting:
+        [done] = meeting.run("main.t").steps
+    assert (done.verdict, done.attempts) == (Verdict.done, 2), done
+    assert (keeper.told.count("compact main.t"), keeper.count_files("t")) == (2, 1)
+    assert keeper.ask("SELECT count(*) FROM t") == [(199,)]
