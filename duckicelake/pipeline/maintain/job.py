@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as read_version
 from typing import Any
@@ -25,7 +25,7 @@ from duckicelake.pipeline.failures.gone import find_outage
 from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.report import Stopwatch
-from duckicelake.pipeline.ingest.staging import discard, format_identifier, list_stale, make_run_id
+from duckicelake.pipeline.ingest.staging import discard, list_stale, make_run_id
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain import survey
 from duckicelake.pipeline.maintain.checks import check_may_write, check_possible, may_write
@@ -35,6 +35,7 @@ from duckicelake.pipeline.maintain.planning import (
     Kind,
     Step,
     TableFacts,
+    format_forgetting,
     plan_compaction,
     plan_expiry,
     plan_flush,
@@ -46,7 +47,7 @@ from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, pla
 from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, rewrite
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import Ident, Rest
+from duckicelake.pipeline.rest import Rest
 from duckicelake.pipeline.spark import LazySpark, naming_snapshots
 
 ATTEMPTS = 3
@@ -114,6 +115,8 @@ class Keeper:
     properties: Mapping[str, str]
     spark: LazySpark
     dry_run: bool
+    ageless: set[int] = field(default_factory=set[int])
+    """The tables, by id, that were found to let no snapshot go."""
 
     def keep_table(self, name: TableName) -> Iterator[Done]:
         """Flush and compact one table. What fails is said in its place."""
@@ -123,14 +126,18 @@ class Keeper:
             policy = self._find_policy(name, metadata)
         except NoSuchTable as error:
             said = error.message
+            self.ageless.add(name.table_id)
             yield from self._try(table, None, lambda: self._tell_hidden(name, said))
             return
         except Unsupported as error:
+            self.ageless.add(name.table_id)
             yield Done(table, None, Verdict.skipped, message=error.message)
             return
         except FAILURES as error:
             yield Done(table, None, Verdict.failed, message=explain(error, self.desk.connect))
             return
+        if not policy.enabled or policy.snapshot_age is None:
+            self.ageless.add(name.table_id)
         if not policy.enabled:
             return
         yield from self._try(table, Kind.branches, lambda: self._drop_branches(name, metadata))
@@ -314,8 +321,11 @@ class Keeper:
         raise failed or CommitFailed("nothing was tried")
 
     def _plan_expiry(self) -> Step | None:
-        # Snapshots first: a table that is made afterwards has none of them.
         with closing(self.desk.open_postgres()) as conn:
+            known = {name.table_id for name in survey.list_live_tables(conn)}
+            if self.options.policies.lake.snapshot_age is None and known <= self.ageless:
+                return None
+            # Snapshots first: a table that is made afterwards has none of them.
             snapshots, now, names = survey.read_snapshots(conn), survey.read_now(conn), survey.list_live_tables(conn)
         # A table that nobody can load keeps its snapshots. Loading it also notes what its refs need.
         policies, lake = self._list_policies(names)
@@ -384,14 +394,3 @@ class Keeper:
             told = f"{explain(error, self.desk.connect)} ({removed} objects below DATA_PATH were removed)"
             return Done(LAKE, step.kind, Verdict.failed, removed=removed, message=told, attempts=1)
         return Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)
-
-
-def format_forgetting(ident: Ident, metadata: Mapping[str, Any], snapshot_ids: Sequence[int]) -> dict[str, Any]:
-    """Snapshots go, if every ref is where it was."""
-    refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
-    at = [{"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": head} for name, head in refs.items()]
-    return {
-        "identifier": format_identifier(ident),
-        "requirements": [{"type": "assert-table-uuid", "uuid": metadata["table-uuid"]}, *at],
-        "updates": [{"action": "remove-snapshots", "snapshot-ids": list(snapshot_ids)}],
-    }

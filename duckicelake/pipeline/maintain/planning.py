@@ -1,14 +1,16 @@
 """What has to be done, from what DuckLake's catalog says and what is asked for; pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import islice
 from typing import Any
 
 from duckicelake.pipeline.ancestry import list_named
+from duckicelake.pipeline.ingest.staging import format_identifier
 from duckicelake.pipeline.maintain.policy import Policy
+from duckicelake.pipeline.rest import Ident
 
 
 class Kind(StrEnum):
@@ -136,14 +138,14 @@ def plan_expiry(
     at the lake's newest snapshot, so it holds none of its own: that would hold the files of all tables of that time.
     """
     in_order = sorted(snapshots, key=lambda one: one.snapshot_id, reverse=True)
-    newest = {table_id: _list_before_newest(in_order, table_id, policy.snapshot_count) for table_id, policy in policies.items()}
-    newest_of_all = {one.snapshot_id for one in in_order[: lake.snapshot_count]}
+    states = Counter[int]()
     gone: list[int] = []
-    for one in in_order[1:]:
+    for place, one in enumerate(in_order):
         live = [table_id for table_id in one.table_ids if table_id in policies]
-        held = any(one.snapshot_id in newest[table_id] for table_id in live) if live else one.snapshot_id in newest_of_all
+        states.update(live)
+        held = any(1 < states[table_id] <= policies[table_id].snapshot_count for table_id in live) if live else place < lake.snapshot_count
         ages = [policies[table_id].snapshot_age for table_id in live] or [lake.snapshot_age]
-        if one.snapshot_id not in kept and not held and all(_is_older(one.at, age, now) for age in ages):
+        if place and one.snapshot_id not in kept and not held and all(_is_older(one.at, age, now) for age in ages):
             gone.append(one.snapshot_id)
     if not gone:
         return None
@@ -167,9 +169,15 @@ def plan_forgetting(metadata: Mapping[str, Any], beside: frozenset[int], policy:
     return Step(Kind.forget, f"{len(gone)} of {len(snapshots)} snapshots", versions=tuple(sorted(gone)))
 
 
-def _list_before_newest(in_order: Iterable[LakeSnapshot], table_id: int, count: int) -> frozenset[int]:
-    own = (one.snapshot_id for one in in_order if table_id in one.table_ids)
-    return frozenset(islice(own, 1, count))
+def format_forgetting(ident: Ident, metadata: Mapping[str, Any], snapshot_ids: Sequence[int]) -> dict[str, Any]:
+    """Snapshots go, if every ref is where it was."""
+    refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
+    at = [{"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": head} for name, head in refs.items()]
+    return {
+        "identifier": format_identifier(ident),
+        "requirements": [{"type": "assert-table-uuid", "uuid": metadata["table-uuid"]}, *at],
+        "updates": [{"action": "remove-snapshots", "snapshot-ids": list(snapshot_ids)}],
+    }
 
 
 def _is_older(at: datetime, age: timedelta | None, now: datetime) -> bool:

@@ -55,12 +55,15 @@ class Lake:
     may_share: bool = True
     may_own: bool = True
     asked: list[Any] = field(default_factory=list[Any])
+    loads: list[str] = field(default_factory=list[str])
+    history_reads: int = 0
     pauses: list[float] = field(default_factory=list[float])
 
     def list_live_tables(self, _: Any) -> list[TableName]:
         return [TableName(number, "main", name) for number, name in enumerate(self.tables, start=1)]
 
     def read_snapshots(self, _: Any) -> list[LakeSnapshot]:
+        self.history_reads += 1
         return [LakeSnapshot(number, NOW - timedelta(days=9 - number), frozenset({1})) for number in range(6)]
 
     @contextmanager
@@ -68,6 +71,7 @@ class Lake:
         yield self.may_own
 
     def load_whole(self, ident: Ident) -> Any:
+        self.loads.append(ident.name)
         return {"metadata": {"properties": self.tables[ident.name]}}
 
     def load_every(self, _: Ident) -> Any:
@@ -187,6 +191,27 @@ def test_an_expiry_that_fails_is_planned_anew(lake: Lake, run: Run) -> None:
     lake.expiries = [duckdb.IOException("the line broke")]
     [failed] = run(EXPIRING)
     assert (failed.kind, failed.verdict) == (Kind.expire, Verdict.failed)
+
+
+def test_where_nothing_may_expire_nothing_is_looked_at_for_it(lake: Lake, run: Run) -> None:
+    """Without an age each table is loaded once, and no lake snapshot read; with one of any table, or of the lake, they are."""
+    aged = {"duckicelake.maintain.snapshot-age": "7 days"}
+    lake.tables = {"off": {"duckicelake.maintain.enabled": "false"} | aged, "t": {}, "u": {}}
+    assert run() == []
+    assert (lake.loads, lake.history_reads) == (["off", "t", "u"], 0)
+    for default, tables in (({}, {"u": aged}), (EXPIRING, {"u": {}}), (EXPIRING, {"u": {"duckicelake.maintain.snapshot-age": "never"}})):
+        lake.history_reads, lake.tables = 0, tables
+        run(default)
+        assert lake.history_reads > 0, default
+
+
+def test_a_table_that_comes_meanwhile_has_its_own_age(lake: Lake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody has looked at is no table whose snapshots stay for ever, nor is one that could not be loaded a moment ago."""
+    lists = [lake.list_live_tables(None)]
+    lake.tables = {"t": {}, "new": {"duckicelake.maintain.snapshot-age": "7 days"}}
+    monkeypatch.setattr(survey, "list_live_tables", lambda _: lists.pop() if lists else lake.list_live_tables(None))
+    run()
+    assert lake.history_reads == 1
 
 
 def test_a_section_for_no_table_is_told(lake: Lake, run: Run) -> None:

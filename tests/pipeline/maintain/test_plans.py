@@ -1,6 +1,6 @@
 """What is planned from what the catalog says: only work that wins something, and nothing that anybody still needs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -131,6 +131,29 @@ def test_expiry_takes_what_is_old() -> None:
     assert step is not None
     assert step.versions == (0, 1, 2, 3, 4)
     assert plan_expiry(snapshots, frozenset(), {1: Policy()}, policy, NOW) is None
+
+
+def test_a_plan_of_expiry_looks_at_each_snapshot_once() -> None:
+    """However many tables there are: it is made for lakes of thousands, with snapshots without end."""
+    looks: list[int] = []
+
+    class Watched(frozenset[int]):
+        def __iter__(self) -> Iterator[int]:
+            looks.append(1)
+            return super().__iter__()
+
+        def __contains__(self, one: object) -> bool:
+            looks.append(1)
+            return super().__contains__(one)
+
+    tables = 100
+    snapshots = [LakeSnapshot(number, NOW, Watched({number % tables})) for number in range(1000)]
+    policies = {number: Policy(snapshot_age=timedelta(), snapshot_count=3) for number in range(tables)}
+    step = plan_expiry(snapshots, frozenset(), policies, Policy(), NOW)
+    assert step is not None
+    # The newest state of each holds none of its own.
+    assert (len(step.versions), max(step.versions)) == (1000 - 2 * tables - 1, 998)
+    assert len(looks) <= 2 * len(snapshots)
 
 
 def test_removal_goes_by_the_lakes_ages() -> None:
