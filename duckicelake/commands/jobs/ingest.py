@@ -9,8 +9,8 @@ from rich.console import Console
 
 from duckicelake.commands.jobs.session import CATALOG, Machine, opening_desk, read_machine, to_catalog
 from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, write_report
-from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, stopping_between_steps
-from duckicelake.commands.signals import hearing_stops, stopping_on_signals
+from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, Stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.signals import hearing_stops
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, begin, ingest
@@ -54,14 +54,14 @@ def find_catalog(call: IngestCall, find: Find) -> RestCatalog:
     return RestCatalog(call.uri, call.warehouse or CATALOG, credential=call.credential())
 
 
-def run_ingest(catalog: RestCatalog, call: IngestCall, run: Run, console: Console) -> Report:
+def run_ingest(catalog: RestCatalog, call: IngestCall, run: Run, stop: Stop) -> Report:
     """Run the job; what it is about to do is on the terminal."""
-    with opening_desk(call.machine, catalog, console, call.options.source) as desk:
-        with stopping_between_steps(desk) as heard:
-            return ingest(heard, call.options, dry_run=call.dry_run, run=run)
+    opening = opening_desk(call.machine, catalog, Console(stderr=True), stop, call.options.source)
+    with taking_all_or_nothing(stop), opening as desk:
+        return ingest(desk, call.options, dry_run=call.dry_run, run=run)
 
 
-def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions) -> FollowReport:
+def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions, stop: Stop) -> FollowReport:
     """Follow the source; a stop signal ends it after the batch under way, with what was done until then."""
     console = Console()
 
@@ -71,19 +71,20 @@ def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions) -> Fo
 
     # Spark brings handlers of its own, so ours come after it, and others until then.
     with (
-        stopping_on_signals(),
-        opening_desk(call.machine, catalog, Console(stderr=True), call.options.source) as desk,
+        serving_until(stop),
+        opening_desk(call.machine, catalog, Console(stderr=True), stop, call.options.source) as desk,
         hearing_stops() as wait,
     ):
         return follow(desk, call.options, how, wait, heard)
 
 
-def report_ingest(call: IngestCall, find: Find) -> int:
+def report_ingest(call: IngestCall, find: Find, stop: Stop) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
     run, failed = begin(call.options), FAILED
     try:
         catalog = find_catalog(call, find)
-        done = run_ingest(catalog, call, run, Console(stderr=True)) if call.follow is None else run_follow(catalog, call, call.follow)
+        how = call.follow
+        done = run_ingest(catalog, call, run, stop) if how is None else run_follow(catalog, call, how, stop)
     except (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES) as error:
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         failed = INTERRUPTED if isinstance(error, Interrupted) else FAILED

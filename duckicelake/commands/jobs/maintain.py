@@ -19,9 +19,9 @@ from duckicelake.backends.home import Home
 from duckicelake.commands.check import remove_orphans, repair_lake
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import CATALOG, Machine, open_duckdb, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
+from duckicelake.commands.jobs.start import FAILED, Find, complain, end, run_or_tell, write_report
+from duckicelake.commands.jobs.stopping import Stop, serving_until
 from duckicelake.commands.prepare import connect_postgres
-from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.config import LakeSettings
 from duckicelake.lake.install import format_search_path
 from duckicelake.pipeline.jars import Progress
@@ -51,21 +51,19 @@ def read_call(given: Mapping[str, Any]) -> MaintainCall:
     return MaintainCall(read_options(given["tables"], given), read_machine(given), given["dry_run"], given["report"])
 
 
-def report_maintain(call: MaintainCall, find: Find) -> int:
+def report_maintain(call: MaintainCall, find: Find, stop: Stop) -> int:
     """Run the job, once or as a service, and return the status for the shell: of the run, or 0 when a service was asked to end."""
     every = call.options.watch_seconds
-    with nullcontext() if every is None else stopping_on_signals():
-        status = _run_round(call, find)
+    with nullcontext() if every is None else serving_until(stop):
+        status = _run_round(call, find, stop)
         while every is not None:
             sleep(every)
-            _run_round(call, find)
+            _run_round(call, find, stop)
     return status
 
 
-def _run_round(call: MaintainCall, find: Find) -> int:
-    done = run_or_tell(
-        find, lambda facts, home: run_maintain(facts, home, call, Console(stderr=True)), lambda message: MaintainReport(message=message)
-    )
+def _run_round(call: MaintainCall, find: Find, stop: Stop) -> int:
+    done = run_or_tell(find, lambda facts, home: run_maintain(facts, home, call, stop), lambda message: MaintainReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
         complain(done.message, FAILED)
@@ -73,12 +71,12 @@ def _run_round(call: MaintainCall, find: Find) -> int:
         Console().print(format_plan(done))
     else:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return done.status if is_written else FAILED
+    return end(done.status, stop) if is_written else FAILED
 
 
-def run_maintain(facts: Facts, home: Home, call: MaintainCall, console: Console) -> MaintainReport:
+def run_maintain(facts: Facts, home: Home, call: MaintainCall, stop: Stop) -> MaintainReport:
     """Run the job; what it is about to do is on the terminal."""
-    with telling(console, "looking") as tell:
+    with telling(Console(stderr=True), "looking", stop) as tell:
         return maintain(make_desk(facts, home, call, tell), call.options, dry_run=call.dry_run)
 
 

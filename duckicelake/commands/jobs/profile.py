@@ -11,7 +11,8 @@ from rich.console import Console
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.maintain import find_lake, open_postgres
 from duckicelake.commands.jobs.session import CATALOG, Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
+from duckicelake.commands.jobs.start import FAILED, Find, complain, end, run_or_tell, write_report
+from duckicelake.commands.jobs.stopping import Stop
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.profile.job import ProfileDesk, profile
 from duckicelake.pipeline.profile.options import ProfileOptions, read_options
@@ -40,22 +41,20 @@ def read_call(given: Mapping[str, Any]) -> ProfileCall:
     return ProfileCall(read_options(given["tables"], given), read_machine(given), **{name: given[name] for name in names})
 
 
-def report_profile(call: ProfileCall, find: Find) -> int:
+def report_profile(call: ProfileCall, find: Find, stop: Stop) -> int:
     """Run the job, say what was measured, write report and page, and return the status for the shell."""
-    done = run_or_tell(
-        find, lambda facts, _: run_profile(facts, call, Console(stderr=True)), lambda message: ProfileReport(message=message)
-    )
+    done = run_or_tell(find, lambda facts, _: run_profile(facts, call, stop), lambda message: ProfileReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
-        return complain(done.message, FAILED)
+        return end(complain(done.message, FAILED), stop)
     is_written = write_report(call.html, format_page(done), "--html") and is_written
     Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return done.status if is_written else FAILED
+    return end(done.status, stop) if is_written else FAILED
 
 
-def run_profile(facts: Facts, call: ProfileCall, console: Console) -> ProfileReport:
+def run_profile(facts: Facts, call: ProfileCall, stop: Stop) -> ProfileReport:
     """Run the job; what it is about to do is on the terminal."""
-    with telling(console, "looking") as tell:
+    with telling(Console(stderr=True), "looking", stop) as tell:
         return profile(make_desk(facts, call, tell), call.options, dry_run=call.dry_run)
 
 

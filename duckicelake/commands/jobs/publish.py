@@ -10,7 +10,8 @@ from rich.console import Console
 
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
+from duckicelake.commands.jobs.start import FAILED, Find, complain, end, run_or_tell, write_report
+from duckicelake.commands.jobs.stopping import Stop
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.publish.job import PublishDesk, publish
 from duckicelake.pipeline.publish.making import Place
@@ -38,21 +39,19 @@ def read_call(given: Mapping[str, Any]) -> PublishCall:
     return PublishCall(read_options(given["tables"]), read_machine(given), given["dry_run"], given["report"])
 
 
-def report_publish(call: PublishCall, find: Find) -> int:
+def report_publish(call: PublishCall, find: Find, stop: Stop) -> int:
     """Run the job, say what was made, write the report, and return the status for the shell."""
-    done = run_or_tell(
-        find, lambda facts, _: run_publish(facts, call, Console(stderr=True)), lambda message: PublishReport(message=message)
-    )
+    done = run_or_tell(find, lambda facts, _: run_publish(facts, call, stop), lambda message: PublishReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
-        return complain(done.message, FAILED)
+        return end(complain(done.message, FAILED), stop)
     Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return done.status if is_written else FAILED
+    return end(done.status, stop) if is_written else FAILED
 
 
-def run_publish(facts: Facts, call: PublishCall, console: Console) -> PublishReport:
+def run_publish(facts: Facts, call: PublishCall, stop: Stop) -> PublishReport:
     """Run the job; what it is about to do is on the terminal."""
-    with telling(console, "looking") as tell:
+    with telling(Console(stderr=True), "looking", stop) as tell:
         return publish(make_desk(facts, call, tell), call.options, dry_run=call.dry_run)
 
 

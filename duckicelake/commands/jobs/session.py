@@ -1,11 +1,14 @@
 """What every job's command needs: where Spark runs, which catalog is meant, and the terminal that hears of each step."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
+from types import FrameType
 from typing import Any
 
 from duckdb import DuckDBPyConnection
@@ -15,8 +18,9 @@ from rich.console import Console
 from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.stopping import STOPS, Stop
 from duckicelake.pipeline.connect import check_conf
-from duckicelake.pipeline.ingest.job import Desk
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk
 from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.jars import Jar, Progress
 from duckicelake.pipeline.libraries import source_jars
@@ -68,8 +72,8 @@ def find_cache() -> Path:
 
 
 @contextmanager
-def telling(console: Console, first: str) -> Generator[Progress]:
-    """The terminal: on a real one each step takes the place of the one before, else it has a line."""
+def telling(console: Console, first: str, stop: Stop) -> Generator[Progress]:
+    """The terminal: on a real one each step takes the place of the one before, else it has a line. No step is begun after a stop."""
     with console.status(first) as status:
 
         def tell(step: str) -> None:
@@ -77,7 +81,7 @@ def telling(console: Console, first: str) -> Generator[Progress]:
             if not console.is_terminal:
                 console.print(step, markup=False, highlight=False, soft_wrap=True)
 
-        yield tell
+        yield stop.heeding(tell)
 
 
 @contextmanager
@@ -85,15 +89,44 @@ def opening_spark(machine: Machine, catalog: RestCatalog, tell: Progress, jars: 
     """A session that knows the catalog, with a folder of its own; what cannot be removed of that changes nothing of what was done."""
     with tempfile.TemporaryDirectory(prefix="duckicelake-", ignore_cleanup_errors=True) as scratch:
         plan = SparkPlan(find_cache(), Path(scratch), driver_memory=machine.memory, master=machine.master, conf=machine.conf, jars=jars)
-        with spark_session(plan, os.environ, tell) as spark:
+        with cancelled_by_stops(spark_session(plan, os.environ, tell)) as spark:
             add_catalog(spark, CATALOG, catalog)
             yield spark
 
 
 @contextmanager
-def opening_desk(machine: Machine, catalog: RestCatalog, console: Console, source: str | None = None) -> Generator[Desk]:
+def cancelled_by_stops(opening: AbstractContextManager[SparkSession]) -> Generator[SparkSession]:
+    """A session whose jobs are cancelled when somebody hears a signal to end, who does hear of it.
+
+    Spark's own handler asks Java from within whatever Java was asked for, which breaks both with traces; here another thread asks.
+    """
+    before = {number: signal.getsignal(number) for number in STOPS}
+    with opening as spark:
+
+        def hear(number: int, frame: FrameType | None) -> None:
+            Thread(target=_cancel, args=(spark,), daemon=True).start()
+            handler = before[number]
+            if callable(handler):
+                handler(number, frame)
+
+        for number, handler in before.items():
+            signal.signal(number, hear if callable(handler) else handler)
+        try:
+            yield spark
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _cancel(spark: SparkSession) -> None:
+    with suppress(*SPARK_FAILURES):
+        spark.sparkContext.cancelAllJobs()
+
+
+@contextmanager
+def opening_desk(machine: Machine, catalog: RestCatalog, console: Console, stop: Stop, source: str | None = None) -> Generator[Desk]:
     """What a job works with, Spark begun after the catalog has answered, with what a source of rows needs."""
-    with telling(console, "starting Spark") as tell:
+    with telling(console, "starting Spark", stop) as tell:
         open_rest(catalog)
         with opening_spark(machine, catalog, tell, () if source is None else source_jars(source)) as spark:
             yield Desk(spark, CATALOG, lambda: open_rest(catalog), tell)

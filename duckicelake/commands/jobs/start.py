@@ -14,6 +14,7 @@ from rich.console import Console
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.metrics import SUFFIX, write_metrics
+from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, hearing_a_stop
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.failures.gone import explain_postgres, hide_passwords
 
@@ -94,8 +95,9 @@ def _start(given: Mapping[str, Any], read: Callable[[], Call], run: Callable[[Ca
     return run(call)
 
 
-def _turn(report: Callable[[Call, Find], int], find: Find, call: Call) -> int:
-    return report(call, find)
+def _turn(report: Callable[[Call, Find, Stop], int], find: Find, call: Call) -> int:
+    with hearing_a_stop() as stop:
+        return report(call, find, stop)
 
 
 def run_or_tell(find: Find, run: Callable[[Facts, Home], Told], tell: Callable[[str], Told]) -> Told:
@@ -108,6 +110,13 @@ def run_or_tell(find: Find, run: Callable[[Facts, Home], Told], tell: Callable[[
         return tell(explain_postgres(error))
     except Exception as error:  # noqa: BLE001  a service goes on whatever it is, and `verify` ends in no difference
         return tell(f"{type(error).__name__}: {hide_passwords(str(error))}")
+
+
+def end(status: int, stop: Stop) -> int:
+    """Return the status of a run over tables; one that was ended before it was done is told as that."""
+    if not stop.by or not status:
+        return status
+    return complain(f"stopped by {stop.by}; what was done stays done, and another run does the rest", INTERRUPTED)
 
 
 def complain(message: str, status: int) -> int:

@@ -1,65 +1,82 @@
-"""Ctrl-C while a job runs once: it ends before its next step, and nothing of it is seen."""
+"""Ctrl-C and SIGTERM while a job runs once: it ends before its next step, and what was done until then is told."""
 
 import signal
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from threading import Event, Thread
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
+from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
-from duckicelake.pipeline.ingest.job import PUBLISHED, SPARK_FAILURES, Desk
+from duckicelake.pipeline.ingest.report import PUBLISHED
+from duckicelake.pipeline.jars import Progress
 
 INTERRUPTED = 130
 """The status for the shell, as of every program that Ctrl-C ends."""
+STOPS: Mapping[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+"""What ends a run, by what people call it."""
 
 
 class Interrupted(CatalogError):
     """Somebody asked for the end."""
 
-    def __init__(self) -> None:
-        super().__init__("stopped by Ctrl-C; nothing was taken")
+
+@dataclass(slots=True)
+class Stop:
+    """Who asked for the end; nobody: empty."""
+
+    by: str = ""
+
+    def heeding(self, tell: Progress) -> Progress:
+        """What hears of each step, and raises Interrupted before the next one when the end is asked for."""
+
+        def told(step: str) -> None:
+            # What is published is done, whoever wants an end.
+            if self.by and step != PUBLISHED:
+                raise Interrupted(f"stopped by {self.by} before: {step}")
+            tell(step)
+
+        return told
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal; a second Ctrl-C waits for no step."""
+        if self.by and number == signal.SIGINT:
+            signal.default_int_handler(number, frame)
+        self.by = self.by or STOPS[number]
 
 
 @contextmanager
-def stopping_between_steps(desk: Desk) -> Generator[Desk]:
-    """A desk whose run Ctrl-C ends before its next step, and what Spark is doing at once.
+def hearing_a_stop() -> Generator[Stop]:
+    """Inside, a signal to end is noted, and ends nothing by itself."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop.hear) for number in STOPS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-    Spark's own handler asks Java from within whatever Java was asked for, which breaks both with traces; here another thread asks.
+
+@contextmanager
+def serving_until(stop: Stop) -> Generator[None]:
+    """Inside, a signal to end is the end of the program through every `finally`, and so is one that was noted before."""
+    with stopping_on_signals():
+        if stop.by:
+            raise SystemExit(0)
+        yield
+
+
+@contextmanager
+def taking_all_or_nothing(stop: Stop) -> Generator[None]:
+    """Inside, what fails once the end is asked for fails by that: Spark's jobs are cancelled then.
+
     Raises: Interrupted: it was ended, and nothing was published
     """
-    stopped = Event()
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        stopped.set()
-        Thread(target=_cancel, args=(desk,), daemon=True).start()
-
-    def tell(step: str) -> None:
-        # What is published is done, whoever wants an end.
-        if stopped.is_set() and step != PUBLISHED:
-            raise Interrupted
-        desk.tell(step)
-
-    with _hearing(hear):
-        try:
-            yield replace(desk, tell=tell)
-        except CommitStateUnknown:
-            raise
-        except CatalogError as error:
-            if stopped.is_set():
-                raise Interrupted from error
-            raise
-
-
-def _cancel(desk: Desk) -> None:
-    with suppress(*SPARK_FAILURES):
-        desk.spark.sparkContext.cancelAllJobs()
-
-
-@contextmanager
-def _hearing(hear: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    before = signal.signal(signal.SIGINT, hear)
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    except CommitStateUnknown:
+        raise
+    except CatalogError as error:
+        if stop.by:
+            raise Interrupted(f"stopped by {stop.by}; nothing was taken") from error
+        raise

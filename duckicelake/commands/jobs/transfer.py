@@ -12,7 +12,8 @@ from rich.console import Console
 
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, run_or_tell, write_report
+from duckicelake.commands.jobs.start import FAILED, Find, complain, end, run_or_tell, write_report
+from duckicelake.commands.jobs.stopping import Stop
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.asking.callers import format_caller
 from duckicelake.pipeline.ingest.staging import make_run_id
@@ -59,22 +60,20 @@ def read_call(job: str, given: Mapping[str, Any]) -> TransferCall:
     return TransferCall(job, options, read_machine(given), given["dry_run"], given["report"])
 
 
-def report_transfer(call: TransferCall, find: Find) -> int:
+def report_transfer(call: TransferCall, find: Find, stop: Stop) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
-    done = run_or_tell(
-        find, lambda facts, _: run_transfer(facts, call, Console(stderr=True)), lambda message: TransferReport(call.job, message=message)
-    )
+    done = run_or_tell(find, lambda facts, _: run_transfer(facts, call, stop), lambda message: TransferReport(call.job, message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
         complain(done.message, FAILED)
     else:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return done.status if is_written else FAILED
+    return end(done.status, stop) if is_written else FAILED
 
 
-def run_transfer(facts: Facts, call: TransferCall, console: Console) -> TransferReport:
+def run_transfer(facts: Facts, call: TransferCall, stop: Stop) -> TransferReport:
     """Run the job; what it is about to do is on the terminal."""
-    with telling(console, "looking") as tell:
+    with telling(Console(stderr=True), "looking", stop) as tell:
         catalog = to_catalog(facts)
         # Iceberg brings its own connector, for its own tables alone.
         jars = source_jars(call.options.place) if call.options.form in FOLDERS else ()

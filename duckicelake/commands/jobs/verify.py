@@ -11,7 +11,8 @@ from rich.console import Console
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.session import Machine, open_duckdb, opening_desk, read_machine, to_catalog
-from duckicelake.commands.jobs.start import UNKNOWN, Find, complain, run_or_tell, write_report
+from duckicelake.commands.jobs.start import UNKNOWN, Find, complain, end, run_or_tell, write_report
+from duckicelake.commands.jobs.stopping import Stop
 from duckicelake.pipeline.verify.job import VerifyDesk, verify
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
 from duckicelake.pipeline.verify.report import VerifyReport
@@ -36,22 +37,20 @@ def read_call(given: Mapping[str, Any]) -> VerifyCall:
     return VerifyCall(options, read_machine(given), given["dry_run"], given["report"])
 
 
-def report_verify(call: VerifyCall, find: Find) -> int:
+def report_verify(call: VerifyCall, find: Find, stop: Stop) -> int:
     """Run the job, say what was found, write the report, and return the status for the shell."""
-    done = run_or_tell(
-        find, lambda facts, home: run_verify(facts, home, call, Console(stderr=True)), lambda message: VerifyReport(message=message)
-    )
+    done = run_or_tell(find, lambda facts, home: run_verify(facts, home, call, stop), lambda message: VerifyReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
         complain(done.message, done.status)
     else:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return done.status if is_written else done.status or UNKNOWN
+    return end(done.status if is_written else done.status or UNKNOWN, stop)
 
 
-def run_verify(facts: Facts, home: Home, call: VerifyCall, console: Console) -> VerifyReport:
+def run_verify(facts: Facts, home: Home, call: VerifyCall, stop: Stop) -> VerifyReport:
     """Run the job; what it is about to look at is on the terminal."""
     catalog = to_catalog(facts)
     open_lake = partial(open_duckdb, facts, home, read_only=True)
-    with opening_desk(call.machine, catalog, console) as desk:
+    with opening_desk(call.machine, catalog, Console(stderr=True), stop) as desk:
         return verify(VerifyDesk(desk, open_lake, facts.ducklake_metadata_schema), call.options, dry_run=call.dry_run)

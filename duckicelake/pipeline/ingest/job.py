@@ -20,7 +20,7 @@ from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COL
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
 from duckicelake.pipeline.ingest.quarantine.table import find_apart, list_bad, write_quarantine
-from duckicelake.pipeline.ingest.report import Report, Run, Status, Stopwatch
+from duckicelake.pipeline.ingest.report import PUBLISHED, Report, Run, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import Count, check_lines
 from duckicelake.pipeline.ingest.sources.columns import choose_columns
 from duckicelake.pipeline.ingest.sources.files import open_files
@@ -45,8 +45,6 @@ from duckicelake.pipeline.rest import UNKNOWN, Ident, Rest, TableHead
 from duckicelake.pipeline.unlike import refusing_unlike
 
 APART = "take them one after the other, those of the narrower type first, the others with --evolve widen; nothing was taken"
-PUBLISHED = "published"
-"""What is told when it is done."""
 EXPLAINED_LINES = 4
 SPARK_FAILURES = (PySparkException, Py4JError, OSError)
 """What Spark raises, and what is raised when its Java is gone."""

@@ -9,6 +9,9 @@ from typing import Any
 
 from duckicelake.pipeline.jars import Progress
 
+PUBLISHED = "published"
+"""What is told when it is done."""
+
 
 class Status(StrEnum):
     """How a run ended."""

@@ -371,11 +371,11 @@ class Keeper:
             if self.dry_run or step.before is None:
                 done.append(plan_of(LAKE, step))
                 continue
-            self.desk.tell(f"{step.kind}: {step.reason}")
             done += self._try(LAKE, step.kind, lambda step=step, before=step.before: self._remove_files(conn, step, before))
         return done
 
     def _remove_files(self, conn: psycopg.Connection, step: Step, before: datetime) -> Sequence[Done]:
+        self.desk.tell(f"{step.kind}: {step.reason}")
         if step.kind is Kind.clean_up:
             removed = self.desk.lake.clean_up(before)
             return [Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -11,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, stopping_between_steps
+from duckicelake.commands.jobs.session import cancelled_by_stops
+from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, hearing_a_stop, serving_until, taking_all_or_nothing
 from duckicelake.errors import BadRequest, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowOptions, follow
 from duckicelake.pipeline.ingest.job import Desk
@@ -108,16 +110,16 @@ def test_an_interrupt_ends_a_run_before_its_next_step() -> None:
     """What Spark is doing is cancelled; what is published, or nobody knows of, is told as it is."""
     cancelled, told = Event(), list[str]()
     spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelAllJobs=cancelled.set))
-    desk = Desk(spark, "c", lambda: Rest("", None), told.append)
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt(error: Exception | None, step: str) -> None:
-        with stopping_between_steps(desk) as heard:
-            heard.tell("write")
+        with hearing_a_stop() as stop, taking_all_or_nothing(stop), cancelled_by_stops(nullcontext(spark)):
+            tell = stop.heeding(told.append)
+            tell("write")
             os.kill(os.getpid(), signal.SIGINT)
             if error is not None:
                 raise error
-            heard.tell(step)
+            tell(step)
 
     with pytest.raises(Interrupted, match=r"^stopped by Ctrl-C; nothing was taken$"):
         interrupt(None, "publish")
@@ -131,6 +133,25 @@ def test_an_interrupt_ends_a_run_before_its_next_step() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_second_interrupt_waits_for_no_step() -> None:
+    """Some take hours. Of SIGTERM one is as good as two."""
+    with hearing_a_stop() as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.by == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_ends_by_a_signal_that_came_before_it_began(number: signal.Signals) -> None:
+    """It is not lost."""
+    with hearing_a_stop() as stop:
+        os.kill(os.getpid(), number)
+        with pytest.raises(SystemExit), serving_until(stop):
+            pass
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
@@ -139,7 +160,7 @@ def test_an_interrupted_run_says_so_and_takes_nothing(served: Served, tmp_path: 
     rows = "".join(f"{number}\n" for number in range(3_000_000))
     (tmp_path / "a.csv").write_text(f"id\n{rows}")
     settings = settings_for(served.lake, port=str(served.server.port))
-    command = [*COMMAND, "pipeline", "ingest", "a.csv", "raw.trips", *CALM_OPTIONS]
+    command = [*COMMAND, "pipeline", "ingest", "a.csv", "raw.trips", *CALM_OPTIONS, "--report", "r.json"]
     log = tmp_path / "log"
     with log.open("w") as said, subprocess.Popen(command, cwd=tmp_path, env=environment(settings), stderr=said) as running:
         try:
@@ -151,6 +172,8 @@ def test_an_interrupted_run_says_so_and_takes_nothing(served: Served, tmp_path: 
     assert running.returncode == INTERRUPTED, log.read_text()
     assert "Traceback" not in log.read_text()
     assert log.read_text().splitlines()[-1] == "duckicelake: stopped by Ctrl-C; nothing was taken"
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["status"], report["attempts"], report["files"], bool(report["run_id"])) == ("failed", 1, 1, True)
     done = run(tmp_path, *command[len(COMMAND) :], settings=settings)
     assert "3000000 rows = 3000000 in" in done.out, done.err
 

@@ -10,7 +10,7 @@ import duckdb
 import psycopg
 import pytest
 
-from duckicelake.errors import CommitFailed, ServiceUnavailable
+from duckicelake.errors import CatalogError, CommitFailed, ServiceUnavailable
 from duckicelake.pipeline.asking.callers import NOBODY, Caller
 from duckicelake.pipeline.maintain import job, survey
 from duckicelake.pipeline.maintain.job import FLUSH_ATTEMPTS, MaintainDesk, maintain
@@ -54,6 +54,8 @@ class Lake:
     caller: Caller = NOBODY
     may_share: bool = True
     may_own: bool = True
+    scheduled: int = 0
+    end: str = "(nowhere)"
     asked: list[Any] = field(default_factory=list[Any])
     loads: list[str] = field(default_factory=list[str])
     history_reads: int = 0
@@ -94,6 +96,13 @@ class Lake:
         come_to(self.expiries)
         return len(versions)
 
+    def tell(self, step: str) -> None:
+        if step.startswith(self.end):
+            raise CatalogError(f"stopped before: {step}")
+
+    def clean_up(self, _: datetime) -> int:
+        return self.scheduled
+
     def remove_orphans(self, _: datetime) -> int:
         return 2
 
@@ -124,7 +133,7 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Run:
         "read_named": lambda _: come_to(lake.named),
         "read_beside": lambda *_: come_to(lake.besides),
         "read_now": lambda _: NOW,
-        "count_scheduled": lambda *_: 0,
+        "count_scheduled": lambda *_: lake.scheduled,
         "share_lake": lambda _: lake.may_share,
         "owning_lake": lake.owning,
     }
@@ -132,7 +141,7 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setattr(survey, name, function)
     monkeypatch.setattr(job, "EXPIRED_AT_ONCE", 2)
     stand_in: Any = lake
-    desk = MaintainDesk(lambda: stand_in, lambda: stand_in, stand_in, lambda: stand_in, "c", lake.sweep, lambda _: None, lake.pauses.append)
+    desk = MaintainDesk(lambda: stand_in, lambda: stand_in, stand_in, lambda: stand_in, "c", lake.sweep, lake.tell, lake.pauses.append)
 
     def run(default: dict[str, Any] | None = None, *, dry_run: bool = False, **tables: Any) -> list[Done]:
         policies = Policies(default or {}, {f"main.{name}": section for name, section in tables.items()})
@@ -260,6 +269,15 @@ def test_a_sweep_that_fails_tells_what_went_before(lake: Lake, run: Run) -> None
     [failed] = run(SWEEPING)
     assert (failed.verdict, failed.removed) == (Verdict.failed, 2)
     assert failed.message == "no store (2 objects below DATA_PATH were removed)"
+
+
+def test_a_run_that_is_ended_tells_what_went_before(lake: Lake, run: Run) -> None:
+    """Files that were removed are in the report, whoever stops it before it looks for more."""
+    lake.scheduled, lake.end = 7, "orphans"
+    assert [(step.kind, step.verdict, step.removed, step.message) for step in run(SWEEPING)] == [
+        (Kind.clean_up, Verdict.done, 7, ""),
+        (Kind.orphans, Verdict.failed, 0, "stopped before: orphans: what nothing names"),
+    ]
 
 
 def test_orphans_of_another_run_are_not_swept(lake: Lake, run: Run) -> None:
