@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -177,6 +178,26 @@ def test_a_lost_answer_is_found_in_the_ledger(mill: Mill, monkeypatch: pytest.Mo
     monkeypatch.setattr(Rest, "commit", lose)
     assert mill.run().attempts == 1
     assert lost
+    check_whole(mill)
+
+
+def test_answers_that_never_come_are_found_in_the_ledger(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit landed, and a gateway says of each request that it has waited for too long: the run is done."""
+    fill(mill)
+    change, lost = Rest.change, list[bool]()
+
+    def lose(self: Rest, changes: Sequence[Any]) -> None:
+        with suppress(CommitFailed):
+            change(self, changes)
+        if len(changes) > 1:
+            lost.append(True)
+            raise ServiceUnavailable("the gateway waited for too long")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Rest, "change", lose)
+        patched.setattr(publishing, "PATIENCE_SECONDS", 0.0)
+        done = mill.run()
+    assert (done.status, done.attempts, done.rows_out, lost) == (Status.done, 1, 6, [True])
     check_whole(mill)
 
 
