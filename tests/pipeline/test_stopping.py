@@ -70,12 +70,22 @@ def test_an_export_that_is_interrupted(served: Served, tmp_path: Path) -> None:
     assert (verdicts[0], verdicts[-1]) == ("already-there", "done")
 
 
-def test_a_verify_that_is_terminated(served: Served, tmp_path: Path) -> None:
-    """While it looks at a table: what it has seen is told, and of the others that it could not look."""
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("job", "step", "parts", "verdicts", "seen"),
+    [
+        pytest.param("verify", f"{TABLES[1]} now", "findings", ("same", "could-not-look"), f"{TABLES[0]} now: 1000 rows", id="verify"),
+        pytest.param("profile", f"compute {TABLES[1]}", "tables", ("done", "failed"), f"{TABLES[0]}: 1000 rows", id="profile"),
+    ],
+)
+def test_a_job_that_is_terminated(
+    served: Served, tmp_path: Path, job: str, step: str, parts: str, verdicts: tuple[str, str], seen: str
+) -> None:
+    """While Spark looks at a table: what it has seen is told, and of the others that it could not look."""
     settings = fill(served)
-    call = ("pipeline", "verify", *CALM_OPTIONS, "--report", "r.json")
-    done = run_stopped(tmp_path, call, settings, (f"{TABLES[1]} now", signal.SIGTERM))
-    found = json.loads((tmp_path / "r.json").read_text())["findings"]
+    call = ("pipeline", job, *CALM_OPTIONS, "--report", "r.json")
+    done = run_stopped(tmp_path, call, settings, (step, signal.SIGTERM))
+    found = json.loads((tmp_path / "r.json").read_text())[parts]
     check_told(done, found, "table", "SIGTERM")
-    assert (found[0]["verdict"], found[-1]["verdict"]) == ("same", "could-not-look")
-    assert f"{TABLES[0]} now: 1000 rows, the same" in done.out
+    assert (found[0]["verdict"], found[-1]["verdict"]) == verdicts
+    assert seen in done.out
