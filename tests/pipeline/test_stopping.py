@@ -89,3 +89,33 @@ def test_a_job_that_is_terminated(
     check_told(done, found, "table", "SIGTERM")
     assert (found[0]["verdict"], found[-1]["verdict"]) == verdicts
     assert seen in done.out
+
+
+@pytest.mark.long
+def test_an_import_that_is_interrupted(served: Served, tmp_path: Path) -> None:
+    """The tables that came before are there, no other one is half there, and another run brings the rest."""
+    settings = fill(served)
+    assert run(tmp_path, "pipeline", "export", "warehouse", *CALM_OPTIONS, settings=settings).status == 0
+    call = ("pipeline", "import", "warehouse", "--mode", "copy", "--into", "back", *CALM_OPTIONS, "--report", "r.json")
+    done = run_stopped(tmp_path, call, settings, (f"copy back.{TABLES[1]}", signal.SIGTERM))
+    moved = json.loads((tmp_path / "r.json").read_text())["moved"]
+    check_told(done, [{**one, "subject": one["subject"].removeprefix("back.")} for one in moved], "subject", "SIGTERM")
+    assert (moved[0]["verdict"], moved[-1]["verdict"]) == ("done", "failed")
+    assert served.server.get("namespaces/back%1Fmain/tables/t0").status == 200
+    assert served.server.get("namespaces/back%1Fmain/tables/t5").status == 404
+    again = run(tmp_path, *call, settings=settings)
+    assert again.status == 0, again.err
+
+
+@pytest.mark.long
+def test_a_round_of_maintenance_that_is_interrupted(served: Served, tmp_path: Path) -> None:
+    """Without Spark: tables that were flushed are told, and so are those that were not."""
+    settings = settings_for(served.lake, port=str(served.server.port)) | {"JAVA_HOME": "/none", "PATH": ""}
+    duck = served.lake.duckdb()
+    for table in TABLES:
+        duck.execute(f"CREATE TABLE {table.partition('.')[2]} AS SELECT 1 AS id")
+    call = ("pipeline", "maintain", "--report", "r.json")
+    done = run_stopped(tmp_path, call, settings, (f"flush {TABLES[1]}", signal.SIGINT))
+    steps = [step for step in json.loads((tmp_path / "r.json").read_text())["steps"] if step["subject"] in TABLES]
+    check_told(done, steps, "subject", "Ctrl-C")
+    assert (steps[0]["kind"], steps[0]["verdict"], steps[-1]["verdict"]) == ("flush", "done", "failed")
