@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from duckicelake.errors import CommitFailed
 from duckicelake.pipeline.connect import is_gone
+from duckicelake.pipeline.ingest.job import SparkFailed
 from duckicelake.pipeline.ingest.target import quote, quote_ident, quote_text
 from duckicelake.pipeline.maintain.planning import Step, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
@@ -34,12 +35,15 @@ class Rewritten:
 def rewrite(spark: SparkSession, catalog: str, ident: Ident, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
     """Put small files together and leave deleted rows out.
 
-    Raises: CommitFailed: others changed what was rewritten, so that some of it was not committed; what Spark raises
+    Raises: SparkFailed: some of a large table could not be read or written; what Spark raises
     """
     policy, facts, step = call
     row: Any = spark.sql(format_call(catalog, ident, policy, format_options(policy, facts, step))).collect()[0]
     if row["failed_data_files_count"]:
-        raise CommitFailed(f"others changed {row['failed_data_files_count']} files of {ident} while they were written anew")
+        # Iceberg counts what failed before any commit, and keeps the reason to its log.
+        raise SparkFailed(
+            f"Spark could not write {row['failed_data_files_count']} files of {ident} anew, for the reason that its log gives"
+        )
     return Rewritten(row["rewritten_data_files_count"], row["added_data_files_count"], row["rewritten_bytes_count"])
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from duckicelake.pipeline.maintain import rewriting
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.store.objects import StoreSettings, open_objects
 from tests.pipeline.maintain.keeper import Keeper
@@ -11,6 +12,14 @@ from tests.pipeline.maintain.overtaking import meeting_first_commit
 from tests.rest.serving import Answer
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+
+
+def remove_file(keeper: Keeper) -> str:
+    """Take one of them out of the store; returns its name."""
+    path: str = keeper.ask("SELECT data_file FROM ducklake_list_files('lake', 't')")[0][0]
+    keys = keeper.checker.served.lake.store
+    open_objects(StoreSettings(keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key)).delete(path)
+    return path.rpartition("/")[2]
 
 
 def fill(keeper: Keeper) -> None:
@@ -21,12 +30,19 @@ def fill(keeper: Keeper) -> None:
 def test_a_file_that_is_gone_is_asked_for_once(keeper: Keeper) -> None:
     """It will not come back: the table is not read again, and the file is named."""
     fill(keeper)
-    path: str = keeper.ask("SELECT data_file FROM ducklake_list_files('lake', 't')")[0][0]
-    keys = keeper.checker.served.lake.store
-    open_objects(StoreSettings(keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key)).delete(path)
+    name = remove_file(keeper)
     [done] = keeper.run("main.t").steps
-    assert (done.verdict, path.rpartition("/")[2] in done.message) == (Verdict.failed, True), done
-    assert keeper.told.count("compact main.t") == 1
+    assert (done.verdict, name in done.message, keeper.told.count("compact main.t")) == (Verdict.failed, True, 1), done
+
+
+def test_a_file_that_is_gone_from_a_large_table_is_asked_for_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a table is committed piece by piece: what can be written anew is, and of the rest it is told that it was not."""
+    monkeypatch.setattr(rewriting, "GROUP_BYTES", 900)
+    fill(keeper)
+    remove_file(keeper)
+    [done] = keeper.run("main.t", min_files=2).steps
+    assert (done.verdict, "could not write 2 files of main.t anew" in done.message) == (Verdict.failed, True), done
+    assert (keeper.told.count("compact main.t"), keeper.count_files("t")) == (1, 4)
 
 
 def test_an_order_by_no_column_is_tried_once(keeper: Keeper) -> None:
