@@ -19,6 +19,7 @@ from duckicelake.pipeline.rest import Ident
 GROUP_BYTES = 10 << 30
 """More than that is committed piece by piece, so that what is done stays done."""
 _OVER_TARGET = 1.8
+_PIECEMEAL = "partial-progress.enabled"
 _OF_COMMITS = {"org.apache.iceberg.exceptions.CommitFailedException", "org.apache.iceberg.exceptions.CommitStateUnknownException"}
 _OF_CONFLICTS = "org.apache.iceberg.exceptions.ValidationException"
 
@@ -35,15 +36,19 @@ class Rewritten:
 def rewrite(spark: SparkSession, catalog: str, ident: Ident, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
     """Put small files together and leave deleted rows out.
 
-    Raises: SparkFailed: some of a large table could not be read or written; what Spark raises
+    Raises: SparkFailed: some of a large table could not be read or written; CommitFailed: nothing of one was committed; what Spark raises
     """
     policy, facts, step = call
-    row: Any = spark.sql(format_call(catalog, ident, policy, format_options(policy, facts, step))).collect()[0]
+    options = format_options(policy, facts, step)
+    row: Any = spark.sql(format_call(catalog, ident, policy, options)).collect()[0]
     if row["failed_data_files_count"]:
         # Iceberg counts what failed before any commit, and keeps the reason to its log.
         raise SparkFailed(
             f"Spark could not write {row['failed_data_files_count']} files of {ident} anew, for the reason that its log gives"
         )
+    if _PIECEMEAL in options and not row["rewritten_data_files_count"]:
+        # Iceberg passes over what others overtook.
+        raise CommitFailed(f"others changed all that was written anew of {ident}")
     return Rewritten(row["rewritten_data_files_count"], row["added_data_files_count"], row["rewritten_bytes_count"])
 
 
@@ -77,7 +82,7 @@ def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, s
         "delete-ratio-threshold": policy.delete_ratio,
     }
     if step.bytes > GROUP_BYTES:
-        options |= {"partial-progress.enabled": "true", "max-file-group-size-bytes": GROUP_BYTES}
+        options |= {_PIECEMEAL: "true", "max-file-group-size-bytes": GROUP_BYTES}
     return {name: str(value) for name, value in options.items()}
 
 
