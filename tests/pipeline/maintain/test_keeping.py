@@ -215,7 +215,7 @@ def test_where_nothing_may_expire_nothing_is_looked_at_for_it(lake: Lake, run: R
 
 
 def test_a_table_that_comes_meanwhile_has_its_own_age(lake: Lake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody has looked at is no table whose snapshots stay for ever, nor is one that could not be loaded a moment ago."""
+    """What nobody has looked at is no table whose snapshots stay for ever."""
     lists = [lake.list_live_tables(None)]
     lake.tables = {"t": {}, "new": {"duckicelake.maintain.snapshot-age": "7 days"}}
     monkeypatch.setattr(survey, "list_live_tables", lambda _: lists.pop() if lists else lake.list_live_tables(None))
