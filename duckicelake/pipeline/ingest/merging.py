@@ -129,15 +129,18 @@ def count_older(latest: DataFrame, held: DataFrame, key: Sequence[str], order_by
     return latest.join(known, list(key)).where(is_older).count()
 
 
-def check_held(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> None:
-    """Raises: BadRequest: the table has several rows of a key that the files have; `latest` has one for each."""
+def count_known(held: DataFrame, latest: DataFrame, key: Sequence[str]) -> int:
+    """How many keys of the files the table has; `latest` has one row for each. Raises: BadRequest: it has several rows of one"""
     if not _has_all(held, key):
-        return
+        return 0
     columns = [F.col(quote(name)) for name in key]
     same = held.select(*columns).join(latest.select(*columns), list(key), "left_semi")
-    twice = _find_twice(same, key)
-    if twice:
-        raise BadRequest(f"the table has several rows of one key ({_show(twice[0], key)}); nothing was taken")
+    counted = same.groupBy(*columns).agg(F.count("*").alias(_COUNT))
+    most = F.max_by(F.struct(*columns, F.col(_COUNT)), F.col(_COUNT))
+    found = counted.agg(F.count("*").alias("known"), most.alias("most")).collect()[0]
+    if found["known"] and found["most"][_COUNT] > 1:
+        raise BadRequest(f"the table has several rows of one key ({_show(found['most'], key)}); nothing was taken")
+    return int(found["known"])
 
 
 def format_merge(source: str, asked: Keyed, columns: StructType, coverage: Coverage) -> str:

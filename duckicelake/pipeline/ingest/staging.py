@@ -66,6 +66,17 @@ class Staged:
         """How many rows the last write added."""
         return int(self.summary.get("added-records", "0"))
 
+    @property
+    def rows(self) -> int | None:
+        """How many rows the table has there, if the snapshot says it."""
+        total = self.summary.get("total-records")
+        return None if total is None else int(total) - int(self.summary.get("total-position-deletes", "0"))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the snapshot says that no row of a file is deleted."""
+        return self.summary.get("total-delete-files") == "0"
+
     def format_change(self) -> dict[str, Any]:
         """Main goes where the branch is, if it is still where it was; the branch goes."""
         return {

@@ -40,13 +40,17 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is going to be written: the rows, counted by file, and what of them is merged, which `applied` rows of the table come from."""
+    """What is going to be written: the rows, counted by file, and what of them is merged, which `applied` rows of the table come from.
+
+    `grown`: how many rows the table is going to have more by a merge, if that was counted.
+    """
 
     ground: Ground
     checked: Checked
     counts: Mapping[str, Count]
     merged: DataFrame | None = None
     applied: int = 0
+    grown: int | None = None
 
     @property
     def rows_in(self) -> int:
@@ -114,14 +118,14 @@ def check_source(options: IngestOptions, reading: Reading, incoming: StructType,
 def _draft_latest(stage: Stage, options: IngestOptions, draft: Draft) -> Draft:
     checked, base = draft.checked, draft.ground.base
     latest = merging.find_latest(checked.marked(), options.key, options.order_by, checked.coverage.marks)
-    applied = latest.count()
+    applied = grown = latest.count()
     if base is not None:
         held = _read_held(stage, options, base)
         if options.order_by is not None:
             applied -= merging.count_older(latest, held, options.key, options.order_by)
-        if draft.ground.is_foreseen or not TELLS_MERGED:
-            merging.check_held(held, latest, options.key)
-    return replace(draft, merged=latest, applied=applied)
+        is_asked = draft.ground.is_foreseen or not TELLS_MERGED
+        grown = grown - merging.count_known(held, latest, options.key) if is_asked else None
+    return replace(draft, merged=latest, applied=applied, grown=grown)
 
 
 def _draft_versions(stage: Stage, options: IngestOptions, draft: Draft) -> Draft:
@@ -132,7 +136,8 @@ def _draft_versions(stage: Stage, options: IngestOptions, draft: Draft) -> Draft
     else:
         current = versions.fill_columns(_read_held(stage, options, base).where(versions.CURRENT), checked.target)
     inserted, ended = versions.find_versions(checked.marked(), current, history, checked.coverage)
-    return replace(draft, merged=versions.format_source(inserted, ended, options.key), applied=inserted.count())
+    applied = inserted.count()
+    return replace(draft, merged=versions.format_source(inserted, ended, options.key), applied=applied, grown=applied)
 
 
 def write_target(stage: Stage, options: IngestOptions, opened: Staged, draft: Draft) -> Staged:
@@ -166,6 +171,8 @@ def _write_merged(stage: Stage, options: IngestOptions, opened: Staged, draft: D
     _merge(stage, options, source, statement)
     written = stage.look_after(opened)
     check_merged(written, draft.applied, *kinds)
+    if draft.grown is not None:
+        check_growth(opened, written, draft.grown)
     return written
 
 
@@ -232,3 +239,13 @@ def check_merged(written: Staged, expected: int, *kinds: str) -> None:
         raise BadRequest(
             f"{written.ident}: {sum(told)} rows for {expected} keys; does the table have several rows of one key? Nothing was taken"
         )
+
+
+def check_growth(opened: Staged, written: Staged, expected: int) -> None:
+    """Raises: BadRequest: a merge left more or less rows than were counted, where the snapshots say how many there were and are."""
+    # What becomes of deletes of files that are written anew, not all releases tell.
+    if written.head != opened.head and not (opened.is_whole and opened.rows is not None and written.rows is not None):
+        return
+    grown = 0 if written.head == opened.head else (written.rows or 0) - (opened.rows or 0)
+    if grown != expected:
+        raise BadRequest(f"{written.ident}: it was to have {expected} rows more, and would have {grown}; nothing was taken")

@@ -22,7 +22,7 @@ from duckicelake.pipeline.ingest.sources.files import choose_format, choose_read
 from duckicelake.pipeline.ingest.sources.reading import Taken
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, discard, format_identifier, is_stale, make_branch, make_run_id
 from duckicelake.pipeline.ingest.target import parse_order
-from duckicelake.pipeline.ingest.writing import check_count, check_merged
+from duckicelake.pipeline.ingest.writing import check_count, check_growth, check_merged
 from duckicelake.pipeline.objects import open_objects
 from duckicelake.pipeline.rest import Ident, Rest, TableHead, open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, end_process
@@ -74,6 +74,21 @@ def test_what_was_written_is_what_was_counted() -> None:
     check_merged(STAGED, 4, "inserted")
     with pytest.raises(BadRequest, match="2 rows for 3 keys"):
         check_merged(merged, 3, "inserted")
+
+
+def test_a_merge_makes_the_table_larger_by_what_was_counted() -> None:
+    """Snapshots say how many rows there are; of files with deleted rows they may not, and then nobody asks."""
+    before = replace(STAGED, head=5, summary={"total-records": "10", "total-delete-files": "0"})
+    after = replace(STAGED, summary={"total-records": "15", "total-position-deletes": "2", "total-delete-files": "1"})
+    check_growth(before, after, 3)
+    check_growth(replace(before, summary={"total-records": "10", "total-delete-files": "1"}), after, 7)
+    check_growth(replace(before, summary={"total-records": "10"}), after, 7)
+    check_growth(before, STAGED, 7)
+    with pytest.raises(BadRequest, match="was to have 4 rows more, and would have 3"):
+        check_growth(before, after, 4)
+    check_growth(STAGED, STAGED, 0)
+    with pytest.raises(BadRequest, match="was to have 1 rows more, and would have 0"):
+        check_growth(STAGED, replace(STAGED, summary={}), 1)
 
 
 def test_silence_is_not_taken_for_a_refusal() -> None:

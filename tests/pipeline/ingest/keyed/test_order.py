@@ -1,10 +1,12 @@
 """Rows by key in the order that a column says: no row of the table is made older."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.options import Mode
+from duckicelake.pipeline.ingest.options import Evolve, Mode
 from tests.pipeline.ingest.mill import Mill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
@@ -47,3 +49,25 @@ def test_files_without_the_order_are_refused(mill: Mill) -> None:
     with pytest.raises(BadRequest, match=r"b\.parquet has no column seen to order rows by; nothing was taken"):
         mill.run(mode=Mode.upsert, key=("id",), order_by="seen")
     assert mill.rows() == [(1, 5, "five")]
+
+
+@pytest.mark.parametrize("mode", [Mode.upsert, Mode.scd2])
+def test_a_merge_that_leaves_other_rows_than_were_counted_is_refused(mill: Mill, mode: Mode) -> None:
+    """Here somebody else writes to the branch of the run, so that it has a row more; nothing of that is seen."""
+    how: dict[str, Any] = {"mode": mode, "key": ("id",), "order_by": "seen"}
+    write(mill, "a.parquet", {1: (5, "five"), 2: (5, "five")})
+    mill.run(**how)
+    before = mill.rows()
+    mill.write_parquet("b.parquet", id=pa.array([2, 3], pa.int64()), seen=pa.array([6, 6], pa.int64()), note=["six", "six"], more=[1, 1])
+
+    def tell(step: str) -> None:
+        if step == "write raw.trips":
+            (branch,) = (ref for ref in mill.list_refs("trips") if ref != "main")
+            table = f"{mill.catalog}.raw.trips"
+            mill.spark.session.sql(f"INSERT INTO {table}.branch_{branch} SELECT * FROM {table} WHERE id = 1")
+
+    with pytest.raises(BadRequest, match="was to have . rows more, and would have .; nothing was taken"):
+        mill.run(tell=tell, evolve=Evolve.add, **how)
+    assert mill.list_refs("trips") == ["main"]
+    assert [row[:3] for row in mill.rows()] == [row[:3] for row in before]
+    assert mill.run(**how).rows_out == 2
