@@ -17,7 +17,7 @@ from tests.support.spark import CALM_OPTIONS
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
-TABLES = [f"main.t{number}" for number in range(6)]
+TABLES = [f"main.t{number}" for number in range(3)]
 SECONDS = 180
 
 
@@ -102,7 +102,7 @@ def test_an_import_that_is_interrupted(served: Served, tmp_path: Path) -> None:
     check_told(done, [{**one, "subject": one["subject"].removeprefix("back.")} for one in moved], "subject", "SIGTERM")
     assert (moved[0]["verdict"], moved[-1]["verdict"]) == ("done", "failed")
     assert served.server.get("namespaces/back%1Fmain/tables/t0").status == 200
-    assert served.server.get("namespaces/back%1Fmain/tables/t5").status == 404
+    assert served.server.get("namespaces/back%1Fmain/tables/t2").status == 404
     again = run(tmp_path, *call, settings=settings)
     assert again.status == 0, again.err
 

@@ -50,7 +50,7 @@ def find_taking(kind: str, ferry: Ferry) -> Taking:
     return takings[kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:])])
 def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path, kind: str) -> None:
     """At a step chosen by lot, when it has begun with a table."""
     taking = find_taking(kind, ferry)
