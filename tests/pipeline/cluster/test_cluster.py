@@ -53,7 +53,7 @@ def ask_for(cluster: Cluster, folder: Path) -> list[str]:
 
 
 def call_each(cluster: Cluster, served: Served, folder: Path, *commands: Sequence[str]) -> list[str]:
-    """Run jobs with one session on the cluster, whose executors have to do the work of each, both if it is much; return what each printed."""
+    """Run jobs with one session on the cluster, whose executors have to do their work, both where it is much; return what each printed."""
     settings = environment(settings_for(served.lake, port=str(served.server.port)) | {"SPARK_LOCAL_IP": "127.0.0.1"})
     # Each task has a process of its own: none finds there what a job before it has left.
     where = [*ask_for(cluster, folder / "events"), "--conf", "spark.python.worker.reuse=false"]
