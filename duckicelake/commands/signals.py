@@ -3,12 +3,25 @@
 import os
 import select
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+Handler = Callable[[int, FrameType | None], Any] | int | None
+"""What Python's `signal` takes and gives back."""
+
+
+@contextmanager
+def handling(handlers: Mapping[int, Handler]) -> Generator[None]:
+    """Inside, signals are handled so; afterwards as they were before."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -20,12 +33,8 @@ def stopping_on_signals() -> Generator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise SystemExit(0)
 
-    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
-    try:
+    with handling(dict.fromkeys(STOP_SIGNALS, stop)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -39,11 +48,9 @@ def hearing_stops() -> Generator[Callable[[float], bool]]:
         with suppress(BlockingIOError):
             os.write(writing, b".")
 
-    before = {number: signal.signal(number, hear) for number in STOP_SIGNALS}
     try:
-        yield lambda seconds: bool(select.select([reading], [], [], seconds)[0])
+        with handling(dict.fromkeys(STOP_SIGNALS, hear)):
+            yield lambda seconds: bool(select.select([reading], [], [], seconds)[0])
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         os.close(reading)
         os.close(writing)

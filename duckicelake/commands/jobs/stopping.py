@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from duckicelake.commands.signals import stopping_on_signals
+from duckicelake.commands.signals import handling, stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.ingest.report import PUBLISHED
 from duckicelake.pipeline.jars import Progress
@@ -49,12 +49,8 @@ class Stop:
 def hearing_a_stop() -> Generator[Stop]:
     """Inside, a signal to end is noted, and ends nothing by itself."""
     stop = Stop()
-    before = {number: signal.signal(number, stop.hear) for number in STOPS}
-    try:
+    with handling(dict.fromkeys(STOPS, stop.hear)):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
