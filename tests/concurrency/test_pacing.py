@@ -18,12 +18,11 @@ from tests.crashes.story import break_off, list_effects
 from tests.rest.serving import BASE, Server, make_settings
 from tests.rest.writing.client import Client, open_client
 from tests.support.lakes import FreshLake
-from tests.support.waiting import wait_for
+from tests.support.waiting import count_waiting, wait_for
 
 WRITERS = 8
 TRIES = 5
 SELECT_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
-SELECT_READERS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'iceberg_snapshot'::regclass"
 INSERT_NEXT = """
 INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id)
 SELECT snapshot_id + 1, now(), schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot ORDER BY 1 DESC LIMIT 1
@@ -112,7 +111,7 @@ def end_first_read(late: Client, table: str, lake: FreshLake) -> bool:
     other.execute("LOCK TABLE iceberg_snapshot IN ACCESS EXCLUSIVE MODE")
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(late.commit, [{"action": "set-properties", "updates": {"k": "v"}}], name=table)
-        wait_for(lambda: look.execute(SELECT_READERS).fetchone() == (1,), "the commit's first read to wait")
+        wait_for(lambda: count_waiting(look, "iceberg_snapshot") == 1, "the commit's first read to wait")
         try:
             other.execute("LOCK TABLE ducklake_table IN ACCESS EXCLUSIVE MODE")
         except DeadlockDetected:

@@ -21,7 +21,7 @@ from duckicelake.lake.notes import take_turn
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
 from tests.support.lakes import FreshLake
-from tests.support.waiting import wait_for
+from tests.support.waiting import count_waiting, wait_for
 
 JOURNEYS = 4
 """BEGIN with the lock, all that is asked under it, all that is written, COMMIT."""
@@ -71,8 +71,7 @@ def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: 
         return made[0]
 
     def is_waiting() -> bool:
-        found = lake.psycopg().execute("SELECT FROM pg_locks WHERE relation = 'ducklake_snapshot'::regclass AND NOT granted")
-        return found.fetchone() is not None
+        return count_waiting(lake.psycopg(), "ducklake_snapshot") > 0
 
     def let_come(*args: Any) -> Any:
         if not came:

@@ -11,7 +11,7 @@ import pytest
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, assert_main, creation, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
-from tests.support.waiting import wait_for
+from tests.support.waiting import count_waiting, wait_for
 
 
 @pytest.fixture
@@ -363,18 +363,11 @@ def test_a_waiting_commit_goes_on_when_the_lock_is_free(client: Client, lake: Fr
     answers: list[Answer] = []
     thread = Thread(target=lambda: answers.append(client.commit([{"action": "set-properties", "updates": {"k": "v"}}])))
     thread.start()
-    wait_for(lambda: count_waiting(lake) == 1, "the commit to wait for the lock")
+    look = lake.psycopg()
+    wait_for(lambda: count_waiting(look, "ducklake_snapshot") == 1, "the commit to wait for the lock")
     session.rollback()
     thread.join(60)
     assert [answer.status for answer in answers] == [200]
-
-
-def count_waiting(lake: FreshLake) -> int:
-    """How many wait for a lock in this lake's database."""
-    row = lake.psycopg().execute("SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
-                                 " WHERE NOT l.granted AND d.datname = current_database()").fetchone()  # fmt: skip
-    assert row is not None
-    return row[0]
 
 
 def read_head(lake: FreshLake) -> int:

@@ -16,7 +16,7 @@ from duckicelake.store.objects import Objects
 from tests.rest.serving import Answer, Server, make_settings
 from tests.rest.writing.client import Client, data_file, open_client
 from tests.support.lakes import FreshLake
-from tests.support.waiting import wait_for
+from tests.support.waiting import count_waiting, wait_for
 
 
 @pytest.fixture
@@ -309,9 +309,8 @@ def test_a_row_that_is_on_its_way_is_in_the_table_or_refused(server: Server, lak
     shown = find_metadata_location(client)
 
     def wait_for_waiting(count: int) -> None:
-        query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'ducklake_snapshot'::regclass"
         look = lake.psycopg()
-        wait_for(lambda: look.execute(query).fetchone() == (count,), "requests to wait for the lake")
+        wait_for(lambda: count_waiting(look, "ducklake_snapshot") == count, "requests to wait for the lake")
 
     with ThreadPoolExecutor() as pool:
         conn.execute("BEGIN")

@@ -10,7 +10,7 @@ import pytest
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import COLUMNS, Client, open_client, read_rows
 from tests.support.lakes import FreshLake
-from tests.support.waiting import wait_for
+from tests.support.waiting import count_waiting, wait_for
 
 SET = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
 VIEW = {"representations": [{"type": "sql", "sql": "SELECT 1 AS id", "dialect": "duckdb"}], "default-namespace": ["main"]}
@@ -182,7 +182,6 @@ def test_a_key_is_of_one_request(client: Client, lake: FreshLake) -> None:
 
 COPIES = 6
 LOCK = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
-SELECT_WAITING = "SELECT count(*) FROM pg_locks WHERE relation = 'ducklake_snapshot'::regclass AND NOT granted"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +202,7 @@ def test_copies_at_the_same_moment_are_one(client: Client, lake: FreshLake, meth
     with ThreadPoolExecutor(COPIES) as pool:
         sent = [pool.submit(ask, client.server, method, path, body, key) for _ in range(COPIES)]
         try:
-            wait_for(lambda: look.execute(SELECT_WAITING).fetchone() == (COPIES,), "all copies to wait for the lake")
+            wait_for(lambda: count_waiting(look, "ducklake_snapshot") == COPIES, "all copies to wait for the lake")
         finally:
             other.rollback()
         answers = [copy.result() for copy in sent]
