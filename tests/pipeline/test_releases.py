@@ -9,7 +9,7 @@ import pytest
 
 from duckicelake.pipeline.jars import JarUnavailable
 from duckicelake.pipeline.libraries import RELEASES, iceberg_jars, source_jars
-from tests.support.spark import jar_cache
+from tests.support.java import jar_cache
 
 OLDER = ("3.5.9", "4.0.5")
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,9 @@ from duckicelake.pipeline.libraries import iceberg_jars, leave_given, source_jar
 from duckicelake.pipeline.spark import SparkPlan
 from tests.cli.test_commands import settings_for
 from tests.support.commands import environment, run
+from tests.support.java import jar_cache
 from tests.support.readers import Served
-from tests.support.spark import CALM, CALM_OPTIONS, jar_cache
+from tests.support.spark import CALM, CALM_OPTIONS
 
 ICEBERG, AWS = iceberg_jars("4.1.4")
 AVRO, *_ = source_jars("/a/folder", "4.1.4")

@@ -18,11 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from duckicelake.pipeline.libraries import source_jars
 from duckicelake.pipeline.older import to_arrow
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
+from tests.support.java import calm_java, jar_cache
 
 _LOG = logging.getLogger("spark")
 
-CALM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""Short queries never earn back what Java's second compiler costs."""
+CALM = {"spark.driver.defaultJavaOptions": calm_java()}
 
 MEMORY = "3g"
 """Of the one session for all tests: each catalog that one of them adds stays in it, a thousand of them fill 1 GiB."""
@@ -85,11 +85,6 @@ def find_causes(error: Exception) -> str:
     lines = str(error).splitlines()
     said = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("at ", "..."))]
     return "\n".join(said[:20])
-
-
-def jar_cache() -> Path:
-    """Where jars are kept between runs, shared with the product's own jobs."""
-    return Path.home() / ".cache" / "duckicelake"
 
 
 @contextmanager

@@ -16,12 +16,12 @@ from duckicelake.pipeline.connect import EXTENSIONS
 from duckicelake.pipeline.jars import fetch_jars
 from duckicelake.pipeline.java import find_java_home
 from duckicelake.pipeline.libraries import iceberg_jars
-from tests.pipeline.cluster.standalone import end
+from tests.pipeline.cluster.standalone import CALM_JAVA, end
+from tests.support.java import jar_cache
 from tests.support.shared_stack import ROOT
-from tests.support.spark import JARS, jar_cache
+from tests.support.spark import JARS
 from tests.support.waiting import wait_for
 
-CALM_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",

@@ -12,12 +12,12 @@ import pyspark
 
 from duckicelake.backends.ports import LOWEST_PORT, is_free
 from duckicelake.pipeline.java import find_java_home
+from tests.support.java import calm_java, jar_cache
 from tests.support.shared_stack import ROOT
-from tests.support.spark import jar_cache
 from tests.support.waiting import wait_for
 
 WORKERS = 2
-CALM_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CALM_JAVA = f"{calm_java()} -XX:+UseSerialGC"
 TIME_ZONE = "America/New_York"
 """What a job must not depend on."""
 

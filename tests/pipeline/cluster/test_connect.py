@@ -11,7 +11,8 @@ from duckicelake.pipeline.connect import find_place
 from duckicelake.translate.namespaces import to_schema_name
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
-from tests.pipeline.cluster.connect import CALM_JAVA, ConnectServer, start_connect
+from tests.pipeline.cluster.connect import ConnectServer, start_connect
+from tests.pipeline.cluster.standalone import CALM_JAVA
 from tests.support.commands import COMMAND, Done, environment, run
 from tests.support.readers import Served
 

@@ -18,8 +18,9 @@ from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
 from tests.support.commands import environment
+from tests.support.java import jar_cache
 from tests.support.shared_stack import ROOT
-from tests.support.spark import CALM, JARS, jar_cache
+from tests.support.spark import CALM, JARS
 from tests.support.waiting import wait_for
 
 SECONDS = 180
