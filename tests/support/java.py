@@ -10,8 +10,9 @@ import pyspark
 
 from duckicelake.pipeline.java import NoJava, find_java_home
 
-TIERED = "-XX:TieredStopAtLevel=1"
-"""Short queries never earn back what Java's second compiler costs."""
+TIERED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
+"""Short queries never earn back what Java's second compiler costs. The first alone has 48 MiB for its code: in a session of many tests
+the thread that makes room there took a third of the time."""
 
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Java goes on without an archive that is not of its classes, and would say so."""

@@ -60,7 +60,7 @@ def verify(verify_desk: VerifyDesk, options: VerifyOptions, *, dry_run: bool = F
     told.desk.tell("list tables")
     tables = options.tables or list_tables(told.desk.connect())
     # One table after the other: going back to an earlier one, DuckDB 1.5.5 shows columns of an earlier state.
-    with closing(Session(told.open_lake)) as session:
+    with closing(Session(told.open_lake, reads_again=options.every_snapshot)) as session:
         if not dry_run:
             session.get()
         # An empty lake is no failure; of a lake whose tables nobody shows, nothing is known.
@@ -73,10 +73,14 @@ def verify(verify_desk: VerifyDesk, options: VerifyOptions, *, dry_run: bool = F
 
 @dataclass(slots=True)
 class Session:
-    """A session of DuckDB in the lake, opened when it is needed, and anew after an error that breaks it."""
+    """A session of DuckDB in the lake, opened when it is needed, and anew after an error that breaks it.
+
+    `reads_again`: the same files are read many times, and DuckDB keeps what it has read.
+    """
 
     open_lake: Callable[[], DuckDBPyConnection]
     opened: DuckDBPyConnection | None = None
+    reads_again: bool = False
 
     def get(self) -> DuckDBPyConnection:
         """DuckDB. Raises: duckdb.Error: the lake cannot be opened."""
@@ -84,10 +88,19 @@ class Session:
             self.opened = self.open_lake()
             # Sums have no order.
             self.opened.execute("SET preserve_insertion_order = false")
+            self.opened.execute("SET enable_external_file_cache = $1", [self.reads_again])
         return self.opened
 
     def read(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a query, batch by batch. Raises: duckdb.Error"""
+        """The rows of a query, batch by batch; the next one is read while one is looked at. Raises: duckdb.Error"""
+        batches = self._read(sql)
+        with ThreadPoolExecutor(1) as ahead:
+            coming = ahead.submit(next, batches, None)
+            while (batch := coming.result()) is not None:
+                coming = ahead.submit(next, batches, None)
+                yield batch
+
+    def _read(self, sql: str) -> Iterator[pa.RecordBatch]:
         try:
             yield from self.get().execute(sql).to_arrow_reader(BATCH_ROWS)
         except (OSError, pa.ArrowException) as error:

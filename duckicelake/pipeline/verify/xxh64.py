@@ -3,8 +3,7 @@
 Source: the xxHash specification; whole numbers of 4 and 8 bytes are hashed as these bytes, the lowest first
 """
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ Hashes = NDArray[np.uint64]
 
 WORD_BYTES = 8
 _STRIPE_BYTES = 32
-_BLOCK = 8192
+_BLOCK = 16384
 _LOW, _BYTE = np.uint64(0xFFFF_FFFF), np.uint64(0xFF)
 _P1, _P2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
 _P3, _P4, _P5 = np.uint64(0x165667B19E3779F9), np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
@@ -42,21 +41,18 @@ def hash_ints(values: NDArray[np.uint32], seeds: Hashes) -> Hashes:
 def hash_spans(content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: Hashes) -> Hashes:
     """A number for each span of bytes; eight more bytes follow the last span."""
     # A word begins at every byte.
-    words = np.ndarray((len(content) - WORD_BYTES + 1,), np.dtype("<u8"), content.tobytes(), strides=(1,))
-    found = seeds + _P5
-    left = (lengths & (_STRIPE_BYTES - 1)).astype(np.uint8)
-    long = np.flatnonzero(lengths >= _STRIPE_BYTES)
-    if long.size:
-        found[long] = _hash_stripes(words, starts[long], lengths[long], seeds[long])
-        starts = starts + (lengths - left)
-    found += lengths.view(np.uint64)
-    # Spans of which as many bytes are left after the stripes go on alike.
-    order = np.argsort(left, kind="stable")
-    bounds = [0, *np.cumsum(np.bincount(left, minlength=_STRIPE_BYTES)).tolist()]
-    for size, (first, end) in enumerate(pairwise(bounds)):
-        for block in _list_blocks(end - first):
-            alike = order[first:end][block]
-            found[alike] = _hash_rest(words, starts[alike], size, found[alike])
+    words = np.ndarray((len(content) - WORD_BYTES + 1,), np.dtype("<u8"), content.data, strides=(1,))
+    found = np.empty(len(seeds), np.uint64)
+    for block in _list_blocks(len(found)):
+        at, sizes = starts[block], lengths[block]
+        left = (sizes & (_STRIPE_BYTES - 1)).astype(np.uint8)
+        numbers = np.add(seeds[block], _P5, out=found[block])
+        long = np.flatnonzero(sizes >= _STRIPE_BYTES)
+        if long.size:
+            numbers[long] = _hash_stripes(words, at[long], sizes[long], seeds[block][long])
+            at = at + (sizes - left)
+        numbers += sizes.view(np.uint64)
+        _finish(_add_rest(numbers, words, at, left))
     return found
 
 
@@ -65,14 +61,34 @@ def _list_blocks(count: int) -> Iterator[slice]:
     return (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK))
 
 
-def _hash_rest(words: Hashes, at: NDArray[np.int64], size: int, numbers: Hashes) -> Hashes:
-    """Go on with so many last bytes of each span, fewer than a stripe."""
-    for _ in range(size // WORD_BYTES):
-        _add_words(numbers, words[at])
-        at += WORD_BYTES
-    if size % WORD_BYTES:
-        _add_rest(numbers, words[at], size % WORD_BYTES)
-    return _finish(numbers)
+def _add_rest(numbers: Hashes, words: Hashes, at: NDArray[np.int64], left: NDArray[np.uint8]) -> Hashes:
+    """Go on with the last bytes of spans, so many of each, fewer than a stripe."""
+    for end in range(WORD_BYTES, int(left.max(initial=0)) + 1, WORD_BYTES):
+        # What lies behind the last span is read for shorter ones, and not gone on with.
+        _go_on(_add_words, numbers, words[np.minimum(at + (end - WORD_BYTES), len(words) - 1)], left >= end)
+    if not (left % WORD_BYTES).any():
+        return numbers
+    rest = words[at + (left & 0xF8)]
+    has_half = left & 4 != 0
+    _go_on(_add_halves, numbers, rest & _LOW, has_half)
+    rest >>= has_half.astype(np.uint64) << np.uint64(5)
+    for size in range(1, 4):
+        _go_on(_add_bytes, numbers, rest & _BYTE, left & 3 >= size)
+        rest >>= np.uint64(8)
+    return numbers
+
+
+def _go_on(add: Callable[[Hashes, Hashes], Hashes], numbers: Hashes, values: Hashes, is_there: NDArray[np.bool_]) -> None:
+    """Go on with values where they are there, in place; they are spent."""
+    count = int(np.count_nonzero(is_there))
+    if count == len(numbers):
+        add(numbers, values)
+    elif count > len(numbers) // 2:
+        # Most numbers are gone on with faster where they lie.
+        np.copyto(numbers, add(numbers.copy(), values), where=is_there)
+    elif count:
+        places = np.flatnonzero(is_there)
+        numbers[places] = add(numbers[places], values[places])
 
 
 def _hash_stripes(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], seeds: Hashes) -> Hashes:
@@ -99,23 +115,6 @@ def _hash_stripes(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.
     return found
 
 
-def _add_rest(numbers: Hashes, words: Hashes, size: int) -> None:
-    """Go on with the last bytes, fewer than a word."""
-    if size >= 4:
-        _add_halves(numbers, words & _LOW)
-        words >>= np.uint64(32)
-    spare = np.empty_like(words)
-    for _ in range(size % 4):
-        np.bitwise_and(words, _BYTE, out=spare)
-        words >>= np.uint64(8)
-        spare *= _P5
-        numbers ^= spare
-        np.right_shift(numbers, np.uint64(64 - 11), out=spare)
-        numbers <<= np.uint64(11)
-        numbers |= spare
-        numbers *= _P1
-
-
 def _add_words(numbers: Hashes, words: Hashes) -> Hashes:
     numbers ^= _turn(words * _P2)
     spare = numbers >> np.uint64(64 - 27)
@@ -135,6 +134,17 @@ def _add_halves(numbers: Hashes, halves: Hashes) -> Hashes:
     numbers |= halves
     numbers *= _P2
     numbers += _P3
+    return numbers
+
+
+def _add_bytes(numbers: Hashes, values: Hashes) -> Hashes:
+    """Go on with single bytes, which are spent."""
+    values *= _P5
+    numbers ^= values
+    np.right_shift(numbers, np.uint64(64 - 11), out=values)
+    numbers <<= np.uint64(11)
+    numbers |= values
+    numbers *= _P1
     return numbers
 
 

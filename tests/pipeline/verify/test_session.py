@@ -1,12 +1,16 @@
 """DuckDB's rows as a stream, and what becomes of its errors there."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import duckdb
 import pytest
+from duckdb.func import PythonUDFType
+from duckdb.sqltypes import BIGINT
 
-from duckicelake.pipeline.verify.job import Session
+from duckicelake.pipeline.verify.job import BATCH_ROWS, Session
+from tests.support.waiting import wait_for
 
 FAILS_LATE = "SELECT CASE WHEN i = 400000 THEN error('boo') ELSE i END AS i FROM range(1000000) r(i)"
 
@@ -17,7 +21,7 @@ class Streaming:
     def __init__(self, said: str) -> None:
         self.said, self.is_closed = said, False
 
-    def execute(self, _: str) -> "Streaming":
+    def execute(self, *_: Any) -> "Streaming":
         return self
 
     def to_arrow_reader(self, _: int) -> Iterator[Any]:
@@ -49,3 +53,28 @@ def test_a_stream_may_break_a_session(said: str, is_closed: bool) -> None:
         list(session.read("SELECT 1"))
     assert session.explain(caught.value) == f"DuckDB: {said}"
     assert (streaming.is_closed, session.opened is None) == (is_closed, is_closed)
+
+
+def test_the_next_rows_are_read_while_some_are_looked_at() -> None:
+    """Not all of them: what nobody has looked at is in memory."""
+    made: list[int] = []
+
+    def note(places: Any) -> Any:
+        made.append(len(places))
+        return places
+
+    with closing(Session(duckdb.connect)) as session:
+        session.get().execute("SET streaming_buffer_size = '1KB'")
+        session.get().create_function("note", note, [BIGINT], BIGINT, type=PythonUDFType.ARROW)
+        rows = session.read(f"SELECT note(range) FROM range({32 * BATCH_ROWS})")
+        next(rows)
+        wait_for(lambda: sum(made) >= 2 * BATCH_ROWS, "the second batch")
+        assert sum(made) < 16 * BATCH_ROWS
+        assert sum(batch.num_rows for batch in rows) == 31 * BATCH_ROWS
+
+
+@pytest.mark.parametrize("reads_again", [False, True])
+def test_what_is_read_once_is_not_kept(reads_again: bool) -> None:
+    """DuckDB's cache of files costs more than it saves when nothing is read twice."""
+    with closing(Session(duckdb.connect, reads_again=reads_again)) as session:
+        assert session.get().execute("SELECT current_setting('enable_external_file_cache')").fetchone() == (reads_again,)
