@@ -8,6 +8,8 @@ from typing import Any
 
 from duckicelake.errors import BadRequest, CommitStateUnknown, NoSuchTable, NotAuthorized, ServiceUnavailable
 from duckicelake.iceberg.encoding.json_reader import as_object, find_list
+from duckicelake.iceberg.schema import parse_schema
+from duckicelake.iceberg.types import walk_fields
 from duckicelake.pipeline.asking.callers import CREDENTIAL, NOBODY, Caller, list_headers, make_caller
 from duckicelake.pipeline.asking.wire import TIMEOUT_SECONDS, Request, send
 from duckicelake.pipeline.spark import RestCatalog
@@ -49,7 +51,8 @@ class TableHead:
 
     `partitions` are like `bucket[16](id)`, `order` like `identity(id) desc`, in lower case; a column inside another one is `?`.
     `defaults` are what columns have in new rows that do not say it, as JSON has single values in Iceberg's specification. `uuids` are the
-    columns of this type.
+    columns of this type. `reads_otherwise`: the rows of main have other names or values under the columns of now than under those that its
+    snapshot was written with, since columns were renamed, or come with a default, after it.
     """
 
     uuid: str
@@ -62,6 +65,7 @@ class TableHead:
     has_uuid_partitions: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     uuids: tuple[str, ...] = ()
+    reads_otherwise: bool = False
 
     @property
     def main(self) -> int | None:
@@ -97,6 +101,7 @@ class Rest:
             _has_uuid_partitions(metadata),
             _read_defaults(metadata),
             tuple(column["name"] for column in _list_columns(metadata) if column["type"] == "uuid"),
+            _reads_otherwise(metadata, refs.get("main")),
         )
         return TableHead(metadata["table-uuid"], refs, summaries, metadata["current-schema-id"], *shape)
 
@@ -190,6 +195,19 @@ def _list_partition_fields(metadata: Mapping[str, Any]) -> list[Mapping[str, Any
 def _find_column(metadata: Mapping[str, Any], field: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The column of a partition or sort field; None when it is inside another one."""
     return next((column for column in _list_columns(metadata) if column["id"] == field.get("source-id")), None)
+
+
+def _reads_otherwise(metadata: Mapping[str, Any], main: int | None) -> bool:
+    schemas: dict[Any, Any] = {schema["schema-id"]: schema for schema in metadata["schemas"]}
+    written = [snapshot.get("schema-id") for snapshot in metadata.get("snapshots", ()) if snapshot["snapshot-id"] == main]
+    then, now = schemas.get(written[0]) if written else None, schemas.get(metadata["current-schema-id"])
+    if then is None or now is None or then is now:
+        return False
+    names = {column.field_id: name for name, column in walk_fields(parse_schema(then).fields)}
+    columns = list(walk_fields(parse_schema(now).fields))
+    is_renamed = any(names.get(column.field_id, name) != name for name, column in columns)
+    new = [(name, column) for name, column in columns if column.field_id not in names]
+    return is_renamed or any(column.initial_default is not None or name in names.values() for name, column in new)
 
 
 def _list_columns(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:

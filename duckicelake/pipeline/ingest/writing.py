@@ -15,7 +15,7 @@ from duckicelake.pipeline.ingest.sources.reading import Reading
 from duckicelake.pipeline.ingest.sources.shapes import check_order, find_coverage
 from duckicelake.pipeline.ingest.staging import Stage, Staged
 from duckicelake.pipeline.ingest.target import quote_ident
-from duckicelake.pipeline.older import TELLS_MERGED
+from duckicelake.pipeline.older import TELLS_MERGED, hold
 from duckicelake.pipeline.rest import TableHead
 
 _MERGED = "spark.merge-into.num-target-rows-"
@@ -29,12 +29,14 @@ class RowsLeftOut(CatalogError):
 class Ground:
     """What a draft goes by: the table's columns that come from files, those of them that are UUIDs, and for merges the rows it has.
 
+    `reads_otherwise`: these are others by the names and defaults of now than by those of their snapshot.
     `is_foreseen`: something of the table has yet to be made, so what is there is looked at too, if it could be in the way.
     """
 
     columns: StructType
     uuids: Sequence[str]
     base: int | None
+    reads_otherwise: bool = False
     is_foreseen: bool = field(default=False, compare=False)
 
 
@@ -78,7 +80,9 @@ class Draft:
 
 def find_ground(options: IngestOptions, columns: StructType, head: TableHead | None) -> Ground:
     """What a draft goes by, of a table that has these columns, or is going to have them."""
-    return Ground(columns, (), None) if head is None else Ground(columns, head.uuids, head.main if options.key else None)
+    if head is None:
+        return Ground(columns, (), None)
+    return Ground(columns, head.uuids, head.main, head.reads_otherwise) if options.key else Ground(columns, head.uuids, None)
 
 
 def draft_rows(stage: Stage, options: IngestOptions, reading: Reading, checked: Checked, ground: Ground) -> Draft:
@@ -120,7 +124,7 @@ def _draft_latest(stage: Stage, options: IngestOptions, draft: Draft) -> Draft:
     latest = merging.find_latest(checked.marked(), options.key, options.order_by, checked.coverage.marks)
     applied = grown = latest.count()
     if base is not None:
-        held = _read_held(stage, options, base)
+        held = _read_held(stage, options, draft.ground, base)
         if options.order_by is not None:
             applied -= merging.count_older(latest, held, options.key, options.order_by)
         is_asked = draft.ground.is_foreseen or not TELLS_MERGED
@@ -134,7 +138,8 @@ def _draft_versions(stage: Stage, options: IngestOptions, draft: Draft) -> Draft
     if base is None:
         current = checked.good().where(F.lit(False))
     else:
-        current = versions.fill_columns(_read_held(stage, options, base).where(versions.CURRENT), checked.target)
+        held = _read_held(stage, options, draft.ground, base).where(versions.CURRENT)
+        current = versions.fill_columns(hold(held) if draft.ground.reads_otherwise else held, checked.target)
     inserted, ended = versions.find_versions(checked.marked(), current, history, checked.coverage)
     applied = inserted.count()
     return replace(draft, merged=versions.format_source(inserted, ended, options.key), applied=applied, grown=applied)
@@ -170,6 +175,7 @@ def _write_merged(stage: Stage, options: IngestOptions, opened: Staged, draft: D
         statement, kinds = versions.format_merge(name, _name_view(stage), history), ("inserted",)
     _merge(stage, options, source, statement)
     written = stage.look_after(opened)
+    check_moved(opened, written, draft.applied)
     check_merged(written, draft.applied, *kinds)
     if draft.grown is not None:
         check_growth(opened, written, draft.grown)
@@ -208,9 +214,13 @@ def _find_elsewhere(stage: Stage, options: IngestOptions) -> tuple[list[str], li
     return theirs, ours
 
 
-def _read_held(stage: Stage, options: IngestOptions, base: int) -> DataFrame:
-    # Spark 4.1 finds no plan for a view that reads the table it is merged into, unless a snapshot is named.
-    return stage.spark.read.option("versionAsOf", base).table(quote_ident(stage.catalog, options.table))
+def _read_held(stage: Stage, options: IngestOptions, ground: Ground, base: int) -> DataFrame:
+    name = quote_ident(stage.catalog, options.table)
+    if ground.reads_otherwise:
+        # A snapshot is read under the columns that it had, and main under those of now. Who moves it meanwhile fails the commit.
+        return stage.spark.table(name)
+    # Spark 4.1 finds no plan for a view that reads the table it is merged into, unless a snapshot is named, or its rows are held.
+    return stage.spark.read.option("versionAsOf", base).table(name)
 
 
 def _merge(stage: Stage, options: IngestOptions, source: DataFrame, statement: str) -> None:
@@ -230,6 +240,12 @@ def check_count(written: Staged, expected: int) -> None:
     """Raises: BadRequest: what was written is not what was counted in the files."""
     if written.added != expected:
         raise BadRequest(f"{written.ident}: {written.added} rows were written and {expected} counted in the files; nothing was taken")
+
+
+def check_moved(opened: Staged, written: Staged, expected: int) -> None:
+    """Raises: BadRequest: a merge that was given rows wrote nothing at all."""
+    if expected and written.head == opened.head:
+        raise BadRequest(f"{written.ident}: {expected} rows were to be merged, and nothing was written; nothing was taken")
 
 
 def check_merged(written: Staged, expected: int, *kinds: str) -> None:

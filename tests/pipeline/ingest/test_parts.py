@@ -22,7 +22,7 @@ from duckicelake.pipeline.ingest.sources.files import choose_format, choose_read
 from duckicelake.pipeline.ingest.sources.reading import Taken
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, discard, format_identifier, is_stale, make_branch, make_run_id
 from duckicelake.pipeline.ingest.target import parse_order
-from duckicelake.pipeline.ingest.writing import check_count, check_growth, check_merged
+from duckicelake.pipeline.ingest.writing import check_count, check_growth, check_merged, check_moved
 from duckicelake.pipeline.objects import open_objects
 from duckicelake.pipeline.rest import Ident, Rest, TableHead, open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, end_process
@@ -74,6 +74,10 @@ def test_what_was_written_is_what_was_counted() -> None:
     check_merged(STAGED, 4, "inserted")
     with pytest.raises(BadRequest, match="2 rows for 3 keys"):
         check_merged(merged, 3, "inserted")
+    check_moved(STAGED, STAGED, 0)
+    check_moved(STAGED, replace(STAGED, head=8), 1)
+    with pytest.raises(BadRequest, match="1 rows were to be merged, and nothing was written"):
+        check_moved(STAGED, STAGED, 1)
 
 
 def test_a_merge_makes_the_table_larger_by_what_was_counted() -> None:
