@@ -1,10 +1,10 @@
 """A way to the catalog on which something happens when a commit comes by."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Lock, Thread
 
 from tests.pipeline.maintain.keeper import Keeper
 from tests.rest.serving import Answer, Server
@@ -16,8 +16,8 @@ _OF_A_CONNECTION = ("connection", "content-length", "date", "host", "server", "t
 
 @contextmanager
 def meeting_first_commit(keeper: Keeper, table: str, commit: Commit) -> Generator[Keeper]:
-    """The keeper by that way; `commit` meets the first one to a table in `main`."""
-    server, pending = keeper.checker.served.server, [commit]
+    """The keeper by that way; `commit` meets the first one to a table in `main`, and others wait until it has been answered."""
+    server, pending, turns = keeper.checker.served.server, [commit], Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -26,8 +26,9 @@ def meeting_first_commit(keeper: Keeper, table: str, commit: Commit) -> Generato
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             kept = {name: text for name, text in self.headers.items() if name.lower() not in _OF_A_CONNECTION}
             is_commit = self.command == "POST" and self.path.endswith(f"/namespaces/main/tables/{table}")
-            meet = pending.pop() if is_commit and pending else lambda send: send()
-            answer = meet(lambda: server.ask(self.command, self.path, kept, body))
+            with turns if is_commit else nullcontext():
+                meet = pending.pop() if is_commit and pending else lambda send: send()
+                answer = meet(lambda: server.ask(self.command, self.path, kept, body))
             self.send_response(answer.status)
             for name, text in answer.headers.items():
                 if name not in _OF_A_CONNECTION:
