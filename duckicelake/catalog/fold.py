@@ -9,6 +9,7 @@ from operator import attrgetter
 import psycopg
 
 from duckicelake.catalog.adopting.adopted import Adopted
+from duckicelake.catalog.adopting.layout import Layout
 from duckicelake.catalog.data_files import DataFiles
 from duckicelake.catalog.derive import Deriver
 from duckicelake.catalog.gather import Sources, gather, without_lost
@@ -41,7 +42,9 @@ NO_ROW = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One state and what has been found out about it. `earlier` is what an earlier load left, when it can go on."""
+    """One state and what has been found out about it. `earlier` is what an earlier load left, when it can go on; `layout` is all that
+    its manifests are, when somebody has planned them before.
+    """
 
     state: TableState
     sources: Sources
@@ -51,6 +54,7 @@ class Reading:
     oldest_row: int
     earlier: Folded | None
     foreseen: Foreseen | None = None
+    layout: Layout | None = None
 
 
 def read(conn: psycopg.Connection, objects: Objects, table: TableRow, memory: TableMemory) -> Reading:
@@ -168,15 +172,17 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
     earlier, state = reading.earlier, reading.state
     before = earlier.snapshots if earlier else Snapshots(())
     after_ms = before[-1].timestamp_ms if before else 0
-    history = to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
+    known = reading.layout
+    history = known.history if known else to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
     writer = make_writer(conn, objects, reading, note, memory)
-    added = list(map(KEY_OF, chain(history.base.added, *(step.added for step in history.steps))))
     _derive_rows(writer, history, reading)
-    writer.files.place(added)
     with closing(writer.files):
-        shelves = _take_shelves(writer, history, earlier)
-        plans = to_manifests(history.steps, shelves, writer.files.spec_of)
-        snapshots = before.grown(writer.write_snapshots(plans, before[-1].snapshot_id if before else None))
+        if earlier is None:
+            _count_base(writer, history)
+        layout = known or lay_out(history, writer.files, earlier.shelves if earlier else None)
+        writer.files.has_unproven |= layout.has_unproven
+        snapshots = before.grown(writer.write_snapshots(layout.snapshots, before[-1].snapshot_id if before else None))
+    shelves = layout.shelves
     written = _still_carried(writer.written, shelves)
     memory.folded = Folded(
         since=Since(state.position.lake_snapshot_id, state.next_file_id),
@@ -199,6 +205,13 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         breaks_vectors=writer.files.breaks_vectors,
     )
     return snapshots, writer.deriver.outbox
+
+
+def lay_out(history: History, files: DataFiles, shelves: Shelves | None = None) -> Layout:
+    """Return the manifests of a history, on from the shelves that an earlier one left. They are found as they are asked for."""
+    files.place(map(KEY_OF, chain(history.base.added, *(step.added for step in history.steps))))
+    shelves = new_shelves(history, files.spec_of) if shelves is None else shelves
+    return Layout(history, shelves, to_manifests(history.steps, shelves, files.spec_of), files.has_unproven)
 
 
 def _derive_rows(writer: ManifestWriter, history: History, reading: Reading) -> None:
@@ -236,6 +249,8 @@ def make_writer(conn: psycopg.Connection, objects: Objects, reading: Reading, no
     hidden = frozenset(move.lake_snapshot_id for move in state.notes.refs.moves)
     writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased, hidden=hidden)
     writer.adopted = Adopted(conn, state, writer.maker, objects, memory, reading.sources.files)
+    if reading.layout is not None:
+        writer.adopted.digests.update(reading.layout.digests)
     if earlier is not None:
         files.has_unproven, files.breaks_vectors = earlier.has_unproven, earlier.breaks_vectors
         writer.visibility = {**earlier.visibility, **reading.sources.visibility}
@@ -248,12 +263,9 @@ def _still_aliased(writer: ManifestWriter, state: TableState) -> dict[int, Snaps
     return {snapshot_id: writer.aliases[snapshot_id] for snapshot_id in wanted if snapshot_id in writer.aliases}
 
 
-def _take_shelves(writer: ManifestWriter, history: History, earlier: Folded | None) -> Shelves:
-    if earlier is not None:
-        return earlier.shelves
+def _count_base(writer: ManifestWriter, history: History) -> None:
     with writer.deriver.outbox.holding(is_hidden=_find_first(history) in writer.hidden):
         writer.count_base(history.base)
-    return new_shelves(history, writer.files.spec_of)
 
 
 def _still_carried(written: Mapping[tuple[int, int], ManifestFile], shelves: Shelves) -> dict[tuple[int, int], ManifestFile]:

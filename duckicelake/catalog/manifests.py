@@ -155,6 +155,18 @@ class ManifestWriter:
         self.written[plan.content, plan.number] = found.described
         return True
 
+    def look_at(self, plan: ManifestPlan) -> AdoptedManifest:
+        """Return a manifest that is offered for a plan, after it was looked at, and made again if it is a sample.
+
+        Raises: BadRequest: it is not what it should be
+        """
+        assert self.adopted is not None
+        assert self.deriver.memory.offer is not None
+        found = self.adopted.check_offered(plan, self.deriver.memory.offer)
+        if self.adopted.is_sample(plan):
+            self._check_sample(plan, found)
+        return found
+
     def _check_sample(self, plan: ManifestPlan, found: AdoptedManifest) -> None:
         """Make a manifest again. Raises: BadRequest: what is offered has other bytes"""
         self.files.prepare(_keys(plan))

@@ -7,6 +7,7 @@ from itertools import islice
 from threading import Lock
 from typing import cast
 
+from duckicelake.catalog.adopting.offers import Offer
 from duckicelake.catalog.outbox import Held
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.manifest import AnyFile, DataFile
@@ -98,26 +99,6 @@ class Refusal:
 
     position: Position
     error: Unsupported
-
-
-@dataclass(frozen=True, slots=True)
-class OfferedManifest:
-    """A manifest that somebody made: the name of its bytes, and what is told of it, as JSON."""
-
-    name: str
-    told: object
-
-
-@dataclass(slots=True)
-class Offer:
-    """Manifests that somebody made, by what they were made of, and those of them that the load took; `needed` are all that it could
-    have taken. `lot` decides which are made again, to compare.
-    """
-
-    manifests: Mapping[str, OfferedManifest]
-    lot: int
-    taken: set[str] = field(default_factory=set[str])
-    needed: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)

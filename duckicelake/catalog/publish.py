@@ -9,9 +9,10 @@ from itertools import count
 
 import psycopg
 
+from duckicelake.catalog.adopting.offers import Offer
 from duckicelake.catalog.beside import publish_beside
 from duckicelake.catalog.fold import Reading, fold, read
-from duckicelake.catalog.memory import Offer, Published, TableMemory
+from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.outbox import Outbox
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, LakeMoved, NotFound
@@ -62,14 +63,14 @@ class Reader:
         return writing(self.warehouse.lake) if self.turn is None else nullcontext(self.turn)
 
 
-def publish(reader: Reader, table: TableRow, memory: TableMemory) -> Published:
-    """Publish the state that is read: write its objects, number it, write its metadata file.
+def publish(reader: Reader, table: TableRow, memory: TableMemory, known: Reading | None = None) -> Published:
+    """Publish the state that is read, or is `known` already: write its objects, number it, write its metadata file.
 
     Raises: Unsupported: something in the table is not published. LakeMoved: a newer state was published meanwhile
     """
     objects = reader.warehouse.objects
     try:
-        draft = make_draft(reader.conn, objects, read(reader.conn, objects, table, memory), memory)
+        draft = make_draft(reader.conn, objects, known or read(reader.conn, objects, table, memory), memory)
         if memory.offer is not None:
             note_offer(reader.warehouse, draft, memory.offer)
         draft.outbox.ship()

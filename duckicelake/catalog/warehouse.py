@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
+from duckicelake.catalog.adopting.kept import PlanMemory
 from duckicelake.catalog.memory import Named, TableMemory, count_parts, estimate_bytes
 from duckicelake.catalog.scanning.memory import ScanMemory
 from duckicelake.iceberg.decoding.avro_types import Readers
@@ -186,6 +187,7 @@ class Warehouse:
     neighbours: Neighbours = field(default_factory=lambda: Neighbours(tuple))
     readers: Readers = field(default_factory=Readers)
     scans: ScanMemory = field(default_factory=ScanMemory)
+    plans: PlanMemory = field(default_factory=PlanMemory)
 
 
 def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:

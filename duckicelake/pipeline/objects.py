@@ -93,6 +93,8 @@ def open_objects(location: str, catalog: RestCatalog, given: Mapping[str, str]) 
             region=given.get("client.region") or catalog.s3_region,
             scheme="http" if endpoint.scheme == "http" else "https",
             endpoint_override=endpoint.netloc or None,
+            # one request for a small object, not the three of an upload in parts
+            allow_delayed_open=True,  # pyright: ignore[reportCallIssue]  the stubs are of an older release
         )
     )
 

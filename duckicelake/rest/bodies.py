@@ -196,7 +196,5 @@ PlannedManifests = TypedDict(
 """Manifests that there are to be made, and what they are made of; `obstacle`: why nobody but the server may."""
 
 
-class AdoptedManifests(TypedDict):
-    """How many manifests were taken over."""
-
-    adopted: int
+AdoptedManifests = TypedDict("AdoptedManifests", {"adopted": int, "looked-at": int})
+"""How many manifests were taken over, and how many need not be looked at again."""

@@ -10,17 +10,19 @@ from operator import attrgetter
 
 import psycopg
 
-from duckicelake.catalog.memory import OfferedManifest, TableMemory
+from duckicelake.catalog.adopting.offers import Offer
+from duckicelake.catalog.memory import TableMemory
 from duckicelake.errors import BadRequest, NotFound, Unsupported
 from duckicelake.lake.adopted.manifests import AdoptedRow, read_adopted
 from duckicelake.lake.rows import TableState
 from duckicelake.store.objects import Objects
+from duckicelake.translate.bulk.counts import count_rows
 from duckicelake.translate.bulk.manifests import ManifestMaker
 from duckicelake.translate.bulk.recipe import Recipe, digest_plan, is_bulky, survives
 from duckicelake.translate.bulk.told import AdoptedManifest, parse_told
 from duckicelake.translate.locations import format_digest, manifest_uri, table_folder
-from duckicelake.translate.manifests import ManifestPlan
-from duckicelake.translate.visibility import FileKey, TrackedFile
+from duckicelake.translate.manifests import KEY_OF, ManifestPlan
+from duckicelake.translate.visibility import TrackedFile
 
 PACKAGE = "duckicelake"
 SAMPLE = 64
@@ -37,7 +39,8 @@ class Adopted:
     """What others have made of one table. `files` are all of its files.
 
     What is noted counts as long as the object is there. What is offered is looked at whole: see `check_offered`; `ahead` are such
-    objects, `waiting` those that are not read yet, the next one last.
+    objects, `waiting` those that are not read yet, the next one last. `present` are objects of the table, listed for those that were
+    looked at before.
     """
 
     conn: psycopg.Connection
@@ -51,10 +54,9 @@ class Adopted:
     found: dict[tuple[int, int], AdoptedManifest | None] = field(default_factory=dict[tuple[int, int], AdoptedManifest | None])
     digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     noted: Mapping[str, AdoptedRow] | None = None
-    rows: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
     waiting: list[str] | None = None
     ahead: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    sampled: set[tuple[int, int, frozenset[int]]] = field(default_factory=set[tuple[int, int, frozenset[int]]])
+    present: set[str] | None = None
 
     def find(self, plan: ManifestPlan) -> AdoptedManifest | None:
         """Return what somebody made by that plan, or None. Raises: BadRequest: what is offered is not by that plan"""
@@ -68,12 +70,12 @@ class Adopted:
         each schema, spec and kinds of entries.
         """
         digest, offer = self.digest(plan), self.memory.offer
-        if offer is None or digest not in offer.manifests:
+        if offer is None or digest not in offer.manifests or offer.looks.find(digest, offer.manifests[digest]):
             return False
         kind = (self.maker.schemas.at(plan.snapshot_id).schema_id, plan.spec_id, frozenset(map(STATUS_OF, plan.entries)))
-        is_first = kind not in self.sampled
-        self.sampled.add(kind)
-        return is_first or draw(digest) == offer.lot
+        is_first = kind not in offer.looks.sampled
+        offer.looks.sampled.add(kind)
+        return is_first or draw(digest) == offer.looks.lot
 
     def _look_up(self, plan: ManifestPlan) -> AdoptedManifest | None:
         if self.noted is None:
@@ -86,7 +88,7 @@ class Adopted:
         if offer is not None:
             offer.needed.add(digest)
             if digest in offer.manifests:
-                found = self._check_offered(plan, offer.manifests[digest])
+                found = self._find_looked_at(digest, offer) or self.check_offered(plan, offer)
                 offer.taken.add(digest)
                 return found
         return None if row is None else self._find_noted(plan, row)
@@ -106,15 +108,31 @@ class Adopted:
         known.add(uri)
         return parse_told(json.loads(row.json), plan, self.maker.note, row.name)
 
-    def _check_offered(self, plan: ManifestPlan, offer: OfferedManifest) -> AdoptedManifest:
+    def _find_looked_at(self, digest: str, offer: Offer) -> AdoptedManifest | None:
+        """Return a manifest that was looked at before, if it is still there."""
+        found = offer.looks.find(digest, offer.manifests[digest])
+        if found is None or self.memory.known_uris is None:
+            return None
+        if self.present is None:
+            self.present = {uri for uri, _ in self.objects.list_under(self.maker.note.location)}
+        uri = found.described.manifest_path
+        if uri not in self.present:
+            return None
+        self.memory.known_uris.add(uri)
+        return found
+
+    def check_offered(self, plan: ManifestPlan, offer: Offer) -> AdoptedManifest:
         """Look at what is offered for a plan: its bytes have the name that they should have and are a whole manifest of the
         plan's schema and spec with as many entries, and the rows told of are those of the plan's files.
+
+        Raises: BadRequest: they are not
         """
+        offered = offer.manifests[self.digest(plan)]
         if self.obstacle is None:
             self.obstacle = find_obstacle(self.state, self.recipe or make_recipe(self.state, self.maker))
         if self.obstacle:
             raise BadRequest(f"Only the server makes this table's manifests: {self.obstacle}.")
-        found = parse_told(offer.told, plan, self.maker.note, offer.name)
+        found = parse_told(offered.told, plan, self.maker.note, offered.name)
         uri = found.described.manifest_path
         try:
             content = self._read(uri, MOST_BYTES + MOST_BYTES_OF_FILE * len(plan.entries))
@@ -122,13 +140,13 @@ class Adopted:
             raise BadRequest(f"The manifest {uri} that is offered is not there.") from error
         except Unsupported as error:
             raise BadRequest(f"The manifest that is offered is larger than one of {len(plan.entries)} files may be: {error}") from error
-        if format_digest(content) != offer.name or len(content) != found.described.manifest_length:
+        if format_digest(content) != offered.name or len(content) != found.described.manifest_length:
             raise BadRequest(f"The object {uri} is not the manifest that is offered: it has other bytes.")
         if self.maker.count_entries(plan, content) != len(plan.entries):
             raise BadRequest(f"The object {uri} is no whole manifest of the {len(plan.entries)} files that it was planned for.")
         if not self.maker.is_shaped(plan, found.described):
             raise BadRequest(f"The manifest {uri} that is offered is said to have other partitions or row ids than its table has.")
-        self._check_rows(plan, found)
+        self._check_rows(plan, found, offer)
         assert self.memory.known_uris is not None
         self.memory.known_uris.add(uri)
         return found
@@ -137,7 +155,8 @@ class Adopted:
         """Return an object. Those offered next are read with it, side by side, unless they are large."""
         offer = self.memory.offer
         if self.waiting is None and offer is not None:
-            self.waiting = [manifest_uri(self.maker.note.location, found.name) for found in offer.manifests.values()][::-1]
+            fresh = [found for digest, found in offer.manifests.items() if offer.looks.find(digest, found) is None]
+            self.waiting = [manifest_uri(self.maker.note.location, found.name) for found in fresh][::-1]
         if self.waiting and uri == self.waiting[-1]:
             some = [self.waiting.pop() for _ in range(min(AHEAD, len(self.waiting)))]
             self.ahead.clear()
@@ -149,12 +168,11 @@ class Adopted:
         with suppress(NotFound, Unsupported):
             self.ahead[uri] = self.objects.read_small(uri, AHEAD_BYTES)
 
-    def _check_rows(self, plan: ManifestPlan, found: AdoptedManifest) -> None:
-        if not self.rows:
-            self.rows.update(map(attrgetter("key", "record_count"), self.files))
+    def _check_rows(self, plan: ManifestPlan, found: AdoptedManifest, offer: Offer) -> None:
+        rows = offer.looks.rows = offer.looks.rows or count_rows(self.files)
         counts = [0, 0, 0]
         for status, alike in groupby(plan.entries, STATUS_OF):
-            counts[status] += sum([self.rows[entry.key] for entry in alike])
+            counts[status] += rows.sum(map(KEY_OF, alike))
         told = found.described
         if counts != [told.existing_rows_count, told.added_rows_count, told.deleted_rows_count]:
             raise BadRequest(f"The manifest {told.manifest_path} that is offered is said to have other rows than its files have.")

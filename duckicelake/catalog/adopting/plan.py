@@ -1,15 +1,17 @@
 """What executors have to make of a table: the plans of its large manifests, and what they are made of."""
 
+import random
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 
 import psycopg
 
-from duckicelake.catalog.adopting.adopted import find_obstacle, make_recipe
-from duckicelake.catalog.data_files import DataFiles
-from duckicelake.catalog.fold import Reading, make_writer, read
+from duckicelake.catalog.adopting.adopted import draw, find_obstacle, make_recipe
+from duckicelake.catalog.adopting.kept import KeptPlan
+from duckicelake.catalog.adopting.layout import Layout
+from duckicelake.catalog.adopting.offers import Looks
+from duckicelake.catalog.fold import lay_out, make_writer, read
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.catalog.publish import new_note, raise_note
 from duckicelake.catalog.tables import Ident, see
@@ -18,7 +20,8 @@ from duckicelake.lake.connect import reading
 from duckicelake.lake.rows import Position, TableRow
 from duckicelake.translate.bulk.recipe import Recipe, is_bulky
 from duckicelake.translate.history import to_history
-from duckicelake.translate.manifests import KEY_OF, ManifestPlan, new_shelves, to_manifests
+from duckicelake.translate.manifests import ManifestPlan
+from duckicelake.values import replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class BulkPlan:
 
 
 def plan_manifests(warehouse: Warehouse, ident: Ident) -> BulkPlan:
-    """Return what there is to make of a table; nothing is published, nor remembered.
+    """Return what there is to make of a table; nothing is published. The plan is kept for who comes back with what was made.
 
     Raises: NoSuchTable. Unsupported: something in the table is not published. NotFound: an object that DuckLake names is missing
     """
@@ -56,17 +59,21 @@ def _plan(conn: psycopg.Connection, warehouse: Warehouse, table: TableRow, posit
     adopted = writer.adopted
     assert adopted is not None
     with closing(writer.files):
-        plans = {} if obstacle else {adopted.digest(plan): plan for plan in _list_plans(found, writer.files)}
+        laid = lay_out(to_history(state, found.sources.files, found.sources.visibility), writer.files)
+        laid = replace(laid, snapshots=list(laid.snapshots))
+    plans = {} if obstacle else {adopted.digest(plan): plan for plan in _list_plans(laid)}
     missing = {digest: plan for digest, plan in plans.items() if adopted.find(plan) is None}
+    if missing:
+        laid = replace(laid, digests=dict(adopted.digests))
+        looks = Looks(draw(random.choice(sorted(missing))))
+        warehouse.plans.keep(KeptPlan(table.table_id, position, replace(found, layout=laid), note, missing, looks))
     return BulkPlan(position, recipe, missing, len(plans) - len(missing), obstacle)
 
 
-def _list_plans(found: Reading, files: DataFiles) -> Iterator[ManifestPlan]:
+def _list_plans(laid: Layout) -> Iterator[ManifestPlan]:
     """Yield the large manifests of all snapshots, each once."""
-    history = to_history(found.state, found.sources.files, found.sources.visibility)
     seen = set[tuple[int, int]]()
-    files.place(map(KEY_OF, chain(history.base.added, *(step.added for step in history.steps))))
-    for snapshot in to_manifests(history.steps, new_shelves(history, files.spec_of), files.spec_of):
+    for snapshot in laid.snapshots:
         fresh = [plan for plan in snapshot.manifests if (plan.content, plan.number) not in seen]
         seen |= {(plan.content, plan.number) for plan in fresh}
         yield from filter(is_bulky, fresh)

@@ -1,13 +1,15 @@
 """The job itself: the catalog plans, executors make, the catalog takes over; what fails is told, and the rest goes on."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as read_version
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
@@ -27,7 +29,10 @@ from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.spark import LazySpark
 
 ATTEMPTS = 3
-SLICES_PER_CORE = 2
+SLICES_PER_CORE = 8
+"""What one slice made is looked at while others are made."""
+AT_ONCE = 2
+"""So many slices for each core are Spark's at a time."""
 SECONDS_TO_ANSWER = 3600.0
 """The catalog reads a row of every file when it plans, and when it takes manifests over."""
 
@@ -146,16 +151,26 @@ class Publisher:
         files = sum(count_entries(item) for digest, item in plan.manifests.items() if digest not in self.made)
         self.desk.tell(f"make {len(missing)} manifests of {files} files of {ident}")
         task = Task(self.desk.place, json.dumps(plan.answer["recipe"]))
-        for text in give_out(self.spark.get(), task, missing):
-            item = json.loads(text)
-            if "error" in item:
-                raise _ERRORS[item["kind"]](item["error"])
-            self.made[item["digest"]] = item
+        with closing(give_out(self.spark.get(), task, missing)) as coming:
+            for texts in coming:
+                told: list[Mapping[str, Any]] = [json.loads(text) for text in texts]
+                some = [item for item in told if "error" not in item]
+                self.made.update({item["digest"]: item for item in some})
+                for wrong in (item for item in told if "error" in item):
+                    raise _ERRORS[wrong["kind"]](wrong["error"])
+                if any(digest not in self.made for digest in plan.manifests):
+                    # who cannot be asked now is asked once more when all is there
+                    with suppress(ServiceUnavailable):
+                        self._offer(ident, plan, some, is_all=False)
 
     def _adopt(self, ident: Ident, plan: Plan) -> None:
         self.desk.tell(f"hand {len(plan.manifests)} manifests of {ident} over")
+        self._offer(ident, plan, [self.made[digest] for digest in plan.manifests], is_all=True)
+
+    def _offer(self, ident: Ident, plan: Plan, manifests: Sequence[Mapping[str, Any]], *, is_all: bool) -> None:
+        """Have the catalog take everything over, or look at a part of it, which it need not do again then if it remembers the plan."""
         body = {name: plan.answer[name] for name in ("lake-snapshot-id", "change-id")}
-        body |= {"version": plan.answer["recipe"]["version"], "manifests": [self.made[digest] for digest in plan.manifests]}
+        body |= {"version": plan.answer["recipe"]["version"], "manifests": manifests, "more-to-come": not is_all}
         self._ask("POST", ident, body)
 
     def _ask(self, method: str, ident: Ident, body: Any = None) -> Any:
@@ -163,17 +178,36 @@ class Publisher:
         return rest.manage(method, f"{rest.locate(ident)}/manifests", body, SECONDS_TO_ANSWER)
 
 
-def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Iterable[str]:
-    """What executors tell of each manifest. Raises: what Spark raises; BadRequest: executors of Spark Connect lack our functions"""
+def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Generator[Sequence[str]]:
+    """What executors tell of each manifest, slice by slice as they have made it; to close it is to begin no more of them.
+
+    Raises: what Spark raises; BadRequest: executors of Spark Connect lack our functions
+    """
     if not is_remote():
-        slices = min(len(plans), spark.sparkContext.defaultParallelism * SLICES_PER_CORE)
-        return spark.sparkContext.parallelize(plans, slices).mapPartitions(task.make_all).collect()
+        yield from _give_out_slices(spark.sparkContext, task, plans)
+        return
     check_executors(spark)
     # Rows that Spark makes lie in as many parts as it has cores.
     cores = spark.range(_MANY).select(F.spark_partition_id()).distinct().count()
-    slices = min(len(plans), cores * SLICES_PER_CORE)
-    given = spark.createDataFrame([(plan,) for plan in plans], "plan string").repartition(slices)
-    return [row["told"] for row in given.mapInArrow(task.make_batches, "told string").collect()]
+    given = spark.createDataFrame([(plan,) for plan in plans], "plan string").repartition(min(len(plans), cores * AT_ONCE))
+    yield [row["told"] for row in given.mapInArrow(task.make_batches, "told string").collect()]
+
+
+def _give_out_slices(context: SparkContext, task: Task, plans: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Each slice is a job of its own: what a job's tasks return comes only when all of them are done."""
+    count = min(len(plans), context.defaultParallelism * SLICES_PER_CORE)
+    slices = [plans[len(plans) * i // count : len(plans) * (i + 1) // count] for i in range(count)]
+    with ThreadPoolExecutor(min(count, context.defaultParallelism * AT_ONCE)) as pool:
+        running = [pool.submit(_make_slice, context, task, part) for part in slices]
+        try:
+            for made in as_completed(running):
+                yield made.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _make_slice(context: SparkContext, task: Task, plans: Sequence[str]) -> Sequence[str]:
+    return context.parallelize(plans, 1).mapPartitions(task.make_all).collect()
 
 
 _MANY = 100_000

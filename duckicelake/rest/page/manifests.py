@@ -1,6 +1,6 @@
 """Body of the operation that takes manifests over."""
 
-from duckicelake.rest.page.shapes import LONG, NAME, OBJECT, an_array, an_object
+from duckicelake.rest.page.shapes import FLAG, LONG, NAME, OBJECT, an_array, an_object
 
 OFFER = an_object(
     {
@@ -8,5 +8,6 @@ OFFER = an_object(
         "change-id": LONG,
         "version": NAME,
         "manifests": an_array(an_object({"digest": NAME, "name": NAME, "told": OBJECT})),
-    }
+    },
+    {"more-to-come": FLAG},
 )

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from fastapi import Request
 
-from duckicelake.catalog.adopting.adopt import OfferedManifest, Position, adopt_manifests
+from duckicelake.catalog.adopting.adopt import OfferedManifest, Position, adopt_manifests, look_at_manifests
 from duckicelake.catalog.adopting.answer import encode_plan
 from duckicelake.catalog.adopting.plan import plan_manifests
 from duckicelake.catalog.rules.changes import with_asker
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
-from duckicelake.iceberg.encoding.json_reader import as_object, get_list, get_long, get_text
+from duckicelake.iceberg.encoding.json_reader import as_object, get_flag, get_list, get_long, get_text
 from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.auth.record import find_asker
 from duckicelake.rest.bodies import AdoptedManifests, PlannedManifests
@@ -43,13 +43,16 @@ class ManifestRoutes:
         return encode_plan(plan_manifests(self._door.get_lake(at.prefix).warehouse, Ident(levels, name)))
 
     def adopt_manifests(self, request: Request, at: AtParam, levels: Levels, name: TableName, body: Body) -> AdoptedManifests:
-        """Publish a table with manifests that were made by such a plan: all of them, or none."""
+        """Publish a table with manifests that were made by such a plan: all of them, or none. Those that others follow are looked at."""
         node = as_object(decode_json(body), WHAT)
         planned = Position(get_long(node, "lake-snapshot-id", WHAT), get_long(node, "change-id", WHAT))
         asker, warehouse = find_asker(request.scope), self._door.get_lake(at.prefix).warehouse
         warehouse = replace(warehouse, lake=with_asker(warehouse.lake, asker, asker.objects))
         offered = dict(map(parse_offered, get_list(node, "manifests", WHAT)))
-        return {"adopted": adopt_manifests(warehouse, Ident(levels, name), planned, get_text(node, "version", WHAT), offered)}
+        ident, made_by = Ident(levels, name), get_text(node, "version", WHAT)
+        if node.get("more-to-come") is not None and get_flag(node, "more-to-come", WHAT):
+            return {"adopted": 0, "looked-at": look_at_manifests(warehouse, ident, planned, made_by, offered)}
+        return {"adopted": adopt_manifests(warehouse, ident, planned, made_by, offered), "looked-at": len(offered)}
 
 
 def parse_offered(value: object) -> tuple[str, OfferedManifest]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
-from duckicelake.catalog.adopting.adopt import adopt_manifests
+from duckicelake.catalog.adopting.adopt import adopt_manifests, look_at_manifests
 from duckicelake.catalog.adopting.answer import encode_plan
+from duckicelake.catalog.adopting.offers import OfferedManifest
 from duckicelake.catalog.adopting.plan import BulkPlan, plan_manifests
-from duckicelake.catalog.memory import OfferedManifest
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.pipeline.publish.making import Place, Task
@@ -25,10 +25,22 @@ class Batch:
     plan: BulkPlan
     made: list[dict[str, Any]]
 
+    @property
+    def manifests(self) -> dict[str, OfferedManifest]:
+        """What is offered."""
+        return {item["digest"]: OfferedManifest(item["name"], item["told"]) for item in self.made}
+
     def offer(self, warehouse: Warehouse, by: str | None = None) -> int:
         """Have a server take it over."""
-        manifests = {item["digest"]: OfferedManifest(item["name"], item["told"]) for item in self.made}
-        return adopt_manifests(warehouse, T, self.plan.position, by or version("duckicelake"), manifests)
+        return adopt_manifests(warehouse, T, self.plan.position, by or version("duckicelake"), self.manifests)
+
+    def show(self, warehouse: Warehouse, by: str | None = None) -> int:
+        """Have a server look at it; the rest comes later."""
+        return look_at_manifests(warehouse, T, self.plan.position, by or version("duckicelake"), self.manifests)
+
+    def part(self, *numbers: int) -> "Batch":
+        """Some of it."""
+        return replace(self, made=[self.made[number] for number in numbers])
 
     def tell(self, **changes: Any) -> "Batch":
         """The same with other things told of the first manifest."""

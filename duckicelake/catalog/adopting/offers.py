@@ -1,0 +1,46 @@
+"""Manifests that others made, as they offer them, and what was seen of them so far."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from duckicelake.translate.bulk.counts import RowCounts
+from duckicelake.translate.bulk.told import AdoptedManifest
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedManifest:
+    """A manifest that somebody made: the name of its bytes, and what is told of it, as JSON."""
+
+    name: str
+    told: object
+
+
+@dataclass(slots=True)
+class Looks:
+    """What was seen of the manifests of one plan, in as many calls as they come.
+
+    `lot` decides which are made again, to compare; `sampled` are the schemas, specs and kinds of entries of which one was. `found` are
+    those that are what they should be, by what tells them apart, as they were offered. `rows` are those of the table's files.
+    """
+
+    lot: int
+    sampled: set[tuple[int, int, frozenset[int]]] = field(default_factory=set[tuple[int, int, frozenset[int]]])
+    found: dict[str, tuple[OfferedManifest, AdoptedManifest]] = field(default_factory=dict[str, tuple[OfferedManifest, AdoptedManifest]])
+    rows: RowCounts | None = None
+
+    def find(self, digest: str, offered: OfferedManifest) -> AdoptedManifest | None:
+        """Return a manifest that was looked at before, when the same is offered again."""
+        known, found = self.found.get(digest, (None, None))
+        return found if known == offered else None
+
+
+@dataclass(slots=True)
+class Offer:
+    """Manifests that somebody made, by what they were made of, and those of them that the load took; `needed` are all that it could
+    have taken.
+    """
+
+    manifests: Mapping[str, OfferedManifest]
+    looks: Looks
+    taken: set[str] = field(default_factory=set[str])
+    needed: set[str] = field(default_factory=set[str])
