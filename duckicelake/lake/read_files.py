@@ -7,21 +7,29 @@ import psycopg
 from duckicelake.lake.bulk.quick import fetch_plain
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, PackedColumnStats
 
-SELECT_DATA_FILES = """
-SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
+_DATA_FILES = """
+       f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, true) AS path_is_relative,
        f.record_count, f.file_size_bytes, f.row_id_start, f.partition_id, f.mapping_id, f.partial_max, f.encryption_key,
        CASE WHEN f.partition_id IS NOT NULL THEN
            ARRAY(SELECT p.partition_value FROM ducklake_file_partition_value p
                   WHERE p.data_file_id = f.data_file_id ORDER BY p.partition_key_index)
        END AS partition_values
   FROM ducklake_data_file f
- WHERE f.data_file_id = ANY(%(data_file_ids)s)
-"""
+ WHERE """
+SELECT_DATA_FILES = "SELECT" + _DATA_FILES + "f.data_file_id = ANY(%(data_file_ids)s)"
+SELECT_DATA_FILES_BETWEEN = "SELECT" + _DATA_FILES + "f.data_file_id BETWEEN %(first)s AND %(last)s"
 
 
 def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
     """Return the details of some data files, in no order."""
+    if is_run(data_file_ids):
+        return fetch_plain(conn, DataFileRow, SELECT_DATA_FILES_BETWEEN, first=min(data_file_ids), last=max(data_file_ids))
     return fetch_plain(conn, DataFileRow, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
+
+
+def is_run(data_file_ids: Sequence[int]) -> bool:
+    """Tell whether files follow each other, as those of one snapshot do: Postgres need not look for each of them."""
+    return len(data_file_ids) > 1 and max(data_file_ids) - min(data_file_ids) == len(set(data_file_ids)) - 1
 
 
 SELECT_COLUMN_STATS = """
@@ -37,16 +45,13 @@ def read_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Se
 
 
 _PACK = """
-       string_agg(int8send(data_file_id), ''::bytea) AS data_file_id,
-       string_agg(int8send(coalesce(column_id, -1)), ''::bytea) AS column_id,
-       string_agg(int8send(coalesce(column_size_bytes, -1)), ''::bytea) AS column_size_bytes,
-       string_agg(int8send(coalesce(value_count, -1)), ''::bytea) AS value_count,
-       string_agg(int8send(coalesce(null_count, -1)), ''::bytea) AS null_count,
-       string_agg(int8send(coalesce(contains_nan::integer, -1)), ''::bytea) AS contains_nan,
-       string_agg(int8send(coalesce(CASE WHEN utf8 THEN octet_length(low) ELSE octet_length(convert_to(low, 'UTF8')) END, -1)),
-                  ''::bytea) AS min_length,
-       string_agg(int8send(coalesce(CASE WHEN utf8 THEN octet_length(high) ELSE octet_length(convert_to(high, 'UTF8')) END, -1)),
-                  ''::bytea) AS max_length,
+       -- one value for each row, where one for each column of it takes Postgres half as long again
+       string_agg(int8send(data_file_id) || int8send(coalesce(column_id, -1)) || int8send(coalesce(column_size_bytes, -1))
+                  || int8send(coalesce(value_count, -1)) || int8send(coalesce(null_count, -1))
+                  || int8send(coalesce(contains_nan::integer, 2)::bigint << 32
+                              | coalesce(CASE WHEN utf8 THEN octet_length(low) ELSE octet_length(convert_to(low, 'UTF8')) END + 1, 0) << 16
+                              | coalesce(CASE WHEN utf8 THEN octet_length(high) ELSE octet_length(convert_to(high, 'UTF8')) END + 1, 0)),
+                  ''::bytea) AS numbers,
        string_agg(low, '') AS min_value,
        string_agg(high, '') AS max_value
   FROM (SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, contains_nan,
@@ -66,12 +71,10 @@ SELECT_PACKED_COLUMN_STATS_BETWEEN = "SELECT" + _PACK + "data_file_id BETWEEN %(
 
 def read_packed_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> PackedColumnStats:
     """Return the same rows column by column, of one file at least: for more files than are worth an object per row."""
-    first, last = min(data_file_ids), max(data_file_ids)
-    if last - first == len(set(data_file_ids)) - 1:
-        # those of one snapshot follow each other, and Postgres need not look for each of them
-        query, known = SELECT_PACKED_COLUMN_STATS_BETWEEN, {"first": first, "last": last}
+    if is_run(data_file_ids):
+        query, known = SELECT_PACKED_COLUMN_STATS_BETWEEN, {"first": min(data_file_ids), "last": max(data_file_ids)}
     else:
         query, known = SELECT_PACKED_COLUMN_STATS, {"data_file_ids": list(data_file_ids)}
     row = conn.execute(query, {"table_id": table_id, **known}, binary=True).fetchone()
     assert row is not None
-    return PackedColumnStats._make([*(found or b"" for found in row[:-2]), *(found or "" for found in row[-2:])])
+    return PackedColumnStats(row[0] or b"", row[1] or "", row[2] or "")

@@ -227,20 +227,14 @@ class ColumnStatsRow(NamedTuple):
 
 
 class PackedColumnStats(NamedTuple):
-    """Many rows of `ducklake_file_column_stats`, column by column, in no order.
+    """Many rows of `ducklake_file_column_stats`, in no order.
 
-    Shape: columns of bytes hold big-endian 64-bit numbers, -1 for null; `min_value` and `max_value` are all texts, one
-    behind the other, of the lengths (in UTF-8) that `min_length` and `max_length` tell
+    Shape: `numbers` holds six big-endian 64-bit numbers for each row: `data_file_id`, and, -1 for null, `column_id`,
+    `column_size_bytes`, `value_count`, `null_count`; then `contains_nan` (2 for null) above 32 bits, of which the upper and lower half are
+    one more than the lengths (in UTF-8) of `min_value` and `max_value`, 0 for null. These are all texts, one behind the other
     """
 
-    data_file_id: bytes
-    column_id: bytes
-    column_size_bytes: bytes
-    value_count: bytes
-    null_count: bytes
-    contains_nan: bytes
-    min_length: bytes
-    max_length: bytes
+    numbers: bytes
     min_value: str
     max_value: str
 

@@ -23,10 +23,12 @@ from duckicelake.lake.rows import PackedColumnStats
 from duckicelake.translate.columns.bounds import Texts, bound_columns
 from duckicelake.translate.files import FLOATING, LeafTypes
 
+NUMBERS = 6
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of `ducklake_file_column_stats` by file and column; a negative number stands for null."""
+    """Rows of `ducklake_file_column_stats` by file and column; a negative number stands for null, 2 for a `contains_nan` that is null."""
 
     column_id: Longs
     column_size_bytes: Longs
@@ -65,28 +67,28 @@ def encode_metrics(statistics: PackedColumnStats, data_file_ids: Sequence[int], 
 def _arrange(packed: PackedColumnStats, data_file_ids: Sequence[int], types: LeafTypes) -> tuple[Rows, Longs]:
     """Return the rows that count, by file and column, and where each file's rows begin."""
     wanted = np.array(data_file_ids, dtype=np.int64)
-    files, columns = _longs(packed.data_file_id), _longs(packed.column_id)
-    asked = np.searchsorted(wanted, files, side="right") > np.searchsorted(wanted, files)
+    files, columns, sizes, values, nulls, told = _unpack(packed.numbers)
+    asked: Flags = np.searchsorted(wanted, files, side="right") > np.searchsorted(wanted, files)
     rows = np.flatnonzero(asked & np.isin(columns, list(types)))
     rows = rows[np.lexsort((columns[rows], files[rows]))]
     arranged = Rows(
         columns[rows],
-        _longs(packed.column_size_bytes)[rows],
-        _longs(packed.value_count)[rows],
-        _longs(packed.null_count)[rows],
-        _longs(packed.contains_nan)[rows],
-        _texts(packed.min_value, packed.min_length).take(pa.array(rows)),
-        _texts(packed.max_value, packed.max_length).take(pa.array(rows)),
+        sizes[rows],
+        values[rows],
+        nulls[rows],
+        told[rows] >> 32,
+        _texts(packed.min_value, (told >> 16 & 0xFFFF) - 1).take(pa.array(rows)),
+        _texts(packed.max_value, (told & 0xFFFF) - 1).take(pa.array(rows)),
     )
     return arranged, np.searchsorted(files[rows], np.append(wanted, np.iinfo(np.int64).max))
 
 
-def _longs(packed: bytes) -> Longs:
-    return np.frombuffer(packed, dtype=">i8").astype(np.int64)
+def _unpack(numbers: bytes) -> list[Longs]:
+    """Return the columns of rows of numbers that lie one behind the other."""
+    return list(np.frombuffer(numbers, dtype=">i8").reshape(-1, NUMBERS).T.astype(np.int64))
 
 
-def _texts(packed: str, packed_lengths: bytes) -> Texts:
-    lengths = _longs(packed_lengths)
+def _texts(packed: str, lengths: Longs) -> Texts:
     offsets = np.concatenate([[0], np.cumsum(np.maximum(lengths, 0))])
     validity = np.packbits(lengths >= 0, bitorder="little")
     return from_buffers(pa.string(), len(lengths), (validity, offsets.astype(np.int32), packed.encode()))

@@ -1,7 +1,7 @@
 """Statistics as Postgres packs them, from rows."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from duckicelake.lake.rows import ColumnStatsRow, PackedColumnStats
 
@@ -9,24 +9,20 @@ from duckicelake.lake.rows import ColumnStatsRow, PackedColumnStats
 def pack(rows: Sequence[ColumnStatsRow]) -> PackedColumnStats:
     """What `read_packed_column_stats` returns of those rows."""
     return PackedColumnStats(
-        data_file_id=numbers(row.data_file_id for row in rows),
-        column_id=numbers(row.column_id for row in rows),
-        column_size_bytes=numbers(row.column_size_bytes for row in rows),
-        value_count=numbers(row.value_count for row in rows),
-        null_count=numbers(row.null_count for row in rows),
-        contains_nan=numbers(row.contains_nan for row in rows),
-        min_length=numbers(length_of(row.min_value) for row in rows),
-        max_length=numbers(length_of(row.max_value) for row in rows),
-        min_value="".join(row.min_value or "" for row in rows),
-        max_value="".join(row.max_value or "" for row in rows),
+        b"".join(map(pack_numbers, rows)),
+        "".join(row.min_value or "" for row in rows),
+        "".join(row.max_value or "" for row in rows),
     )
 
 
-def numbers(values: Iterable[int | None]) -> bytes:
-    """Big-endian, -1 for null."""
-    return b"".join(struct.pack(">q", -1 if value is None else value) for value in values)
+def pack_numbers(row: ColumnStatsRow) -> bytes:
+    """Six numbers, big-endian."""
+    counts = [-1 if count is None else count for count in (row.column_size_bytes, row.value_count, row.null_count)]
+    nan = 2 if row.contains_nan is None else int(row.contains_nan)
+    told = nan << 32 | place_of(row.min_value) << 16 | place_of(row.max_value)
+    return struct.pack(">6q", row.data_file_id, row.column_id, *counts, told)
 
 
-def length_of(text: str | None) -> int | None:
-    """Bytes of UTF-8."""
-    return None if text is None else len(text.encode())
+def place_of(text: str | None) -> int:
+    """One more than its bytes of UTF-8, or 0."""
+    return 0 if text is None else len(text.encode()) + 1
