@@ -4,7 +4,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -14,14 +14,15 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 @contextmanager
-def handling(handlers: Mapping[int, Handler]) -> Generator[None]:
-    """Inside, signals are handled so; afterwards as they were before."""
+def handling(handlers: Mapping[int, Handler], *, for_good: bool = False) -> Generator[None]:
+    """Inside, signals are handled so; afterwards as they were before. `for_good`: unless somebody has put up another handler by then."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if not for_good or signal.getsignal(number) == handlers[number]:
+                signal.signal(number, handler)
 
 
 @contextmanager
@@ -29,8 +30,7 @@ def stopping_on_signals() -> Generator[None]:
     """Inside, the first stop signal ends the program through every `finally`; further ones cannot cut the stopping short."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        for each in STOP_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        _ignore_stops()
         raise SystemExit(0)
 
     with handling(dict.fromkeys(STOP_SIGNALS, stop)):
@@ -39,18 +39,24 @@ def stopping_on_signals() -> Generator[None]:
 
 @contextmanager
 def hearing_stops() -> Generator[Callable[[float], bool]]:
-    """Inside, a stop signal ends nothing: the call waits that many seconds for one, and says whether there has been one."""
+    """Inside, a stop signal ends nothing: the call waits that many seconds for one, and says whether there has been one.
+
+    Further ones cannot cut short what comes afterwards, within `stopping_on_signals`.
+    """
     reading, writing = os.pipe()
-    os.set_blocking(writing, False)
 
     def hear(number: int, frame: FrameType | None) -> None:
-        # The first one fills the pipe enough.
-        with suppress(BlockingIOError):
-            os.write(writing, b".")
+        _ignore_stops()
+        os.write(writing, b".")
 
     try:
-        with handling(dict.fromkeys(STOP_SIGNALS, hear)):
+        with handling(dict.fromkeys(STOP_SIGNALS, hear), for_good=True):
             yield lambda seconds: bool(select.select([reading], [], [], seconds)[0])
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def _ignore_stops() -> None:
+    for each in STOP_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)

@@ -77,10 +77,10 @@ def _run_round(call: MaintainCall, find: Find, stop: Stop) -> int:
 def run_maintain(facts: Facts, home: Home, call: MaintainCall, stop: Stop) -> MaintainReport:
     """Run the job; what it is about to do is on the terminal."""
     with telling(Console(stderr=True), "looking", stop) as tell:
-        return maintain(make_desk(facts, home, call, tell), call.options, dry_run=call.dry_run)
+        return maintain(make_desk(facts, home, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
-def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress) -> MaintainDesk:
+def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress, stop: Stop | None = None) -> MaintainDesk:
     """Return what the job works with; Spark is started when it is needed."""
     catalog = to_catalog(facts)
     lake = find_lake(facts)
@@ -88,7 +88,7 @@ def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress) -> M
         connect=lambda: open_rest(catalog),
         open_postgres=partial(open_postgres, lake),
         lake=DuckLake(partial(open_duckdb, facts, home, read_only=False)),
-        open_spark=partial(opening_spark, call.machine, catalog, tell),
+        open_spark=partial(opening_spark, call.machine, catalog, tell, stop=stop),
         catalog=CATALOG,
         sweep=partial(sweep, lake),
         tell=tell,

@@ -55,16 +55,16 @@ def report_profile(call: ProfileCall, find: Find, stop: Stop) -> int:
 def run_profile(facts: Facts, call: ProfileCall, stop: Stop) -> ProfileReport:
     """Run the job; what it is about to do is on the terminal."""
     with telling(Console(stderr=True), "looking", stop) as tell:
-        return profile(make_desk(facts, call, tell), call.options, dry_run=call.dry_run)
+        return profile(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
-def make_desk(facts: Facts, call: ProfileCall, tell: Progress) -> ProfileDesk:
+def make_desk(facts: Facts, call: ProfileCall, tell: Progress, stop: Stop | None = None) -> ProfileDesk:
     """Return what the job works with; Spark is started when it is needed."""
     catalog = to_catalog(facts)
     return ProfileDesk(
         connect=lambda: open_rest(catalog),
         open_postgres=partial(open_postgres, find_lake(facts)),
-        open_spark=partial(opening_spark, call.machine, catalog, tell),
+        open_spark=partial(opening_spark, call.machine, catalog, tell, stop=stop),
         catalog=CATALOG,
         tell=tell,
     )

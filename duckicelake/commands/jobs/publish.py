@@ -52,12 +52,12 @@ def report_publish(call: PublishCall, find: Find, stop: Stop) -> int:
 def run_publish(facts: Facts, call: PublishCall, stop: Stop) -> PublishReport:
     """Run the job; what it is about to do is on the terminal."""
     with telling(Console(stderr=True), "looking", stop) as tell:
-        return publish(make_desk(facts, call, tell), call.options, dry_run=call.dry_run)
+        return publish(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
-def make_desk(facts: Facts, call: PublishCall, tell: Progress) -> PublishDesk:
+def make_desk(facts: Facts, call: PublishCall, tell: Progress, stop: Stop | None = None) -> PublishDesk:
     """Return what the job works with; Spark is started when it is needed. Objects are written with the store's own keys."""
     catalog = to_catalog(facts)
     keys = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
     place = Place(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
-    return PublishDesk(lambda: open_rest(catalog), place, partial(opening_spark, call.machine, catalog, tell), tell)
+    return PublishDesk(lambda: open_rest(catalog), place, partial(opening_spark, call.machine, catalog, tell, stop=stop), tell)

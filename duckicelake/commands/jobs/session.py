@@ -4,10 +4,10 @@ import os
 import signal
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import FrameType
 from typing import Any
 
@@ -19,7 +19,8 @@ from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duck
 from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.stopping import STOPS, Stop
-from duckicelake.pipeline.connect import check_conf
+from duckicelake.commands.signals import handling
+from duckicelake.pipeline.connect import check_conf, is_gone
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk
 from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.jars import Jar, Progress
@@ -85,42 +86,50 @@ def telling(console: Console, first: str, stop: Stop) -> Generator[Progress]:
 
 
 @contextmanager
-def opening_spark(machine: Machine, catalog: RestCatalog, tell: Progress, jars: tuple[Jar, ...] = ()) -> Generator[SparkSession]:
-    """A session that knows the catalog, with a folder of its own; what cannot be removed of that changes nothing of what was done."""
+def opening_spark(
+    machine: Machine, catalog: RestCatalog, tell: Progress, jars: tuple[Jar, ...] = (), stop: Stop | None = None
+) -> Generator[SparkSession]:
+    """A session that knows the catalog, with a folder of its own; what cannot be removed of that changes nothing of what was done.
+
+    `stop`, if one is given, hears of jobs that a signal cancels.
+    """
     with tempfile.TemporaryDirectory(prefix="duckicelake-", ignore_cleanup_errors=True) as scratch:
         plan = SparkPlan(find_cache(), Path(scratch), driver_memory=machine.memory, master=machine.master, conf=machine.conf, jars=jars)
-        with cancelled_by_stops(spark_session(plan, os.environ, tell)) as spark:
+        with cancelled_by_stops(spark_session(plan, os.environ, tell), stop or Stop()) as spark:
             add_catalog(spark, CATALOG, catalog)
             yield spark
 
 
 @contextmanager
-def cancelled_by_stops(opening: AbstractContextManager[SparkSession]) -> Generator[SparkSession]:
+def cancelled_by_stops(opening: AbstractContextManager[SparkSession], stop: Stop) -> Generator[SparkSession]:
     """A session whose jobs are cancelled when somebody hears a signal to end, who does hear of it.
 
-    Spark's own handler asks Java from within whatever Java was asked for, which breaks both with traces; here another thread asks.
+    Whoever asks Java from within whatever Java was asked for breaks both, so another thread asks.
     """
-    before = {number: signal.getsignal(number) for number in STOPS}
+    before, is_over = {number: signal.getsignal(number) for number in STOPS}, Event()
     with opening as spark:
 
         def hear(number: int, frame: FrameType | None) -> None:
-            Thread(target=_cancel, args=(spark,), daemon=True).start()
+            Thread(target=_cancel, args=(spark, stop, is_over), daemon=True).start()
             handler = before[number]
             if callable(handler):
                 handler(number, frame)
 
-        for number, handler in before.items():
-            signal.signal(number, hear if callable(handler) else handler)
-        try:
-            yield spark
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        # Whoever stops already has put up another handler, which hears nothing.
+        with handling({number: hear for number, handler in before.items() if callable(handler)}, for_good=True):
+            try:
+                yield spark
+            finally:
+                is_over.set()
 
 
-def _cancel(spark: SparkSession) -> None:
-    with suppress(*SPARK_FAILURES):
+def _cancel(spark: SparkSession, stop: Stop, is_over: Event) -> None:
+    try:
+        stop.has_cancelled |= bool(spark.sparkContext.statusTracker().getActiveJobsIds())
         spark.sparkContext.cancelAllJobs()
+    except SPARK_FAILURES as error:
+        # The same signal has ended Java, if that was not to end by now. Spark Connect tells of no jobs.
+        stop.has_cancelled |= is_gone(error) and not is_over.is_set()
 
 
 @contextmanager
@@ -128,5 +137,5 @@ def opening_desk(machine: Machine, catalog: RestCatalog, console: Console, stop:
     """What a job works with, Spark begun after the catalog has answered, with what a source of rows needs."""
     with telling(console, "starting Spark", stop) as tell:
         open_rest(catalog)
-        with opening_spark(machine, catalog, tell, () if source is None else source_jars(source)) as spark:
+        with opening_spark(machine, catalog, tell, () if source is None else source_jars(source), stop) as spark:
             yield Desk(spark, CATALOG, lambda: open_rest(catalog), tell)

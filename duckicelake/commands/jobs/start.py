@@ -114,7 +114,7 @@ def run_or_tell(find: Find, run: Callable[[Facts, Home], Told], tell: Callable[[
 
 def end(status: int, stop: Stop) -> int:
     """Return the status of a run over tables; one that was ended before it was done is told as that."""
-    if not stop.by or not status:
+    if not stop.has_cut(status):
         return status
     return complain(f"stopped by {stop.by}; what was done stays done, and another run does the rest", INTERRUPTED)
 

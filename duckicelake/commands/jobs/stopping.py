@@ -23,9 +23,18 @@ class Interrupted(CatalogError):
 
 @dataclass(slots=True)
 class Stop:
-    """Who asked for the end; nobody: empty."""
+    """Who asked for the end; nobody: empty.
+
+    `has_held`: a step was not begun for it. `has_cancelled`: Spark was at work, and was told to end that.
+    """
 
     by: str = ""
+    has_held: bool = False
+    has_cancelled: bool = False
+
+    def has_cut(self, status: int) -> bool:
+        """Whether it kept a run from its end; `status` is how that ended. What Spark did in time is done."""
+        return self.has_held or (self.has_cancelled and bool(status))
 
     def heeding(self, tell: Progress) -> Progress:
         """What hears of each step, and raises Interrupted before the next one when the end is asked for."""
@@ -33,6 +42,7 @@ class Stop:
         def told(step: str) -> None:
             # What is published is done, whoever wants an end.
             if self.by and step != PUBLISHED:
+                self.has_held = True
                 raise Interrupted(f"stopped by {self.by} before: {step}")
             tell(step)
 
@@ -64,7 +74,7 @@ def serving_until(stop: Stop) -> Generator[None]:
 
 @contextmanager
 def taking_all_or_nothing(stop: Stop) -> Generator[None]:
-    """Inside, what fails once the end is asked for fails by that: Spark's jobs are cancelled then.
+    """Inside, what fails because the end is asked for is told so: Spark's jobs are cancelled then.
 
     Raises: Interrupted: it was ended, and nothing was published
     """
@@ -73,6 +83,6 @@ def taking_all_or_nothing(stop: Stop) -> Generator[None]:
     except CommitStateUnknown:
         raise
     except CatalogError as error:
-        if stop.by:
+        if stop.has_cut(1):
             raise Interrupted(f"stopped by {stop.by}; nothing was taken") from error
         raise

@@ -77,7 +77,7 @@ def run_transfer(facts: Facts, call: TransferCall, stop: Stop) -> TransferReport
         catalog = to_catalog(facts)
         # Iceberg brings its own connector, for its own tables alone.
         jars = source_jars(call.options.place) if call.options.form in FOLDERS else ()
-        spark = LazySpark(partial(opening_spark, call.machine, catalog, tell, jars))
+        spark = LazySpark(partial(opening_spark, call.machine, catalog, tell, jars, stop))
         return transfer(make_desk(catalog, call, spark, tell), call.options, dry_run=call.dry_run)
 
 

@@ -15,7 +15,7 @@ from duckicelake.commands.jobs.start import UNKNOWN, Find, complain, end, run_or
 from duckicelake.commands.jobs.stopping import Stop
 from duckicelake.pipeline.verify.job import VerifyDesk, verify
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
-from duckicelake.pipeline.verify.report import VerifyReport
+from duckicelake.pipeline.verify.report import Verdict, VerifyReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ def report_verify(call: VerifyCall, find: Find, stop: Stop) -> int:
         complain(done.message, done.status)
     else:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return end(done.status if is_written else done.status or UNKNOWN, stop)
+    status = done.status if is_written else done.status or UNKNOWN
+    ended = end(status, stop)
+    # What was found counts, whoever wanted an end.
+    return status if done.verdict is Verdict.differs else ended
 
 
 def run_verify(facts: Facts, home: Home, call: VerifyCall, stop: Stop) -> VerifyReport:

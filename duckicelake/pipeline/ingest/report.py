@@ -31,9 +31,10 @@ class Stopwatch:
     marks: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
 
     def tell(self, step: str) -> None:
-        """A step begins, and the one before it ends."""
-        self.marks.append((step, monotonic()))
+        """A step begins, and the one before it ends, unless the listener raises."""
+        begins = monotonic()
         self.listener(step)
+        self.marks.append((step, begins))
 
     def read(self) -> dict[str, float]:
         """The seconds of each step until now; of one that was taken again, all of them."""

@@ -4,10 +4,8 @@ import json
 import os
 import signal
 import subprocess
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +20,7 @@ from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, is_stale
 from duckicelake.pipeline.rest import Rest, parse_ident
 from tests.cli.test_commands import settings_for
+from tests.pipeline.stopped import BusySpark, opening
 from tests.support.commands import COMMAND, environment, run
 from tests.support.readers import Served
 from tests.support.spark import CALM_OPTIONS
@@ -108,22 +107,22 @@ def test_a_wrong_call_says_what_is_wrong(tmp_path: Path, arguments: list[str], s
 
 def test_an_interrupt_ends_a_run_before_its_next_step() -> None:
     """What Spark is doing is cancelled; what is published, or nobody knows of, is told as it is."""
-    cancelled, told = Event(), list[str]()
-    spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelAllJobs=cancelled.set))
+    spark, told = BusySpark(lambda: [7]), list[str]()
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt(error: Exception | None, step: str) -> None:
-        with hearing_a_stop() as stop, taking_all_or_nothing(stop), cancelled_by_stops(nullcontext(spark)):
+        with hearing_a_stop() as stop, taking_all_or_nothing(stop), cancelled_by_stops(opening(spark), stop):
             tell = stop.heeding(told.append)
             tell("write")
             os.kill(os.getpid(), signal.SIGINT)
             if error is not None:
+                wait_for(lambda: stop.has_cancelled, "jobs to be cancelled")
                 raise error
             tell(step)
 
     with pytest.raises(Interrupted, match=r"^stopped by Ctrl-C; nothing was taken$"):
         interrupt(None, "publish")
-    assert cancelled.wait(10)
+    assert spark.cancelled.wait(10)
     with pytest.raises(Interrupted):
         interrupt(BadRequest("a job was cancelled"), "")
     with pytest.raises(CommitStateUnknown):
