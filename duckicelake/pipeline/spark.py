@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, MutableMapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyspark
@@ -225,14 +227,27 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
 
 def _build(settings: Mapping[str, str]) -> SparkSession:
     settings, builder = dict(settings), SparkSession.builder
-    if settings.get("spark.jars.packages"):
-        context: Any = SparkContext
-        context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
-        # By now Spark has added the packages to these, for executors too; a list of ours would take their place.
-        del settings["spark.jars"]
-    for key, setting in settings.items():
+    # PySpark has a handler of Ctrl-C of its own, which breaks what Java was asked for, and puts it up in no thread but the main one.
+    began = Future[dict[str, str]]()
+    Thread(target=_begin, args=(settings, began), daemon=True).start()
+    for key, setting in began.result().items():
         builder = builder.config(key, setting)
     return builder.getOrCreate()
+
+
+def _begin(settings: dict[str, str], began: Future[dict[str, str]]) -> None:
+    """Begin Spark's context; the future has the settings that are left for the session."""
+    context: Any = SparkContext
+    try:
+        if settings.get("spark.jars.packages"):
+            context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+            # By now Spark has added the packages to these, for executors too; a list of ours would take their place.
+            del settings["spark.jars"]
+        context.getOrCreate(SparkConf().setAll(list(settings.items())))
+    except Exception as error:  # noqa: BLE001  whoever waits for it raises it
+        began.set_exception(error)
+    else:
+        began.set_result(settings)
 
 
 def _stop(session: SparkSession) -> None:

@@ -18,6 +18,7 @@ from duckicelake.pipeline.ingest.report import PUBLISHED, Stopwatch
 from duckicelake.pipeline.verify.options import VerifyOptions
 from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
 from tests.pipeline.stopped import BusySpark, opening
+from tests.support.spark import Spark
 from tests.support.waiting import wait_for
 
 
@@ -99,3 +100,11 @@ def test_time_is_that_of_steps_that_were_begun() -> None:
         watch.tell("write")
     watch.tell(PUBLISHED)
     assert list(watch.read()) == [PUBLISHED]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_spark_hears_no_signals(spark: Spark) -> None:
+    """Not even in the moment in which it has begun: PySpark's handler would end the job with a trace."""
+    assert spark.session.sparkContext.applicationId
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

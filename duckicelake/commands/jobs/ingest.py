@@ -69,7 +69,7 @@ def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions, stop:
         write_report(call.report, report.format_json())
         console.print(format_look(report), markup=False, highlight=False, soft_wrap=True)
 
-    # Spark brings handlers of its own, so ours come after it, and others until then.
+    # A stop cancels what Spark does while it begins, and nothing of a batch.
     with (
         serving_until(stop),
         opening_desk(call.machine, catalog, Console(stderr=True), stop, call.options.source) as desk,
