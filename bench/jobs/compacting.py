@@ -12,8 +12,9 @@ from bench.scale import Scale
 from bench.stand import NAMESPACE, Stand
 from duckicelake.commands.jobs.maintain import find_lake, open_postgres, sweep
 from duckicelake.commands.jobs.session import CATALOG, open_duckdb, to_catalog
+from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.ducklake import DuckLake
-from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import Kind
 from duckicelake.pipeline.maintain.policy import Policies

@@ -30,8 +30,9 @@ from duckicelake.pipeline.ingest.options import IngestOptions
 from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report
 from duckicelake.pipeline.ingest.staging import Stage, make_run_id
+from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.ducklake import DuckLake
-from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
 from duckicelake.pipeline.maintain.report import MaintainReport

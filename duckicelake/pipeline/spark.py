@@ -32,6 +32,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %m%n%ex{5}
 """
 _SECONDS_TO_STOP = 20
+PIECES = "duckicelake-pieces"
+"""The tag of jobs that are one of many pieces: whoever cancels one has to cancel those that come after it too."""
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 """Where PySpark's functions look whether they are for Spark Connect."""
@@ -165,6 +167,17 @@ def naming_snapshots(properties: Mapping[str, str]) -> Generator[None]:
         with contextlib.suppress(Py4JError, OSError):
             for name in properties:
                 environment.remove(name)
+
+
+@contextlib.contextmanager
+def tagging_pieces(spark: SparkSession) -> Generator[None]:
+    """Inside, what this thread asks of Spark are pieces."""
+    spark.sparkContext.addJobTag(PIECES)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Py4JError, OSError):
+            spark.sparkContext.removeJobTag(PIECES)
 
 
 def naming_statements(spark: SparkSession, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:

@@ -33,6 +33,9 @@ class BusySpark:
         """Note it."""
         self.cancelled.set()
 
+    def cancelJobsWithTag(self, tag: str) -> None:
+        """There are none."""
+
 
 def opening(spark: BusySpark) -> AbstractContextManager[SparkSession]:
     """It, in place of a session."""

@@ -25,8 +25,9 @@ from duckicelake.commands.prepare import connect_postgres
 from duckicelake.config import LakeSettings
 from duckicelake.lake.install import format_search_path
 from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.ducklake import DuckLake
-from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions, read_options
 from duckicelake.pipeline.maintain.report import MaintainReport
 from duckicelake.pipeline.reports import Verdict

@@ -26,9 +26,11 @@ from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.jars import Jar, Progress
 from duckicelake.pipeline.libraries import source_jars
 from duckicelake.pipeline.rest import open_rest
-from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
+from duckicelake.pipeline.spark import PIECES, RestCatalog, SparkPlan, add_catalog, spark_session
 
 CATALOG = "lake"
+SECONDS_TO_NEXT_PIECE = 0.2
+"""How often those are cancelled that were not begun when the first ones were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,12 @@ def cancelled_by_stops(opening: AbstractContextManager[SparkSession], stop: Stop
 
 def _cancel(spark: SparkSession, stop: Stop, is_over: Event) -> None:
     try:
-        stop.has_cancelled |= bool(spark.sparkContext.statusTracker().getActiveJobsIds())
+        jobs = spark.sparkContext.statusTracker()
+        stop.has_cancelled |= bool(jobs.getActiveJobsIds())
         spark.sparkContext.cancelAllJobs()
+        while not is_over.wait(SECONDS_TO_NEXT_PIECE):
+            stop.has_cancelled |= bool(jobs.getActiveJobsIds())
+            spark.sparkContext.cancelJobsWithTag(PIECES)
     except SPARK_FAILURES as error:
         # The same signal has ended Java, if that was not to end by now. Spark Connect tells of no jobs.
         stop.has_cancelled |= is_gone(error) and not is_over.is_set()

@@ -103,10 +103,12 @@ _OF_TRACES = ("at ", "...", "JVM stacktrace", "An error occurred while calling "
 
 def explain(error: Exception) -> str:
     """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
-    gone = explain_gone(error)
-    if gone:
-        return gone
-    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()]
+    return explain_gone(error) or shorten(str(error))
+
+
+def shorten(trace: str) -> str:
+    """The lines of one of Java's traces that say what is wrong: some of the first, and that of the last cause."""
+    lines = [line.strip().removeprefix(": ") for line in trace.splitlines()]
     said = [line for line in lines if line and not line.startswith(_OF_TRACES)]
     causes = [line for line in said[EXPLAINED_LINES:] if line.startswith("Caused by")]
     return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]])

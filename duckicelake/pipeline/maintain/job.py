@@ -1,7 +1,7 @@
 """The job itself: each table is planned and put in order, then the lake's snapshots and files; what fails is told, and the rest goes on."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as read_version
@@ -9,7 +9,6 @@ from typing import Any
 
 import duckdb
 import psycopg
-from pyspark.sql import SparkSession
 
 from duckicelake.errors import (
     BadRequest,
@@ -20,59 +19,34 @@ from duckicelake.errors import (
     ServiceUnavailable,
     Unsupported,
 )
-from duckicelake.pipeline.connect import check_procedures, is_gone
 from duckicelake.pipeline.failures.gone import find_outage
 from duckicelake.pipeline.failures.steps import FAILURES, explain
-from duckicelake.pipeline.ingest.job import SPARK_FAILURES
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import discard, list_stale, make_run_id
-from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain import survey
-from duckicelake.pipeline.maintain.checks import check_may_write, check_possible, may_write
-from duckicelake.pipeline.maintain.ducklake import DuckLake
+from duckicelake.pipeline.maintain.checks import check_may_write, may_write
+from duckicelake.pipeline.maintain.compacting import ATTEMPTS, Compactor
+from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import (
     Kind,
     Step,
-    TableFacts,
     format_forgetting,
-    plan_compaction,
     plan_expiry,
     plan_flush,
     plan_forgetting,
     plan_removal,
 )
 from duckicelake.pipeline.maintain.policy import Policy
-from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, plan_of
-from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, rewrite
+from duckicelake.pipeline.maintain.report import LAKE, Done, MaintainReport, plan_of, tell_found
 from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.rest import Rest
-from duckicelake.pipeline.spark import LazySpark, naming_snapshots
+from duckicelake.pipeline.spark import LazySpark
 
-ATTEMPTS = 3
 FLUSH_ATTEMPTS = 10
 """DuckLake would try as often."""
 PAUSE_SECONDS = 0.2
 EXPIRED_AT_ONCE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class MaintainDesk:
-    """What a run works with.
-
-    Spark is opened when there is something for it to do. `sweep` removes what nothing names in the tables' own locations, of what
-    was last written before that time, but for the tables named by schema and name, and says what it was.
-    """
-
-    connect: Callable[[], Rest]
-    open_postgres: Callable[[], psycopg.Connection]
-    lake: DuckLake
-    open_spark: Callable[[], AbstractContextManager[SparkSession]]
-    catalog: str
-    sweep: Callable[[datetime, Collection[tuple[str, str]]], Sequence[str]]
-    tell: Progress
-    pause: Callable[[float], None]
 
 
 def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = False) -> MaintainReport:
@@ -142,7 +116,7 @@ class Keeper:
             return
         yield from self._try(table, Kind.branches, lambda: self._drop_branches(name, metadata))
         yield from self._try(table, Kind.flush, lambda: self._flush(name, policy))
-        yield from self._try(table, Kind.compact, lambda: self._compact(name, policy, metadata))
+        yield from self._try(table, Kind.compact, lambda: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
 
     def keep_lake(self, conn: psycopg.Connection, *, may_lose: bool) -> Iterator[Done]:
         """Let snapshots expire, and remove the files that nobody needs; `conn` has the lake.
@@ -189,26 +163,15 @@ class Keeper:
         discard(self.desk.connect(), name.ident, stale)
         return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=len(stale), attempts=1)]
 
-    def _read(self, name: TableName, policy: Policy) -> TableFacts:
-        try:
-            return self._read_once(name, policy)
-        except psycopg.errors.UndefinedTable:
-            # DuckLake drops a table of inlined rows when it is empty and of an earlier shape.
-            return self._read_once(name, policy)
-
-    def _read_once(self, name: TableName, policy: Policy) -> TableFacts:
-        with closing(self.desk.open_postgres()) as conn:
-            return survey.read_facts(conn, name.table_id, policy)
-
     def _flush(self, name: TableName, policy: Policy) -> Sequence[Done]:
         failed: duckdb.Error | None = None
         for attempt in range(1, FLUSH_ATTEMPTS + 1):
-            facts = self._read(name, policy)
+            facts = self.desk.read_facts(name, policy)
             step = plan_flush(facts, policy)
             if facts.withheld and facts.inlined_rows + facts.inlined_deletes >= policy.flush_rows:
                 return [Done(str(name.ident), Kind.flush, Verdict.skipped, message=facts.withheld)]
             if step is None:
-                return [] if failed is None else [self._tell_found(str(name.ident), Kind.flush, attempt)]
+                return [] if failed is None else [tell_found(str(name.ident), Kind.flush, attempt)]
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
             check_may_write(self.desk.connect(), name.ident)
@@ -226,46 +189,8 @@ class Keeper:
         if attempt < attempts:
             self.desk.pause(PAUSE_SECONDS * attempt)
 
-    def _compact(self, name: TableName, policy: Policy, metadata: Mapping[str, Any]) -> Sequence[Done]:
-        failed: Exception | None = None
-        for attempt in range(1, ATTEMPTS + 1):
-            facts = self._read(name, policy)
-            step = plan_compaction(facts, policy)
-            if step is None:
-                # A commit whose answer was lost is found done.
-                return [] if failed is None else [self._tell_found(str(name.ident), Kind.compact, attempt)]
-            if failed is not None and not is_passing(failed):
-                break
-            if self.dry_run:
-                return [plan_of(str(name.ident), step)]
-            check_possible(policy, metadata)
-            check_may_write(self.desk.connect(), name.ident)
-            self.desk.tell(f"compact {name.ident}")
-            try:
-                rewritten = self._rewrite(name, (policy, facts, step))
-            except (CommitFailed, *SPARK_FAILURES) as error:
-                failed = error
-            else:
-                return [self._tell(name, step, rewritten, attempt)] if rewritten.removed else []
-        raise failed or CommitFailed("nothing was tried")
-
-    def _rewrite(self, name: TableName, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
-        try:
-            session = self.spark.get()
-            check_procedures()
-            with naming_snapshots(self.properties):
-                return rewrite(session, self.desk.catalog, name.ident, call)
-        except SPARK_FAILURES as error:
-            if is_gone(error):
-                self.spark.close()
-            raise
-
-    def _tell(self, name: TableName, step: Step, done: Rewritten, attempt: int) -> Done:
-        told = Done(str(name.ident), Kind.compact, Verdict.done, step.reason, attempts=attempt)
-        return replace(told, bytes=done.bytes, removed=done.removed, added=done.added)
-
-    def _tell_found(self, subject: str, kind: Kind, attempt: int) -> Done:
-        return Done(subject, kind, Verdict.done, "it was done after all", attempts=attempt)
+    def _prepare(self, name: TableName, policy: Policy) -> Compactor:
+        return Compactor(self.desk, self.spark, self.properties, name, policy)
 
     def _expire(self) -> Sequence[Done]:
         failed: duckdb.Error | None = None
@@ -273,7 +198,7 @@ class Keeper:
         for attempt in range(1, ATTEMPTS + 1):
             step = self._plan_expiry()
             if step is None:
-                return [] if failed is None else [replace(self._tell_found(LAKE, Kind.expire, attempt), removed=sum(gone))]
+                return [] if failed is None else [replace(tell_found(LAKE, Kind.expire, attempt), removed=sum(gone))]
             if self.dry_run:
                 return [plan_of(LAKE, step)]
             self.desk.tell(step.reason)
@@ -308,7 +233,7 @@ class Keeper:
             beside = survey.read_beside(conn, name.table_id, metadata["table-uuid"])
             step = plan_forgetting(metadata, beside, policy, survey.read_now(conn))
             if step is None:
-                return [] if failed is None else [self._tell_found(str(name.ident), Kind.forget, attempt)]
+                return [] if failed is None else [tell_found(str(name.ident), Kind.forget, attempt)]
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
             self.desk.tell(f"forget {step.reason} of {name.ident}")

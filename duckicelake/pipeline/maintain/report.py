@@ -15,7 +15,8 @@ _REMOVED = {Kind.expire: "lake snapshots", Kind.branches: "branches of dead runs
 class Done:
     """A step of one table or of the lake, and what became of it.
 
-    `removed` and `added` count files, branches or snapshots of the table, lake snapshots, or objects of the store; `message` says why not.
+    `removed` and `added` count files, branches or snapshots of the table, lake snapshots, or objects of the store; `message` says why not,
+    or not all. `snapshot_id`: the newest that a compaction made piece by piece.
     """
 
     subject: str
@@ -27,20 +28,30 @@ class Done:
     removed: int = 0
     added: int = 0
     attempts: int = 0
+    snapshot_id: int | None = None
     message: str = ""
 
     def describe(self) -> str:
         """The step in a line."""
         what = f"{self.subject}: {self.kind}" if self.kind else self.subject
         if self.verdict in (Verdict.failed, Verdict.skipped):
-            return f"{what}: {self.verdict}: {self.message}"
+            there = f" ({self._describe_files()} at snapshot {self.snapshot_id})" if self.snapshot_id is not None else ""
+            return f"{what}: {self.verdict}: {self.message}{there}"
         if self.verdict is Verdict.planned:
             return f"{what}: {self.reason}"
         if self.kind is Kind.compact:
-            return f"{what}: {self.removed} files with {self.bytes} bytes became {self.added}"
+            return f"{what}: {self._describe_files()}{f': {self.message}' if self.message else ''}"
         if self.kind is Kind.flush:
             return f"{what}: {self.rows} inlined rows and deletes became files"
         return f"{what}: {self.removed} {_REMOVED.get(self.kind, 'objects') if self.kind else 'objects'} removed"
+
+    def _describe_files(self) -> str:
+        return f"{self.removed} files with {self.bytes} bytes became {self.added}"
+
+
+def tell_found(subject: str, kind: Kind, attempt: int) -> Done:
+    """A step of which the answer was lost."""
+    return Done(subject, kind, Verdict.done, "it was done after all", attempts=attempt)
 
 
 def plan_of(subject: str, step: Step) -> Done:

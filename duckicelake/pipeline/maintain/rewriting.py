@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -10,11 +10,13 @@ from pyspark.sql import SparkSession
 
 from duckicelake.errors import CommitFailed
 from duckicelake.pipeline.connect import is_gone
-from duckicelake.pipeline.ingest.job import SparkFailed
+from duckicelake.pipeline.ingest.job import shorten
 from duckicelake.pipeline.ingest.target import quote, quote_ident, quote_text
+from duckicelake.pipeline.maintain.overheard import COMMITTING, WRITING, overhearing
 from duckicelake.pipeline.maintain.planning import Step, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy, Strategy
 from duckicelake.pipeline.rest import Ident
+from duckicelake.pipeline.spark import tagging_pieces
 
 GROUP_BYTES = 10 << 30
 """More than that is committed piece by piece, so that what is done stays done."""
@@ -26,30 +28,37 @@ _OF_CONFLICTS = "org.apache.iceberg.exceptions.ValidationException"
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a rewriting did."""
+    """What a rewriting did, and files that it did not; why each piece was not written that was not, and not committed."""
 
     removed: int
     added: int
     bytes: int
+    unwritten_files: int = 0
+    unwritten: tuple[str, ...] = ()
+    uncommitted: tuple[str, ...] = ()
 
 
 def rewrite(spark: SparkSession, catalog: str, ident: Ident, call: tuple[Policy, TableFacts, Step]) -> Rewritten:
-    """Put small files together and leave deleted rows out.
-
-    Raises: SparkFailed: some of a large table could not be read or written; CommitFailed: nothing of one was committed; what Spark raises
-    """
+    """Put small files together and leave deleted rows out. Raises: what Spark raises; of a large table it is told what went wrong."""
     policy, facts, step = call
-    options = format_options(policy, facts, step)
-    row: Any = spark.sql(format_call(catalog, ident, policy, options)).collect()[0]
-    if row["failed_data_files_count"]:
-        # Iceberg counts what failed before any commit, and keeps the reason to its log.
-        raise SparkFailed(
-            f"Spark could not write {row['failed_data_files_count']} files of {ident} anew, for the reason that its log gives"
-        )
-    if _PIECEMEAL in options and not row["rewritten_data_files_count"]:
-        # Iceberg passes over what others overtook.
-        raise CommitFailed(f"others changed all that was written anew of {ident}")
-    return Rewritten(row["rewritten_data_files_count"], row["added_data_files_count"], row["rewritten_bytes_count"])
+    statement = format_call(catalog, ident, policy, format_options(policy, facts, step))
+    if not is_piecemeal(step):
+        return _read(spark.sql(statement).collect()[0])
+    with overhearing() as hear, tagging_pieces(spark):
+        done = _read(spark.sql(statement).collect()[0])
+        unwritten, uncommitted = (tuple(map(shorten, hear(name))) for name in (WRITING, COMMITTING))
+        return replace(done, unwritten=unwritten, uncommitted=uncommitted)
+
+
+def _read(row: Any) -> Rewritten:
+    # Iceberg counts what failed before any commit, and passes over what was not committed.
+    counts = ("rewritten_data_files_count", "added_data_files_count", "rewritten_bytes_count", "failed_data_files_count")
+    return Rewritten(*(row[name] for name in counts))
+
+
+def is_piecemeal(step: Step) -> bool:
+    """Whether it is committed piece by piece."""
+    return step.bytes > GROUP_BYTES
 
 
 def is_passing(error: Exception) -> bool:
@@ -81,7 +90,7 @@ def format_options(policy: Policy, facts: TableFacts, step: Step) -> dict[str, s
         "min-input-files": policy.min_files,
         "delete-ratio-threshold": policy.delete_ratio,
     }
-    if step.bytes > GROUP_BYTES:
+    if is_piecemeal(step):
         options |= {_PIECEMEAL: "true", "max-file-group-size-bytes": GROUP_BYTES}
     return {name: str(value) for name, value in options.items()}
 

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from duckicelake.commands.jobs.maintain import sweep
+from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.ducklake import DuckLake
-from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
 from duckicelake.pipeline.maintain.report import Done

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from duckicelake.commands.jobs.maintain import open_postgres, sweep
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.ducklake import DuckLake
-from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
 from duckicelake.pipeline.maintain.report import Done, MaintainReport

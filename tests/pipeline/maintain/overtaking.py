@@ -15,8 +15,8 @@ _OF_A_CONNECTION = ("connection", "content-length", "date", "host", "server", "t
 
 
 @contextmanager
-def meeting_first_commit(keeper: Keeper, table: str, commit: Commit) -> Generator[Keeper]:
-    """The keeper by that way; `commit` meets the first one to a table in `main`, and others wait until it has been answered."""
+def meeting_commits(keeper: Keeper, table: str, commit: Commit, *, every: bool = False) -> Generator[Keeper]:
+    """The keeper by that way; `commit` meets the first one to a table in `main`, or `every`, and others wait until it has been answered."""
     server, pending, turns = keeper.checker.served.server, [commit], Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -27,7 +27,7 @@ def meeting_first_commit(keeper: Keeper, table: str, commit: Commit) -> Generato
             kept = {name: text for name, text in self.headers.items() if name.lower() not in _OF_A_CONNECTION}
             is_commit = self.command == "POST" and self.path.endswith(f"/namespaces/main/tables/{table}")
             with turns if is_commit else nullcontext():
-                meet = pending.pop() if is_commit and pending else lambda send: send()
+                meet = (pending[0] if every else pending.pop()) if is_commit and pending else lambda send: send()
                 answer = meet(lambda: server.ask(self.command, self.path, kept, body))
             self.send_response(answer.status)
             for name, text in answer.headers.items():

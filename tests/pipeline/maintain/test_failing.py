@@ -9,7 +9,7 @@ from duckicelake.pipeline.maintain.planning import Kind
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.store.objects import StoreSettings, open_objects
 from tests.pipeline.maintain.keeper import Keeper
-from tests.pipeline.maintain.overtaking import meeting_first_commit
+from tests.pipeline.maintain.overtaking import meeting_commits
 from tests.rest.serving import Answer
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -42,9 +42,13 @@ def test_a_file_that_is_gone_from_a_large_table_is_asked_for_once(keeper: Keeper
     monkeypatch.setattr(rewriting, "GROUP_BYTES", 900)
     # Two in each piece, and none that is alone and stays.
     fill(keeper, 6)
-    remove_file(keeper)
+    name = remove_file(keeper)
     [done] = keeper.run("main.t", min_files=2).steps
     assert (done.verdict, "could not write 2 files of main.t anew" in done.message) == (Verdict.failed, True), done
+    assert name in done.message
+    head = keeper.checker.served.server.get("namespaces/main/tables/t").json["metadata"]["current-snapshot-id"]
+    assert (done.removed, done.added, done.snapshot_id) == (4, 2, head)
+    assert done.describe().endswith(f" bytes became 2 at snapshot {head})")
     assert (keeper.told.count("compact main.t"), keeper.count_files("t")) == (1, 4)
 
 
@@ -65,7 +69,7 @@ def test_commits_that_duckdb_overtook_are_made_again(keeper: Keeper, monkeypatch
         keeper.checker.run("DELETE FROM t WHERE id % 40 = 3")
         return send()
 
-    with meeting_first_commit(keeper, "t", meet) as meeting:
+    with meeting_commits(keeper, "t", meet) as meeting:
         steps = meeting.run("main.t", min_files=2).steps
     assert [(step.kind, step.verdict, step.attempts) for step in steps] == [(Kind.compact, Verdict.done, 2)], steps
     assert keeper.told.count("compact main.t") == 2

@@ -13,7 +13,8 @@ import pytest
 from duckicelake.errors import CatalogError, CommitFailed, ServiceUnavailable
 from duckicelake.pipeline.asking.callers import NOBODY, Caller
 from duckicelake.pipeline.maintain import job, survey
-from duckicelake.pipeline.maintain.job import FLUSH_ATTEMPTS, MaintainDesk, maintain
+from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.job import FLUSH_ATTEMPTS, maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import Kind, LakeSnapshot, TableFacts
 from duckicelake.pipeline.maintain.policy import Policies

@@ -11,9 +11,10 @@ from duckdb import DuckDBPyConnection
 from psycopg import sql
 
 from duckicelake.errors import CommitFailed, NoSuchTable
-from duckicelake.pipeline.maintain import job, survey
+from duckicelake.pipeline.maintain import compacting, survey
+from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.ducklake import DuckLake
-from duckicelake.pipeline.maintain.job import MaintainDesk, maintain
+from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import FileGroup, Kind, TableFacts
 from duckicelake.pipeline.maintain.policy import Policies, Policy
@@ -182,8 +183,8 @@ def make_fake(served: Served, monkeypatch: pytest.MonkeyPatch, outcomes: list[Ex
             raise outcome
         return outcome
 
-    monkeypatch.setattr(job, "rewrite", rewrite)
-    monkeypatch.setattr(job, "naming_snapshots", lambda _: nullcontext())
+    monkeypatch.setattr(compacting, "rewrite", rewrite)
+    monkeypatch.setattr(compacting, "naming_snapshots", lambda _: nullcontext())
     spark: Any = object()
     return replace(make_desk(served, list[str]().append), open_spark=lambda: nullcontext(spark))
 
@@ -212,7 +213,7 @@ def test_a_commit_whose_answer_was_lost_is_found_done(served: Served, monkeypatc
         duck.execute("CALL ducklake_merge_adjacent_files('lake')")
         raise OSError("lost")
 
-    monkeypatch.setattr(job, "rewrite", lose)
+    monkeypatch.setattr(compacting, "rewrite", lose)
     [done] = maintain(desk, MaintainOptions()).steps
     assert (done.verdict, done.reason, done.attempts) == (Verdict.done, "it was done after all", 2)
 

@@ -1,0 +1,135 @@
+"""One table's files written anew: planned again when others overtook it, and told by what is in the table."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from duckicelake.errors import CatalogError, CommitFailed
+from duckicelake.pipeline.connect import check_procedures, is_gone
+from duckicelake.pipeline.failures.steps import FAILURES, explain
+from duckicelake.pipeline.ingest.job import SPARK_FAILURES, SparkFailed
+from duckicelake.pipeline.maintain.checks import check_may_write, check_possible
+from duckicelake.pipeline.maintain.desk import MaintainDesk
+from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, have_others_moved
+from duckicelake.pipeline.maintain.planning import Kind, Step, TableFacts, plan_compaction
+from duckicelake.pipeline.maintain.policy import Policy
+from duckicelake.pipeline.maintain.report import Done, plan_of, tell_found
+from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, is_piecemeal, rewrite
+from duckicelake.pipeline.maintain.survey import TableName
+from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.spark import LazySpark, naming_snapshots
+
+ATTEMPTS = 3
+_OF_THE_LOG = "for the reason that its log gives"
+
+
+@dataclass(frozen=True, slots=True)
+class Compactor:
+    """The compaction of one table, of which its snapshots carry the properties."""
+
+    desk: MaintainDesk
+    spark: LazySpark
+    properties: Mapping[str, str]
+    name: TableName
+    policy: Policy
+
+    def compact(self, metadata: Mapping[str, Any], *, dry_run: bool) -> Sequence[Done]:
+        """Do it, if there is something to do, or say what. Raises: FAILURES: nothing was done."""
+        facts, step = self._plan()
+        if step is None:
+            return []
+        if dry_run:
+            return [plan_of(str(self.name.ident), step)]
+        check_possible(self.policy, metadata)
+        self._announce()
+        try:
+            return self._attempt(facts, step)
+        except FAILURES as error:
+            landed = self._find_landed()
+            if landed is None:
+                raise
+            failed = Done(str(self.name.ident), Kind.compact, Verdict.failed, step.reason, message=explain(error, self.desk.connect))
+            return [_add(failed, landed)]
+
+    def _plan(self) -> tuple[TableFacts, Step | None]:
+        facts = self.desk.read_facts(self.name, self.policy)
+        return facts, plan_compaction(facts, self.policy)
+
+    def _announce(self) -> None:
+        check_may_write(self.desk.connect(), self.name.ident)
+        self.desk.tell(f"compact {self.name.ident}")
+
+    def _attempt(self, facts: TableFacts, planned: Step) -> Sequence[Done]:
+        step: Step | None = planned
+        failed: Exception | None = None
+        for attempt in range(1, ATTEMPTS + 1):
+            if failed is not None:
+                facts, step = self._plan()
+                if step is None:
+                    # A commit whose answer was lost is found done.
+                    return [_add(tell_found(str(self.name.ident), Kind.compact, attempt), self._find_landed())]
+                if not is_passing(failed):
+                    break
+                self._announce()
+            try:
+                return self._rewrite(facts, step or planned, attempt)
+            except (CommitFailed, *SPARK_FAILURES) as error:
+                failed = error
+        raise failed or CommitFailed("nothing was tried")
+
+    def _rewrite(self, facts: TableFacts, step: Step, attempt: int) -> Sequence[Done]:
+        before = self._load() if is_piecemeal(step) else None
+        rewritten = self._have_written(facts, step)
+        told = Done(str(self.name.ident), Kind.compact, Verdict.done, step.reason, attempts=attempt)
+        if before is not None:
+            return self._judge(told, rewritten, before)
+        done = replace(told, bytes=rewritten.bytes, removed=rewritten.removed, added=rewritten.added)
+        return [done] if rewritten.removed else []
+
+    def _have_written(self, facts: TableFacts, step: Step) -> Rewritten:
+        try:
+            session = self.spark.get()
+            check_procedures()
+            with naming_snapshots(self.properties):
+                return rewrite(session, self.desk.catalog, self.name.ident, (self.policy, facts, step))
+        except SPARK_FAILURES as error:
+            if is_gone(error):
+                self.spark.close()
+            raise
+
+    def _judge(self, told: Done, rewritten: Rewritten, before: Mapping[str, Any]) -> Sequence[Done]:
+        """What became of the pieces.
+
+        Raises: SparkFailed: some could not be written, or committed; CommitFailed: others overtook all of them
+        """
+        ident, after = self.name.ident, self._load()
+        landed, lost = find_landed(after, self.properties[RUN_ID]), len(rewritten.uncommitted)
+        come = len(landed.snapshots) - len(find_landed(before, self.properties[RUN_ID]).snapshots)
+        if rewritten.unwritten_files:
+            reason = next(iter(rewritten.unwritten), _OF_THE_LOG)
+            raise SparkFailed(f"Spark could not write {rewritten.unwritten_files} files of {ident} anew: {reason}")
+        if lost and not have_others_moved(before, after, self.properties[RUN_ID]):
+            raise SparkFailed(f"{lost} of {lost + come} pieces of {ident} could not be committed: {rewritten.uncommitted[0]}")
+        if lost and not come:
+            raise CommitFailed(f"others changed all that was written anew of {ident}")
+        if not landed.snapshots:
+            return []
+        message = f"others overtook {lost} of {lost + come} pieces, which the next run takes" if lost else ""
+        return [_add(replace(told, message=message), landed)]
+
+    def _load(self) -> Mapping[str, Any]:
+        return self.desk.connect().load_every(self.name.ident)
+
+    def _find_landed(self) -> Landed | None:
+        """What this run has rewritten by now; None when that is nothing, or nobody tells."""
+        with suppress(CatalogError, OSError):
+            landed = find_landed(self._load(), self.properties[RUN_ID])
+            return landed if landed.snapshots else None
+        return None
+
+
+def _add(done: Done, landed: Landed | None) -> Done:
+    if landed is None:
+        return done
+    return replace(done, bytes=landed.bytes, removed=landed.removed, added=landed.added, snapshot_id=landed.snapshots[-1])

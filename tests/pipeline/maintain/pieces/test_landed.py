@@ -1,0 +1,117 @@
+"""Compactions that are committed piece by piece: what landed is told, and of the rest why it did not."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from duckicelake.commands.jobs import session
+from duckicelake.commands.jobs.session import cancelled_by_stops
+from duckicelake.commands.jobs.start import end
+from duckicelake.commands.jobs.stopping import INTERRUPTED, hearing_a_stop
+from duckicelake.pipeline.maintain import rewriting
+from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, have_others_moved
+from duckicelake.pipeline.reports import Verdict
+from tests.pipeline.maintain.keeper import Keeper
+from tests.pipeline.maintain.overtaking import meeting_commits
+from tests.rest.serving import Answer
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+AT_ONCE = 5
+"""How many pieces Iceberg has in hand."""
+
+
+@pytest.fixture
+def large(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> Keeper:
+    """A keeper to whom a pair of small files is a piece."""
+    monkeypatch.setattr(rewriting, "GROUP_BYTES", 900)
+    return keeper
+
+
+def fill(keeper: Keeper, files: int) -> None:
+    """Small files."""
+    inserts = (f"INSERT INTO t SELECT range FROM range({40 * i}, {40 * i + 40})" for i in range(files))
+    keeper.checker.run("CREATE TABLE t (id BIGINT)", *inserts)
+
+
+def test_a_stop_has_no_other_piece_begun(large: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that Iceberg goes on with are cancelled as soon as they come; what is in the table by then is told."""
+    monkeypatch.setattr(session, "SECONDS_TO_NEXT_PIECE", 0.02)
+    monkeypatch.setattr(rewriting, "GROUP_BYTES", 4_000_000)
+    # Two in each piece, which is some tenths of a second of work.
+    rows = (f"INSERT INTO t SELECT (hash(range) >> 1)::BIGINT FROM range({200_000 * i}, {200_000 * i + 200_000})" for i in range(20))
+    large.checker.run("CREATE TABLE t (id BIGINT)", *rows)
+
+    def meet(send: Callable[[], Answer]) -> Answer:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for(lambda: stop.by, "the signal to be heard")
+        return send()
+
+    spark = large.checker.spark.session
+    with hearing_a_stop() as stop, cancelled_by_stops(nullcontext(spark), stop), meeting_commits(large, "t", meet) as meeting:
+        report = meeting.run("main.t", min_files=2)
+    [done] = report.steps
+    assert (done.verdict, "could not write" in done.message, "cancelled" in done.message) == (Verdict.failed, True, True), done
+    assert (end(report.status, stop), 0 < done.removed <= 2 * AT_ONCE, done.added) == (INTERRUPTED, True, done.removed // 2), done
+    assert large.count_files("t") == 20 - done.added
+    [rest] = large.run("main.t", min_files=2).steps
+    assert (rest.verdict, large.count_files("t") < 20 - done.added) == (Verdict.done, True), rest
+    assert large.ask("SELECT count(*) FROM t") == [(4_000_000,)]
+
+
+def test_what_cannot_be_committed_is_told_as_that(large: Keeper) -> None:
+    """Nobody has overtaken it: the reason is told, at once."""
+    fill(large, 6)
+    error = {"error": {"message": "the house is closed", "type": "ForbiddenException", "code": 403}}
+
+    def refuse(_: Callable[[], Answer]) -> Answer:
+        return Answer(403, {"Content-Type": "application/json"}, json.dumps(error).encode())
+
+    with meeting_commits(large, "t", refuse, every=True) as meeting:
+        [done] = meeting.run("main.t", min_files=2).steps
+    assert (done.verdict, large.told.count("compact main.t"), done.removed) == (Verdict.failed, 1, 0), done
+    assert ("3 of 3 pieces of main.t could not be committed" in done.message, "the house is closed" in done.message) == (True, True), done
+
+
+def test_pieces_that_others_overtook_are_counted(large: Keeper) -> None:
+    """Somebody deletes a row of one before any is committed: the others are done."""
+    fill(large, 6)
+
+    def meet(send: Callable[[], Answer]) -> Answer:
+        large.checker.run("DELETE FROM t WHERE id = 3")
+        return send()
+
+    with meeting_commits(large, "t", meet) as meeting:
+        [done] = meeting.run("main.t", min_files=2).steps
+    assert (done.verdict, done.removed, done.added) == (Verdict.done, 4, 2), done
+    assert done.message == "others overtook 1 of 3 pieces, which the next run takes"
+    assert done.describe().endswith(done.message)
+
+
+def tell(states: list[int], *mine: int) -> dict[str, Any]:
+    """What a catalog says of a table that was at these; those that are a run's removed two files each for one."""
+    counts = {"deleted-data-files": "2", "added-data-files": "1", "removed-files-size": "99"}
+    # A client knows the last one of its own by another name too.
+    names = [*states, *(-one for one in mine[-1:])]
+    snapshots = [{"snapshot-id": one, "summary": {RUN_ID: "r"} | counts if abs(one) in mine else {}} for one in names]
+    return {"snapshots": snapshots, "snapshot-log": [{"snapshot-id": one} for one in states]}
+
+
+@pytest.mark.parametrize(
+    ("after", "landed", "moved"),
+    [
+        pytest.param(tell([1, 2]), Landed((), 0, 0, 0), False, id="nothing came"),
+        pytest.param(tell([1, 2, 3, 4], 3, 4), Landed((3, 4), 4, 2, 198), False, id="pieces"),
+        pytest.param(tell([1, 2, 3, 4], 4), Landed((4,), 2, 1, 99), True, id="others too"),
+        pytest.param(tell([1, 2, 3]), Landed((), 0, 0, 0), True, id="others alone"),
+        pytest.param(tell([2]), Landed((), 0, 0, 0), True, id="expired"),
+    ],
+)
+def test_a_tables_history_tells_of_pieces(after: dict[str, Any], landed: Landed, moved: bool) -> None:
+    """By the run's name in the summaries of what main was at."""
+    assert (find_landed(after, "r"), have_others_moved(tell([1, 2]), after, "r")) == (landed, moved)
