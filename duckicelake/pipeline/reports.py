@@ -7,6 +7,12 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
+from duckicelake.errors import CatalogError
+
+
+class Interrupted(CatalogError):
+    """Somebody asked for the end, so a step was not begun."""
+
 
 class Verdict(StrEnum):
     """How a step, a table or a run ended."""

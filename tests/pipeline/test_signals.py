@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 from duckicelake.commands.jobs import verify
 from duckicelake.commands.jobs.session import Machine, cancelled_by_stops
 from duckicelake.commands.jobs.start import end
-from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, Stop, hearing_a_stop, serving_until
+from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, hearing_a_stop, serving_until
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.pipeline.ingest.report import PUBLISHED, Stopwatch
+from duckicelake.pipeline.reports import Interrupted
 from duckicelake.pipeline.verify.options import VerifyOptions
 from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
 from tests.pipeline.stopped import BusySpark, opening

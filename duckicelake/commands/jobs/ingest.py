@@ -9,7 +9,7 @@ from rich.console import Console
 
 from duckicelake.commands.jobs.session import CATALOG, Machine, opening_desk, read_machine, to_catalog
 from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, write_report
-from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, Stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, serving_until, taking_all_or_nothing
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
@@ -18,6 +18,7 @@ from duckicelake.pipeline.ingest.options import IngestOptions, read_options
 from duckicelake.pipeline.ingest.report import Report, Run, Status
 from duckicelake.pipeline.jars import JarUnavailable
 from duckicelake.pipeline.java import NoJava
+from duckicelake.pipeline.reports import Interrupted
 from duckicelake.pipeline.spark import RestCatalog
 
 

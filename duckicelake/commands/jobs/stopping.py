@@ -10,15 +10,12 @@ from duckicelake.commands.signals import handling, stopping_on_signals
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.ingest.report import PUBLISHED
 from duckicelake.pipeline.jars import Progress
+from duckicelake.pipeline.reports import Interrupted
 
 INTERRUPTED = 130
 """The status for the shell, as of every program that Ctrl-C ends."""
 STOPS: Mapping[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 """What ends a run, by what people call it."""
-
-
-class Interrupted(CatalogError):
-    """Somebody asked for the end."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The job itself: each table's current snapshot gets statistics if it has none, and the report tells what is known of it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as read_version
@@ -9,7 +9,7 @@ from importlib.metadata import version as read_version
 import psycopg
 from pyspark.sql import SparkSession
 
-from duckicelake.errors import CommitFailed, NoSuchTable, Unsupported
+from duckicelake.errors import CatalogError, CommitFailed, NoSuchTable, Unsupported
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, child_fields, walk_fields
 from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.failures.steps import FAILURES, explain
@@ -25,7 +25,7 @@ from duckicelake.pipeline.profile.options import ProfileOptions
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
 from duckicelake.pipeline.profile.state import TableState, find_state
 from duckicelake.pipeline.profile.survey import FileFacts, read_files
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.reports import Interrupted, Verdict
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.spark import LazySpark
 from duckicelake.pipeline.verify.columns import check_readable
@@ -96,7 +96,7 @@ class Profiler:
         state = self._load(name.ident)
         if state is None:
             return TableProfile(str(name.ident), Verdict.nothing, "nothing was ever written to it")
-        reason, extremes = find_work(state, self.options), dict[int, Extremes]()
+        reason, extremes, message = find_work(state, self.options), dict[int, Extremes](), ""
         if not reason:
             verdict = Verdict.nothing
             reason = "its current snapshot has statistics" if state.statistics_path else "no column can have a sketch"
@@ -105,11 +105,24 @@ class Profiler:
             verdict = Verdict.planned if self.dry_run else Verdict.done
             if not self.dry_run:
                 check_may_write(self.desk.connect(), name.ident)
-                state, extremes = self._measure(name.ident, state)
+                try:
+                    state, extremes = self._measure(name.ident, state)
+                except (Interrupted, *SPARK_FAILURES) as error:
+                    state = self._find_computed(name.ident, state, error)
+                    verdict = Verdict.done if isinstance(error, Interrupted) else Verdict.failed
+                    message = f"its statistics are in the catalog: {explain(error, self.desk.connect)}"
         # Not one connection for all: Spark may work for hours between two tables.
         with closing(self.desk.open_postgres()) as conn:
             files = read_files(conn, name.table_id, state.snapshot_id)
-        return replace(describe(state, files, extremes), table=str(name.ident), verdict=verdict, reason=reason)
+        return replace(describe(state, files, extremes), table=str(name.ident), verdict=verdict, reason=reason, message=message)
+
+    def _find_computed(self, ident: Ident, before: TableState, error: Exception) -> TableState:
+        """The state with statistics that were computed before the error. Raises: the error, when there are none"""
+        with suppress(CatalogError):
+            after = self._load(ident, before.snapshot_id)
+            if after is not None and list_computed(after) != list_computed(before):
+                return after
+        raise error
 
     def _load(self, ident: Ident, snapshot_id: int | None = None) -> TableState | None:
         return find_state(load_state(self.desk.connect(), ident).metadata, snapshot_id)
@@ -146,6 +159,11 @@ def find_work(state: TableState, options: ProfileOptions) -> str:
     missing = {"columns": lacks_sketches(state, options), "partitions": lacks_partitions(state, options)}
     kinds = " and ".join(kind for kind, lacks in missing.items() if lacks)
     return f"statistics of {kinds} at snapshot {state.snapshot_id}" if kinds else ""
+
+
+def list_computed(state: TableState) -> tuple[str, bool]:
+    """What there is of statistics."""
+    return state.statistics_path, state.has_partition_statistics
 
 
 def lacks_sketches(state: TableState, options: ProfileOptions) -> bool:

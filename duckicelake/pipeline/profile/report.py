@@ -27,7 +27,10 @@ class ColumnProfile:
 
 @dataclass(frozen=True, slots=True)
 class TableProfile:
-    """One table at one snapshot, and what became of its statistics; `message` says why they were not computed, `reason` why they are."""
+    """One table at one snapshot, and what became of its statistics.
+
+    `message` says why they were not computed, or nothing else was measured; `reason` why they are.
+    """
 
     table: str
     verdict: Verdict
@@ -48,7 +51,7 @@ class TableProfile:
         if self.total is None:
             return f"{self.table}: {self.reason}"
         size = f"{self.total.rows} rows, {self.total.files} data files, {self.total.bytes} bytes"
-        return f"{self.table}: {size}: {self.reason}"
+        return f"{self.table}: {size}: {self.reason}{f': {self.message}' if self.message else ''}"
 
 
 class ProfileReport(TablesReport[TableProfile]):

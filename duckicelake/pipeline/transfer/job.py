@@ -19,7 +19,7 @@ from duckicelake.pipeline.ingest.job import explain as explain_spark
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.jars import JarUnavailable, Progress
 from duckicelake.pipeline.java import NoJava
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.reports import Interrupted, Verdict
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, Held, Kind
@@ -104,9 +104,12 @@ class Mover:
                 raise BadRequest("it is in no namespace: give it one with --into")
             return self._move_view(entry, ident) if entry.kind is Kind.view else self._move_table(entry, ident)
         except Exception as error:  # noqa: BLE001  one table's failure, whatever it is, must not lose what is told of the others
-            if is_gone(error) and not isinstance(error, OSError):
-                self.desk.bench.close()
+            self._forget_broken(error)
             return Moved(str(ident), entry.kind, Verdict.failed, message=self._explain(error))
+
+    def _forget_broken(self, error: Exception) -> None:
+        if is_gone(error) and not isinstance(error, OSError):
+            self.desk.bench.close()
 
     def _explain(self, error: Exception) -> str:
         sides = [side for side in (self.desk.source, self.desk.target) if isinstance(side, RestSide)]
@@ -211,10 +214,19 @@ class Mover:
             check_readable(schema)
         except Unsupported as error:
             return replace(moved, message=f"not compared: {error.message}")
-        self.desk.tell(f"compare {there.ident}")
-        bench = self.desk.bench.get()
-        names = self.desk.source.open_rows(bench, held), self.desk.target.open_rows(bench, there)
-        rows, difference = compare_rows(bench.spark, *names, schema)
+        return self._compare(held, there, moved)
+
+    def _compare(self, held: Held, there: Held, moved: Moved) -> Moved:
+        try:
+            self.desk.tell(f"compare {there.ident}")
+            bench = self.desk.bench.get()
+            names = self.desk.source.open_rows(bench, held), self.desk.target.open_rows(bench, there)
+            rows, difference = compare_rows(bench.spark, *names, current_schema(there.metadata))
+        except Interrupted as error:
+            return replace(moved, message=f"not compared: {error.message}")
+        except FAILURES as error:
+            self._forget_broken(error)
+            return replace(moved, verdict=Verdict.failed, message=f"it is there, and was not compared: {self._explain(error)}")
         if difference:
             raise CommitFailed(f"it is there, and its rows are not the same: {difference}")
         return replace(moved, rows=rows)

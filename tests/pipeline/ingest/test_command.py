@@ -11,13 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from duckicelake.commands.jobs.session import cancelled_by_stops
-from duckicelake.commands.jobs.stopping import INTERRUPTED, Interrupted, hearing_a_stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.jobs.stopping import INTERRUPTED, hearing_a_stop, serving_until, taking_all_or_nothing
 from duckicelake.errors import BadRequest, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowOptions, follow
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.ingest.options import IngestOptions, Mode
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, is_stale
+from duckicelake.pipeline.reports import Interrupted
 from duckicelake.pipeline.rest import Rest, parse_ident
 from tests.cli.test_commands import settings_for
 from tests.pipeline.stopped import BusySpark, opening

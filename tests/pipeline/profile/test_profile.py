@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from duckicelake.iceberg.puffin import decode_puffin
-from duckicelake.pipeline.reports import Verdict
+from duckicelake.pipeline.profile import job
+from duckicelake.pipeline.reports import Interrupted, Verdict
 from tests.pipeline.profile.measurer import Measurer, by_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -219,3 +220,26 @@ def test_a_snapshot_that_vanishes_is_followed(measurer: Measurer) -> None:
     [found] = measurer.run(tell=tell).tables
     assert (found.verdict, [column.distinct for column in found.columns]) == (Verdict.done, [130]), found.message
     assert found.snapshot_id == measurer.load("t")["current-snapshot-id"]
+
+
+def test_statistics_that_were_registered_are_told(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop before the scan, and a scan that fails: the catalog has them, which the table's line says; without any it fails."""
+    measurer.checker.run("CREATE TABLE t AS SELECT range AS id FROM range(1000)")
+
+    def stop(at: str, step: str) -> None:
+        if step.startswith(at):
+            raise Interrupted(f"stopped by Ctrl-C before: {step}")
+
+    [none] = measurer.run("main.t", tell=partial(stop, "compute")).tables
+    assert (none.verdict, none.message) == (Verdict.failed, "stopped by Ctrl-C before: compute main.t")
+    [found] = measurer.run("main.t", tell=partial(stop, "scan")).tables
+    assert (found.verdict, by_name(found)["id"].distinct) == (Verdict.done, 1000)
+    assert found.message == "its statistics are in the catalog: stopped by Ctrl-C before: scan main.t"
+    assert found.describe().endswith(found.message)
+
+    def lose(*_: Any) -> Any:
+        raise OSError("lost")
+
+    monkeypatch.setattr(job, "read_extremes", lose)
+    [lost] = measurer.run("main.t", again=True).tables
+    assert (lost.verdict, lost.message.startswith("its statistics are in the catalog: ")) == (Verdict.failed, True), lost

@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from duckicelake.pipeline.reports import Interrupted
+from duckicelake.pipeline.transfer import job
 from tests.pipeline.transfer.ferry import Ferry, check_signed, describe, write_properties
 from tests.support.shared_stack import SharedStack
 from tests.support.sts import assume
@@ -63,3 +66,23 @@ def test_a_warehouse_on_s3(ferry: Ferry, stack: SharedStack, tmp_path: Path) -> 
     assert describe(ferry.bring("export", place, "s.t", **given)) == [("s.t", "already-there", 91)]
     report = ferry.bring("import", place, mode="copy", into="back", **given)
     assert describe(report) == [("back.s.t", "done", 91)], report.describe()
+
+
+def test_a_copy_that_was_not_compared_is_told_as_there(ferry: Ferry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether somebody stopped the run before that, or it failed in the midst."""
+    ferry.served.lake.duckdb().execute("CREATE SCHEMA s; CREATE TABLE s.t AS SELECT range AS id FROM range(10)")
+
+    def stop(step: str) -> None:
+        if step.startswith("compare"):
+            raise Interrupted(f"stopped by Ctrl-C before: {step}")
+
+    [moved] = ferry.bring("export", str(ferry.folder), tell=stop).moved
+    assert (moved.verdict, moved.message) == ("done", "not compared: stopped by Ctrl-C before: compare s.t")
+    assert ferry.run("SELECT count(*) AS n FROM {t}.s.t") == [{"n": 10}]
+
+    def lose(*_: Any) -> Any:
+        raise OSError("lost")
+
+    monkeypatch.setattr(job, "compare_rows", lose)
+    [failed] = ferry.bring("export", str(ferry.folder)).moved
+    assert (failed.verdict, failed.message.startswith("it is there, and was not compared: ")) == ("failed", True), failed
