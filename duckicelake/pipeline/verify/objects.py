@@ -48,12 +48,12 @@ def look_at_object(objects: Objects, entry: Mapping[str, Any], shape: Shape) -> 
     try:
         with objects.files.open_input_file(path.removeprefix("file://").removeprefix("s3://")) as source:
             yield from ((PROBLEM, path, text, None) for text in _check_size(source.size(), entry))
-            yield from _look_inside(source, entry, shape)
+            yield from _look_twice(source, entry, shape)
     except FileNotFoundError:
         yield PROBLEM, path, "is missing", None
-    except (OSError, pa.ArrowException, BadRequest, struct.error) as error:
+    except (_Damaged, pa.ArrowException, BadRequest, struct.error) as error:
         yield PROBLEM, path, f"cannot be read: {error}", None
-    except Exception as error:  # noqa: BLE001  one odd file must not end the look at all the others
+    except Exception as error:  # noqa: BLE001  one odd file, or a store that does not give it, must not end the look at all the others
         yield UNSEEN, path, f"could not be looked at: {type(error).__name__}: {error}", None
 
 
@@ -62,6 +62,50 @@ def _check_size(size: int, entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"has {size} bytes, the manifest says {entry['file_size_in_bytes']}"
     if entry["lake_bytes"] is not None and entry["lake_bytes"] != size:
         yield f"has {size} bytes, DuckLake says {entry['lake_bytes']}"
+
+
+class _Damaged(Exception):
+    """The bytes are there, and they are no such file."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A file as Python has it, which knows whether it was its store that failed."""
+
+    source: pa.NativeFile
+    has_failed: bool = False
+    closed: bool = False
+
+    def read(self, count: int | None = None) -> bytes:
+        try:
+            return self.source.read(count)
+        except OSError:
+            self.has_failed = True
+            raise
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.source.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.source.tell()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _look_twice(source: pa.NativeFile, entry: Mapping[str, Any], shape: Shape) -> list[Seen]:
+    """Arrow has one error for bytes that are damaged and bytes that nobody gives: after it, a second look tells them apart."""
+    try:
+        return list(_look_inside(source, entry, shape))
+    except OSError:
+        watched: Any = _Watched(source)
+        watched.seek(0)
+        try:
+            return list(_look_inside(pa.PythonFile(watched, "r"), entry, shape))
+        except OSError as error:
+            if watched.has_failed:
+                raise
+            raise _Damaged(str(error)) from error
 
 
 def _look_inside(source: pa.NativeFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[Seen]:

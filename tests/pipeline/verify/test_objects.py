@@ -1,6 +1,7 @@
 """The look at one object: whatever is odd about it is said of it alone."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,8 +11,84 @@ from pyarrow.fs import LocalFileSystem
 from duckicelake.pipeline.objects import Objects
 from duckicelake.pipeline.verify import objects
 from duckicelake.pipeline.verify.footers import Shape
-from duckicelake.pipeline.verify.objects import DATA, FILE, UNSEEN, look_at_object
+from duckicelake.pipeline.verify.objects import DATA, FILE, PROBLEM, UNSEEN, look_at_object
 from duckicelake.pipeline.verify.report import Finding, Verdict
+
+SAID = dict.fromkeys(("file_size_in_bytes", "lake_bytes", "lake_footer", "lake_rows", "lake_kind", "lake_format", "content_offset"))
+PARQUET = {**SAID, "file_format": "PARQUET", "content": None}
+VECTOR = {**SAID, "file_format": "PUFFIN", "content": 1, "referenced_data_file": "a"}
+
+
+class Failing:
+    """A store that ends giving a file: when it is opened, when its size is asked for, or once some reads were answered."""
+
+    def __init__(self, error: OSError, reads: int = -2) -> None:
+        self.error, self.reads, self.closed = error, reads, False
+
+    def open_input_file(self, path: str) -> Any:
+        if self.reads == -2:
+            raise self.error
+        self.file = Path(path).open("rb")
+        return self if self.reads == -1 else pa.PythonFile(self, "r")
+
+    def read(self, count: int | None = None) -> bytes:
+        self.reads -= 1
+        if self.reads < 0:
+            raise self.error
+        return self.file.read(count)
+
+    def size(self) -> int:
+        raise self.error
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+        self.closed = True
+
+    def __enter__(self) -> "Failing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def write_rows(tmp_path: Path) -> Path:
+    """A file of one row."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": [1]}), path)
+    return path
+
+
+@pytest.mark.parametrize("entry", [pytest.param(PARQUET, id="parquet"), pytest.param(VECTOR, id="vector")])
+@pytest.mark.parametrize("reads", [pytest.param(-2, id="open"), pytest.param(-1, id="size"), pytest.param(0, id="read")])
+@pytest.mark.parametrize("error", [OSError("SLOW_DOWN"), PermissionError("ACCESS_DENIED")], ids=["throttled", "refused"])
+def test_a_store_that_does_not_give_a_file_is_no_difference(entry: dict[str, Any], reads: int, error: OSError, tmp_path: Path) -> None:
+    """Nobody looked at it, whatever the store's reason is."""
+    store: Any = Failing(error, reads)
+    found = list(look_at_object(Objects(store), {**entry, "path": f"file://{write_rows(tmp_path)}"}, Shape({}, {})))
+    assert [kind for kind, *_ in found] == [FILE, UNSEEN]
+    assert str(error) in found[1][2]
+
+
+def test_a_file_that_the_store_does_not_have_is_a_difference(tmp_path: Path) -> None:
+    """Which is known for certain."""
+    entry = {**PARQUET, "path": f"file://{tmp_path}/gone.parquet"}
+    assert list(look_at_object(Objects(LocalFileSystem()), entry, Shape({}, {})))[1:] == [(PROBLEM, entry["path"], "is missing", None)]
+
+
+@pytest.mark.parametrize("damage", [pytest.param(0, id="magic"), pytest.param(12, id="footer")])
+def test_a_damaged_file_is_a_difference(damage: int, tmp_path: Path) -> None:
+    """Its bytes are there, though Arrow calls some damage an error of the system."""
+    path = write_rows(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) - damage - 8] + b"\xff" * 8 + whole[len(whole) - damage :])
+    seen = list(look_at_object(Objects(LocalFileSystem()), {**PARQUET, "path": f"file://{path}"}, Shape({}, {})))
+    assert [(kind, text.partition(":")[0]) for kind, _, text, _ in seen] == [(FILE, ""), (PROBLEM, "cannot be read")]
 
 
 def test_a_file_that_nobody_foresaw_is_told_in_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,10 +98,7 @@ def test_a_file_that_nobody_foresaw_is_told_in_its_own_line(tmp_path: Path, monk
         raise TypeError("nobody thought of that")
 
     monkeypatch.setattr(objects, "check_parquet", fail)
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"id": [1]}), path)
-    said = dict.fromkeys(("file_size_in_bytes", "lake_bytes", "lake_footer", "lake_rows", "lake_kind", "lake_format"))
-    entry = {**said, "path": f"file://{path}", "file_format": "PARQUET", "content": DATA}
+    entry = {**PARQUET, "path": f"file://{write_rows(tmp_path)}", "content": DATA}
     assert list(look_at_object(Objects(LocalFileSystem()), entry, Shape({}, {}))) == [
         (FILE, entry["path"], "", None),
         (UNSEEN, entry["path"], "could not be looked at: TypeError: nobody thought of that", None),
