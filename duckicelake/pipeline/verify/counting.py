@@ -17,7 +17,18 @@ from duckicelake.iceberg.types import IcebergType, ListType, MapType, PrimitiveT
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.older import to_arrow
 from duckicelake.pipeline.verify.hashing import BLOCK_FIELDS, LONG_BYTES, NULL, OTHER, SUM_MASK, is_bytes, is_float
-from duckicelake.pipeline.verify.tally import BIN_SHIFT, HALF_BITS, PICKED_DDL, GroupField, Look, Sums, Tally, join_halves, pick_batches
+from duckicelake.pipeline.verify.tally import (
+    BIN_SHIFT,
+    HALF_BITS,
+    MOST_PICKED,
+    PICKED_DDL,
+    GroupField,
+    Look,
+    Sums,
+    Tally,
+    join_halves,
+    pick_batches,
+)
 
 _DAYS_AND_HOURS = {"hour": HOUR_MICROS}
 """What rows are put together by; months and years are made of days."""
@@ -47,10 +58,11 @@ def tally_rows(rows: DataFrame, look: Look) -> Tally:
 
 
 def pick_rows(rows: DataFrame, look: Look, bins: Sequence[int]) -> list[dict[str, Any]]:
-    """The rows of some bins, as `pick_batches` has them."""
+    """The rows of some bins, as `pick_batches` has them, and of too many just more than are looked at."""
     numbered = _number(rows, look)
-    picked = numbered.where(F.expr(_BIN).isin(*bins)).drop("number")
-    return to_arrow(picked.mapInArrow(partial(pick_batches, look=look, bins=bins), PICKED_DDL)).to_pylist()
+    some = numbered.where(F.expr(_BIN).isin(*bins)).drop("number")
+    picked = some.mapInArrow(partial(pick_batches, look=look, bins=bins), PICKED_DDL)
+    return to_arrow(picked.limit(MOST_PICKED + 1)).to_pylist()
 
 
 def _number(rows: DataFrame, look: Look) -> DataFrame:

@@ -35,6 +35,8 @@ ATTEMPTS = 3
 PICKED_ROWS = 50_000
 PARTS = 100
 """How many partitions or buckets a report names."""
+_FAILURES = (CatalogError, *SPARK_FAILURES, duckdb.Error, pa.ArrowException)
+"""What a look at a table may end in."""
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 """After these DuckDB refuses everything else in the session."""
 _BROKEN_STREAMS = {"INTERNAL Error": duckdb.InternalException, "FATAL Error": duckdb.FatalException}
@@ -188,12 +190,15 @@ class Looker:
                     return found
                 state = after
             raise CommitFailed(f"others changed it during each of {ATTEMPTS} looks; name a --snapshot")
-        except CatalogError as error:
-            return replace(finding, message=error.message)
-        except SPARK_FAILURES as error:
-            return replace(finding, message=find_outage(self.desk.connect) or explain(error))
-        except (duckdb.Error, pa.ArrowException) as error:
-            return replace(finding, message=self.session.explain(error))
+        except _FAILURES as error:
+            return replace(finding, message=self._explain(error))
+
+    def _explain(self, error: Exception) -> str:
+        if isinstance(error, CatalogError):
+            return error.message
+        if isinstance(error, duckdb.Error | pa.ArrowException):
+            return self.session.explain(error)
+        return find_outage(self.desk.connect) or explain(error)
 
     def _compare(self, finding: Finding, state: TableState, moment: Moment) -> Finding:
         check_readable(moment.schema)
@@ -203,13 +208,18 @@ class Looker:
         found = replace(finding, iceberg_rows=iceberg.rows, ducklake_rows=ducklake.rows)
         if not parts:
             return replace(found, verdict=Verdict.same)
-        by_bins = Look(look.fields, by_bins=True)
+        found = replace(found, verdict=Verdict.differs, parts=parts[:PARTS] if look.groups else ())
+        try:
+            return self._find_rows(found, moment, Look(look.fields, by_bins=True))
+        except _FAILURES as error:
+            # Whatever becomes of that, there is a difference.
+            return replace(found, message=f"the rows cannot be shown: {self._explain(error)}")
+
+    def _find_rows(self, found: Finding, moment: Moment, by_bins: Look) -> Finding:
         sides = self._tally(moment, by_bins)
-        parts = parts if look.groups else compare(*sides)
+        parts = found.parts or compare(*sides)[:PARTS]
         examples = self._find_examples(moment, by_bins, _choose_bins(*sides))
-        return replace(
-            found, verdict=Verdict.differs, parts=parts[:PARTS], only_in_iceberg=tuple(examples[0]), only_in_ducklake=tuple(examples[1])
-        )
+        return replace(found, parts=parts, only_in_iceberg=tuple(examples[0]), only_in_ducklake=tuple(examples[1]))
 
     def _tally(self, moment: Moment, look: Look) -> tuple[Tally, Tally]:
         """The checksums of both sides, made at the same time."""
@@ -233,7 +243,7 @@ class Looker:
         return replace(finding, verdict=verdict, files=seen.files, problems=(*seen.problems, *seen.unseen), message=message)
 
     def _find_examples(self, moment: Moment, look: Look, bins: list[int]) -> tuple[list[str], list[str]]:
-        ducklake = [row for batch in pick_batches(self._read_ducklake(moment), look, bins) for row in batch.to_pylist()]
+        ducklake = (row for batch in pick_batches(self._read_ducklake(moment), look, bins) for row in batch.to_pylist())
         return find_examples(pick_rows(self._read_iceberg(moment), look, bins), ducklake, self.options.examples)
 
     def _read_iceberg(self, moment: Moment) -> DataFrame:

@@ -53,7 +53,8 @@ class Finding:
         lines = [f"{where}: differs: {self.iceberg_rows} rows in Iceberg, {self.ducklake_rows} in DuckLake"]
         lines += [f"  {part.name}: {part.iceberg_rows} rows in Iceberg, {part.ducklake_rows} in DuckLake" for part in self.parts]
         lines += [f"  only in Iceberg: {row}" for row in self.only_in_iceberg]
-        return lines + [f"  only in DuckLake: {row}" for row in self.only_in_ducklake]
+        lines += [f"  only in DuckLake: {row}" for row in self.only_in_ducklake]
+        return [*lines, f"  {self.message}"] if self.message else lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from duckicelake.errors import Unsupported
 from duckicelake.iceberg.transforms import DAY_MICROS, HOUR_MICROS, MICRO_STAMPS
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.verify.hashing import hash_rows, hash_values, is_float, read_plain
@@ -28,8 +30,10 @@ _SHOWN = {"year": 4, "month": 7, "day": 10, "hour": 13}
 GROUPED_BY = ("identity", "year", "month", "day", "hour")
 """Transforms that rows are grouped by; the others give no partition of which anybody knows the name."""
 
-PICKED_SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
-PICKED_DDL = "number bigint, text string"
+PICKED_SCHEMA = pa.schema([("number", pa.int64()), ("rows", pa.int64()), ("text", pa.string())])
+PICKED_DDL = "number bigint, rows bigint, text string"
+MOST_PICKED, MOST_LETTERS = 500_000, 100_000_000
+"""How many rows of one side are looked at one by one, of how many letters in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +174,15 @@ def tally(batches: Iterable[pa.RecordBatch], look: Look) -> Tally:
 
 
 def pick_batches(batches: Iterable[pa.RecordBatch], look: Look, bins: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """The rows of some bins, each with its number."""
+    """The rows of some bins, each with its number; those of a batch that are the same, once."""
     names = [item.name for item in look.fields]
     for batch in _name(batches, look):
         numbers = hash_rows(batch, look.fields)
         places = np.flatnonzero(np.isin(find_bins(numbers), bins))
-        texts = [_format_row(batch.slice(int(place), 1).select(names)) for place in places]
-        yield pa.RecordBatch.from_arrays([pa.array(numbers[places].view(np.int64)), pa.array(texts, pa.string())], schema=PICKED_SCHEMA)
+        found, firsts, rows = np.unique(numbers[places], return_index=True, return_counts=True)
+        texts = [_format_row(batch.slice(int(place), 1).select(names)) for place in places[firsts]]
+        columns = [pa.array(found.view(np.int64)), pa.array(rows.astype(np.int64)), pa.array(texts, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, schema=PICKED_SCHEMA)
 
 
 def _name(batches: Iterable[pa.RecordBatch], look: Look) -> Iterator[pa.RecordBatch]:
@@ -216,9 +222,23 @@ def find_different_bins(iceberg: Tally, ducklake: Tally) -> list[int]:
 
 
 def find_examples(iceberg: Iterable[Mapping[str, Any]], ducklake: Iterable[Mapping[str, Any]], limit: int) -> tuple[list[str], list[str]]:
-    """Rows that only Iceberg shows, and such that only DuckLake does, of those that were picked."""
-    sides = [list(iceberg), list(ducklake)]
-    texts = {row["number"]: row["text"] for side in sides for row in side}
-    first, second = (Counter(row["number"] for row in side) for side in sides)
-    only = [[texts[number] for number in (mine - other).elements()][:limit] for mine, other in ((first, second), (second, first))]
+    """Rows that only Iceberg shows, and such that only DuckLake does, of those that were picked.
+
+    Raises: Unsupported: there are more than can be looked at
+    """
+    texts: dict[int, str] = {}
+    first, second = (_count(side, texts) for side in (iceberg, ducklake))
+    only = [[texts[number] for number in islice((mine - other).elements(), limit)] for mine, other in ((first, second), (second, first))]
     return only[0], only[1]
+
+
+def _count(picked: Iterable[Mapping[str, Any]], texts: dict[int, str]) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    letters = 0
+    for place, row in enumerate(picked):
+        letters += len(row["text"])
+        if place >= MOST_PICKED or letters > MOST_LETTERS:
+            raise Unsupported("too many different rows are in the smallest bucket that differs")
+        counts[row["number"]] += row["rows"]
+        texts[row["number"]] = row["text"]
+    return counts

@@ -1,9 +1,14 @@
 """Rows of both sides: equal in every state that both can show, and a difference is found, placed and shown."""
 
 import json
+from functools import partial
+from typing import Any, NoReturn
 
 import pytest
+from pyspark.errors import SparkRuntimeException
 
+from duckicelake.errors import Unsupported
+from duckicelake.pipeline.verify import job
 from duckicelake.pipeline.verify.report import Verdict
 from tests.interop.rich_lake import MEASURES, ODD_NAMES, TRIPS, VISITS
 from tests.interop.types.tables import COLUMNS, EXTREMES
@@ -66,8 +71,16 @@ def test_every_type_that_spark_reads_is_compared(checker: Checker) -> None:
     assert [finding.ducklake_rows for finding in report.findings] == [12, 18, 18]
 
 
-def test_a_row_that_one_side_alone_has_is_shown(checker: Checker) -> None:
-    """An inlined row that ends in DuckLake's tables alone, after it was published: table, moment, partition, counts and the row itself."""
+def fail(error: Exception, *_: Any) -> NoReturn:
+    """What cannot be done."""
+    raise error
+
+
+def test_a_row_that_one_side_alone_has_is_shown(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inlined row that ends in DuckLake's tables alone, after it was published: table, moment, partition, counts and the row itself.
+
+    That the row cannot be shown makes no less of the difference.
+    """
     checker.run(
         LINES,
         "ALTER TABLE t SET PARTITIONED BY (day)",
@@ -84,6 +97,11 @@ def test_a_row_that_one_side_alone_has_is_shown(checker: Checker) -> None:
     assert [(part.name, part.iceberg_rows, part.ducklake_rows) for part in found.parts] == [("day=2026-02-01", 1, 0)]
     assert found.only_in_iceberg == ('{"id": 100, "name": "extra", "day": "2026-02-01"}',)
     assert found.only_in_ducklake == ()
+    for error in (SparkRuntimeException, Unsupported):
+        monkeypatch.setattr(job, "pick_rows", partial(fail, error("too big")))
+        unshown = checker.look("main.t")
+        assert (unshown.verdict, unshown.parts, unshown.only_in_iceberg) == (Verdict.differs, found.parts, ())
+        assert unshown.message == "the rows cannot be shown: too big"
 
 
 def test_what_cannot_be_compared_says_why(checker: Checker) -> None:

@@ -12,6 +12,7 @@ import pytest
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
+from duckicelake.pipeline.verify import tally as tally_module
 from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
 from duckicelake.pipeline.verify.report import Finding, Verdict, VerifyReport
@@ -69,6 +70,31 @@ def test_a_difference_is_seen_with_its_rows(changed: list[dict[str, Any]]) -> No
     mine, theirs = find_examples(picked[0], picked[1], 9)
     assert (len(mine), len(theirs)) == (len(find_others(ROWS, changed)), len(find_others(changed, ROWS)))
     assert all('"i": ' in text for text in mine + theirs)
+
+
+def pick(rows: list[dict[str, Any]], pieces: int = 1) -> list[dict[str, Any]]:
+    """All rows, as they are picked."""
+    batches = [batch(rows[start::pieces]) for start in range(pieces)]
+    return [row for found in pick_batches(batches, BINS, range(4096)) for row in found.to_pylist()]
+
+
+def test_rows_that_are_the_same_are_picked_once_a_batch() -> None:
+    """However many there are, and each counts."""
+    one, other = ROWS[:1] * 5000 + ROWS[:9], ROWS[:1] * 4997 + ROWS[:9]
+    assert len(pick(one, 3)) <= 3 * 9
+    mine, theirs = find_examples(pick(one, 3), pick(other, 2), 2)
+    assert (len(mine), len(set(mine)), theirs) == (2, 1, [])
+    assert len(find_examples(pick(one), pick(other), 9)[0]) == 3
+
+
+@pytest.mark.parametrize("most", ["MOST_PICKED", "MOST_LETTERS"])
+def test_no_more_rows_are_picked_than_memory_holds(most: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a side that has more nothing is shown, and why is said."""
+    monkeypatch.setattr(tally_module, most, 100)
+    taken = iter(pick(ROWS))
+    with pytest.raises(Unsupported, match="too many different rows"):
+        find_examples([], taken, 5)
+    assert len(list(taken)) >= 300 - 101
 
 
 @pytest.mark.parametrize("look", [pytest.param(WHOLE, id="whole"), pytest.param(BINS, id="bins"), pytest.param(MONTHLY, id="groups")])
@@ -147,3 +173,9 @@ def test_the_worst_finding_decides() -> None:
     assert VerifyReport(message="nobody answers").status == 3
     assert [VerifyReport(found).verdict for found in ((same,), ())] == [Verdict.same, Verdict.nothing]
     assert VerifyReport((same, unknown)).describe()[-1] == "1 same, 1 could-not-look"
+
+
+def test_why_no_rows_are_shown_is_said() -> None:
+    """Below the difference, which it is nonetheless."""
+    found = Finding("a.b", "now", Verdict.differs, iceberg_rows=2, ducklake_rows=1, message="boo")
+    assert found.describe() == ["a.b now: differs: 2 rows in Iceberg, 1 in DuckLake", "  boo"]
