@@ -1,7 +1,8 @@
 """A lake made ready to serve: created when it is missing, adopted when DuckDB made it, our notes put beside it."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -10,6 +11,7 @@ from duckicelake.backends.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.backends.stack import Report
 from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
+from duckicelake.lake.connect import CONNECT
 from duckicelake.lake.install import check_absolute, check_beside, format_search_path, install, uninstall
 from duckicelake.lake.readers.install import remove_readers
 from duckicelake.lake.readers.roles import drop_readers
@@ -25,6 +27,8 @@ SELECT_DATA_PATH_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key 
 SELECT_ICEBERG_PATH_OF = sql.SQL("SELECT value FROM {}.iceberg_setting WHERE key = 'iceberg_path'")
 SELECT_ICEBERG_PATH = "SELECT value FROM iceberg_setting WHERE key = 'iceberg_path'"
 
+_CONNECT: Mapping[str, Any] = {**CONNECT, "connect_timeout": 10}
+
 
 def connect_postgres(lake: LakeSettings) -> psycopg.Connection:
     """Return a connection to the lake's Postgres.
@@ -32,7 +36,7 @@ def connect_postgres(lake: LakeSettings) -> psycopg.Connection:
     Raises: ServiceUnavailable: it does not answer or refuses us; the message never holds the connection string
     """
     try:
-        return psycopg.connect(lake.postgres_dsn.get_secret_value(), autocommit=True, connect_timeout=10)
+        return psycopg.connect(lake.postgres_dsn.get_secret_value(), autocommit=True, **_CONNECT)
     except psycopg.ProgrammingError as error:
         raise SettingsError(f"Lake {lake.name!r}: postgres_dsn is not a connection string that Postgres understands.") from error
     except psycopg.OperationalError as error:

@@ -5,6 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psycopg
+
 from duckicelake.errors import CatalogError, CommitFailed
 from duckicelake.pipeline.connect import check_procedures, is_gone
 from duckicelake.pipeline.failures.steps import FAILURES, explain
@@ -16,7 +18,7 @@ from duckicelake.pipeline.maintain.planning import Kind, Step, TableFacts, plan_
 from duckicelake.pipeline.maintain.policy import Policy
 from duckicelake.pipeline.maintain.report import Done, plan_of, tell_found
 from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, is_piecemeal, rewrite
-from duckicelake.pipeline.maintain.survey import TableName
+from duckicelake.pipeline.maintain.survey import TableName, check_shared
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.spark import LazySpark, naming_snapshots
 
@@ -26,11 +28,12 @@ _OF_THE_LOG = "for the reason that its log gives"
 
 @dataclass(frozen=True, slots=True)
 class Compactor:
-    """The compaction of one table, of which its snapshots carry the properties."""
+    """The compaction of one table, of which its snapshots carry the properties; `conn` shares the lake with other runs."""
 
     desk: MaintainDesk
     spark: LazySpark
     properties: Mapping[str, str]
+    conn: psycopg.Connection
     name: TableName
     policy: Policy
 
@@ -59,6 +62,7 @@ class Compactor:
     def _announce(self) -> None:
         check_may_write(self.desk.connect(), self.name.ident)
         self.desk.tell(f"compact {self.name.ident}")
+        check_shared(self.conn)
 
     def _attempt(self, facts: TableFacts, planned: Step) -> Sequence[Done]:
         step: Step | None = planned

@@ -68,7 +68,7 @@ def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = Fa
             return MaintainReport(run_id, (busy,), 0, watch.read(), versions)
         live = survey.list_live_tables(conn)
         names, unknown = survey.choose_tables(live, options.tables), _find_unknown(live, options)
-        keeper = Keeper(told, options, properties, spark, dry_run)
+        keeper = Keeper(told, options, properties, spark, conn, dry_run)
         steps = [step for name in names for step in keeper.keep_table(name)]
         steps += [Done(name, None, Verdict.failed, message="the policy has a section for it, and it is no table") for name in unknown]
         if not options.tables:
@@ -88,6 +88,7 @@ class Keeper:
     options: MaintainOptions
     properties: Mapping[str, str]
     spark: LazySpark
+    conn: psycopg.Connection
     dry_run: bool
     ageless: set[int] = field(default_factory=set[int])
     """The tables, by id, that were found to let no snapshot go."""
@@ -190,7 +191,7 @@ class Keeper:
             self.desk.pause(PAUSE_SECONDS * attempt)
 
     def _prepare(self, name: TableName, policy: Policy) -> Compactor:
-        return Compactor(self.desk, self.spark, self.properties, name, policy)
+        return Compactor(self.desk, self.spark, self.properties, self.conn, name, policy)
 
     def _expire(self) -> Sequence[Done]:
         failed: duckdb.Error | None = None

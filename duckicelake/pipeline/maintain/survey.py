@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row, scalar_row, tuple_row
 
-from duckicelake.errors import NoSuchTable
+from duckicelake.errors import NoSuchTable, ServiceUnavailable
 from duckicelake.lake.changes import TABLE_KINDS, parse_changes
 from duckicelake.pipeline.maintain.planning import FileGroup, LakeSnapshot, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy
@@ -88,6 +88,7 @@ SELECT k.snapshot_id FROM iceberg_kept k JOIN ducklake_table t ON t.table_id = k
 """
 SHARE_LAKE = "SELECT pg_try_advisory_lock_shared(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
 OWN_LAKE = "SELECT pg_try_advisory_lock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
+STILL_THERE = "SELECT 1"
 FREE_LAKE = "SELECT pg_advisory_unlock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
 COUNT_SCHEDULED = "SELECT count(*) FROM ducklake_files_scheduled_for_deletion WHERE schedule_start <= %(before)s"
 
@@ -204,6 +205,15 @@ def count_scheduled(conn: psycopg.Connection, before: datetime) -> int:
 def share_lake(conn: psycopg.Connection) -> bool:
     """Have the lake as one run of several, until the connection ends; False: another run has it for itself."""
     return _ask(conn, SHARE_LAKE, {})
+
+
+def check_shared(conn: psycopg.Connection) -> None:
+    """Raises: ServiceUnavailable: the connection ended, and what is written from now on may look like an orphan to another run"""
+    try:
+        _ask(conn, STILL_THERE, {})
+    except psycopg.OperationalError as error:
+        message = "the connection that shares the lake broke, and another run may remove what this one writes: run again"
+        raise ServiceUnavailable(message) from error
 
 
 @contextmanager

@@ -26,6 +26,11 @@ from tests.support.readers import Served
 
 FIVE_FILES = ("CREATE TABLE t (id BIGINT)", *(f"INSERT INTO t SELECT range FROM range({20 * i}, {20 * i + 20})" for i in range(5)))
 
+END_SHARING = """
+SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+ WHERE l.locktype = 'advisory' AND d.datname = current_database()
+"""
+
 
 def run(served: Served, *statements: str) -> DuckDBPyConnection:
     """Have DuckDB run statements on the lake."""
@@ -216,6 +221,28 @@ def test_a_commit_whose_answer_was_lost_is_found_done(served: Served, monkeypatc
     monkeypatch.setattr(compacting, "rewrite", lose)
     [done] = maintain(desk, MaintainOptions()).steps
     assert (done.verdict, done.reason, done.attempts) == (Verdict.done, "it was done after all", 2)
+
+
+def test_nothing_is_written_that_others_may_take_for_orphans(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose connection broke has let go of the lake: the table fails before Spark is asked."""
+    run(served, *FIVE_FILES)
+    desk = make_fake(served, monkeypatch, [])
+
+    def tell(step: str) -> None:
+        if step.startswith("compact"):
+            with served.lake.psycopg() as conn:
+                conn.execute(END_SHARING)
+
+    [failed] = maintain(replace(desk, tell=tell), MaintainOptions((parse_ident("main.t"),))).steps
+    assert (failed.kind, failed.verdict) == (Kind.compact, Verdict.failed)
+    assert "the connection that shares the lake broke" in failed.message
+
+
+def test_a_line_that_is_idle_for_hours_is_kept_alive(served: Served) -> None:
+    """The lake is shared over one, on which nothing is asked while Spark writes."""
+    with make_desk(served, list[str]().append).open_postgres() as conn:
+        told = conn.info.get_parameters()
+    assert (told["keepalives_idle"], told["keepalives_interval"], told["tcp_user_timeout"]) == ("5", "2", "10000")
 
 
 def test_without_spark_the_rest_is_done(served: Served) -> None:
