@@ -1,12 +1,16 @@
 """What jobs leave for machines: a report of each as metrics, and one that cannot be written."""
 
 import json
+import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from duckicelake.commands.jobs.metrics import PREFIX, write_metrics
+from duckicelake.commands.jobs.start import forget_report, start_publish, write_report
+from duckicelake.errors import BadRequest
 from duckicelake.pipeline.follow import FollowReport
 from duckicelake.pipeline.ingest.report import Report as IngestReport
 from duckicelake.pipeline.ingest.report import Status
@@ -92,3 +96,56 @@ def test_a_report_that_cannot_be_written_is_told(served: Served, tmp_path: Path,
     settings = settings_for(served.lake, port=str(served.server.port))
     done = run(tmp_path, "pipeline", *arguments, "--dry-run", "--report", "/dev/full", settings=settings)
     assert (done.status, "--report /dev/full was not written" in done.err) == (status, True), done.out + done.err
+
+
+GIVEN = {"tables": [], "conf": [], "master": "local[1]", "memory": "1g", "dry_run": True}
+
+
+@pytest.mark.parametrize(("name", "is_kept"), [("r.json", False), ("r.prom", True)])
+def test_a_run_that_begins_leaves_no_report_of_an_earlier_one(name: str, is_kept: bool, tmp_path: Path) -> None:
+    """Of one that is killed nobody reads that it was done; metrics say themselves when they are from."""
+    report, found = tmp_path / name, list[bool]()
+    report.write_text('{"status": "done"}')
+
+    def find() -> NoReturn:
+        found.append(report.exists())
+        raise BadRequest("no settings")
+
+    assert start_publish({**GIVEN, "report": report}, find) == 1
+    assert (found, report.exists()) == ([is_kept], True)
+
+
+def test_whoever_reads_a_report_finds_all_of_it(tmp_path: Path) -> None:
+    """The one that was there or the new one, and nothing beside it."""
+    report = tmp_path / "r.json"
+    report.write_text("the one before")
+    with report.open() as reader:
+        assert write_report(report, "x")
+        assert (reader.read(), report.read_text()) == ("the one before", "x")
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_what_is_no_file_of_its_own_is_written_to(tmp_path: Path) -> None:
+    """As the terminal, under the name of a link; and so is what lies in somebody else's folder."""
+    (tmp_path / "target").write_text("")
+    link = tmp_path / "stdout"
+    link.symlink_to(tmp_path / "target")
+    forget_report(link)
+    assert write_report(link, "x")
+    assert (link.is_symlink(), (tmp_path / "target").read_text()) == (True, "x")
+
+
+def test_a_report_in_a_folder_of_others_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing may be put beside it, nor taken away."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError("not yours")
+
+    report = tmp_path / "r.json"
+    report.write_text("the one before")
+    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    forget_report(report)
+    assert report.read_text() == ""
+    assert write_report(report, "x")
+    assert report.read_text() == "x"

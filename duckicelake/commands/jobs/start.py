@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,6 +93,7 @@ def _start(given: Mapping[str, Any], read: Callable[[], Call], run: Callable[[Ca
         check_report(given.get("html"), "--html")
     except BadRequest as error:
         return complain(error.message, no_place)
+    forget_report(given["report"])
     return run(call)
 
 
@@ -141,8 +143,41 @@ def write_report(report: Path | None, text: str, option: str = "--report") -> bo
         if report is not None and report.suffix == SUFFIX and option == "--report":
             write_metrics(report, json.loads(text))
         elif report is not None:
-            report.write_text(text, "utf-8")
+            _put(report, text)
     except OSError as error:
         complain(f"{option} {report} was not written: {error}", FAILED)
         return False
     return True
+
+
+def forget_report(report: Path | None) -> None:
+    """Remove the report of an earlier run, which may be taken for that of one that dies; metrics stay, and say when they are from."""
+    if report is None or report.suffix == SUFFIX or not _is_plain(report):
+        return
+    try:
+        report.unlink()
+    except OSError:
+        # The folder is somebody else's.
+        with suppress(OSError):
+            report.write_text("")
+
+
+def _put(report: Path, text: str) -> None:
+    """Whoever reads it finds all of it; what is no file of its own, such as a pipe, is written to. Raises: OSError"""
+    if not _is_plain(report) and os.path.lexists(report):
+        report.write_text(text, "utf-8")
+        return
+    beside = report.with_name(f".{report.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, "utf-8")
+        beside.replace(report)
+    except PermissionError:
+        report.write_text(text, "utf-8")
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _is_plain(report: Path) -> bool:
+    """Tell whether a file is there, and no link to one: `/dev/stdout` may be that."""
+    return report.is_file() and not report.is_symlink()
