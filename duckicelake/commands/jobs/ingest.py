@@ -12,6 +12,7 @@ from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, wri
 from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, serving_until, taking_all_or_nothing
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.errors import CatalogError, CommitStateUnknown
+from duckicelake.pipeline.failures.gone import hide_passwords
 from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, begin, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions, read_options
@@ -86,10 +87,10 @@ def report_ingest(call: IngestCall, find: Find, stop: Stop) -> int:
         catalog = find_catalog(call, find)
         how = call.follow
         done = run_ingest(catalog, call, run, stop) if how is None else run_follow(catalog, call, how, stop)
-    except (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES) as error:
+    except Exception as error:  # noqa: BLE001  whatever it is, people get a message and machines a report
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         failed = INTERRUPTED if isinstance(error, Interrupted) else FAILED
-        done = replace(run.report, status=status, message=str(error))
+        done = replace(run.report, status=status, message=explain(error, call.options))
     is_written = write_report(call.report, done.format_json())
     told = format_report(done) if isinstance(done, Report) else format_sums(done)
     if told:
@@ -97,6 +98,13 @@ def report_ingest(call: IngestCall, find: Find, stop: Stop) -> int:
     if done.message:
         return complain(done.message, UNKNOWN if done.status is Status.unknown else failed)
     return 0 if is_written else FAILED
+
+
+def explain(error: Exception, options: IngestOptions) -> str:
+    """What is wrong, without secrets; what nobody foresaw by its name."""
+    if isinstance(error, (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES)):
+        return str(error)
+    return options.hide(hide_passwords(f"{type(error).__name__}: {error}"))
 
 
 def format_look(report: FollowReport) -> str:

@@ -7,11 +7,13 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
-from duckicelake.commands.jobs.session import cancelled_by_stops
-from duckicelake.commands.jobs.stopping import INTERRUPTED, hearing_a_stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.jobs.ingest import IngestCall, report_ingest
+from duckicelake.commands.jobs.session import Machine, cancelled_by_stops
+from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, hearing_a_stop, serving_until, taking_all_or_nothing
 from duckicelake.errors import BadRequest, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowOptions, follow
 from duckicelake.pipeline.ingest.job import Desk
@@ -74,6 +76,20 @@ def test_the_report_of_a_run_that_failed_says_which_one(served: Served, tmp_path
         assert (report["attempts"], report["files"], bool(report["seconds"])) == known
         assert (is_stale(f"{BRANCH_PREFIX}{report['run_id']}_1", LATER), report["mode"]) == (True, "append")
         assert set(report["versions"]) == {"duckicelake", "pyspark"}
+
+
+@pytest.mark.parametrize("error", [TypeError("nobody thought of that"), MemoryError("nobody thought of that")], ids=["type", "memory"])
+def test_what_nobody_foresaw_is_told_and_reported(error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a line without a trace, and with a report of the run."""
+    call = IngestCall(IngestOptions("x.csv", parse_ident("a.b")), None, Machine(), False, tmp_path / "r.json", None, None, lambda: None)
+
+    def find() -> NoReturn:
+        raise error
+
+    assert report_ingest(call, find, Stop()) == 1
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["status"], report["message"]) == ("failed", f"{type(error).__name__}: nobody thought of that")
+    assert capsys.readouterr().err == f"duckicelake: {report['message']}\n"
 
 
 def test_another_catalog_is_not_told_the_account_of_the_settings(tmp_path: Path) -> None:

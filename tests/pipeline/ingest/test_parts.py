@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from pyarrow import ArrowNotImplementedError
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, NoSuchTable, ServiceUnavailable, Unsupported
 from duckicelake.pipeline.ingest.job import check_pair, check_target, explain
@@ -18,6 +19,7 @@ from duckicelake.pipeline.ingest.options import Format, IngestOptions, Mode, fin
 from duckicelake.pipeline.ingest.publishing import commit_once
 from duckicelake.pipeline.ingest.report import Report, Status, Stopwatch
 from duckicelake.pipeline.ingest.rows import ends_at_lines
+from duckicelake.pipeline.ingest.sources import files
 from duckicelake.pipeline.ingest.sources.files import choose_format, choose_reading, find_path_columns
 from duckicelake.pipeline.ingest.sources.reading import Taken
 from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, discard, format_identifier, is_stale, make_branch, make_run_id
@@ -337,3 +339,19 @@ def test_a_process_that_does_not_end_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         end_process(process, 0.05)
         assert process.returncode < 0
+
+
+@pytest.mark.parametrize("form", [Format.parquet, Format.orc])
+def test_a_footer_that_arrow_does_not_know_is_named(form: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever Arrow calls it."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise ArrowNotImplementedError("nobody knows that codec")
+
+    monkeypatch.setattr(files.parquet, "read_metadata", refuse)
+    monkeypatch.setattr(files.orc, "ORCFile", refuse)
+    path = tmp_path / "a"
+    path.touch()
+    absent: Any = None
+    with pytest.raises(BadRequest, match="a cannot be read: nobody knows that codec"):
+        files.FileReading(absent, form, [Taken(path.as_uri(), 1, 1)], {}, absent).count()

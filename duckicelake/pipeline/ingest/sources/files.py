@@ -9,7 +9,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, cast
 
-from pyarrow import ArrowException, ArrowInvalid, orc, parquet
+from pyarrow import ArrowException, orc, parquet
 from pyarrow.fs import S3FileSystem
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -308,7 +308,7 @@ def find_local_path(uri: str) -> Path | None:
 def _read_footer(form: Format, path: Path) -> int:
     try:
         return parquet.read_metadata(path).num_rows if form is Format.parquet else orc.ORCFile(path).nrows
-    except (OSError, ArrowInvalid) as error:
+    except (OSError, ArrowException) as error:
         raise BadRequest(f"{path} cannot be read: {error}") from error
 
 
