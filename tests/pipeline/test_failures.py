@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NotAuthorized, ServiceUnavailable
 from duckicelake.pipeline.asking.wire import Request, send
-from duckicelake.pipeline.failures.gone import explain_duckdb, explain_postgres, find_outage, hide_passwords
+from duckicelake.pipeline.failures.gone import explain_duckdb, explain_postgres, explain_store, find_outage, hide_passwords
 from duckicelake.pipeline.ingest.staging import discard
 from duckicelake.pipeline.maintain.checks import check_may_write
 from duckicelake.pipeline.rest import Ident, Rest, open_rest
@@ -51,6 +51,31 @@ def test_a_postgres_that_is_gone_is_told_from_one_that_refuses() -> None:
     assert explain_postgres(psycopg.errors.AdminShutdown("terminating connection")).startswith("the lake's Postgres does not answer: ")
     assert explain_postgres(psycopg.errors.QueryCanceled("canceling statement")) == "Postgres: canceling statement"
     assert explain_postgres(psycopg.errors.UndefinedTable("no table")) == "Postgres: no table"
+
+
+SDK = "software.amazon.awssdk.core.exception.SdkClientException"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        pytest.param(
+            f"Caused by: {SDK}: Unable to execute HTTP request: Connection reset (SDK Attempt Count: 6)\n\tat a.b.C(D.java:1)",
+            "the store (S3) does not answer: Connection reset",
+            id="reset",
+        ),
+        pytest.param(
+            f"{SDK}: Unable to execute HTTP request: Connect to a:1 [a/10.0.0.1] failed: Connection refused",
+            "the store (S3) does not answer: Connect to a:1 [a/10.0.0.1] failed: Connection refused",
+            id="refused",
+        ),
+        pytest.param(f"{SDK}: Unable to load credentials from any of the providers in the chain", "", id="no keys"),
+        pytest.param("software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (Status Code: 403)", "", id="an answer"),
+    ],
+)
+def test_a_store_that_is_gone_is_told_from_one_that_refuses(said: str, told: str) -> None:
+    """By the class of what Java's client raises, wherever in the trace."""
+    assert explain_store(f"An error occurred while calling o1.sql.\n{said}\n") == told
 
 
 @pytest.mark.parametrize(

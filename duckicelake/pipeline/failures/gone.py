@@ -1,4 +1,4 @@
-"""What is said when something that a job needs is gone: Postgres, or the catalog."""
+"""What is said when something that a job needs is gone: Postgres, the catalog, or the store."""
 
 import re
 from collections.abc import Callable
@@ -17,6 +17,12 @@ _PASSWORD = re.compile(
 )
 _GONE = ("08", "57P")
 """SQLSTATEs of connections that broke, and of a Postgres that stops or starts."""
+_NO_STORE = re.compile(
+    r"\bsoftware\.amazon\.awssdk\.core\.exception\.SdkClientException: Unable to execute HTTP request: "
+    r"(.*?)(?: \(SDK Attempt Count: \d+\))?$",
+    re.MULTILINE,
+)
+"""What Java's client of S3 raises when nobody answers it, and why."""
 
 
 def hide_passwords(text: str) -> str:
@@ -34,6 +40,12 @@ def explain_postgres(error: psycopg.Error) -> str:
     said = "".join(str(error).strip().splitlines()[:1])
     is_gone = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(_GONE)
     return f"the lake's Postgres does not answer: {said}" if is_gone else f"Postgres: {said}"
+
+
+def explain_store(said: str) -> str:
+    """What is to be said of an S3 that does not answer Spark, from the classes in the trace; "" when it is something else."""
+    found = _NO_STORE.search(said)
+    return f"the store (S3) does not answer: {found[1]}" if found else ""
 
 
 def find_outage(connect: Callable[[], object]) -> str:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.connect import explain_gone
-from duckicelake.pipeline.failures.gone import find_outage
+from duckicelake.pipeline.failures.gone import explain_store, find_outage
 from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_names, plan_evolution
 from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, Maker, Plan
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
@@ -103,7 +103,7 @@ _OF_TRACES = ("at ", "...", "JVM stacktrace", "An error occurred while calling "
 
 def explain(error: Exception) -> str:
     """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
-    return explain_gone(error) or shorten(str(error))
+    return explain_gone(error) or explain_store(str(error)) or shorten(str(error))
 
 
 def shorten(trace: str) -> str:

@@ -1,8 +1,7 @@
 """What `ingest` needs is not there, or goes in its midst: the message says what, nothing is half done, and a later run does all of it."""
 
-import socket
+import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from duckicelake.pipeline.rest import open_rest
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
 from tests.pipeline.limits.watched import obey_permissions, watch
+from tests.pipeline.limits.wired import Wired, open_wired
 from tests.rest.proxy import Wire
 from tests.support.readers import Served
 from tests.support.spark import Spark, letting_go
@@ -34,18 +34,16 @@ def mill(served: Served, spark: Spark, tmp_path: Path) -> Mill:
 
 
 @pytest.fixture
-def wire(served: Served) -> Iterator[Wire]:
-    """What lies between the job and the catalog."""
-    wire = Wire(lambda: socket.create_connection(("127.0.0.1", served.server.port)))
-    yield wire
-    wire.close()
+def wired(served: Served) -> Iterator[Wired]:
+    """What lies between the job and all that it needs."""
+    with open_wired(served) as found:
+        yield found
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_catalog_that_goes_in_the_midst(mill: Mill, wire: Wire, step: str) -> None:
-    """The run fails and says so; what it staged is on a branch that nobody reads, and the next run has every row once."""
+def run_until(mill: Mill, wired: Wired, wire: Wire, step: str) -> str:
+    """Cut a wire at a step of a run that has two rows to take, none of which anybody sees; what it says of that."""
     mill.write("b.csv", "id\n2\n3\n")
-    catalog = replace(mill.served.rest_catalog(), uri=f"http://127.0.0.1:{wire.port}")
+    catalog = wired.served.rest_catalog()
 
     def tell(told: str) -> None:
         if told == step:
@@ -54,13 +52,33 @@ def test_a_catalog_that_goes_in_the_midst(mill: Mill, wire: Wire, step: str) -> 
     desk = Desk(mill.spark.session, mill.spark.add(catalog), lambda: open_rest(catalog), tell)
     with letting_go(), pytest.raises(CatalogError) as failed:
         ingest(desk, IngestOptions(str(mill.folder), TABLE))
-    assert "catalog" in failed.value.message or "Nothing was taken" in failed.value.message
     assert "Suppressed" not in failed.value.message
     assert mill.rows() == [(1,)]
     assert mill.ask("SELECT count(*) FROM raw.trips__ingested") == [(1,)]
+    return failed.value.message
+
+
+def check_next_run(mill: Mill) -> None:
+    """It has every row once."""
     assert mill.run().status is Status.done
     assert mill.rows() == [(1,), (2,), (3,)]
     assert mill.run().status is Status.nothing_new
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_catalog_that_goes_in_the_midst(mill: Mill, wired: Wired, step: str) -> None:
+    """The run fails and says so; what it staged is on a branch that nobody reads, and the next run has every row once."""
+    message = run_until(mill, wired, wired.catalog, step)
+    assert "catalog" in message or "Nothing was taken" in message
+    check_next_run(mill)
+
+
+@pytest.mark.parametrize("step", ["write raw.trips", pytest.param("write raw.trips__ingested", marks=pytest.mark.long)])
+def test_a_store_that_goes_in_the_midst(mill: Mill, wired: Wired, step: str) -> None:
+    """While rows are written, or the ledger."""
+    message = run_until(mill, wired, wired.store, step)
+    assert re.fullmatch(r"the store \(S3\) does not answer: [\w ]+\nNothing was taken\.", message), message
+    check_next_run(mill)
 
 
 @pytest.mark.parametrize("is_folder", [pytest.param(False, id="file"), pytest.param(True, id="folder", marks=pytest.mark.long)])

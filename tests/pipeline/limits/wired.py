@@ -1,9 +1,10 @@
-"""A lake whose catalog and Postgres a job reaches by wires that can be cut, while everybody else reaches them as before."""
+"""A lake whose catalog, Postgres and store a job reaches by wires that can be cut, while everybody else reaches them as before."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from duckdb import DuckDBPyConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -19,12 +20,13 @@ from tests.support.readers import Served
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """The lake as others have it (`whole`) and as the job has it (`served`), the two wires, and the steps that the job told."""
+    """The lake as others have it (`whole`) and as the job has it (`served`), the three wires, and the steps that the job told."""
 
     whole: Served
     served: Served
     catalog: Wire
     postgres: Wire
+    store: Wire
     told: list[str] = field(default_factory=list[str])
 
     def cutting(self, wire: Wire, step: str) -> Progress:
@@ -45,8 +47,14 @@ class Wired:
 
 @contextmanager
 def open_wired(served: Served) -> Generator[Wired]:
-    """Both wires, whole at first."""
-    address = conninfo_to_dict(served.lake.dsn)
-    with wire_to("127.0.0.1", served.server.port) as catalog, wire_to(str(address["host"]), int(str(address["port"]))) as postgres:
+    """All wires, whole at first."""
+    address, endpoint = conninfo_to_dict(served.lake.dsn), urlsplit(served.lake.store.endpoint)
+    with (
+        wire_to("127.0.0.1", served.server.port) as catalog,
+        wire_to(str(address["host"]), int(str(address["port"]))) as postgres,
+        wire_to(str(endpoint.hostname), int(str(endpoint.port))) as store,
+    ):
         dsn = make_conninfo(served.lake.dsn, host="127.0.0.1", port=postgres.port)
-        yield Wired(served, Served(replace(served.lake, dsn=dsn), Server(catalog.port)), catalog, postgres)
+        access = replace(served.lake.store, endpoint=f"{endpoint.scheme}://127.0.0.1:{store.port}")
+        lake = replace(served.lake, dsn=dsn, store=access)
+        yield Wired(served, Served(lake, Server(catalog.port)), catalog, postgres, store)
