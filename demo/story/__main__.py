@@ -1,4 +1,4 @@
-"""`python -m demo.story`: the status is 0 when all readers agree, 1 when one differs or a correction is lost, 2 when it cannot be told."""
+"""`python -m demo.story`: status 0: all agree; 1: one differs, a correction is lost, or the house is not kept; 2: it cannot be told."""
 
 import argparse
 import sys
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, facts: Facts, home: Home, console: Console)
         return complain(f"the namespace {taken[0]} exists, which the story makes itself: drop it, or tell the story in another lake")
     with open_house(facts, home, console) as house:
         is_same = tell(house, max(1, options.rows), options.scale)
-    said = "[green]All readers agree" if is_same else "[red]Readers differ, or a correction is lost"
+    said = "[green]All readers agree" if is_same else "[red]Readers differ, a correction is lost, or the house is not kept"
     console.print(f"\n{said} ({perf_counter() - began:.0f} s).")
     return SAME if is_same else DIFFERENT
 

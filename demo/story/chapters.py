@@ -163,8 +163,8 @@ def _is_same(house: House, found: object, sql: str) -> bool:
     return difference is None
 
 
-def keep_house(house: House) -> None:
-    """Maintenance: small files become few, and planners learn how many values there are."""
+def keep_house(house: House) -> bool:
+    """Maintenance: small files become few, and planners learn how many values there are; whether all was done, and there was something."""
     with house.teller.chapter("7  Keeping house (`maintain`, `profile`)"):
         done = house.maintain(list_tables(house.duck))
         compacted = [step for step in done.steps if step.kind is Kind.compact]
@@ -174,6 +174,12 @@ def keep_house(house: House) -> None:
         columns = {column.name: column for column in flights.columns}
         told = ", ".join(f"{columns[name].distinct:,} {name}s" for name in ("carrier", "tailnum", "dest"))
         house.teller.say(f"silver.flights: Spark and Trino now plan with {told}")
+        is_done = done.status == 0 and bool(rows)
+        if not is_done:
+            house.teller.say("NOT ALL OF IT IS DONE")
+            for line in done.describe():
+                house.teller.say(line)
+        return is_done
 
 
 def compare(house: House) -> bool:
@@ -189,12 +195,12 @@ def compare(house: House) -> bool:
 
 
 def tell(house: House, flights: int, scale: float) -> bool:
-    """The whole story; whether all readers agreed, and what was corrected stayed."""
+    """The whole story; whether all readers agreed, what was corrected stayed, and the house was kept."""
     take_raw_files(house, flights, scale)
     clean(house)
     correct(house)
     is_kept = go_on(house)
     publish(house)
     is_same = read(house)
-    keep_house(house)
-    return compare(house) and is_same and is_kept
+    is_done = keep_house(house)
+    return compare(house) and is_same and is_kept and is_done

@@ -6,15 +6,20 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from rich.console import Console
 
-from demo.story.chapters import tell
+from demo.story.chapters import keep_house, tell
 from demo.story.house import House
 from demo.story.telling import Teller
 from duckicelake.backends.home import open_home
 from duckicelake.commands.facts import format_facts
+from duckicelake.pipeline.maintain.planning import Kind
+from duckicelake.pipeline.maintain.report import Done as Step
+from duckicelake.pipeline.maintain.report import MaintainReport
+from duckicelake.pipeline.reports import Verdict
 from tests.interop.test_demo import name_settings
 from tests.rest.serving import make_settings
 from tests.support.commands import Done, environment
@@ -24,6 +29,7 @@ from tests.support.spark import Spark
 
 NOTEBOOK = ROOT / "demo" / "story" / "story.ipynb"
 SIZES = "FLIGHTS, SCALE = 336_776, 0.05"
+WHOLE_SECONDS = 300
 LITTLE = ("--rows", "3000", "--scale", "0.001")
 CALM = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
@@ -61,12 +67,21 @@ def make_house(kind: type[House], served: Served, spark: Spark, folder: Path, sa
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_the_story_holds(served: Served, spark: Spark, tmp_path: Path) -> None:
-    """On a part of its data: every reader agrees, a correction outlives the next files, gold comes at once."""
+def test_the_story_holds(served: Served, spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a part of its data: every reader agrees, a correction outlives the next files, gold comes at once, and the house is kept.
+
+    It is not when there was nothing to put together, or when not all of it was done.
+    """
     said = StringIO()
-    assert tell(make_house(House, served, spark, tmp_path, said), 2000, 0.001), said.getvalue()
+    house = make_house(House, served, spark, tmp_path, said)
+    assert tell(house, 2000, 0.001), said.getvalue()
     check_told(said.getvalue())
     assert re.findall(r"^(\d) .*─$", said.getvalue(), re.MULTILINE) == [str(number) for number in range(1, 9)]
+    assert not keep_house(house)
+    compacted = Step("silver.flights", Kind.compact, Verdict.done, removed=2, added=1)
+    halves = MaintainReport(steps=(compacted, Step("gold.airlines", Kind.flush, Verdict.failed, message="no")))
+    monkeypatch.setattr(House, "maintain", lambda *_: halves)
+    assert not keep_house(house)
 
 
 @pytest.mark.long
@@ -82,6 +97,7 @@ def test_a_correction_that_is_lost_is_no_story_that_holds(served: Served, spark:
 
 def check_told(said: str) -> None:
     """What the story claims is what happened."""
+    assert re.search(r"^ +silver\.flights +\d+ +\d+ *$", said, re.MULTILINE), said
     assert "1 line set aside" in said
     assert "2 files are new" in said
     assert "Newark's July stays as it was corrected" in said
@@ -101,6 +117,19 @@ def test_the_notebook_tells_the_whole_story() -> None:
     done = run_python(CALM, "-c", code.replace(SIZES, "FLIGHTS, SCALE = 3000, 0.001"))
     assert done.status == 0, done.out + done.err
     check_told(done.out)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_the_whole_story_takes_less_than_five_minutes(tmp_path: Path) -> None:
+    """From the command to its end, on all of its data and with a server of its own."""
+    began = perf_counter()
+    command = ["bash", str(ROOT / "scripts" / "demo")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment({}), capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_told(done.stdout)
+    assert perf_counter() - began < WHOLE_SECONDS
 
 
 @pytest.mark.long
