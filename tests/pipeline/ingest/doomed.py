@@ -2,14 +2,11 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 from duckicelake.pipeline.follow import FollowOptions, follow
@@ -17,18 +14,14 @@ from duckicelake.pipeline.ingest.job import Desk, ingest
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.rest import open_rest, parse_ident
 from duckicelake.pipeline.spark import RestCatalog, SparkPlan, add_catalog, spark_session
-from tests.support.commands import environment
+from tests.pipeline.dying import Moment, dying, run_module
 from tests.support.java import jar_cache
-from tests.support.shared_stack import ROOT
 from tests.support.spark import CALM, JARS
-from tests.support.waiting import wait_for
-
-SECONDS = 180
 
 
 @dataclass(frozen=True, slots=True)
 class Doom:
-    """What the process does: the job's few options, and where it ends: so many seconds after the step of that number was told."""
+    """What the process does: the job's few options, and where it ends: within the step of that number, after so many seconds of it."""
 
     catalog: Mapping[str, Any]
     source: str
@@ -54,31 +47,12 @@ class Doom:
 
 
 def run_doomed(doom: Doom) -> list[str]:
-    """Run the process to its end, and Java's with it; returns the steps that it told."""
+    """Run the process until it is killed; returns the steps that it told."""
     return run_module("tests.pipeline.ingest.doomed", asdict(doom))
-
-
-def run_module(module: str, doom: Mapping[str, Any]) -> list[str]:
-    """Run a module that tells its steps, to its end or to that of kill -9, and Java's with it; returns the steps."""
-    command = [sys.executable, "-m", module, json.dumps(doom)]
-    done = subprocess.Popen(command, cwd=ROOT, env=environment({}), stdout=subprocess.PIPE, text=True, start_new_session=True)
-    out, _ = done.communicate(timeout=SECONDS)
-    wait_for(lambda: not _is_alive(done.pid), "the end of Java", SECONDS)
-    assert done.returncode in (0, -signal.SIGKILL), f"status {done.returncode}"
-    return out.splitlines()
-
-
-def _is_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def main(doom: Doom) -> None:
     """Run the job."""
-    tell = telling_until(doom.step, doom.delay_seconds)
     catalog = RestCatalog(**doom.catalog)
     options = IngestOptions(**doom.read_options())
     with (
@@ -86,38 +60,13 @@ def main(doom: Doom) -> None:
         spark_session(SparkPlan(jar_cache(), Path(scratch), conf=CALM, jars=JARS), os.environ, lambda _: None) as spark,
     ):
         add_catalog(spark, "lake", catalog)
-        desk = Desk(spark, "lake", lambda: open_rest(catalog), tell)
-        if doom.batches:
-            how = FollowOptions(batch_files=1, settle_seconds=0, max_batches=doom.batches)
-            follow(desk, options, how, lambda _: False, lambda _: None)
-        else:
-            ingest(desk, options)
-
-
-def telling_until(last: int, delay_seconds: float) -> Callable[[str], None]:
-    """Say each step on standard output; the process ends so long after the step of that number."""
-    told: list[str] = []
-
-    def tell(step: str) -> None:
-        told.append(step)
-        sys.stdout.write(f"{step}\n")
-        sys.stdout.flush()
-        if len(told) - 1 == last:
-            die(delay_seconds)
-
-    return tell
-
-
-def die(seconds: float) -> None:
-    """End as the kernel would end us."""
-
-    def kill() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if seconds:
-        Timer(seconds, kill).start()
-    else:
-        kill()
+        with dying(Moment(doom.step, doom.delay_seconds)) as tell:
+            desk = Desk(spark, "lake", lambda: open_rest(catalog), tell)
+            if doom.batches:
+                how = FollowOptions(batch_files=1, settle_seconds=0, max_batches=doom.batches)
+                follow(desk, options, how, lambda _: False, lambda _: None)
+            else:
+                ingest(desk, options)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.pipeline.dying import Moment, Span, draw
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.verify.checker import open_checker
 from tests.support.readers import Served
@@ -17,7 +18,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261125
 STEPS = ["list tables", "main.t now"]
 LONG_KILLS = 20
-LONGEST_DELAY = 2.0
+SPANS = (Span(0.8), Span(1.0, has_tasks=True))
+"""From the first task on the second one lasts for some seconds."""
 NAME = "doomed"
 COUNT_SESSIONS = b"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'doomed' AND datname = current_database()"
 LOOK = b"""
@@ -27,7 +29,7 @@ SELECT (SELECT max(snapshot_id) FROM ducklake_snapshot), (SELECT count(*) FROM p
 """
 
 
-def check_kill(served: Served, spark: Spark, home: Path, step: int, delay_seconds: float) -> None:
+def check_kill(served: Served, spark: Spark, home: Path, moment: Moment) -> None:
     """Kill it, and look for what is left: sessions, locks, tables, objects; another run goes as if nothing had been."""
     checker, conn = open_checker(served, spark), served.lake.psycopg()
     checker.run("CREATE TABLE t AS SELECT i AS id, 'n' || i AS name FROM range(1000000) r(i)", "INSERT INTO t VALUES (-1, 'inlined')")
@@ -40,7 +42,8 @@ def check_kill(served: Served, spark: Spark, home: Path, step: int, delay_second
     assert conn.execute(COUNT_SESSIONS).fetchall() != [(0,)], "its sessions would not be known"
     session.close()
     before = conn.execute(LOOK).fetchall()
-    assert kill(named, home, step, delay_seconds, "tests.pipeline.limits.doomed") == STEPS[: step + 1]
+    told = kill(named, home, moment, "tests.pipeline.limits.doomed")
+    assert told[: moment.step + 1] == STEPS[: moment.step + 1]
     wait_for(lambda: conn.execute(COUNT_SESSIONS).fetchall() == [(0,)], "the end of its sessions")
     assert conn.execute(LOOK).fetchall() == before
     assert checker.duck.execute(f"SELECT file FROM glob('{root}**') ORDER BY ALL").fetchall() == objects
@@ -49,12 +52,11 @@ def check_kill(served: Served, spark: Spark, home: Path, step: int, delay_second
 
 def test_a_killed_look_leaves_nothing(served: Served, spark: Spark, tmp_path: Path) -> None:
     """While both sides are read, some time after that began."""
-    check_kill(served, spark, tmp_path, 1, random.Random(SEED).uniform(0.0, 0.3))
+    check_kill(served, spark, tmp_path, Moment(1, random.Random(SEED).uniform(0.0, 0.3), stage=0))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(LONG_KILLS))
 def test_a_look_may_be_killed_anywhere(served: Served, spark: Spark, tmp_path: Path, number: int) -> None:
     """At each step, and some time after it."""
-    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
-    check_kill(served, spark, tmp_path, number % len(STEPS) if number < len(STEPS) else 1, delay)
+    check_kill(served, spark, tmp_path, draw(number, SEED, SPANS))

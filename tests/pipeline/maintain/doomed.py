@@ -3,40 +3,49 @@
 import json
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import SecretStr
+from pyspark.sql import SparkSession
 
 from duckicelake.backends.home import Home, open_home
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.jobs.maintain import MaintainCall, make_desk
-from duckicelake.commands.jobs.session import Machine
+from duckicelake.commands.jobs.session import Machine, opening_spark, to_catalog
 from duckicelake.config import LakeSettings
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
-from tests.pipeline.ingest.doomed import run_module, telling_until
+from tests.pipeline.dying import Moment, dying, run_module
 from tests.pipeline.maintain.keeper import AT_ONCE
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
 from tests.support.spark import CALM
 
-MACHINE = Machine("local[2]", "1g", CALM)
+MACHINE = Machine("local[2]", "1g", {**CALM, "spark.ui.liveUpdate.period": "0"})
+"""Tasks are known as soon as they run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doom:
-    """Where the lake is, and where the process ends: so many seconds after the step of that number was told."""
+    """Where the lake is, and when the process ends."""
 
     uri: str
     lake: dict[str, str]
     home: str
-    step: int
-    delay_seconds: float = 0.0
+    at: Mapping[str, Any]
+
+    @property
+    def moment(self) -> Moment:
+        """When."""
+        return Moment(**self.at)
 
 
-def kill(served: Served, home: Path, step: int, delay_seconds: float, module: str = "tests.pipeline.maintain.doomed") -> list[str]:
+def kill(served: Served, home: Path, moment: Moment, module: str = "tests.pipeline.maintain.doomed") -> list[str]:
     """Kill a job on that lake there; the steps that it told."""
     lake = served.lake
     settings = {
@@ -48,7 +57,7 @@ def kill(served: Served, home: Path, step: int, delay_seconds: float, module: st
         "s3_access_key_id": lake.store.access_key_id,
         "s3_secret_access_key": lake.store.secret_access_key,
     }
-    return run_module(module, asdict(Doom(served.rest_catalog().uri, settings, str(home), step, delay_seconds)))
+    return run_module(module, asdict(Doom(served.rest_catalog().uri, settings, str(home), asdict(moment))))
 
 
 def open_place(doom: Doom) -> tuple[Facts, Home]:
@@ -60,10 +69,17 @@ def open_place(doom: Doom) -> tuple[Facts, Home]:
     return format_facts(lake, doom.uri), open_home(Path(doom.home))
 
 
+def opening_early(facts: Facts) -> AbstractContextManager[SparkSession]:
+    """The job's session, before the job: what it tells and the moment that counts from there are of its own work."""
+    return opening_spark(MACHINE, to_catalog(facts), lambda _: None)
+
+
 def main(doom: Doom) -> None:
     """Run the job with every age as low as it goes."""
     call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE)), MACHINE, dry_run=False, report=None)
-    maintain(make_desk(*open_place(doom), call, telling_until(doom.step, doom.delay_seconds)), call.options)
+    facts, home = open_place(doom)
+    with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
+        maintain(replace(make_desk(facts, home, call, tell), open_spark=lambda: nullcontext(spark)), call.options)
 
 
 if __name__ == "__main__":

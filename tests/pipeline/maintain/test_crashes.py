@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from duckicelake.pipeline.reports import Verdict
+from tests.pipeline.dying import AT_WORK, Moment, Span, draw
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
-STEPS = ["look at the catalog", "flush main.t", "compact main.t", "lake snapshots", "clean-up"]
-"""What a run tells of the lake below; while Spark works it tells nothing, so some kills come later."""
+STEPS = ["look at the catalog", "flush main.t", "compact main.t", "lake snapshots", "clean-up", "orphans"]
+"""What a run tells of the lake below."""
 LONG_KILLS = 20
-LONGEST_DELAY = 6.0
+SPANS = (Span(), Span(0.5), Span(2.0, has_tasks=True), Span(0.6), Span(0.5), Span())
+"""The last one finds nothing to do here."""
 
 
 def fill(keeper: Keeper) -> None:
@@ -48,10 +50,10 @@ def finish(keeper: Keeper) -> None:
 
 
 def test_a_killed_job_is_run_again(keeper: Keeper, tmp_path: Path) -> None:
-    """While Spark writes or commits, chosen by lot: as if it had been run once."""
+    """While executors read and write, chosen by lot: as if it had been run once."""
     fill(keeper)
-    told = kill(keeper.checker.served, tmp_path, STEPS.index("compact main.t"), random.Random(SEED).uniform(0.0, LONGEST_DELAY))
-    assert told[2] == "compact main.t"
+    told = kill(keeper.checker.served, tmp_path, Moment(2, random.Random(SEED).uniform(0.0, 0.2), stage=0))
+    assert told == [*STEPS[:3], AT_WORK]
     check_whole(keeper)
     finish(keeper)
 
@@ -61,7 +63,6 @@ def test_a_killed_job_is_run_again(keeper: Keeper, tmp_path: Path) -> None:
 def test_a_job_may_be_killed_anywhere(keeper: Keeper, tmp_path: Path, number: int) -> None:
     """At each step, and some time after it."""
     fill(keeper)
-    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
-    kill(keeper.checker.served, tmp_path, number % len(STEPS), delay)
+    kill(keeper.checker.served, tmp_path, draw(number, SEED, SPANS))
     check_whole(keeper)
     finish(keeper)

@@ -2,19 +2,22 @@
 
 import json
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 
 from duckicelake.commands.jobs.profile import ProfileCall, make_desk
 from duckicelake.pipeline.profile.job import profile
 from duckicelake.pipeline.profile.options import ProfileOptions
-from tests.pipeline.ingest.doomed import telling_until
-from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place
+from tests.pipeline.dying import dying
+from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place, opening_early
 
 
 def main(doom: Doom) -> None:
     """Run the job on all tables."""
     facts, _ = open_place(doom)
     call = ProfileCall(ProfileOptions(), MACHINE, dry_run=False, report=None, html=None)
-    profile(make_desk(facts, call, telling_until(doom.step, doom.delay_seconds)), call.options)
+    with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
+        profile(replace(make_desk(facts, call, tell), open_spark=lambda: nullcontext(spark)), call.options)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,18 @@ from pathlib import Path
 import pytest
 
 from duckicelake.pipeline.reports import Verdict
+from tests.pipeline.dying import AT_WORK, Moment, Span, draw
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.profile.measurer import Measurer
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
+MODULE = "tests.pipeline.profile.doomed"
 STEPS = ["look at the catalog", "compute main.t", "scan main.t"]
 LONG_KILLS = 20
-LONGEST_DELAY = 6.0
+SPANS = (Span(), Span(1.2, has_tasks=True), Span())
+"""The last one only reads."""
 
 
 def check_whole(measurer: Measurer, told: list[str]) -> None:
@@ -36,10 +39,10 @@ def fill(measurer: Measurer) -> None:
 
 
 def test_a_killed_job_is_run_again(measurer: Measurer, tmp_path: Path) -> None:
-    """While Spark counts, writes or commits, chosen by lot."""
+    """While executors count, chosen by lot."""
     fill(measurer)
-    told = kill(measurer.checker.served, tmp_path, 1, random.Random(SEED).uniform(0.0, LONGEST_DELAY), "tests.pipeline.profile.doomed")
-    assert told[:2] == STEPS[:2]
+    told = kill(measurer.checker.served, tmp_path, Moment(1, random.Random(SEED).uniform(0.0, 0.2), stage=0), MODULE)
+    assert told == [*STEPS[:2], AT_WORK]
     check_whole(measurer, told)
 
 
@@ -48,6 +51,5 @@ def test_a_killed_job_is_run_again(measurer: Measurer, tmp_path: Path) -> None:
 def test_a_job_may_be_killed_anywhere(measurer: Measurer, tmp_path: Path, number: int) -> None:
     """At each step, and some time after it."""
     fill(measurer)
-    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
-    told = kill(measurer.checker.served, tmp_path, number % len(STEPS), delay, "tests.pipeline.profile.doomed")
+    told = kill(measurer.checker.served, tmp_path, draw(number, SEED, SPANS), MODULE)
     check_whole(measurer, told)

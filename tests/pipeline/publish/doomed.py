@@ -2,19 +2,22 @@
 
 import json
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 
 from duckicelake.commands.jobs.publish import PublishCall, make_desk
 from duckicelake.pipeline.publish.job import publish
 from duckicelake.pipeline.publish.options import PublishOptions
-from tests.pipeline.ingest.doomed import telling_until
-from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place
+from tests.pipeline.dying import dying
+from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place, opening_early
 
 
 def main(doom: Doom) -> None:
     """Run the job on all tables."""
     facts, _ = open_place(doom)
     call = PublishCall(PublishOptions(), MACHINE, dry_run=False, report=None)
-    publish(make_desk(facts, call, telling_until(doom.step, doom.delay_seconds)), call.options)
+    with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
+        publish(replace(make_desk(facts, call, tell), open_spark=lambda: nullcontext(spark)), call.options)
 
 
 if __name__ == "__main__":

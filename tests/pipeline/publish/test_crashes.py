@@ -11,6 +11,7 @@ from duckicelake.commands.jobs.maintain import sweep
 from duckicelake.pipeline.reports import Verdict
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
+from tests.pipeline.dying import AT_WORK, Moment, Span, draw
 from tests.pipeline.holding import look_at
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.publish.press import MANIFESTS, Press
@@ -18,9 +19,11 @@ from tests.rest.serving import make_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261123
+MODULE = "tests.pipeline.publish.doomed"
 STEPS = ["look at the catalog", "plan main.t", "make", "hand"]
 LONG_KILLS = 20
-LONGEST_DELAY = 6.0
+SPANS = (Span(), Span(), Span(2.5, has_tasks=True), Span())
+"""Manifests are handed over in one request."""
 
 
 def check_whole(press: Press, open_server: Opener) -> None:
@@ -39,11 +42,10 @@ def check_whole(press: Press, open_server: Opener) -> None:
 
 
 def test_a_killed_job_is_run_again(press: Press, open_server: Opener, tmp_path: Path) -> None:
-    """While manifests are made and written, or handed over, chosen by lot."""
+    """While executors make and write manifests, at a moment chosen by lot."""
     press.fill()
-    lot = random.Random(SEED)
-    told = kill(press.served, tmp_path, lot.choice([2, 3]), lot.uniform(0.0, 1.0), "tests.pipeline.publish.doomed")
-    assert [step.split()[0] for step in told[:3]] == ["look", "plan", "make"]
+    told = kill(press.served, tmp_path, Moment(2, random.Random(SEED).uniform(0.0, 0.5), stage=0), MODULE)
+    assert [told[0], told[1], told[2].split()[0], told[3]] == [*STEPS[:3], AT_WORK]
     check_whole(press, open_server)
 
 
@@ -52,6 +54,5 @@ def test_a_killed_job_is_run_again(press: Press, open_server: Opener, tmp_path: 
 def test_a_job_may_be_killed_anywhere(press: Press, open_server: Opener, tmp_path: Path, number: int) -> None:
     """At each step, and some time after it."""
     press.fill()
-    delay = 0.0 if number < len(STEPS) else random.Random(SEED + number).uniform(0.0, LONGEST_DELAY)
-    kill(press.served, tmp_path, number % len(STEPS), delay, "tests.pipeline.publish.doomed")
+    kill(press.served, tmp_path, draw(number, SEED, SPANS), MODULE)
     check_whole(press, open_server)

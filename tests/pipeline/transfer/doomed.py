@@ -14,20 +14,19 @@ from duckicelake.commands.jobs.transfer import TransferCall, make_desk
 from duckicelake.pipeline.spark import LazySpark, RestCatalog
 from duckicelake.pipeline.transfer.job import transfer
 from duckicelake.pipeline.transfer.options import read_options
-from tests.pipeline.ingest.doomed import telling_until
+from tests.pipeline.dying import Moment, dying
 from tests.support.spark import CALM
 
 
 @dataclass(frozen=True, slots=True)
 class Doom:
-    """What the process does, and where it ends: so many seconds after the step of that number was told."""
+    """What the process does, and when it ends."""
 
     job: str
     catalog: Mapping[str, Any]
     given: Mapping[str, Any]
     home: str
-    step: int
-    delay_seconds: float = 0.0
+    at: Mapping[str, Any]
 
 
 def main(doom: Doom) -> None:
@@ -38,7 +37,11 @@ def main(doom: Doom) -> None:
     catalog, options, machine = RestCatalog(**doom.catalog), read_options(given), Machine("local[2]", "1g", CALM)
     call = TransferCall(doom.job, options, machine, dry_run=False, report=None)
     spark = LazySpark(partial(opening_spark, machine, catalog, lambda _: None))
-    transfer(make_desk(catalog, call, spark, telling_until(doom.step, doom.delay_seconds)), options)
+    if not given["no_verify"]:
+        # Before the job: the moment is one of its own work.
+        spark.get()
+    with dying(Moment(**doom.at)) as tell:
+        transfer(make_desk(catalog, call, spark, tell), options)
 
 
 if __name__ == "__main__":

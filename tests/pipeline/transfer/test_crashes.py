@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.pipeline.dying import Moment, draw
 from tests.pipeline.holding import check_holding, list_files, list_named
 from tests.pipeline.transfer.ferry import Ferry, describe
-from tests.pipeline.transfer.killed.killing import LONG_KILLS, ROWS, SEED, STEPS, Blow, Taking, check_taken, draw, fill_hadoop, kill
+from tests.pipeline.transfer.killed.killing import LASTING, LONG_KILLS, ROWS, SEED, STEPS, Blow, Taking, check_taken, fill_hadoop, kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -73,12 +74,12 @@ def check_jdbc_export(ferry: Ferry, blow: Blow) -> None:
 
 def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
     """When the second table is written, and nobody knows it yet."""
-    check_import(ferry, Blow(tmp_path, STEPS.index("publish ns.b")))
+    check_import(ferry, Blow(tmp_path, Moment(STEPS.index("publish ns.b"))))
 
 
 def test_a_killed_export_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
     """At a step chosen by lot, when something is written of the first table and not all of the second one is known."""
-    check_export(ferry, Blow(tmp_path, random.Random(SEED).randrange(STEPS.index("publish ns.a"), STEPS.index("compare ns.b"))))
+    check_export(ferry, Blow(tmp_path, Moment(random.Random(SEED).randrange(STEPS.index("publish ns.a"), STEPS.index("compare ns.b")))))
 
 
 @pytest.mark.long
@@ -89,4 +90,4 @@ def test_a_killed_export_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
 def test_a_job_may_be_killed_anywhere(ferry: Ferry, tmp_path: Path, check: object, number: int) -> None:
     """At each step, and some time after it."""
     assert callable(check)
-    check(ferry, draw(tmp_path, number, STEPS))
+    check(ferry, Blow(tmp_path, draw(number, SEED, LASTING)))

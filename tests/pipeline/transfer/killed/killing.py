@@ -1,13 +1,12 @@
 """Jobs of two tables, `ns.a` and `ns.b`, that are killed (-9) and run again, and what is to be seen in between and afterwards."""
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.pipeline.dying import Moment, Span, run_module
 from tests.pipeline.holding import check_cleared, list_files
-from tests.pipeline.ingest.doomed import run_module
 from tests.pipeline.transfer.ferry import Ferry, describe, format_given
 
 SEED = 20261122
@@ -16,8 +15,8 @@ STEPS = ("list", "copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publ
 REGISTERING = ("list", "register ns.a", "register ns.b")
 """The same where they are registered, and no row is compared: without Spark."""
 LONG_KILLS = 20
-LONGEST_DELAY, QUICK = 6.0, 0.4
-"""How long after a step a kill may come, with Spark and without."""
+LASTING, QUICK = tuple(map(Span, (2.0, 2.5, 0.15, 3.0, 0.8, 0.15, 0.0))), tuple(map(Span, (0.1, 0.1, 0.0)))
+"""How long they last; the last one changes nothing, or is as the one before."""
 ROWS = 60
 
 
@@ -28,16 +27,15 @@ class Taking:
     fill: Callable[[Ferry], None]
     given: dict[str, Any] = field(default_factory=dict[str, Any])
     steps: Sequence[str] = STEPS
-    longest_delay: float = LONGEST_DELAY
+    spans: Sequence[Span] = LASTING
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """So many seconds after the step of that number was told; `home` is where the process has its scratch files."""
+    """When the process dies; `home` is where it has its scratch files."""
 
     home: Path
-    step: int
-    delay_seconds: float = 0.0
+    moment: Moment
 
 
 def fill_hadoop(ferry: Ferry) -> None:
@@ -46,20 +44,11 @@ def fill_hadoop(ferry: Ferry) -> None:
     ferry.run(f"CREATE TABLE {{t}}.ns.a USING iceberg AS {rows}", f"CREATE TABLE {{t}}.ns.b USING iceberg PARTITIONED BY (part) AS {rows}")
 
 
-def draw(home: Path, number: int, steps: Sequence[str], longest_delay: float = LONGEST_DELAY) -> Blow:
-    """At each step in turn, then some time after it."""
-    delay = 0.0 if number < len(steps) else random.Random(SEED + number).uniform(0.0, longest_delay)
-    return Blow(home, number % len(steps), delay)
-
-
 def kill(ferry: Ferry, job: str, blow: Blow, **given: Any) -> list[str]:
     """Kill the job there; the steps that it told."""
-    doom = {"job": job, "catalog": asdict(ferry.served.rest_catalog()), "home": str(blow.home)}
-    doom |= {"step": blow.step, "delay_seconds": blow.delay_seconds}
+    doom = {"job": job, "catalog": asdict(ferry.served.rest_catalog()), "home": str(blow.home), "at": asdict(blow.moment)}
     asked = format_given(**{"place": str(ferry.folder), "tables": (), "mode": "copy"} | given)
-    told = run_module("tests.pipeline.transfer.doomed", doom | {"given": asked})
-    assert len(told) > blow.step, "it ended before"
-    return told
+    return run_module("tests.pipeline.transfer.doomed", doom | {"given": asked})
 
 
 def check_taken(ferry: Ferry, taking: Taking, blow: Blow) -> None:
@@ -70,7 +59,7 @@ def check_taken(ferry: Ferry, taking: Taking, blow: Blow) -> None:
     taking.fill(ferry)
     source = read_files(ferry.folder)
     told = kill(ferry, "import", blow, **taking.given)
-    assert ["list" if step.startswith("list ") else step for step in told] == list(taking.steps[: len(told)])
+    assert ["list" if step.startswith("list ") else step for step in told] == list(taking.steps[: blow.moment.step + 1])
     for name in ferry.list_here("ns"):
         assert ferry.ask_duckdb(f"SELECT count(*), count(DISTINCT id) FROM lake.ns.{name}") == [(ROWS, ROWS)]
     again = {"place": str(ferry.folder), "mode": "copy"} | taking.given | {"no_verify": False}

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.dying import Moment, draw
 from tests.pipeline.holding import check_cleared, check_holding
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
-from tests.pipeline.transfer.killed.killing import LONG_KILLS, ROWS, STEPS, Blow, draw, kill
+from tests.pipeline.transfer.killed.killing import LASTING, LONG_KILLS, ROWS, SEED, STEPS, Blow, kill
 from tests.rest.serving import WAREHOUSE, make_settings, serve
 from tests.support.lakes import make_lake
 from tests.support.readers import Served
@@ -55,11 +56,11 @@ def count_rows(served: Served, name: str) -> tuple[int, int] | None:
 
 def test_a_killed_export_is_run_again(ferry: Ferry, other: Served, tmp_path: Path) -> None:
     """When the second table is written, and nobody knows it yet."""
-    check_export(ferry, other, Blow(tmp_path, STEPS.index("publish ns.b")))
+    check_export(ferry, other, Blow(tmp_path, Moment(STEPS.index("publish ns.b"))))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(LONG_KILLS))
 def test_an_export_may_be_killed_anywhere(ferry: Ferry, other: Served, tmp_path: Path, number: int) -> None:
     """At each step, and some time after it."""
-    check_export(ferry, other, draw(tmp_path, number, STEPS))
+    check_export(ferry, other, Blow(tmp_path, draw(number, SEED, LASTING)))

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from tests.pipeline.dying import Moment, draw
 from tests.pipeline.transfer.ferry import Ferry
-from tests.pipeline.transfer.killed.killing import LONG_KILLS, QUICK, REGISTERING, ROWS, SEED, Blow, Taking, check_taken, draw, fill_hadoop
+from tests.pipeline.transfer.killed.killing import LONG_KILLS, QUICK, REGISTERING, ROWS, SEED, Blow, Taking, check_taken, fill_hadoop
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 KINDS = ("hadoop registered", "jdbc registered", "hive copied")
@@ -54,7 +55,7 @@ def find_taking(kind: str, ferry: Ferry) -> Taking:
 def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path, kind: str) -> None:
     """At a step chosen by lot, when it has begun with a table."""
     taking = find_taking(kind, ferry)
-    check_taken(ferry, taking, Blow(tmp_path, random.Random(f"{SEED} {kind}").randrange(1, len(taking.steps))))
+    check_taken(ferry, taking, Blow(tmp_path, Moment(random.Random(f"{SEED} {kind}").randrange(1, len(taking.steps)))))
 
 
 @pytest.mark.long
@@ -63,4 +64,4 @@ def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path, kind: str) -
 def test_an_import_may_be_killed_anywhere(ferry: Ferry, tmp_path: Path, kind: str, number: int) -> None:
     """At each step, and some time after it."""
     taking = find_taking(kind, ferry)
-    check_taken(ferry, taking, draw(tmp_path, number, taking.steps, taking.longest_delay))
+    check_taken(ferry, taking, Blow(tmp_path, draw(number, SEED, taking.spans)))

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.dying import Moment, draw
 from tests.pipeline.transfer.ferry import Ferry
-from tests.pipeline.transfer.killed.killing import LONG_KILLS, QUICK, REGISTERING, ROWS, Blow, Taking, check_taken, draw
+from tests.pipeline.transfer.killed.killing import LONG_KILLS, QUICK, REGISTERING, ROWS, SEED, Blow, Taking, check_taken
 from tests.pipeline.transfer.others.conftest import Abroad
 
 pytestmark = [pytest.mark.whole, pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -26,7 +27,7 @@ def find_taking(abroad: Abroad, mode: str) -> Taking:
 
 def test_a_killed_import_is_run_again(abroad: Abroad, tmp_path: Path) -> None:
     """When the second table is about to be registered, without Spark in the process that is killed."""
-    check_taken(abroad.ferry, find_taking(abroad, "register"), Blow(tmp_path, REGISTERING.index("register ns.b")))
+    check_taken(abroad.ferry, find_taking(abroad, "register"), Blow(tmp_path, Moment(REGISTERING.index("register ns.b"))))
 
 
 @pytest.mark.long
@@ -35,4 +36,4 @@ def test_a_killed_import_is_run_again(abroad: Abroad, tmp_path: Path) -> None:
 def test_an_import_may_be_killed_anywhere(abroad: Abroad, tmp_path: Path, mode: str, number: int) -> None:
     """At each step, and some time after it."""
     taking = find_taking(abroad, mode)
-    check_taken(abroad.ferry, taking, draw(tmp_path, number, taking.steps, taking.longest_delay))
+    check_taken(abroad.ferry, taking, Blow(tmp_path, draw(number, SEED, taking.spans)))
