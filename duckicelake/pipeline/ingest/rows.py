@@ -115,7 +115,7 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, deman
     rows = read.select(*columns, raw, FILE, ROW)
     own = StructType([field for field in rows.schema.fields if field.name in target.names])
     texts = list_texts(own) if reading.form in (Format.parquet, Format.orc, Format.avro) else {}
-    told = rows.withColumn(REASON, _find_reason(required, uuids, texts))
+    told = rows.withColumn(REASON, _find_reason(own.names, required, uuids, texts))
     may_be_bad = reading.form.is_text or bool(required or uuids) or (demands.looks_at_texts and bool(texts))
     return Checked(told, target, may_be_bad, is_sifted=bool(texts), uuids=uuids)
 
@@ -150,8 +150,10 @@ def _are_utf8(values: Column, form: DataType) -> Column | None:
     return F.forall(values, lambda one: F.coalesce(cast(Column, _is_utf8(one, form)), F.lit(True)))
 
 
-def _find_reason(required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:
-    reason = F.when(F.col(RAW).isNotNull(), MALFORMED)
+def _find_reason(columns: Sequence[str], required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:
+    # Spark finds a malformed line only if it needs the columns, so whoever asks needs all: it does not see that this is always true.
+    needs_all = F.greatest(F.lit(True), *(F.col(quote(name)).isNull() for name in columns))
+    reason = F.when(F.col(RAW).isNotNull() & needs_all, MALFORMED)
     for name in required:
         reason = reason.when(F.col(quote(name)).isNull(), f"column {name} must have a value")
     for name in uuids:
@@ -172,7 +174,7 @@ def survey(checked: Checked, reading: Reading) -> Mapping[str, Count]:
     if not checked.may_be_bad:
         counted = checked.rows.groupBy(FILE).agg(F.count("*").alias("n"), F.lit(0).alias("bad"))
     else:
-        # Spark finds a malformed line only if it needs the columns, so they are all needed.
+        # A value that cannot be one of the table is found only if it is needed, so they are all needed.
         every = F.to_json(F.struct(*map(quote, checked.columns)))
         counted = checked.rows.groupBy(FILE).agg(
             F.count("*").alias("n"),

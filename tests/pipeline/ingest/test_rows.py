@@ -229,6 +229,34 @@ def test_partitions_are_overwritten_wherever_their_rows_lie(mill: Mill) -> None:
     assert mill.rows(columns="id, city") == [*rows, (105, "z")]
 
 
+def test_a_bad_row_overwrites_nothing(mill: Mill) -> None:
+    """Spark alone would not see that it is bad where it needs the columns of the partitions and no others."""
+    mill.ask("CREATE SCHEMA raw")
+    mill.ask("CREATE TABLE raw.trips (id BIGINT, city VARCHAR)")
+    mill.ask("ALTER TABLE raw.trips SET PARTITIONED BY (city)")
+    mill.ask("INSERT INTO raw.trips VALUES (1, 'x'), (2, 'y'), (3, 'z')")
+    mill.write("a.csv", "id,city\nbad,x\n4,y\n")
+    assert mill.run(mode=Mode.overwrite_partitions).rows_quarantined == 1
+    assert mill.rows() == [(1, "x"), (3, "z"), (4, "y")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param("b.csv", "id,seen\n1,bad\n1,3\n2,bad\n3,4\n", id="csv"),
+        pytest.param("b.json", '{"id":1,"seen":"bad"}\n{"id":1,"seen":3}\n{"id":2,"seen":"bad"}\n{"id":3,"seen":4}\n', id="json"),
+    ],
+)
+def test_a_bad_row_has_no_key(mill: Mill, name: str, text: str) -> None:
+    """Nor is it counted where Spark needs the columns of the key and no others."""
+    mill.ask("CREATE SCHEMA raw")
+    mill.ask("CREATE TABLE raw.trips AS SELECT i AS id, i AS seen FROM range(1, 3) r(i)")
+    mill.write(name, text)
+    done = mill.run(mode=Mode.upsert, key=("id",))
+    assert (done.rows_in, done.rows_out, done.rows_quarantined, done.rows_superseded) == (4, 2, 2, 0)
+    assert mill.rows() == [(1, 3), (2, 2), (3, 4)]
+
+
 def test_partitions_of_uuids_are_not_told_apart_by_text(mill: Mill) -> None:
     """Where rows lie in no partition: Spark's texts have other buckets, and capital letters make other values."""
     mill.ask("CREATE SCHEMA raw")
