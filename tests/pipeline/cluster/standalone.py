@@ -68,6 +68,8 @@ def _start(running: ExitStack, folder: Path, name: str, *arguments: str) -> None
         "PYTHONPATH": str(ROOT),
         "HOME": str(folder),
         "TZ": TIME_ZONE,
+        # Without it Java finds no file whose name has other letters than ASCII's.
+        "LANG": "C.UTF-8",
     }
     argv = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
     log = running.enter_context((folder / "log").open("wb"))

@@ -1,6 +1,7 @@
 """Jobs on a cluster whose executors are processes of their own: nothing may rely on what one process knows."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -8,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duckdb import DuckDBPyConnection
 
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
+from tests.pipeline.cluster import modes
 from tests.pipeline.cluster.standalone import CALM_JAVA, WORKERS, Cluster, start_cluster
 from tests.support.commands import environment
 from tests.support.readers import Served
@@ -43,7 +44,7 @@ def ask_for(cluster: Cluster, folder: Path) -> list[str]:
         "spark.executor.memory": "512m",
         "spark.executor.defaultJavaOptions": CALM_JAVA,
         "spark.driver.defaultJavaOptions": CALM_JAVA,
-        "spark.sql.files.maxPartitionBytes": "8k",
+        "spark.sql.files.maxPartitionBytes": str(modes.BLOCK_BYTES),
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": folder.as_uri(),
@@ -74,41 +75,27 @@ def call_each(cluster: Cluster, served: Served, folder: Path, *commands: Sequenc
     return [one["out"] for one in found]
 
 
-def write_source(folder: Path) -> None:
-    """Files of which each has a bad row."""
-    folder.mkdir()
-    for number in range(FILES):
-        rows = [f"{number * ROWS + i},2026-03-08 02:{i % 60:02}:00,{i % 7}.25" for i in range(ROWS)]
-        (folder / f"{number}.csv").write_text("\n".join(["id,seen,fare", *rows, "x,y,z", ""]))
-
-
-def check_taken(duck: DuckDBPyConnection, folder: Path) -> None:
-    """Every row is in the table or in quarantine, in UTC."""
-    report = json.loads((folder / "i.json").read_text())
-    assert (report["rows_in"], report["rows_out"], report["rows_quarantined"]) == (FILES * (ROWS + 1), FILES * ROWS, FILES)
-    found = duck.execute(
-        "SELECT count(*), count(DISTINCT id), min(seen)::VARCHAR, max(seen)::VARCHAR, sum(fare)::VARCHAR FROM raw.trips"
-    ).fetchone()  # fmt: skip
-    whole = sum(i % 7 + 0.25 for i in range(ROWS)) * FILES
-    assert found == (FILES * ROWS, FILES * ROWS, "2026-03-08 02:00:00+00", "2026-03-08 02:59:00+00", f"{whole:.2f}")
+def find_head(served: Served, table: str) -> dict[str, str]:
+    """What the newest snapshot of a table says of itself."""
+    metadata = served.server.get(f"namespaces/raw/tables/{table}").json["metadata"]
+    return next(one["summary"] for one in metadata["snapshots"] if one["snapshot-id"] == metadata["current-snapshot-id"])
 
 
 def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Cluster, tmp_path: Path) -> None:
     """What they take in and how they compare it is as on one machine; executors do the work, in a time zone that is not ours."""
     duck = served.lake.duckdb()
-    write_source(tmp_path / "source")
     (tmp_path / "policy.toml").write_text("[default]\nmin-files = 3\n")
     make_copies(served.lake, COPIES)
+    expected = modes.fill(duck, tmp_path)
     duck.execute("CREATE TABLE trips (id BIGINT, seen TIMESTAMPTZ); ALTER TABLE trips SET PARTITIONED BY (bucket(2, id))")
     for number in range(FILES):
         duck.execute(f"INSERT INTO trips {SELECT_TRIPS}", [number * ROWS, ROWS])
-    schema = ("--schema", "id BIGINT, seen TIMESTAMP, fare DECIMAL(9,2)", "--partition-by", "bucket(4, id)")
-    _, compared, published, _, verified, exported, imported, _ = call_each(
+    *_, compared, published, _, verified, exported, imported, _ = call_each(
         cluster,
         served,
         tmp_path,
-        ("ingest", "source", "raw.trips", *schema, "--report", "i.json"),
-        ("verify", "raw.trips"),
+        *modes.list_commands(),
+        ("verify", *modes.TABLES),
         ("publish", "main.t"),
         ("profile", "main.trips", "--report", "p.json"),
         ("verify", "main.trips", "--files"),
@@ -116,8 +103,13 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
         ("import", "warehouse", "--mode", "copy", "--into", "back"),
         ("maintain", "main.trips", "--policy", "policy.toml", "--report", "m.json"),
     )
-    check_taken(duck, tmp_path)
-    assert f"raw.trips now: {FILES * ROWS} rows, the same" in compared
+    modes.check_taken(duck, tmp_path, expected)
+    assert all(re.search(rf"{table} now: [0-9]+ rows, the same", compared) for table in modes.TABLES), compared
+    for name in expected:
+        wanted = ("ingest", json.loads((tmp_path / f"{name}.json").read_text())["run_id"])
+        for table in (name, f"{name}__ingested", f"{name}__quarantine"):
+            summary = find_head(served, table)
+            assert (summary["duckicelake.job"], summary["duckicelake.run-id"]) == wanted, table
     assert f"main.t: done: 2 manifests of {COPIES + 1} files" in published
     assert len(served.server.get("namespaces/main/tables/t").json["metadata"]["snapshots"]) == 1
     measured = json.loads((tmp_path / "p.json").read_text())["tables"][0]["columns"]
