@@ -2,7 +2,11 @@
 
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -12,8 +16,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.transfer.jdbc import open_database
+from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, open_database
+from duckicelake.pipeline.transfer.report import TransferReport
+from tests.pipeline.holding import list_files, list_named
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
+from tests.rest.proxy import Wire, wire_to
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
@@ -102,6 +109,89 @@ def test_an_export_is_read_by_pyiceberg(ferry: Ferry) -> None:
     catalog.close()
     again = ferry.bring("export", f"sqlite:///{path}", **given)
     assert [(one.verdict, one.message) for one in again.moved] == [("already-there", "written to since, so not compared")]
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A catalog in the lake's own Postgres, reached by a wire that can be cut; as the job is told of it, and as PyIceberg reads it."""
+
+    ferry: Ferry
+    wire: Wire
+    conn: psycopg.Connection
+
+    @property
+    def uri(self) -> str:
+        return f"postgresql://127.0.0.1:{self.wire.port}/{self.parts['dbname']}"
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return conninfo_to_dict(self.ferry.served.lake.dsn)
+
+    def export(self, **more: Any) -> TransferReport:
+        """Export the lake's tables."""
+        login = {f"jdbc.{name}": str(self.parts[name]) for name in ("user", "password")}
+        known = {"warehouse": f"file://{self.ferry.folder}", "catalog-name": "one"}
+        return self.ferry.bring("export", self.uri, **write_properties(self.ferry.folder.parent, login | known), **more)
+
+    def open(self) -> SqlCatalog:
+        """The catalog, past the wire."""
+        address = "{user}:{password}@{host}:{port}/{dbname}".format(**self.parts)
+        place = {"uri": f"postgresql+psycopg://{address}", "warehouse": f"file://{self.ferry.folder}"}
+        return SqlCatalog("one", **place, init_catalog_tables="false")
+
+    def list_rows(self) -> list[tuple[str, str]]:
+        """Tables and their metadata files."""
+        return self.conn.execute("SELECT table_name, metadata_location FROM iceberg_tables ORDER BY 1").fetchall()
+
+
+@pytest.fixture
+def postgres(ferry: Ferry) -> Iterator[Postgres]:
+    """Nothing in it, and two tables in the lake."""
+    ferry.served.lake.duckdb().execute(
+        "CREATE SCHEMA s; CREATE TABLE s.a AS SELECT range AS id, 'n' || range AS name FROM range(50); CREATE TABLE s.b AS FROM s.a"
+    )
+    parts = conninfo_to_dict(ferry.served.lake.dsn)
+    dsn = ferry.served.lake.dsn
+    with wire_to(str(parts["host"]), int(str(parts["port"]))) as wire, psycopg.connect(dsn, autocommit=True) as conn:
+        yield Postgres(ferry, wire, conn)
+
+
+def test_an_export_to_a_postgres_that_goes_in_the_midst(postgres: Postgres) -> None:
+    """What is known there by then is told and stays; the next run does the rest, clears up, and PyIceberg reads each table once."""
+
+    def cut(step: str) -> None:
+        if step == "publish s.b":
+            postgres.wire.cut()
+
+    report = postgres.export(tell=cut)
+    assert describe(report) == [("s.a", "done", 50), ("s.b", "failed", None)], report.describe()
+    message = report.moved[1].message
+    assert message.startswith(f"{postgres.uri}: "), message
+    assert str(postgres.parts["password"]) not in message
+    postgres.wire.mend()
+    again = postgres.export(grace=0)
+    assert describe(again) == [("s.a", "already-there", 50), ("s.b", "done", 50)], again.describe()
+    assert describe(postgres.export(grace=0)) == [("s.a", "already-there", 50), ("s.b", "already-there", 50)]
+    assert [name for name, _ in postgres.list_rows()] == ["a", "b"]
+    assert list_files(postgres.ferry.folder) == list_named(*(location for _, location in postgres.list_rows()))
+    with closing(postgres.open()) as catalog:
+        for name in ("s.a", "s.b"):
+            assert sorted(catalog.load_table(name).scan().to_arrow()["id"].to_pylist()) == list(range(50))
+
+
+@pytest.mark.long
+def test_an_export_to_postgres_without_views(postgres: Postgres) -> None:
+    """V0: a database whose tables were made before there were views; PyIceberg goes on with what came there."""
+    conn = postgres.conn
+    conn.execute(CREATE_TABLES)
+    conn.execute("ALTER TABLE iceberg_tables DROP COLUMN iceberg_type")
+    assert describe(postgres.export()) == [("s.a", "done", 50), ("s.b", "done", 50)]
+    conn.execute("ALTER TABLE iceberg_tables ADD COLUMN iceberg_type VARCHAR(5)")
+    with closing(postgres.open()) as catalog:
+        table = catalog.load_table("s.a")
+        table.append(table.scan().to_arrow())
+    told = [(one.verdict, one.message) for one in postgres.export().moved]
+    assert told == [("already-there", "written to since, so not compared"), ("already-there", "")]
 
 
 def test_another_database_is_refused() -> None:
