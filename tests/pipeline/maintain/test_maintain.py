@@ -62,6 +62,34 @@ def test_a_lake_is_put_in_order(keeper: Keeper) -> None:
     assert again.verdict is Verdict.nothing, again.describe()
 
 
+@pytest.mark.parametrize(
+    "is_of_spark", [pytest.param(False, id="duckdb"), pytest.param(True, id="deletion vector", marks=pytest.mark.long)]
+)
+def test_a_large_file_with_many_deletes_is_written_anew(keeper: Keeper, is_of_spark: bool) -> None:
+    """Though it is above the target: its deletes are gone then, the rows the same, and its neighbour without deletes is left alone."""
+    select = "SELECT i AS id, sha256(i::VARCHAR) AS name FROM range({}, {}) r(i)"
+    keeper.checker.run(f"CREATE TABLE t AS {select.format(0, 3000)}", f"INSERT INTO t {select.format(3000, 6000)}")
+    files = dict(keeper.ask("SELECT data_file, data_file_size_bytes FROM ducklake_list_files('lake', 't')"))
+    if is_of_spark:
+        keeper.checker.ask_spark(f"ALTER TABLE {{c}}.main.t SET TBLPROPERTIES ({MERGE_ON_READ})")
+        keeper.checker.ask_spark("DELETE FROM {c}.main.t WHERE id < 3000 AND id % 3 = 0")
+    else:
+        keeper.checker.run("DELETE FROM t WHERE id < 3000 AND id % 3 = 0")
+    with_deletes = "SELECT data_file FROM ducklake_list_files('lake', 't') WHERE delete_file IS NOT NULL"
+    [(worn,)] = keeper.ask(with_deletes)
+    rows, target = keeper.ask("FROM t ORDER BY ALL"), min(files.values()) // 2
+    assert len(rows) == 5000
+    assert keeper.run(target_size=target, delete_ratio=0.34).steps == ()
+    report = keeper.run(target_size=target)
+    assert [(step.kind, step.verdict, step.removed) for step in report.steps] == [(Kind.compact, Verdict.done, 1)], report.describe()
+    assert keeper.ask(with_deletes) == []
+    left = {name for name, *_ in keeper.ask("FROM ducklake_list_files('lake', 't')")}
+    assert left & set(files) == set(files) - {worn}
+    assert keeper.ask("FROM t ORDER BY ALL") == rows
+    keeper.check_same()
+    assert keeper.run(target_size=target).steps == ()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("keep_refs", [True, False])
 def test_what_a_tag_names_outlives_every_age(keeper: Keeper, keep_refs: bool) -> None:
