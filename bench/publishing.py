@@ -47,6 +47,7 @@ def measure_publish(stand: Stand, scale: Scale) -> Result:
         "files_last": last["files"],
         "executors_cpu_ms_per_file_first": _number(first["executors_cpu_ms"]) / _number(first["files"]),
         "executors_cpu_ms_per_new_file": grown / new if new else None,
+        "executors_cpu_new_over_first": grown / new / (_number(first["executors_cpu_ms"]) / _number(first["files"])) if new else None,
         "with_spark_over_alone_wall_last": _number(last["with_spark_wall_ms"]) / _number(last["alone_wall_ms"]),
         "command_over_alone_wall_last": _number(last["command_wall_ms"]) / _number(last["alone_wall_ms"]),
     }

@@ -44,6 +44,7 @@ JOB_LIMITS = (
     Limit("compaction", "bytes_ratio", 1.0, lambda row: row["beside"] != "small", least=("small_files", 1000)),
     # It was to be 1. Two cores give 1.13 (decisions 036 and 050), and this is not to be lost again: it was 1.28 before.
     Limit("publish", "with_spark_over_alone_wall_last", 1.25, least=("files_last", 1_000_000)),
+    Limit("publish", "executors_cpu_new_over_first", 1.25, least=("files_last", 1_000_000)),
     Limit("job_start", "first_step_seconds", 15.0, lambda row: True),
 )
 """What was asked of the jobs on two cores with nothing beside, and not a multiple of what was measured."""

@@ -33,7 +33,7 @@ JOBS = {
         [{"beside": "small", "wall_ratio": 1.31, "bytes_ratio": 1.1}, {"beside": "small and large", "wall_ratio": 1.0, "bytes_ratio": 1.1}],
         {"small_files": 10_000},
     ),
-    "publish": Result("", [], {"files_last": 1_000_000, "with_spark_over_alone_wall_last": 1.26}),
+    "publish": Result("", [], {"files_last": 1_000_000, "with_spark_over_alone_wall_last": 1.26, "executors_cpu_new_over_first": 1.26}),
     "job_start": Result("", [{"first_step_seconds": 15.1}]),
 }
 
@@ -43,7 +43,7 @@ def test_every_job_that_is_measured_has_a_limit() -> None:
     assert {limit.benchmark for limit in JOB_LIMITS} == WITH_SPARK.keys()
 
 
-@pytest.mark.parametrize(("job", "told"), [("ingest", 1), ("verify", 1), ("compaction", 2), ("publish", 1), ("job_start", 1)])
+@pytest.mark.parametrize(("job", "told"), [("ingest", 1), ("verify", 1), ("compaction", 2), ("publish", 2), ("job_start", 1)])
 def test_jobs_that_are_slower_than_they_may_be_are_named(job: str, told: int) -> None:
     """Each by its own ratio, in one sentence."""
     found = list(list_broken({job: JOBS[job]}))
