@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from rich.console import Console
 from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
+from duckicelake.commands.jobs.scratch import opening_scratch
 from duckicelake.commands.jobs.stopping import STOPS, Stop
 from duckicelake.commands.signals import handling
 from duckicelake.pipeline.connect import check_conf, is_gone
@@ -91,12 +91,9 @@ def telling(console: Console, first: str, stop: Stop) -> Generator[Progress]:
 def opening_spark(
     machine: Machine, catalog: RestCatalog, tell: Progress, jars: tuple[Jar, ...] = (), stop: Stop | None = None
 ) -> Generator[SparkSession]:
-    """A session that knows the catalog, with a folder of its own; what cannot be removed of that changes nothing of what was done.
-
-    `stop`, if one is given, hears of jobs that a signal cancels.
-    """
-    with tempfile.TemporaryDirectory(prefix="duckicelake-", ignore_cleanup_errors=True) as scratch:
-        plan = SparkPlan(find_cache(), Path(scratch), driver_memory=machine.memory, master=machine.master, conf=machine.conf, jars=jars)
+    """A session that knows the catalog, with a folder of its own. `stop`, if one is given, hears of jobs that a signal cancels."""
+    with opening_scratch() as scratch:
+        plan = SparkPlan(find_cache(), scratch, driver_memory=machine.memory, master=machine.master, conf=machine.conf, jars=jars)
         with cancelled_by_stops(spark_session(plan, os.environ, tell), stop or Stop()) as spark:
             add_catalog(spark, CATALOG, catalog)
             yield spark
