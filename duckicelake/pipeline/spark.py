@@ -22,6 +22,7 @@ from duckicelake.pipeline.connect import HELD, LOOK_UP, SCHEME, connect_session,
 from duckicelake.pipeline.jars import Jar, Progress, fetch_jars
 from duckicelake.pipeline.java import find_java_home, find_trust_store, join_options
 from duckicelake.pipeline.libraries import iceberg_jars, leave_given
+from duckicelake.pipeline.properties import SECRET
 
 _LOG_SETTINGS = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -117,7 +118,7 @@ def spark_session(plan: SparkPlan, environ: MutableMapping[str, str], progress: 
     # Whoever names a master does not mean the server that this variable names.
     own |= {"SPARK_REMOTE": None} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if plan.is_local else {})
     with _environment(environ, own):
-        session = _build(_settings(plan, jars, trust))
+        session = _build(format_settings(plan, jars, trust))
         try:
             yield session
         finally:
@@ -208,7 +209,8 @@ def catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:
     return {key: setting for key, setting in settings.items() if setting is not None}
 
 
-def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dict[str, str]:
+def format_settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dict[str, str]:
+    """What Spark is started with."""
     plan.scratch.mkdir(parents=True, exist_ok=True)
     log_settings = plan.scratch / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS)
@@ -227,6 +229,8 @@ def _settings(plan: SparkPlan, jars: list[Path], java_options: list[str]) -> dic
         **({} if plan.cores is None else {"spark.sql.shuffle.partitions": str(max(2, plan.cores))}),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.enabled": "false",
+        # Spark 3.5 and 4.0 show a catalog's credential.
+        "spark.redaction.regex": f"(?i){SECRET.pattern}|access.?key",
         "spark.ui.showConsoleProgress": "false",
         **LOOK_UP,
         **plan.conf,

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from duckicelake.pipeline.connect import HELD, check_conf
 from duckicelake.pipeline.jars import Jar
 from duckicelake.pipeline.java import join_options
 from duckicelake.pipeline.libraries import iceberg_jars, leave_given, source_jars
-from duckicelake.pipeline.spark import SparkPlan
+from duckicelake.pipeline.spark import RestCatalog, SparkPlan, catalog_settings, format_settings
 from tests.cli.test_commands import settings_for
 from tests.support.commands import environment, run
 from tests.support.java import jar_cache
@@ -23,6 +24,14 @@ from tests.support.spark import CALM, CALM_OPTIONS
 
 ICEBERG, AWS = iceberg_jars("4.1.4")
 AVRO, *_ = source_jars("/a/folder", "4.1.4")
+
+CATALOG_OF_KEYS = RestCatalog("http://there", "lake", "http://store", "here", "hidden key", "hidden secret")
+CATALOG_OF_AN_ACCOUNT = RestCatalog("http://there", "lake", credential="me:hidden")
+OF_SECRETS = (
+    *("spark.sql.catalog.other.token", "spark.sql.catalog.other.jdbc.password", "spark.sql.catalog.other.header.Authorization"),
+    *("spark.sql.catalog.other.s3.session-token", "spark.sql.catalog.other.adls.auth.shared-key.account.key"),
+    *("fs.s3a.access.key", "fs.s3a.secret.key", "password", "spark.sql.catalog.other.s3.sse.key", "AWS_ACCESS_KEY_ID"),
+)
 
 
 def name_left(conf: dict[str, str]) -> list[Jar]:
@@ -182,3 +191,14 @@ def test_packages_are_there_once_and_go_to_executors(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].split() == ["UTC", aws.file_name, f"{iceberg.group}_{iceberg.file_name}"], done.stderr
     assert not list((tmp_path / "cache" / "jars").iterdir())
+
+
+@pytest.mark.parametrize("held", [CATALOG_OF_KEYS, CATALOG_OF_AN_ACCOUNT], ids=["keys", "account"])
+def test_spark_shows_no_secret_of_a_catalog(held: RestCatalog, tmp_path: Path) -> None:
+    """Neither on its pages nor in its log of events, by the names of the settings, also where Spark 3.5 and 4.0 would."""
+    hides = re.compile(format_settings(SparkPlan(tmp_path, tmp_path), [], [])["spark.redaction.regex"])
+    settings = {f"spark.sql.catalog.lake.{name}": text for name, text in catalog_settings(held).items()}
+    shown = {name for name in settings if not hides.search(name)}
+    assert [name for name in shown if "hidden" in settings[name]] == []
+    assert "spark.sql.catalog.lake.uri" in shown
+    assert all(map(hides.search, OF_SECRETS))
