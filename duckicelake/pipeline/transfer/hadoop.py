@@ -82,7 +82,7 @@ class HadoopWarehouse:
         objects = self.store.open(entry.place, NO_KEYS)
         folder = f"{entry.place}/{METADATA}"
         if is_delta(objects.list_folder(entry.place)) and not objects.list_folder(folder):
-            raise BadRequest("it is a Delta table: import it with --format delta --mode copy")
+            raise BadRequest("it is a Delta table: import it with --format delta")
         names = {child.name for child in objects.list_folder(folder)}
         hint = objects.read(f"{folder}/{HINT}") if HINT in names else None
         version = choose_version(hint, names)
