@@ -2,7 +2,7 @@
 
 import gc
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,17 +61,22 @@ class Mill:
                 gc.collect()
 
     def follow(
-        self, wait: Callable[[float], bool] = lambda _: True, connect: Callable[[], Rest] | None = None, pattern: str = "", **how: Any
+        self,
+        wait: Callable[[float], bool] = lambda _: True,
+        connect: Callable[[], Rest] | None = None,
+        options: Mapping[str, Any] | None = None,
+        **how: Any,
     ) -> tuple[FollowReport, list[FollowReport]]:
         """Follow the folder, every file as soon as it is there; the report, and those of each look that did something."""
         looks: list[FollowReport] = []
         open_it = connect or (lambda: open_rest(self.served.rest_catalog()))
         desk = Desk(self.spark.session, self.catalog, open_it, self.told.append)
-        asked = FollowOptions(**{"settle_seconds": 0.0} | how)
+        asked = IngestOptions(**{"source": str(self.folder), "table": TABLE} | dict(options or {}))
+        limits = FollowOptions(**{"settle_seconds": 0.0} | how)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             try:
-                return follow(desk, IngestOptions(str(self.folder / pattern), TABLE), asked, wait, looks.append), looks
+                return follow(desk, asked, limits, wait, looks.append), looks
             finally:
                 gc.collect()
 

@@ -1,38 +1,29 @@
 """`ingest --follow`: what comes is taken once, batch by batch, whatever ends the process."""
 
 import json
-import os
-import random
 import signal
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.follow import FollowOptions, FollowReport, follow, read_follow
+from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import Desk
-from duckicelake.pipeline.ingest.options import Batch, IngestOptions
+from duckicelake.pipeline.ingest.options import Batch, IngestOptions, Mode
 from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.sources.listing import choose_files
 from duckicelake.pipeline.ingest.sources.reading import Taken
 from duckicelake.pipeline.rest import Rest, open_rest
 from tests.cli.test_commands import settings_for
-from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.support.commands import COMMAND, environment, run
 from tests.support.readers import Served
 from tests.support.spark import CALM_OPTIONS
 from tests.support.waiting import wait_for
 
-SEED = 20261122
-BATCH_STEPS = 7
-"""What a batch tells of a table that is there: list, count, two branches, two writes, publish."""
-LONG_KILLS = 20
-LONGEST_DELAY = 1.5
 SECONDS = 120
 CALL = {"follow": True, "dry_run": False, "poll": 10.0, "settle": 2.0, "batch_files": 5, "max_batches": None, "follow_for": None}
 
@@ -81,7 +72,7 @@ def test_what_passes_is_waited_for_and_what_does_not_is_told(mill: Mill) -> None
         return open_rest(mill.served.rest_catalog())
 
     pending = [lambda: None, lambda: mill.write("a.csv", "id\n1\n"), lambda: mill.write("a.csv", "id\n1\n2\n")]
-    done, looks = mill.follow(until_there_is_no_more(pending), connect, "*.csv")
+    done, looks = mill.follow(until_there_is_no_more(pending), connect, {"source": f"{mill.folder}/*.csv"})
     assert [(look.batches, look.failures, look.message) for look in looks[:3]] == [
         (0, 1, "away"),
         (0, 2, f"there is no {mill.folder}/*.csv"),
@@ -89,53 +80,6 @@ def test_what_passes_is_waited_for_and_what_does_not_is_told(mill: Mill) -> None
     ]
     assert (done.status, done.batches, "was taken before" in done.message) == (Status.failed, 1, True)
     assert mill.rows() == [(1,)]
-
-
-@pytest.mark.spark
-@pytest.mark.xdist_group("ingest")
-def test_a_killed_run_is_followed_by_another(mill: Mill) -> None:
-    """Killed (-9) in the midst of its second batch: every row is there once, and every file once in the ledger."""
-    lay_out(mill)
-    told = kill(mill, BATCH_STEPS + 1 + random.Random(SEED).randrange(BATCH_STEPS))
-    assert sum(step.startswith("list") for step in told) == 2
-    assert told.count("published") == 1
-    done, _ = mill.follow(batch_files=3, max_batches=1)
-    assert (done.status, done.files) == (Status.done, 2)
-    check_whole(mill)
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.xdist_group("ingest")
-@pytest.mark.parametrize("number", range(LONG_KILLS))
-def test_a_run_may_be_killed_anywhere(mill: Mill, number: int) -> None:
-    """At a step of one of its three batches, or some time after it, by lot; what is left is taken by the next."""
-    lay_out(mill)
-    lot = random.Random(SEED + number)
-    told = kill(mill, lot.randrange(3 * (BATCH_STEPS + 1)), lot.choice([0.0, lot.uniform(0.0, LONGEST_DELAY)]))
-    assert told.count("published") <= 3
-    mill.follow(until_there_is_no_more([]), batch_files=2)
-    check_whole(mill)
-
-
-def lay_out(mill: Mill) -> None:
-    """Four files, in an order; the first one is taken."""
-    for number in range(4):
-        path = mill.write(f"f{number}.csv", f"id,name\n{number},x\n{number + 10},y\n")
-        os.utime(path, (1_700_000_000 + number,) * 2)
-    mill.follow(batch_files=1, max_batches=1)
-
-
-def kill(mill: Mill, step: int, delay_seconds: float = 0.0) -> list[str]:
-    """Kill a run of three batches there; the steps that it told."""
-    return run_doomed(Doom(asdict(mill.served.rest_catalog()), str(mill.folder), str(TABLE), step, delay_seconds, batches=3))
-
-
-def check_whole(mill: Mill) -> None:
-    """Every row once, every file once in the ledger, and nothing left."""
-    assert mill.rows(columns="id") == [(0,), (1,), (2,), (3,), (10,), (11,), (12,), (13,)]
-    assert [row[0].rpartition("/")[2] for row in mill.rows("trips__ingested", "uri")] == [f"f{number}.csv" for number in range(4)]
-    assert mill.run().status is Status.nothing_new
 
 
 @pytest.mark.long
@@ -189,6 +133,17 @@ def test_what_does_not_pass_ends_the_run(error: Exception, failures: int) -> Non
     desk = Desk(nothing, "none", connect, list[str]().append)
     done = follow(desk, IngestOptions("files", TABLE), FollowOptions(), lambda _: len(looks) == 5, looks.append)
     assert (done.status, done.failures, str(error) in done.message) == (Status.failed, failures, True)
+
+
+def test_partitions_are_not_overwritten_batch_by_batch() -> None:
+    """Each batch would overwrite what the ones before brought, so nothing is taken."""
+    nothing: Any = None
+    options, looks = IngestOptions("files", TABLE, mode=Mode.overwrite_partitions), list[FollowReport]()
+    done = follow(Desk(nothing, "none", nothing, nothing), options, FollowOptions(), nothing, looks.append)
+    assert (done.status, done.batches, looks) == (Status.failed, 0, [])
+    assert done.message.startswith("--follow takes files in batches, and each would overwrite what the ones before brought")
+    with pytest.raises(BadRequest, match="--follow takes files in batches"):
+        check_followed(options)
 
 
 def read_batches(report: Path) -> int:
