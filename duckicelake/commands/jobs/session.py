@@ -13,6 +13,7 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 from pyspark.sql import SparkSession
 from rich.console import Console
+from rich.text import Text
 
 from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.backends.home import BackendError, Home
@@ -80,7 +81,7 @@ def telling(console: Console, first: str, stop: Stop) -> Generator[Progress]:
     with console.status(first) as status:
 
         def tell(step: str) -> None:
-            status.update(step)
+            status.update(Text(step))
             if not console.is_terminal:
                 console.print(step, markup=False, highlight=False, soft_wrap=True)
 
