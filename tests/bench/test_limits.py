@@ -30,7 +30,7 @@ JOBS = {
     "verify": Result("", [], {"rows": 10_000_000, "wall_ratio_median_warm": 2.01}),
     "compaction": Result(
         "",
-        [{"beside": "small", "wall_ratio": 1.31, "bytes_ratio": 1.1}, {"beside": "small and large", "wall_ratio": 1.0, "bytes_ratio": 1.1}],
+        [{"beside": "small", "wall_ratio": 1.31, "bytes_ratio": 1.1}, {"beside": "small and large", "wall_ratio": 1.0, "bytes_ratio": 1.0}],
         {"small_files": 10_000},
     ),
     "publish": Result("", [], {"files_last": 1_000_000, "with_spark_over_alone_wall_last": 1.26, "executors_cpu_new_over_first": 1.26}),
