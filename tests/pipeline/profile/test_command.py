@@ -40,8 +40,10 @@ def test_the_plan_needs_no_spark(served: Served, tmp_path: Path) -> None:
     """And writes nothing but the reports."""
     served.lake.duckdb().execute("CREATE TABLE t AS SELECT range AS id FROM range(30)")
     settings = settings_for(served.lake, port=str(served.server.port)) | {"JAVA_HOME": "/none", "PATH": ""}
-    done = run(tmp_path, "pipeline", "profile", "main.t", "--dry-run", settings=settings)
+    done = run(tmp_path, "pipeline", "profile", "main.t", "--dry-run", "--html", "p.html", settings=settings)
     assert (done.status, "statistics of columns at snapshot" in done.out) == (0, True), done.err
+    page = (tmp_path / "p.html").read_text()
+    assert ("<svg" in page, "main.t" in page) == (True, True)
     assert served.server.get("namespaces/main/tables/t").json["metadata"]["statistics"] == []
 
 
