@@ -17,6 +17,8 @@ from tests.pipeline.holding import check_holding, list_files, list_named
 from tests.pipeline.transfer.ferry import Ferry, describe
 from tests.pipeline.transfer.killed.killing import LASTING, LONG_KILLS, ROWS, SEED, STEPS, Blow, Taking, check_taken, fill_hadoop, kill
 
+COPY_SECONDS = 1.0
+"""About how long a small table is copied."""
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
 
@@ -73,8 +75,8 @@ def check_jdbc_export(ferry: Ferry, blow: Blow) -> None:
 
 
 def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
-    """When the second table is written, and nobody knows it yet."""
-    check_import(ferry, Blow(tmp_path, Moment(STEPS.index("publish ns.b"))))
+    """While the second table is copied, at a moment chosen by lot."""
+    check_import(ferry, Blow(tmp_path, Moment(STEPS.index("copy ns.b"), random.Random(SEED).uniform(0.0, COPY_SECONDS))))
 
 
 def test_a_killed_export_is_run_again(ferry: Ferry, tmp_path: Path) -> None:
