@@ -91,6 +91,7 @@ OWN_LAKE = "SELECT pg_try_advisory_lock(hashtextextended('duckicelake maintain '
 STILL_THERE = "SELECT 1"
 FREE_LAKE = "SELECT pg_advisory_unlock(hashtextextended('duckicelake maintain ' || current_schema(), 0))"
 COUNT_SCHEDULED = "SELECT count(*) FROM ducklake_files_scheduled_for_deletion WHERE schedule_start <= %(before)s"
+SNAPSHOTS_AT_ONCE = 2000
 
 _TABLE_ID = re.compile(r"[0-9]{1,19}")
 
@@ -180,9 +181,11 @@ def read_beside(conn: psycopg.Connection, table_id: int, uuid: str | None = None
 
 def read_snapshots(conn: psycopg.Connection) -> list[LakeSnapshot]:
     """Every lake snapshot there is."""
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        found = cursor.execute(SELECT_SNAPSHOTS).fetchall()
-    return [LakeSnapshot(snapshot_id, at, find_tables(changes)) for snapshot_id, at, changes in found]
+    # A cursor of Postgres' own: what all of them changed may be larger than memory.
+    with conn.transaction(), conn.cursor("lake_snapshots", row_factory=tuple_row) as cursor:
+        cursor.itersize = SNAPSHOTS_AT_ONCE
+        found = cursor.execute(SELECT_SNAPSHOTS)
+        return [LakeSnapshot(snapshot_id, at, find_tables(changes)) for snapshot_id, at, changes in found]
 
 
 def find_tables(changes: str | None) -> frozenset[int]:

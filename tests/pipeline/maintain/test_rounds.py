@@ -19,6 +19,7 @@ from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import FileGroup, Kind, TableFacts
 from duckicelake.pipeline.maintain.policy import Policies, Policy
 from duckicelake.pipeline.maintain.rewriting import Rewritten
+from duckicelake.pipeline.maintain.survey import find_tables
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import parse_ident
 from tests.pipeline.maintain.keeper import make_desk
@@ -221,6 +222,23 @@ def test_a_commit_whose_answer_was_lost_is_found_done(served: Served, monkeypatc
     monkeypatch.setattr(compacting, "rewrite", lose)
     [done] = maintain(desk, MaintainOptions()).steps
     assert (done.verdict, done.reason, done.attempts) == (Verdict.done, "it was done after all", 2)
+
+
+def test_a_long_history_is_read_piece_by_piece(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every lake snapshot changed is not in memory at once."""
+    run(served, *FIVE_FILES)
+    cursors: list[tuple[str]] = []
+    with make_desk(served, list[str]().append).open_postgres() as conn:
+
+        def look(changes: str | None) -> frozenset[int]:
+            cursors.extend(conn.execute("SELECT name FROM pg_cursors WHERE name <> ''").fetchall())
+            return find_tables(changes)
+
+        monkeypatch.setattr(survey, "find_tables", look)
+        found = survey.read_snapshots(conn)
+    [table_id] = {table_id for snapshot in found for table_id in snapshot.table_ids}
+    assert [table_id in snapshot.table_ids for snapshot in sorted(found, key=lambda one: one.snapshot_id)][-5:] == [True] * 5
+    assert set(cursors) == {("lake_snapshots",)}
 
 
 def test_nothing_is_written_that_others_may_take_for_orphans(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
