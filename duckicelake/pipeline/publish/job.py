@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version as read_version
 from typing import Any
 
+import psycopg
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -21,7 +22,7 @@ from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.survey import TableName, choose_tables, list_live_tables, tell_hidden
-from duckicelake.pipeline.publish.making import Place, Task
+from duckicelake.pipeline.publish.making import Place, Task, import_all
 from duckicelake.pipeline.publish.options import PublishOptions
 from duckicelake.pipeline.publish.report import Published, PublishReport
 from duckicelake.pipeline.reports import Verdict
@@ -29,10 +30,12 @@ from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.spark import LazySpark
 
 ATTEMPTS = 3
-SLICES_PER_CORE = 8
+SLICES_PER_CORE = 3
 """What one slice made is looked at while others are made."""
 AT_ONCE = 2
 """So many slices for each core are Spark's at a time."""
+LARGE = 50_000
+"""So many files take the catalog long enough to plan."""
 SECONDS_TO_ANSWER = 3600.0
 """The catalog reads a row of every file when it plans, and when it takes manifests over."""
 
@@ -71,7 +74,7 @@ def publish(desk: PublishDesk, options: PublishOptions, *, dry_run: bool = False
     desk.connect()
     with closing(desk.place.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
         names = choose_tables(list_live_tables(conn), options.tables)
-        publisher = Publisher(told, spark, is_named=bool(options.tables), dry_run=dry_run)
+        publisher = Publisher(told, spark, conn, is_named=bool(options.tables), dry_run=dry_run)
         found = [one for name in names for one in publisher.publish_table(name)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
     return PublishReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
@@ -85,6 +88,7 @@ class Publisher:
 
     desk: PublishDesk
     spark: LazySpark
+    conn: psycopg.Connection
     is_named: bool
     dry_run: bool
     made: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -94,7 +98,7 @@ class Publisher:
         self.made.clear()
         ident = name.ident
         try:
-            yield self._publish(ident)
+            yield self._publish(name)
         except NoSuchTable as error:
             yield from self._tell_hidden(name, error.message)
         except Unsupported as error:
@@ -113,9 +117,10 @@ class Publisher:
         if message:
             yield Published(str(name.ident), Verdict.failed if self.is_named else Verdict.skipped, message=message)
 
-    def _publish(self, ident: Ident) -> Published:
+    def _publish(self, name: TableName) -> Published:
+        ident = name.ident
         for attempt in range(1, ATTEMPTS + 1):
-            plan = self._plan(ident)
+            plan = self._plan(name, is_first=attempt == 1)
             told = Published(str(ident), Verdict.planned, len(plan.manifests), plan.files, there=plan.answer["adopted"], attempts=attempt)
             if plan.answer["obstacle"]:
                 return Published(str(ident), Verdict.skipped, message=f"{plan.answer['obstacle']}: it is left to the server")
@@ -135,9 +140,15 @@ class Publisher:
                 return replace(told, verdict=Verdict.done, bytes=size_bytes, cpu_seconds=round(spent, 3))
         raise AssertionError("unreachable")
 
-    def _plan(self, ident: Ident) -> Plan:
-        self.desk.tell(f"plan {ident}")
-        answer = self._ask("GET", ident)
+    def _plan(self, name: TableName, *, is_first: bool) -> Plan:
+        self.desk.tell(f"plan {name.ident}")
+        with ThreadPoolExecutor(1) as beside:
+            planning = beside.submit(self._ask, "GET", name.ident)
+            if is_first and not self.dry_run and is_new_and_large(self.conn, name.table_id):
+                # what is wrong with Spark is said when there is something to make
+                with suppress(*FAILURES):
+                    get_ready(self.spark.get())
+            answer = planning.result()
         return Plan(answer, {item["digest"]: item for item in answer["manifests"]})
 
     def _make(self, ident: Ident, plan: Plan) -> None:
@@ -176,6 +187,25 @@ class Publisher:
     def _ask(self, method: str, ident: Ident, body: Any = None) -> Any:
         rest = self.desk.connect()
         return rest.manage(method, f"{rest.locate(ident)}/manifests", body, SECONDS_TO_ANSWER)
+
+
+SELECT_IS_NEW_AND_LARGE = """
+SELECT count(*) = %(large)s AND NOT EXISTS (SELECT FROM iceberg_manifest WHERE table_id = %(table_id)s)
+  FROM (SELECT FROM ducklake_data_file WHERE table_id = %(table_id)s LIMIT %(large)s) f
+"""
+
+
+def is_new_and_large(conn: psycopg.Connection, table_id: int) -> bool:
+    """Tell whether there is surely much to make of a table, so that executors may get ready while the catalog plans."""
+    row = conn.execute(SELECT_IS_NEW_AND_LARGE, {"table_id": table_id, "large": LARGE}).fetchone()
+    return row is not None and bool(row[0])
+
+
+def get_ready(spark: SparkSession) -> None:
+    """Have executors import what makes manifests. Raises: what Spark raises"""
+    if not is_remote():
+        cores = spark.sparkContext.defaultParallelism
+        spark.sparkContext.parallelize(range(cores), cores).foreach(import_all)
 
 
 def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Generator[Sequence[str]]:

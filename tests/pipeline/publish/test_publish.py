@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from pyspark.sql import SparkSession
 
+from duckicelake.pipeline.publish import job
 from duckicelake.pipeline.reports import Verdict
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import load
@@ -34,6 +36,25 @@ def test_executors_make_what_the_server_would(press: Press, open_server: Opener)
     found = press.spark.arrow(f"SELECT path, added_data_files_count AS files FROM {catalog}.main.t.manifests").to_pylist()
     assert {row["path"].rpartition("/")[2] for row in found} == {f"{name}-m0.avro" for (name,) in noted}
     assert sum(row["files"] for row in found) == FILES
+
+
+def test_executors_get_ready_while_the_catalog_plans(press: Press, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When there is surely much to make; without Spark the run says so when it comes to that, and once all is made it is not asked for."""
+    press.fill()
+    monkeypatch.setattr(job, "LARGE", FILES)
+    ready, get_ready = list[list[str]](), job.get_ready
+
+    def note(spark: SparkSession) -> None:
+        ready.append([*press.told])
+        get_ready(spark)
+
+    monkeypatch.setattr(job, "get_ready", note)
+    failed = press.publish(spark=False)
+    assert (failed.verdict, failed.message) == (Verdict.failed, "there is no Spark here")
+    press.told.clear()
+    assert press.publish().verdict is Verdict.done
+    assert ready == [["look at the catalog", "plan main.t"]]
+    assert press.publish(spark=False).verdict is Verdict.nothing
 
 
 @pytest.mark.long
