@@ -1,14 +1,25 @@
-"""Compaction that puts rows in order: the same rows, in files that readers can pass over."""
+"""Compaction that puts rows in order: the same rows, in files that readers can pass over. How they lie in these, pyarrow reads."""
 
+from collections.abc import Callable
 from importlib.metadata import version
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from duckicelake.pipeline.ingest.target import parse_order
+from tests.pipeline.ingest.mill import open_mill
 from tests.pipeline.maintain.keeper import Keeper
+from tests.support.keys import open_s3
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 FILES, ROWS = 6, 40
+Row = tuple[Any, ...]
+BITS = 6
+SIDE = 1 << BITS
+"""Each column has so many values, and every pair of them is in a row."""
 
 
 @pytest.mark.parametrize(
@@ -63,3 +74,73 @@ def test_sorted_files_stay(keeper: Keeper, policy: dict[str, Any], stay: bool) -
     assert (large in {file for file, *_ in keeper.ask("FROM ducklake_list_files('lake', 't')")}) is stay
     keeper.check_same()
     assert keeper.run(target_size=2 * size, **policy).steps == ()
+
+
+def read_files(keeper: Keeper, table: str, schema: str = "main") -> list[list[Row]]:
+    """The rows of each live file of a table as they lie there."""
+    store = keeper.checker.served.lake.store
+    client, found = open_s3(store), list[list[Row]]()
+    for (uri,) in keeper.ask(f"SELECT data_file FROM ducklake_list_files('lake', '{table}', schema => '{schema}')"):
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        rows = pq.read_table(BytesIO(client.get_object(Bucket=bucket, Key=key)["Body"].read()), columns=["x", "y"])
+        found.append(list(zip(*(column.to_pylist() for column in rows.columns), strict=True)))
+    return found
+
+
+def interleave(row: Row) -> int:
+    """The bits of both numbers in turn, the highest first."""
+    return sum((row[column] >> bit & 1) << (2 * bit + 1 - column) for bit in range(BITS) for column in (0, 1))
+
+
+def check_order(files: list[list[Row]], by: Callable[[Row], Any]) -> None:
+    """Each file is in order, and begins where another one ends."""
+    assert all(rows == sorted(rows, key=by) for rows in files)
+    in_turn = sorted(files, key=lambda rows: by(rows[0]))
+    assert all(by(one[-1]) <= by(other[0]) for one, other in zip(in_turn, in_turn[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("policy", "by"),
+    [
+        pytest.param({"strategy": "sort", "order": "y desc, x"}, lambda row: (-row[1], row[0]), id="sort"),
+        pytest.param({"strategy": "zorder", "order": "x, y"}, interleave, id="zorder"),
+    ],
+)
+def test_compaction_puts_rows_in_order(keeper: Keeper, policy: dict[str, Any], by: Callable[[Row], Any]) -> None:
+    """Several files come out, each with its own range of the order; none went in that had one."""
+    keeper.checker.run("CREATE TABLE t (x BIGINT, y BIGINT, note VARCHAR)")
+    for part in range(8):
+        pairs = f"SELECT i // {SIDE}, i % {SIDE}, sha256(i::VARCHAR) FROM range({SIDE * SIDE}) r(i)"
+        keeper.checker.run(f"INSERT INTO t {pairs} WHERE hash(i) % 8 = {part} ORDER BY hash(-i)")
+    before = read_files(keeper, "t")
+    assert len(before) == 8
+    assert all(rows != sorted(rows, key=by) for rows in before)
+    size = max(bytes_ for (bytes_,) in keeper.ask("SELECT data_file_size_bytes FROM ducklake_list_files('lake', 't')"))
+    report = keeper.run(target_size=2 * size, **policy)
+    assert report.status == 0, report.describe()
+    after = read_files(keeper, "t")
+    assert 1 < len(after) < len(before)
+    check_order(after, by)
+    assert sorted(row for rows in after for row in rows) == [(x, y) for x in range(SIDE) for y in range(SIDE)]
+    assert keeper.ask("SELECT count(*), count(DISTINCT (x, y)) FROM t WHERE note = sha256((x * 64 + y)::VARCHAR)") == [(SIDE * SIDE,) * 2]
+
+
+def test_a_sorted_table_gets_and_keeps_its_order(keeper: Keeper, tmp_path: Path) -> None:
+    """Files that `ingest` writes, first as it is told and then as the table has it, and what becomes of them when they are put together."""
+    mill = open_mill(keeper.checker.served, keeper.checker.spark, tmp_path / "files")
+
+    def by(row: Row) -> tuple[int, int]:
+        return -row[1], row[0]
+
+    for number, how in enumerate(({"sort_by": parse_order("y desc, x")}, {})):
+        lines = [f"{i * 37 % 1000},{i * i % 7}" for i in range(number * 500, number * 500 + 500)]
+        mill.write(f"{number}.csv", "\n".join(["x,y", *lines, ""]))
+        mill.run(**how)
+        files = read_files(keeper, "trips", "raw")
+        assert sum(map(len, files)) == 500 * (number + 1)
+        assert all(rows == sorted(rows, key=by) for rows in files)
+    assert len(files) > 1
+    report = keeper.run("raw.trips", strategy="sort", min_files=2)
+    assert report.status == 0, report.describe()
+    [rows] = read_files(keeper, "trips", "raw")
+    assert rows == sorted(((i * 37 % 1000, i * i % 7) for i in range(1000)), key=by)
