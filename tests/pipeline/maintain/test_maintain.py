@@ -36,10 +36,17 @@ def fill(keeper: Keeper) -> None:
     keeper.checker.ask_spark("DELETE FROM {c}.main.v WHERE id % 2 = 1")
 
 
+def count_manifests(keeper: Keeper) -> dict[str, int]:
+    """How many manifests each table is made of now, as PyIceberg reads it."""
+    catalog = keeper.checker.served.pyiceberg().catalog
+    return {table: len(catalog.load_table(f"main.{table}").inspect.manifests()) for table in "tsv"}
+
+
 def test_a_lake_is_put_in_order(keeper: Keeper) -> None:
     """Rows stay as they are now and at every snapshot; each commit names its run; a second run finds nothing to do."""
     fill(keeper)
     before = {table: keeper.ask(f"FROM {table} ORDER BY ALL") for table in "tsv"}
+    assert min(count_manifests(keeper).values()) >= 6
     planned = keeper.run(dry_run=True)
     assert planned.verdict is Verdict.planned
     assert [(step.subject, step.kind) for step in planned.steps if step.verdict is Verdict.planned] == [
@@ -57,6 +64,7 @@ def test_a_lake_is_put_in_order(keeper: Keeper) -> None:
     for table in "tsv":
         summary = keeper.list_summaries(table)[-1]
         assert (summary["operation"], summary["duckicelake.run-id"]) == ("replace", report.run_id), table
+    assert max(count_manifests(keeper).values()) <= 2, "what was compacted takes its manifests along"
     keeper.check_same()
     again = keeper.run()
     assert again.verdict is Verdict.nothing, again.describe()

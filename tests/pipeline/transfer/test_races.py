@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from duckicelake.backends.buckets import StoreAccess
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.transfer.copies.rows import compare_rows
-from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 from tests.rest.serving import WAREHOUSE
+from tests.support.keys import open_s3
+from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark, letting_go
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -31,21 +34,37 @@ def test_two_imports_at_once_make_one_table(ferry: Ferry) -> None:
     assert len(ferry.load_here("ns", "t")["snapshot-log"]) == 1
 
 
+def format_keys(store: StoreAccess) -> dict[str, str]:
+    """The keys of a store as Iceberg calls them."""
+    keys = {"s3.access-key-id": store.access_key_id, "s3.secret-access-key": store.secret_access_key}
+    return {"s3.endpoint": store.endpoint, "client.region": store.region, **keys}
+
+
 @pytest.mark.long
-def test_two_exports_at_once_make_one_table(ferry: Ferry) -> None:
-    """Version 1 is written by one of them alone."""
+@pytest.mark.parametrize("is_on_s3", [pytest.param(False, id="disk"), pytest.param(True, id="s3")])
+def test_two_exports_at_once_make_one_table(ferry: Ferry, stack: SharedStack, tmp_path: Path, is_on_s3: bool) -> None:
+    """Version 1 is written by one of them alone, and what it names comes in again."""
     ferry.ask_duckdb("CREATE SCHEMA ns; CREATE TABLE ns.t AS SELECT range AS id FROM range(5)")
+    bucket, folder = stack.store.bucket, f"{ferry.served.lake.name}/there"
+    place = f"s3://{bucket}/{folder}" if is_on_s3 else str(ferry.folder)
+    given = write_properties(tmp_path, format_keys(stack.store) if is_on_s3 else {})
     others: list[str] = []
+
+    def read_version() -> str:
+        if is_on_s3:
+            found = open_s3(stack.store).get_object(Bucket=bucket, Key=f"{folder}/ns/t/metadata/v1.metadata.json")
+            return found["Body"].read().decode()
+        return (ferry.metadata_folder("ns", "t") / "v1.metadata.json").read_text()
 
     def overtake(step: str) -> None:
         if step == "publish ns.t":
-            others.extend(str(one.verdict) for one in ferry.bring("export", str(ferry.folder)).moved)
-            others.append(version.read_text())
+            others.extend(str(one.verdict) for one in ferry.bring("export", place, **given).moved)
+            others.append(read_version())
 
-    version = ferry.metadata_folder("ns", "t") / "v1.metadata.json"
-    assert describe(ferry.bring("export", str(ferry.folder), tell=overtake)) == [("ns.t", "done", 5)]
-    assert others == ["done", version.read_text()]
-    assert ferry.run("SELECT count(*) AS n FROM {t}.ns.t") == [{"n": 5}]
+    report = ferry.bring("export", place, tell=overtake, **given)
+    assert describe(report) == [("ns.t", "done", 5)], report.describe()
+    assert others == ["done", read_version()]
+    assert describe(ferry.bring("import", place, mode="copy", into="back", **given)) == [("back.ns.t", "done", 5)]
 
 
 @pytest.mark.long
@@ -66,7 +85,6 @@ def test_a_table_that_is_written_to_meanwhile_is_copied_as_it_was(ferry: Ferry) 
     assert describe(ferry.bring("export", ferry.served.server.uri, "ns.u", **given)) == [("back.ns.u", "done", 6)]
 
 
-@pytest.mark.long
 def test_rows_that_differ_are_told(ferry: Ferry) -> None:
     """A file of the source that has other rows than when it was copied."""
     for name, value in (("t", 1), ("u", 2)):
