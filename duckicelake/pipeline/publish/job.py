@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as read_version
+from threading import Event
 from typing import Any
 
 import psycopg
@@ -169,7 +170,7 @@ class Publisher:
                 self.made.update({item["digest"]: item for item in some})
                 for wrong in (item for item in told if "error" in item):
                     raise _ERRORS[wrong["kind"]](wrong["error"])
-                if any(digest not in self.made for digest in plan.manifests):
+                if some and any(digest not in self.made for digest in plan.manifests):
                     # who cannot be asked now is asked once more when all is there
                     with suppress(ServiceUnavailable):
                         self._offer(ident, plan, some, is_all=False)
@@ -224,20 +225,24 @@ def give_out(spark: SparkSession, task: Task, plans: Sequence[str]) -> Generator
 
 
 def _give_out_slices(context: SparkContext, task: Task, plans: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Each slice is a job of its own: what a job's tasks return comes only when all of them are done."""
+    """Each slice is a job of its own: what its tasks return comes when all of them are done. None is begun after one has failed."""
     count = min(len(plans), context.defaultParallelism * SLICES_PER_CORE)
     slices = [plans[len(plans) * i // count : len(plans) * (i + 1) // count] for i in range(count)]
-    with ThreadPoolExecutor(min(count, context.defaultParallelism * AT_ONCE)) as pool:
-        running = [pool.submit(_make_slice, context, task, part) for part in slices]
+    is_over = Event()
+
+    def make(part: Sequence[str]) -> Sequence[str]:
         try:
-            for made in as_completed(running):
+            return () if is_over.is_set() else context.parallelize(part, 1).mapPartitions(task.make_all).collect()
+        except BaseException:
+            is_over.set()
+            raise
+
+    with ThreadPoolExecutor(min(count, context.defaultParallelism * AT_ONCE)) as pool:
+        try:
+            for made in as_completed([pool.submit(make, part) for part in slices]):
                 yield made.result()
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _make_slice(context: SparkContext, task: Task, plans: Sequence[str]) -> Sequence[str]:
-    return context.parallelize(plans, 1).mapPartitions(task.make_all).collect()
+            is_over.set()
 
 
 _MANY = 100_000
