@@ -215,7 +215,7 @@ def check_shared(conn: psycopg.Connection) -> None:
     try:
         _ask(conn, STILL_THERE, {})
     except psycopg.OperationalError as error:
-        message = "the connection that shares the lake broke, and another run may remove what this one writes: run again"
+        message = "the connection to Postgres that shares the lake broke, and another run may remove what this one writes: run again"
         raise ServiceUnavailable(message) from error
 
 

@@ -253,7 +253,7 @@ def test_nothing_is_written_that_others_may_take_for_orphans(served: Served, mon
 
     [failed] = maintain(replace(desk, tell=tell), MaintainOptions((parse_ident("main.t"),))).steps
     assert (failed.kind, failed.verdict) == (Kind.compact, Verdict.failed)
-    assert "the connection that shares the lake broke" in failed.message
+    assert "the connection to Postgres that shares the lake broke" in failed.message
 
 
 def test_a_line_that_is_idle_for_hours_is_kept_alive(served: Served) -> None:
