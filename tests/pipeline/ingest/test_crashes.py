@@ -232,7 +232,7 @@ def test_a_run_of_which_nobody_knows_is_told_by_its_name(mill: Mill, monkeypatch
 
 
 def test_what_is_known_of_a_run_that_failed(mill: Mill) -> None:
-    """Its id, the attempt, the files and the steps until then; no row is counted, for none is there."""
+    """Its id, the attempt, the files and the steps that were begun; no row is counted, for none is there."""
     fill(mill)
     run = begin(IngestOptions(str(mill.folder), TABLE))
 
@@ -243,7 +243,7 @@ def test_what_is_known_of_a_run_that_failed(mill: Mill) -> None:
     with pytest.raises(BadRequest):
         mill.run(run=run, tell=tell)
     known = run.report
-    assert (known.attempts, known.files, known.rows_in, list(known.seconds)[-1]) == (1, 3, 0, "publish")
+    assert (known.attempts, known.files, known.rows_in, list(known.seconds)[-1]) == (1, 3, 0, "write raw.trips__quarantine")
     assert mill.find_summary("trips")["duckicelake.run-id"] != known.run_id
     mill.run()
     check_whole(mill)
