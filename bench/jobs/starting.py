@@ -1,4 +1,4 @@
-"""How long a job takes from its command to the first step after Spark's start."""
+"""How long each job takes from its command to the first step that needs Spark, or whose end shows that Spark was there."""
 
 import os
 import subprocess
@@ -12,29 +12,50 @@ from bench.report import Cell, Result
 from bench.scale import Scale
 from bench.stand import NAMESPACE, ROOT, Stand
 
-FIRST = "list"
-"""What `verify` says when Spark is there: it lists tables."""
 ROWS = 1000
+SMALL_FILES = 6
+ENDED = "ended"
+"""The step of a job that tells none when Spark is there: all of the job is more than its start."""
+FIRST = {"verify": "list", "ingest": "list", "import": "publish", "maintain": ENDED, "profile": ENDED}
+"""What each job says first when Spark is there: `import` has copied the rows then."""
 
 
 def measure_start(stand: Stand, scale: Scale) -> Result:
-    """Return when `verify` of a small table begins to look and when it has ended, by turns: each a process with a Spark of its own."""
-    stand.duckdb.execute(CREATE.replace(TABLE, "started"))
-    stand.duckdb.execute(INSERT.replace(f"INTO {TABLE}", "INTO started"), [ROWS])
-    return Result(f"Start of a job; Spark is {MASTER}", [_measure_turn(stand, turn) for turn in range(scale.job_turns)])
+    """Return when each job on a small table begins and when it has ended, by turns: each a process with a Spark of its own."""
+    rows = [_measure_turn(stand, job, turn) for turn in range(scale.job_turns) for job in FIRST]
+    return Result(f"Start of a job; Spark is {MASTER}", rows)
 
 
-def _measure_turn(stand: Stand, turn: int) -> dict[str, Cell]:
-    argv = [sys.executable, "-m", "duckicelake.cli", "pipeline", "verify", f"{NAMESPACE}.started", "--home", str(stand.home)]
+def _prepare(stand: Stand, job: str, turn: int) -> list[str]:
+    """Make a table, or files, on which there is something to do; the arguments of the job."""
+    table, folder = f"{job}_{turn}", stand.home / f"{job}_{turn}"
+    if job in ("ingest", "import"):
+        stand.duckdb.execute(CREATE.replace(f"CREATE TABLE {TABLE}", "CREATE OR REPLACE TEMP TABLE source"))
+        stand.duckdb.execute(INSERT.replace(f"INSERT INTO {TABLE}", "INSERT INTO temp.source"), [ROWS])
+        (folder / "t").mkdir(parents=True)
+        stand.duckdb.execute(f"COPY temp.source TO '{folder}/t/a.parquet' (FORMAT parquet)")
+        if job == "ingest":
+            return [job, str(folder), f"{NAMESPACE}.{table}"]
+        return [job, str(folder), "--format", "hive", "--mode", "copy", "--into", table]
+    stand.duckdb.execute(CREATE.replace(TABLE, table))
+    for _ in range(SMALL_FILES if job == "maintain" else 1):
+        stand.duckdb.execute(INSERT.replace(f"INTO {TABLE}", f"INTO {table}"), [ROWS])
+    return [job, f"{NAMESPACE}.{table}"]
+
+
+def _measure_turn(stand: Stand, job: str, turn: int) -> dict[str, Cell]:
+    argv = [sys.executable, "-m", "duckicelake.cli", "pipeline", *_prepare(stand, job, turn), "--home", str(stand.home)]
     kept = {name: text for name, text in os.environ.items() if not name.startswith("DUCKICELAKE_")} | {"PYTHONPATH": str(ROOT)}
     began, children, steps = time.perf_counter(), read_children_ms(), list[tuple[str, float, float]]()
-    with subprocess.Popen([*argv, "--master", MASTER], env=kept, cwd=stand.home, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as job:
-        assert job.stderr is not None
-        for line in job.stderr:
-            steps.append((line.decode().strip(), time.perf_counter() - began, Meter({"job": job.pid}).read_cpu_ms()["job"]))
-    if job.returncode:
+    argv += ["--master", MASTER]
+    with subprocess.Popen(argv, env=kept, cwd=stand.home, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            steps.append((line.decode().strip(), time.perf_counter() - began, Meter({"job": process.pid}).read_cpu_ms()["job"]))
+    if process.returncode:
         raise RuntimeError(f"the job failed: {steps}")
-    first, seconds, cpu_ms = next(step for step in steps if step[0].startswith(FIRST))
-    ended = time.perf_counter() - began
-    start: dict[str, Cell] = {"turn": turn, "first_step": first, "first_step_cpu_ms": cpu_ms, "first_step_seconds": seconds}
-    return start | {"ended_seconds": ended, "cpu_ms": read_children_ms() - children}
+    ended, spent = time.perf_counter() - began, read_children_ms() - children
+    steps.append((ENDED, ended, spent))
+    first, seconds, cpu_ms = next(step for step in steps if step[0].startswith(FIRST[job]))
+    start: dict[str, Cell] = {"job": job, "turn": turn, "first_step": first, "first_step_cpu_ms": cpu_ms, "first_step_seconds": seconds}
+    return start | {"ended_seconds": ended, "cpu_ms": spent}
