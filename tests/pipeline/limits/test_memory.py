@@ -1,11 +1,13 @@
 """Very many files and very many rows, for the jobs that follow `ingest`: memory stays what the job was given."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from duckdb import DuckDBPyConnection
 
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
@@ -46,7 +48,7 @@ def test_ten_thousand_files_are_put_together(served_locally: Served, tmp_path: P
 
 
 def test_a_table_of_two_gigabytes(served_locally: Served, tmp_path: Path) -> None:
-    """Exported, imported again and measured: every row comes, and is compared on the way."""
+    """Exported, imported again and measured, verified and merged into: every row comes, and is compared on the way."""
     duck, settings = served_locally.lake.duckdb(), settings_of(served_locally)
     duck.execute("SET threads = 1; SET memory_limit = '1GB'; CALL lake.set_option('parquet_compression', 'uncompressed')")
     duck.execute(f"CREATE TABLE large AS {SELECT.format(rows=ROWS)}")
@@ -62,6 +64,20 @@ def test_a_table_of_two_gigabytes(served_locally: Served, tmp_path: Path) -> Non
         assert (moved["verdict"], moved["rows"]) == ("done", ROWS)
     found = duck.execute('SELECT count(*), sum(id), count_if(one != md5(id::VARCHAR)) FROM lake."back␟main".large').fetchone()
     assert found == (ROWS, ROWS * (ROWS - 1) // 2, 0)
+    check_merged(duck, tmp_path, settings)
+    check_bounded(watch(tmp_path, "verify", "main.large", "--report", "r.json", settings=settings))
+    [finding] = json.loads((tmp_path / "r.json").read_text())["findings"]
+    assert (finding["verdict"], finding["iceberg_rows"]) == ("same", ROWS + 1)
+
+
+def check_merged(duck: DuckDBPyConnection, folder: Path, settings: Mapping[str, str]) -> None:
+    """A row of the first file, one of the last and a new one come by key: two are updated, one is added, and no other one is changed."""
+    (folder / "late.csv").write_text(f"id,one\n0,first\n{ROWS - 1},last\n{ROWS},new\n")
+    call = ("ingest", "late.csv", "main.large", "--mode", "upsert", "--key", "id")
+    check_bounded(watch(folder, *call, settings=settings))
+    changed = duck.execute("SELECT id, one, two IS NULL FROM large WHERE one != md5(id::VARCHAR) ORDER BY 1").fetchall()
+    assert changed == [(0, "first", False), (ROWS - 1, "last", False), (ROWS, "new", True)]
+    assert duck.execute("SELECT count(*), count(DISTINCT id) FROM large").fetchone() == (ROWS + 1, ROWS + 1)
 
 
 def test_a_table_of_two_hundred_thousand_files(served: Served, tmp_path: Path) -> None:
