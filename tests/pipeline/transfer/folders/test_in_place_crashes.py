@@ -9,13 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from tests.pipeline.dying import Moment, Span, draw
 from tests.pipeline.transfer.ferry import Ferry
-from tests.pipeline.transfer.killed.killing import LONG_KILLS, ROWS, Blow, Taking, check_taken, draw
+from tests.pipeline.transfer.killed.killing import LONG_KILLS, ROWS, Blow, Taking, check_taken
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261126
 STEPS = ("list", "register ns.a", "publish ns.a", "compare ns.a", "register ns.b", "publish ns.b", "compare ns.b")
 """What a run tells of two tables."""
+SPANS = tuple(map(Span, (0.1, 0.3, 0.15, 2.0, 0.3, 0.15, 0.0)))
+"""How long they last about; the last one changes nothing."""
 
 
 def write_folders(form: str, ferry: Ferry) -> None:
@@ -42,7 +45,7 @@ def check_registered(ferry: Ferry, form: str, blow: Blow) -> None:
 def test_a_killed_registration_is_run_again(ferry: Ferry, tmp_path: Path, form: str) -> None:
     """At a step chosen by lot, when the first table is begun and the second one is not done."""
     step = random.Random(SEED + len(form)).randrange(STEPS.index("register ns.a"), STEPS.index("compare ns.b"))
-    check_registered(ferry, form, Blow(tmp_path, step))
+    check_registered(ferry, form, Blow(tmp_path, Moment(step)))
 
 
 @pytest.mark.long
@@ -50,4 +53,4 @@ def test_a_killed_registration_is_run_again(ferry: Ferry, tmp_path: Path, form: 
 @pytest.mark.parametrize("form", ["hive", "delta"])
 def test_a_registration_may_be_killed_anywhere(ferry: Ferry, tmp_path: Path, form: str, number: int) -> None:
     """At each step, and some time after it."""
-    check_registered(ferry, form, draw(tmp_path, number, STEPS))
+    check_registered(ferry, form, Blow(tmp_path, draw(number, SEED, SPANS)))
