@@ -42,8 +42,8 @@ JOB_LIMITS = (
     Limit("verify", "wall_ratio_median_warm", 2.0, least=("rows", 10_000_000)),
     Limit("compaction", "wall_ratio", 1.3, lambda row: True, least=("small_files", 10_000)),
     Limit("compaction", "bytes_ratio", 0.99, lambda row: row["beside"] != "small", least=("small_files", 1000)),
-    # It was to be 1. Two cores gave 1.06 to 1.11 (decisions 036 and 050), and this is not to be lost again: it was 1.28 before.
-    Limit("publish", "with_spark_over_alone_wall_last", 1.25, least=("files_last", 1_000_000)),
+    # It is to be 1, of one run each: four pairs gave 0.78 to 1.00 (decision 050).
+    Limit("publish", "with_spark_over_alone_wall_last", 1.1, least=("files_last", 1_000_000)),
     Limit("publish", "executors_cpu_new_over_first", 1.25, least=("files_last", 1_000_000)),
     Limit("job_start", "first_step_seconds", 15.0, lambda row: True),
 )

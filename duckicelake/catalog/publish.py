@@ -15,7 +15,7 @@ from duckicelake.catalog.fold import Reading, fold, read
 from duckicelake.catalog.memory import Published, TableMemory
 from duckicelake.catalog.outbox import Outbox
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import BadRequest, LakeMoved, NotFound
+from duckicelake.errors import LakeMoved, NotFound
 from duckicelake.iceberg.metadata import TableMetadata, digest_metadata, encode_with_digest
 from duckicelake.iceberg.snapshots import encode_snapshot, parse_snapshot
 from duckicelake.lake.adopted.manifests import AdoptedRow, write_adopted
@@ -86,9 +86,7 @@ def note_offer(warehouse: Warehouse, draft: Draft, offer: Offer) -> None:
 
     Raises: BadRequest: the table needs others
     """
-    useless = offer.manifests.keys() - offer.taken
-    if useless:
-        raise BadRequest(f"{len(useless)} of the {len(offer.manifests)} manifests that are offered belong to no plan of this table.")
+    offer.check_known(offer.taken)
     rows = [AdoptedRow(digest, found.name, format_again(found.told)) for digest, found in offer.manifests.items()]
     write_adopted(warehouse.lake, draft.state.table.table_id, rows, sorted(offer.needed))
 

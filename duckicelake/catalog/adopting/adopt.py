@@ -70,10 +70,9 @@ def look_at_manifests(warehouse: Warehouse, ident: Ident, planned: Position, mad
 
 
 def _look_at(conn: psycopg.Connection, warehouse: Warehouse, kept: KeptPlan, manifests: Mapping[str, OfferedManifest]) -> None:
-    useless = manifests.keys() - kept.manifests.keys()
-    if useless:
-        raise BadRequest(f"{len(useless)} of the {len(manifests)} manifests that are offered belong to no plan of this table.")
-    memory = TableMemory(known_uris=set(), offer=Offer(manifests, kept.looks))
+    offer = Offer(manifests, kept.looks)
+    offer.check_known(kept.manifests.keys())
+    memory = TableMemory(known_uris=set(), offer=offer)
     writer = make_writer(conn, warehouse.objects, kept.reading, kept.note, memory)
     with closing(writer.files):
         for digest, offered in manifests.items():

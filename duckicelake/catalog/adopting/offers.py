@@ -1,8 +1,10 @@
 """Manifests that others made, as they offer them, and what was seen of them so far."""
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from duckicelake.errors import BadRequest
 from duckicelake.translate.bulk.counts import RowCounts
 from duckicelake.translate.bulk.told import AdoptedManifest
 
@@ -44,3 +46,9 @@ class Offer:
     looks: Looks
     taken: set[str] = field(default_factory=set[str])
     needed: set[str] = field(default_factory=set[str])
+
+    def check_known(self, known: AbstractSet[str]) -> None:
+        """Raises: BadRequest: what tells some of them apart is not among those."""
+        useless = self.manifests.keys() - known
+        if useless:
+            raise BadRequest(f"{len(useless)} of the {len(self.manifests)} manifests that are offered belong to no plan of this table.")
