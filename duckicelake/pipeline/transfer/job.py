@@ -194,7 +194,9 @@ class Mover:
         if not is_same(held.metadata, there.metadata):
             raise CommitFailed("another table has the name, or an older state of this one: rename or drop that, or choose --into")
         if self.dry_run:
-            return self._tell(held, there.ident, Verdict.there, None)
+            moved = self._tell(held, there.ident, Verdict.there, None)
+            _check_history(held, there, moved)
+            return moved
         if self.options.mode is Mode.copy:
             self._clear(there, is_there=True)
         return self._check(held, there, Verdict.there)
@@ -204,9 +206,7 @@ class Mover:
         moved = self._tell(held, there.ident, verdict, None)
         if not is_untouched(held.metadata, there.metadata):
             return replace(moved, message="written to since, so not compared")
-        lost = len(_list_ids(held.metadata) - _list_ids(there.metadata))
-        if moved.snapshots and lost:
-            raise CommitFailed(f"{lost} of its {moved.snapshots} snapshots are not there")
+        _check_history(held, there, moved)
         if not self.options.is_verified:
             return replace(moved, message="not compared")
         schema = current_schema(there.metadata)
@@ -254,6 +254,14 @@ class Mover:
 
 def _count(files: Sequence[DataFile]) -> int:
     return sum(file.record_count for file in files)
+
+
+def _check_history(held: Held, there: Held, moved: Moved) -> None:
+    """Raises: CommitFailed: a table that nobody has written to lacks snapshots that come along"""
+    lost = len(_list_ids(held.metadata) - _list_ids(there.metadata))
+    if lost and moved.snapshots and is_untouched(held.metadata, there.metadata):
+        said = f"{lost} of its {moved.snapshots} snapshots are not there"
+        raise CommitFailed(f"{said}: it is a copy (--mode copy brings no history), or they have expired; drop it, or say --mode copy")
 
 
 def _list_ids(metadata: TableMetadata) -> set[int]:

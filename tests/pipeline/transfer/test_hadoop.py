@@ -39,6 +39,9 @@ def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
     again = ferry.take()
     assert describe(again) == [("shop.orders", "already-there", 2), ("shop.deep.orc", "already-there", 1)]
     assert ferry.load_here("shop", "orders") == metadata
+    for dry_run in (True, False):
+        [told] = ferry.take("shop.orders", mode="register", dry_run=dry_run).moved
+        assert (told.verdict, "2 of its 2 snapshots are not there: it is a copy" in told.message) == ("failed", True)
 
 
 def test_tables_are_registered_with_their_history(ferry: Ferry) -> None:
