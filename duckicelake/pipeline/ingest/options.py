@@ -25,6 +25,7 @@ _SECRET_IN_URL = re.compile(
     r"//[^/?]*:[^/?]*@|thin:[^@]*/[^@]*@|[?;&:(,][^=;&,()]*(passw|pwd|secret|credential|token|private.?key|api.?key)[^=;&,()]*=",
     re.IGNORECASE,
 )
+_SECRET_IN_URI = re.compile(r"[a-z][a-z0-9+.-]*://[^/@:]*:(?![0-9]+/)[^@]*@", re.IGNORECASE)
 _SECRET_PLACES = "put it into the file of --properties, or into the variables JDBC_USER and JDBC_PASSWORD"
 PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 
@@ -176,15 +177,17 @@ def read_options(source: str, table: str, given: Mapping[str, Any]) -> IngestOpt
 
 def _read_reading(source: str, given: Mapping[str, Any]) -> dict[str, str]:
     """The options of Spark's reader and of the store: those of the environment, of the file, and of the call, which has no secrets."""
-    if source.lower().startswith(DATABASE) and _SECRET_IN_URL.search(source):
-        raise BadRequest(f"a password in SOURCE can be seen by others on the machine: {_SECRET_PLACES}")
+    is_database = source.lower().startswith(DATABASE)
+    if (_SECRET_IN_URL.search if is_database else _SECRET_IN_URI.match)(source):
+        places = _SECRET_PLACES if is_database else "keys go into the file of --properties, or into variables"
+        raise BadRequest(f"a password in SOURCE can be seen by others on the machine: {places}")
     pairs = read_pairs(given["option"])
     secret = next(filter(SECRET.search, pairs), None)
     if secret is not None:
         raise BadRequest(f"--option {secret}: others on the machine can see it: {_SECRET_PLACES}")
     environment: Mapping[str, str] = given.get("environment") or {}
     own = {name: environment[variable] for variable, name in VARIABLES.items() if variable in environment}
-    return (own if source.lower().startswith(DATABASE) else {}) | read_properties(given.get("properties")) | pairs
+    return (own if is_database else {}) | read_properties(given.get("properties")) | pairs
 
 
 def read_pairs(texts: Sequence[str] | None) -> dict[str, str]:

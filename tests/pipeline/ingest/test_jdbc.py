@@ -266,6 +266,8 @@ def test_the_command_takes_the_password_from_elsewhere(mill: Mill, tmp_path: Pat
     [
         pytest.param("jdbc:postgresql://h/d?user=a&password=hush", {}, "a password in SOURCE", id="in the URL"),
         pytest.param("jdbc:postgresql://a:hush@h/d", {}, "a password in SOURCE", id="before the host"),
+        pytest.param("ftp://a:hush@h/d.csv", {}, "a password in SOURCE", id="of a file"),
+        pytest.param("s3://a:hu/sh@b/d", {}, "a password in SOURCE", id="of a bucket"),
         pytest.param("jdbc:sqlserver://h;databaseName=d;password=hush", {}, "a password in SOURCE", id="behind a semicolon"),
         pytest.param("jdbc:oracle:thin:a/hush@h", {}, "a password in SOURCE", id="Oracle's way"),
         pytest.param("jdbc:mysql://address=(host=h)(password=hush)/d", {}, "a password in SOURCE", id="MySQL's way"),

@@ -95,6 +95,18 @@ def test_objects_are_taken_once(mill: Mill, tmp_path: Path) -> None:
     assert mill.rows(columns="id") == [(1,), (2,), (3,), (5,), (6,)]
 
 
+def test_a_delta_table_is_no_folder_of_objects(lake: FreshLake) -> None:
+    """Whether its log comes before its files in the list, or after them."""
+    bucket = Bucket(lake)
+    for name in ("t/0.parquet", "t/_delta_log/0.json", "u/_delta_log/0.json", "u/part-0.parquet", "v/0.parquet", "w/_delta_log/0.json"):
+        bucket.put(name, "x")
+    store = open_store(bucket.properties)
+    for source in ("", "/t", "/u", "/u/*.parquet"):
+        with pytest.raises(BadRequest, match=r"[tu] is a Delta table.*--format delta"):
+            list(store.list_objects(bucket.uri + source))
+    assert [uri for uri, *_ in store.list_objects(f"{bucket.uri}/[vw]")] == [f"{bucket.uri}/v/0.parquet"]
+
+
 @pytest.mark.parametrize(
     ("change", "uri", "error", "message"),
     [

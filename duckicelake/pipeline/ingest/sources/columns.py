@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import adopt, fits
@@ -26,6 +26,8 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
         if given is not None:
             _check_paths(reading.path_columns, given)
         columns = _choose_text_columns(reading, target, evolve) if given is None else given
+        if reading.form is Format.json:
+            _check_capitals(columns if given is None else reading.find_columns(), columns)
         _check_header(reading, columns)
         if given is not None or target is not None:
             _check_times(reading, columns)
@@ -54,6 +56,30 @@ def _check_header(reading: Reading, columns: StructType) -> None:
     if [name.lower() for name in named] != [name.lower() for name in asked]:
         shown = f"the header of {first.path} has columns without a name or twice the same, which are named ({', '.join(named)})"
         raise BadRequest(f"{shown}: the columns asked for are ({', '.join(asked)})")
+
+
+def _check_capitals(own: StructType, columns: StructType, above: tuple[str, ...] = ()) -> None:
+    """Raises: BadRequest: files have a name that is a column's but for its capitals: Spark would read no value there"""
+    spelled = {field.name.lower(): field for field in columns.fields}
+    for field in own.fields:
+        column = spelled.get(field.name.lower())
+        if column is None:
+            continue
+        if column.name != field.name:
+            one, other = sorted(".".join((*above, name)) for name in (field.name, column.name))
+            raise BadRequest(
+                f"the names {one} and {other} differ by their capitals alone, and in JSON values are found by the one or the other: "
+                "write it alike in all files, and in --schema as they have it; nothing was taken"
+            )
+        inner = _strip_lists(field.dataType), _strip_lists(column.dataType)
+        if isinstance(inner[0], StructType) and isinstance(inner[1], StructType):
+            _check_capitals(inner[0], inner[1], (*above, field.name))
+
+
+def _strip_lists(form: DataType) -> DataType:
+    while isinstance(form, ArrayType):
+        form = form.elementType
+    return form
 
 
 def _check_times(reading: Reading, columns: StructType) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -21,7 +21,7 @@ from duckicelake.pipeline.ingest.sources import avro, looks, s3
 from duckicelake.pipeline.ingest.sources.listing import (
     Listing,
     check_listed,
-    check_names,
+    check_places,
     check_shown,
     choose_files,
     find_root,
@@ -29,7 +29,7 @@ from duckicelake.pipeline.ingest.sources.listing import (
     list_files,
 )
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, find_place, holding_nothing
-from duckicelake.pipeline.ingest.sources.shapes import Shape, find_in_json, group_shapes, list_paths
+from duckicelake.pipeline.ingest.sources.shapes import Shape, find_in_json, group_shapes, list_paths, telling_capitals_apart
 
 _GLOB = "{}[]*?\\"
 _RESERVED = (
@@ -99,7 +99,8 @@ class FileReading:
     def find_columns(self, *, looks_at_values: bool = True) -> StructType:
         """What the files say of their columns, or what their values look like."""
         inferred = {"inferSchema": str(looks_at_values).lower(), "mergeSchema": "true", "columnNameOfCorruptRecord": RAW}
-        found = self._load(self.paths, inferred).schema
+        with telling_capitals_apart(self.spark) if self.form is Format.json else nullcontext():
+            found = self._load(self.paths, inferred).schema
         if self.form is Format.avro:
             found = self._find_avro_columns(found)
         found = StructType([field for field in found.fields if field.name != RAW])
@@ -275,7 +276,7 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     files = choose_files(list_files(listing(), ledger, options.changed), options.batch)
     if not files:
         return None
-    check_names(files)
+    check_places(files)
     form = choose_format(options.form, files)
     how = choose_reading(form, files, given) | (store.format_settings() if store else {})
     base = _find_base(source)

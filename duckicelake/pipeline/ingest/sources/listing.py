@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +17,7 @@ LISTED = "uri string, size_bytes bigint, modified_ms bigint, etag string"
 Listing = Callable[[], DataFrame]
 """The files that there are now, with the columns LISTED."""
 
+DELTA_LOG = "_delta_log"
 _PATH_NOT_FOUND = "PATH_NOT_FOUND"
 
 
@@ -82,11 +84,29 @@ def check_shown(source: str) -> None:
         raise BadRequest(f"Spark passes over {source}, because its name begins with {name[0]}: give it another name")
 
 
-def check_names(files: Iterable[Taken]) -> None:
-    """Raises: BadRequest: a file here has a colon in its name: Hadoop takes the name of the sum beside it for a URI with a scheme"""
+def check_places(files: Sequence[Taken]) -> None:
+    """Raises: BadRequest: a file here is a Delta table's, or has a colon in its name, which Hadoop takes for the end of a scheme"""
+    logs = _find_logs(files)
+    for file in files if logs else ():
+        check_counted("/" + file.path.removeprefix("file:").lstrip("/"), logs)
     stray = next((file.path for file in files if file.uri.startswith("file:") and ":" in os.path.basename(file.path)), None)
     if stray is not None:
         raise BadRequest(f"Spark cannot read {stray}, because its name has a colon, and no file was taken: rename it")
+
+
+def check_counted(file: str, folders: Iterable[str]) -> None:
+    """Raises: BadRequest: a file of Parquet lies below one of the folders, which have logs of Delta"""
+    folder = next((folder for folder in folders if file.endswith(".parquet") and file.startswith(f"{folder}/")), None)
+    if folder is not None:
+        raise BadRequest(
+            f"{folder} is a Delta table, of whose files some may count no longer: `import --format delta` takes it; nothing was taken"
+        )
+
+
+def _find_logs(files: Iterable[Taken]) -> set[str]:
+    """The folders with logs of Delta in which files of this machine lie, however deep."""
+    above = {os.path.dirname("/" + file.path.removeprefix("file:").lstrip("/")) for file in files if file.uri.startswith("file:")}
+    return {str(folder) for one in above for folder in (Path(one), *Path(one).parents) if (folder / DELTA_LOG).is_dir()}
 
 
 def list_by_spark(spark: SparkSession, source: str) -> DataFrame:

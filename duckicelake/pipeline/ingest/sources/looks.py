@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]", r"^\s*T?[0-9]{1,2}:[0-9]"
-"""Java takes `12F` for the number 12.0, and Spark a time for one of today."""
+_CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]|^\s*[-+]?[0-9]{16,}\s*$", r"^\s*T?[0-9]{1,2}:[0-9]"
+"""Java takes `12F` for the number 12.0, and Spark a time for one of today; of 16 digits a double loses the last ones."""
 
 _NUMBER_OF_PATHS = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _DIGITS: dict[type[DataType], int] = {ByteType: 2, ShortType: 4, IntegerType: 9, LongType: 18}

@@ -12,7 +12,7 @@ from pyarrow.fs import S3FileSystem
 from pyspark.sql import DataFrame, SparkSession
 
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
-from duckicelake.pipeline.ingest.sources.listing import LISTED
+from duckicelake.pipeline.ingest.sources.listing import DELTA_LOG, LISTED, check_counted
 from duckicelake.pipeline.ingest.sources.reading import NoSource
 
 SCHEMES = ("s3://", "s3a://")
@@ -51,20 +51,24 @@ class S3Store:
         """URI, size, time of change in ms and ETag of each object that a URI or a pattern means, with all below.
 
         Names that begin with `_` or `.` are passed over, as Spark does.
-        Raises: NoSource; Forbidden: the keys do not open it; ServiceUnavailable: nobody answers
+        Raises: NoSource; BadRequest: a Delta table's; Forbidden: the keys do not open it; ServiceUnavailable: nobody answers
         """
         bucket, pattern = _split(source)
         meant = (
             re.compile(f"{translate_pattern(pattern.rstrip('/'))}(?P<below>/.*)?", re.DOTALL) if pattern else re.compile("(?P<below>.*)")
         )
         first = _WILD.split(pattern, maxsplit=1)[0].rstrip("/")
-        count = 0
+        count, logs, taken = 0, set[str](), dict[tuple[str, bool], str]()
         try:
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=first):
                 for found in page.get("Contents", ()):
                     key = found["Key"]
+                    folder, is_log, _ = key.partition(f"/{DELTA_LOG}/")
+                    if is_log:
+                        logs.add(folder)
                     match = meant.fullmatch(key)
                     if match is not None and not is_hidden(key, match["below"] or ""):
+                        taken[key.rpartition("/")[0], key.endswith(".parquet")] = key
                         count += 1
                         modified_ms = int(found["LastModified"].timestamp() * 1000)
                         yield f"s3://{bucket}/{encode_path(key)}", found["Size"], modified_ms, found["ETag"].strip('"')
@@ -72,6 +76,8 @@ class S3Store:
             raise _explain(source, error) from error
         except BotoCoreError as error:
             raise ServiceUnavailable(f"{source}: {error}") from error
+        for key in taken.values() if logs else ():
+            check_counted(key, logs)
         if not count:
             raise NoSource(f"there is no {source}")
 

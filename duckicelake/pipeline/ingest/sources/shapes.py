@@ -1,11 +1,12 @@
 """Which columns, and which fields of structs, each file has: what it lacks says nothing about the rows that a table has."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
@@ -17,6 +18,18 @@ Path = tuple[str, ...]
 _URI, _HAS = "__duckicelake_uri", "__duckicelake_has_"
 _TWICE, _SHOWN = "__duckicelake_twice", 100
 _OBJECT = "map<string,string>"
+_CASE = "spark.sql.caseSensitive"
+
+
+@contextmanager
+def telling_capitals_apart(spark: SparkSession) -> Generator[None]:
+    """Inside, names that differ by their capitals alone are several columns of what Spark finds in JSON, and not the first of them."""
+    before = spark.conf.get(_CASE)
+    spark.conf.set(_CASE, "true")
+    try:
+        yield
+    finally:
+        spark.conf.set(_CASE, before or "false")
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,3 +124,16 @@ def test_files_that_say_nothing_of_columns(mill: Mill, name: str, content: str, 
     assert (done.status, done.files, done.rows_in, done.rows_out, done.rows_quarantined) == (Status.done, 1, rows, rows, 0)
     assert mill.rows() == [(None, None, None)] * rows
     assert mill.run().status is Status.nothing_new
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("ingest")
+def test_a_delta_table_is_no_folder_of_files(mill: Mill) -> None:
+    """Some of its files may count no longer. Files that are beside it are taken."""
+    mill.write_parquet("delta/0.parquet", id=[1])
+    mill.write("delta/_delta_log/00000000000000000000.json", "{}\n")
+    mill.write_parquet("beside/0.parquet", id=[2])
+    for source in (mill.folder, mill.folder / "delta", mill.folder / "delta" / "*.parquet"):
+        with pytest.raises(BadRequest, match=r"/delta is a Delta table.*--format delta.*nothing was taken"):
+            mill.run(source=str(source))
+    assert mill.run(source=str(mill.folder / "beside")).rows_out == 1

@@ -44,6 +44,14 @@ def test_codes_and_times_are_no_numbers_and_no_moments(mill: Mill) -> None:
 
 
 @spark
+def test_digits_that_a_double_does_not_hold_stay(mill: Mill) -> None:
+    """A whole number among others: a column of doubles alone stays one, however many digits are behind the point."""
+    mill.write("a.csv", "n,x\n9007199254740993,0.30000000000000004\n1.5,123456789012345\n")
+    mill.run()
+    assert mill.rows() == [("1.5", 123456789012345.0), ("9007199254740993", 0.30000000000000004)]
+
+
+@spark
 def test_what_stands_in_a_path_stays_as_it_is(mill: Mill) -> None:
     """Leading zeros and letters are those of texts; a text may be asked for, and the table's columns are read as such."""
     mill.write_parquet("seat=12F/code=007/part=3/a.parquet", id=[1])
