@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format
 from duckicelake.pipeline.ingest.sources.files import WHOLE_BYTES, FileReading, find_alike, find_option
-from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading
+from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, WRONG, Reading
 from duckicelake.pipeline.ingest.sources.shapes import Coverage, fit_columns
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.older import is_valid_utf8
@@ -111,12 +111,14 @@ def check_rows(reading: Reading, incoming: StructType, target: StructType, deman
     required = [field.name for field in target.fields if not field.nullable or field.name.lower() in keys]
     uuids = [field.name for field in target.fields if field.name in demands.uuids and field.name.lower() in names]
     columns = fit_columns(StructType([*names.values()]), target, lambda name: F.col(quote(name)))
-    raw = F.col(RAW) if reading.form.is_text else F.lit(None).cast("string").alias(RAW)
-    rows = read.select(*columns, raw, FILE, ROW)
+    is_told = WRONG in read.columns
+    nothing = F.lit(None).cast("string")
+    raw = F.col(RAW) if reading.form.is_text or is_told else nothing.alias(RAW)
+    rows = read.select(*columns, raw, FILE, ROW, F.col(WRONG) if is_told else nothing.alias(WRONG))
     own = StructType([field for field in rows.schema.fields if field.name in target.names])
     texts = list_texts(own) if reading.form in (Format.parquet, Format.orc, Format.avro) else {}
     told = rows.withColumn(REASON, _find_reason(own.names, required, uuids, texts))
-    may_be_bad = reading.form.is_text or bool(required or uuids) or (demands.looks_at_texts and bool(texts))
+    may_be_bad = reading.form.is_text or is_told or bool(required or uuids) or (demands.looks_at_texts and bool(texts))
     return Checked(told, target, may_be_bad, is_sifted=bool(texts), uuids=uuids)
 
 
@@ -153,7 +155,7 @@ def _are_utf8(values: Column, form: DataType) -> Column | None:
 def _find_reason(columns: Sequence[str], required: Sequence[str], uuids: Sequence[str], texts: Mapping[str, Column]) -> Column:
     # Spark finds a malformed line only if it needs the columns, so whoever asks needs all: it does not see that this is always true.
     needs_all = F.greatest(F.lit(True), *(F.col(quote(name)).isNull() for name in columns))
-    reason = F.when(F.col(RAW).isNotNull() & needs_all, MALFORMED)
+    reason = F.when(F.col(WRONG).isNotNull(), F.col(WRONG)).when(F.col(RAW).isNotNull() & needs_all, MALFORMED)
     for name in required:
         reason = reason.when(F.col(quote(name)).isNull(), f"column {name} must have a value")
     for name in uuids:

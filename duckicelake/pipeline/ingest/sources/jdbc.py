@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     DecimalType,
     IntegerType,
     LongType,
+    NumericType,
     ShortType,
     StructType,
     TimestampNTZType,
@@ -26,10 +27,11 @@ from pyspark.sql.types import (
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, Mode
-from duckicelake.pipeline.ingest.sources.reading import FILE, ROW, NoSource, Reading, Taken
+from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, WRONG, NoSource, Reading, Taken
 from duckicelake.pipeline.ingest.sources.shapes import Shape, list_paths
+from duckicelake.pipeline.ingest.sources.sqlite import Guard, guard
 from duckicelake.pipeline.ingest.target import quote
-from duckicelake.pipeline.older import hide_moment, hold
+from duckicelake.pipeline.older import hide_moment, hold, parse_ddl
 
 DRIVERS = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
 """Those that we fetch; others are given."""
@@ -42,6 +44,7 @@ EXPORT = "SELECT pg_export_snapshot()"
 _SHARE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{0}'"
 _FETCH_ROWS = "10000"
 _SQLITE = "jdbc:sqlite:"
+_OF_PARTS = ("partitioncolumn", "lowerbound", "upperbound", "numpartitions")
 _PLACE = re.compile("^[^=]*(database|schema|catalog|service|instance|search.?path|db)[^=]*=|search_path", re.IGNORECASE)
 _OF_LIBPQ = ("sslmode", "sslrootcert")
 
@@ -64,7 +67,7 @@ class Bookmark:
 
 @dataclass(frozen=True, slots=True)
 class JdbcReading:
-    """One look into a database; `name` is what the ledger calls it. `held` are the rows, once they were read."""
+    """One look into a database; `name` is what the ledger calls it. `held` are the rows, once they were read; `guard` checks SQLite's."""
 
     spark: SparkSession
     name: str
@@ -74,6 +77,7 @@ class JdbcReading:
     files: Sequence[Taken] = ()
     form: Format = Format.jdbc
     path_columns: Sequence[str] = ()
+    guard: Guard | None = None
 
     @property
     def is_parallel(self) -> bool:
@@ -89,11 +93,12 @@ class JdbcReading:
     def load(self) -> DataFrame:
         """The rows that are to be taken, not yet read."""
         rows = self.spark.read.format("jdbc").options(**self.options).load()
+        rows = rows if self.guard is None else self.guard.convert(rows)
         return rows if self.bookmark is None else self.bookmark.find_new(rows)
 
     def find_columns(self, *, looks_at_values: bool = True) -> StructType:
         """What the database says of its columns."""
-        return self.load().schema
+        return self.load().drop(WRONG, RAW).schema
 
     def read(self, columns: StructType) -> DataFrame:
         """The rows that are held."""
@@ -118,13 +123,16 @@ class JdbcReading:
             held = hold(reading.load())
             taken = reading._find_taken(held)
             reading._check_passed(taken.watermark)
+            held = held if self.guard is None else self.guard.sift(held, self.name)
         yield replace(self, held=held, files=[taken])
 
     def _find_taken(self, held: DataFrame) -> Taken:
         if self.bookmark is None:
             return Taken(self.name)
         column = F.col(quote(self.bookmark.column))
-        (found,) = held.agg(F.max(column).cast("string").alias("greatest"), F.count_if(column.isNull()).alias("without")).collect()
+        wrong = F.lit(None) if self.guard is None else F.col(WRONG).isin(self.guard.list_reasons(self.bookmark.column))
+        without = F.count_if(column.isNull() | F.coalesce(wrong, F.lit(False))).alias("without")
+        (found,) = held.agg(F.max(column).cast("string").alias("greatest"), without).collect()
         if found["without"]:
             raise BadRequest(
                 f"{found['without']} rows of {self.name} have no {self.bookmark.column}: nobody could say whether they were taken; "
@@ -180,7 +188,8 @@ def open_database(spark: SparkSession, options: IngestOptions, ledger: DataFrame
     if options.source.startswith(_SQLITE) and not str(file).startswith((":", "file:")) and not file.is_file():
         # Its driver would make it.
         raise NoSource(f"there is no {file}")
-    reading = _widen_sqlite(JdbcReading(spark, name_database(options.source, options.reading), how))
+    reading = JdbcReading(spark, name_database(options.source, options.reading), how)
+    reading = _guard_sqlite(reading, options.incremental_by) if options.source.startswith(_SQLITE) else reading
     before = None if ledger is None or "watermark" not in ledger.columns else ledger.where(F.col("uri") == reading.name)
     if before is not None and not _is_open(reading.name, before, options):
         return None
@@ -258,13 +267,23 @@ def name_database(url: str, given: Mapping[str, str]) -> str:
     return f"{';'.join([place, *kept])}#{how.get('dbtable') or how.get('query') or ''}"
 
 
-def _widen_sqlite(reading: JdbcReading) -> JdbcReading:
-    # SQLite's integers have 64 bits, whatever their column says, and its driver cuts them.
-    if not reading.options["url"].startswith(_SQLITE) or "customschema" in reading.options:
-        return reading
-    narrow = [field for field in reading.find_columns().fields if isinstance(field.dataType, ByteType | ShortType | IntegerType)]
-    wide = ", ".join(f"{quote(field.name)} BIGINT" for field in narrow)
-    return replace(reading, options=dict(reading.options) | {"customschema": wide}) if wide else reading
+def _guard_sqlite(reading: JdbcReading, first: str | None) -> JdbcReading:
+    """The same with checks of its values. Raises: BadRequest: it is read in a way in which they would be others"""
+    how = reading.options
+    if re.search(
+        "date_precision=(?!milliseconds)", f"{how['url']}&date_precision={how.get('date_precision', 'milliseconds')}", re.IGNORECASE
+    ):
+        raise BadRequest(
+            "whole numbers in dates and timestamps of SQLite are milliseconds: read seconds by --option query='SELECT 1000 * …'"
+        )
+    said = parse_ddl(how["customschema"]) if "customschema" in how else StructType()
+    types = {field.name.lower(): field.dataType for field in said.fields} if isinstance(said, StructType) else {}
+    whole = {name: text for name, text in how.items() if name not in _OF_PARTS}
+    guarded = guard(how["dbtable"], replace(reading, options=whole).find_columns(), types, first)
+    column = next((one for one in guarded.columns.fields if one.name.lower() == how.get("partitioncolumn", "").lower()), None)
+    if column is not None and not isinstance(column.dataType, NumericType):
+        raise BadRequest(f"partitionColumn {column.name} is {column.dataType.simpleString()}: SQLite has parts by numbers alone")
+    return replace(reading, guard=guarded, options=dict(how) | {"dbtable": guarded.table, "customschema": guarded.schema})
 
 
 def _read_address(options: Mapping[str, str]) -> dict[str, Any]:

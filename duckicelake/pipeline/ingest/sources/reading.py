@@ -17,6 +17,9 @@ from duckicelake.pipeline.ingest.sources.shapes import Shape
 RAW = "__duckicelake_raw"
 """The column in which Spark leaves a line that it could not read."""
 
+WRONG = "__duckicelake_wrong"
+"""The column in which a database says what is wrong with a row; RAW has it then as it is there. Neither is there if no row is bad."""
+
 FILE, ROW = "__duckicelake_file", "__duckicelake_row"
 """The columns that say where a row comes from: a source's URI, and its number there, where that is known; or its place, by `find_place`."""
 
