@@ -47,7 +47,8 @@ def to_arrow(rows: DataFrame) -> pa.Table:
 
 def from_arrow(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A table as a data frame."""
-    if _RELEASE >= (4, 0):
+    # Without rows Spark takes no columns that are in no chunks, and none at all over Connect.
+    if _RELEASE >= (4, 0) and table.num_rows:
         return spark.createDataFrame(table)
     rows: Any = table.to_pylist()
     return spark.createDataFrame(rows, from_arrow_schema(table.schema))

@@ -110,7 +110,7 @@ class Session:
             text = str(error)
             raise _BROKEN_STREAMS.get(text.partition(":")[0], duckdb.Error)(text) from error
 
-    def explain(self, error: duckdb.Error | pa.ArrowException) -> str:
+    def explain(self, error: duckdb.Error) -> str:
         """What DuckDB says is wrong, in a line; a session that it broke ends."""
         if isinstance(error, _BROKEN):
             self.close()
@@ -196,7 +196,7 @@ class Looker:
     def _explain(self, error: Exception) -> str:
         if isinstance(error, CatalogError):
             return error.message
-        if isinstance(error, duckdb.Error | pa.ArrowException):
+        if isinstance(error, duckdb.Error):
             return self.session.explain(error)
         return find_outage(self.desk.connect) or explain(error)
 

@@ -1,12 +1,15 @@
 """Files against what is said of them: all is well after any history, and each kind of falsehood is found."""
 
 from collections.abc import Callable
+from typing import NoReturn
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import S3FileSystem
 
+from duckicelake.pipeline.verify import job
 from duckicelake.pipeline.verify.report import Verdict
 from tests.interop.rich_lake import TRIPS, VISITS
 from tests.interop.types.tables import EXTREMES
@@ -48,6 +51,39 @@ def test_every_file_is_what_is_said_of_it(checker: Checker) -> None:
     counts = {found.table: found.files for found in reports[0].findings}
     assert counts.keys() == {"main.trips", "main.visits", "main.vectors"}
     assert min(counts.values()) > 4
+
+
+def test_a_table_without_files_has_none_that_is_wrong(checker: Checker) -> None:
+    """One that never had rows, partitioned or not, and one that lost them all."""
+    checker.run(
+        "CREATE TABLE empty (id INTEGER)",
+        "CREATE TABLE parted (id INTEGER, l STRUCT(x INTEGER)[])",
+        "ALTER TABLE parted SET PARTITIONED BY (id)",
+        "CREATE TABLE emptied AS SELECT i AS id FROM range(60) r(i)",
+        "DELETE FROM emptied",
+    )
+    report = checker.verify(files=True)
+    names = ("emptied", "empty", "parted")
+    assert sorted(report.describe()) == ["3 same", *(f"main.{name} files now: 0, all as they are said to be" for name in names)]
+    assert report.status == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        pytest.param(duckdb.IOException("IO Error: gone\nat 7"), "DuckDB: IO Error: gone", id="duckdb"),
+        pytest.param(pa.ArrowInvalid("no such type"), "no such type", id="arrow"),
+    ],
+)
+def test_only_duckdbs_errors_are_told_as_its_own(checker: Checker, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
+    """Arrow's may come of anything that is done with columns."""
+
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    checker.run("CREATE TABLE t (id INTEGER)")
+    monkeypatch.setattr(job, "look_at_files", fail)
+    assert checker.look("main.t", files=True).message == said
 
 
 UNSAID = (
