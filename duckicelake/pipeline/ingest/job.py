@@ -1,5 +1,6 @@
 """The job itself: look, plan, count, make what is missing, stage on branches, and publish everything in one commit."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -97,8 +98,17 @@ def ingest(desk: Desk, options: IngestOptions, *, dry_run: bool = False, run: Ru
     return run.report
 
 
-_OF_TRACES = ("at ", "...", "JVM stacktrace", "An error occurred while calling ", "Suppressed: ")
+_OF_TRACES = (
+    "at ",
+    "...",
+    "JVM stacktrace",
+    "An error occurred while calling ",
+    "Suppressed: ",
+    "An exception was thrown from the Python worker",
+)
 """How lines begin that say nothing of what is wrong."""
+_PYTHON_TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
+"""All of a trace of Python but its end, which is what is wrong."""
 
 
 def explain(error: Exception) -> str:
@@ -107,8 +117,8 @@ def explain(error: Exception) -> str:
 
 
 def shorten(trace: str) -> str:
-    """The lines of one of Java's traces that say what is wrong: some of the first, and that of the last cause."""
-    lines = [line.strip().removeprefix(": ") for line in trace.splitlines()]
+    """The lines of a trace, Java's or a worker's, that say what is wrong: some of the first, and that of the last cause."""
+    lines = [line.strip().removeprefix(": ") for line in _PYTHON_TRACE.sub("", trace).splitlines()]
     said = [line for line in lines if line and not line.startswith(_OF_TRACES)]
     causes = [line for line in said[EXPLAINED_LINES:] if line.startswith("Caused by")]
     return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]])

@@ -151,7 +151,7 @@ class _Leaves:
 
 
 def _hash_elements(values: Any, form: ListType) -> Hashes:
-    offsets = _as_numpy(values.offsets).astype(np.int64)
+    offsets = _read_offsets(values)
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     places = np.arange(count, dtype=np.int64) - np.repeat(offsets[:-1] - first, np.diff(offsets))
     numbered = hash_longs(places.view(np.uint64), _begin(count))
@@ -159,10 +159,16 @@ def _hash_elements(values: Any, form: ListType) -> Hashes:
 
 
 def _hash_entries(values: Any, form: MapType) -> Hashes:
-    offsets = _as_numpy(values.offsets).astype(np.int64)
+    offsets = _read_offsets(values)
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     parts = [(values.keys.slice(first, count), form.key_type), (values.items.slice(first, count), form.value_type)]
     return _add_up(offsets, _chain(_begin(count), parts))
+
+
+def _read_offsets(values: Any) -> NDArray[np.int64]:
+    """Where the parts of each value begin, and the last ones end."""
+    # Of no values Java's offsets take no bytes.
+    return _as_numpy(values.offsets).astype(np.int64) if len(values) else np.zeros(1, np.int64)
 
 
 def _add_up(offsets: NDArray[np.int64], parts: Hashes) -> Hashes:

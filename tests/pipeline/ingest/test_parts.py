@@ -289,6 +289,27 @@ def test_objects_in_folders_are_read_and_written(tmp_path: Path) -> None:
         open_objects("gs://bucket/x", NOBODY, {})
 
 
+WORKERS = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/a/b.py", line 7, in one
+    two(
+    ^^^^
+  File "/a/c.py", line 9, in two
+    raise IndexError("there is none")
+IndexError: there is none
+
+"""
+
+
+def test_traces_of_python_are_left_out() -> None:
+    """Those of workers, which end with what is wrong, also within Java's."""
+    assert explain(RuntimeError(WORKERS)) == "IndexError: there is none"
+    inner = WORKERS[WORKERS.index("Traceback") :]
+    trace = f"[FAILED] cannot write\n\tat a.b.C\nCaused by: x.PythonException: {inner}\tat d.e.F\n"
+    assert explain(RuntimeError(trace)) == "[FAILED] cannot write\nCaused by: x.PythonException: IndexError: there is none"
+
+
 def test_javas_traces_are_left_out() -> None:
     """What is wrong is said first, and by the last cause."""
     trace = "[FAILED] cannot read\n\tat a.b.C\nmore\nand\nstill\nmuch\nCaused by: x: one\n\tat d\nCaused by: y: two\n"

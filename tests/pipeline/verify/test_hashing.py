@@ -87,6 +87,47 @@ def test_a_number_depends_on_the_row_alone(rows: list[list[str | None] | None], 
     assert hash_rows(whole, fields).tolist() == parts[0] + parts[1]
 
 
+def to_arrow(form: IcebergType) -> pa.DataType:
+    """The type in Arrow."""
+    match form:
+        case StructType(fields):
+            return pa.struct([(field.name, to_arrow(field.type)) for field in fields])
+        case ListType():
+            return pa.list_(to_arrow(form.element_type))
+        case MapType():
+            return pa.map_(to_arrow(form.key_type), to_arrow(form.value_type))
+        case PrimitiveType():
+            return pa.string() if form == STRING else pa.int64()
+
+
+def make_hollow(form: pa.DataType) -> Any:
+    """No values, as Java gives them: offsets take no bytes, and what lies behind them belongs to others."""
+    nothing = pa.py_buffer(b"\7" * 64).slice(0, 0)
+    inner = [make_hollow(form.field(place).type) for place in range(form.num_fields)]
+    buffers = [None] if pa.types.is_struct(form) else [None, nothing, nothing] if form == pa.string() else [None, nothing]
+    return pa.Array.from_buffers(form, 0, buffers, children=inner)
+
+
+def deepen(inner: st.SearchStrategy[IcebergType]) -> st.SearchStrategy[IcebergType]:
+    """Lists, maps and structs of these types."""
+    return st.one_of(
+        inner.map(lambda form: ListType(2, form, False)),
+        inner.map(lambda form: MapType(2, STRING, 3, form, False)),
+        inner.map(lambda form: StructType((NestedField(2, "a", form, False), NestedField(3, "b", LONG, False)))),
+    )
+
+
+@given(st.recursive(st.sampled_from((STRING, LONG)), deepen, max_leaves=6), st.lists(st.booleans(), max_size=4))
+def test_values_that_hold_nothing_need_nothing_within(form: IcebergType, nulls: list[bool]) -> None:
+    """Where all lists or maps of a batch are empty or NULL, Java leaves out even the offsets of what they would hold."""
+    arrow = to_arrow(form)
+    assert numbers(make_hollow(arrow), form) == []
+    bits, offsets = pa.array([not null for null in nulls], pa.bool_()).buffers()[1], pa.py_buffer(b"\0" * 4 * (len(nulls) + 1))
+    hollow = pa.Array.from_buffers(pa.list_(arrow), len(nulls), [bits, offsets], children=[make_hollow(arrow)])
+    whole = pa.array([None if null else [] for null in nulls], pa.list_(arrow))
+    assert numbers(hollow, ListType(9, form, False)) == numbers(whole, ListType(9, form, False))
+
+
 def test_a_column_counts_by_its_place() -> None:
     """Values that change columns make another row."""
     fields = tuple(NestedField(place, name, LONG, False) for place, name in enumerate("ab", 1))

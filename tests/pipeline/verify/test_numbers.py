@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 from duckicelake.iceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType, parse_type
 from duckicelake.pipeline import older
-from duckicelake.pipeline.verify.counting import format_number, tally_rows
+from duckicelake.pipeline.verify.counting import format_number, pick_rows, tally_rows
 from duckicelake.pipeline.verify.hashing import hash_rows
-from duckicelake.pipeline.verify.tally import GroupField, Look, compare, tally
+from duckicelake.pipeline.verify.tally import GroupField, Look, compare, find_different_bins, tally
 from tests.support.spark import Spark, letting_go
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -185,3 +185,29 @@ def test_no_rows_are_nothing(spark: Spark, by_bins: bool, tmp_path: Path) -> Non
     with letting_go():
         found = tally_rows(read(spark, pa.table({"c1": pa.array([], pa.int64())}), tmp_path), look)
     assert (found.rows, found.groups, compare(found, tally([], look))) == (0, {}, ())
+
+
+TEXTS, MAPS = ListType(920, PrimitiveType("string"), False), MapType(921, PrimitiveType("string"), 922, LONG, False)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "form"),
+    [
+        pytest.param("map<string, array<string>>", MapType(1, PrimitiveType("string"), 2, TEXTS, False), id="map of lists"),
+        pytest.param("map<string, map<string, bigint>>", MapType(1, PrimitiveType("string"), 2, MAPS, False), id="map of maps"),
+        pytest.param("array<array<string>>", ListType(1, TEXTS, False), id="list of lists"),
+        pytest.param("array<map<string, bigint>>", ListType(1, MAPS, False), id="list of maps"),
+        pytest.param(
+            "array<struct<a: array<string>>>", ListType(1, StructType((NestedField(2, "a", TEXTS, False),)), False), id="list of structs"
+        ),
+    ],
+)
+def test_rows_are_found_where_lists_and_maps_hold_nothing(spark: Spark, ddl: str, form: IcebergType) -> None:
+    """Where all of a batch are NULL or empty, Java hands over no offsets of what they would hold."""
+    empty = f"CAST({'map' if isinstance(form, MapType) else 'array'}() AS {ddl})"
+    rows = spark.session.sql(f"SELECT * FROM VALUES (1L, CAST(NULL AS {ddl})), (2L, {empty}) t(a, m)").coalesce(1)
+    look = Look((NestedField(1, "a", LONG, False), NestedField(3, "m", form, False)), by_bins=True)
+    with letting_go():
+        bins = find_different_bins(tally_rows(rows, look), tally([], look))
+        picked = [row["text"] for row in pick_rows(rows, look, bins)]
+    assert sorted(text[: len('{"a": 1')] for text in picked) == ['{"a": 1', '{"a": 2']
