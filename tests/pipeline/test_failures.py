@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, NotAuthorized, ServiceUnavailable
 from duckicelake.pipeline.asking.wire import Request, send
-from duckicelake.pipeline.failures.gone import explain_duckdb, explain_postgres, explain_store, find_outage, hide_passwords
+from duckicelake.pipeline.failures.gone import explain_duckdb, explain_missing, explain_postgres, explain_store, find_outage, hide_passwords
 from duckicelake.pipeline.ingest.staging import discard
 from duckicelake.pipeline.maintain.checks import check_may_write
 from duckicelake.pipeline.rest import Ident, Rest, open_rest
@@ -76,6 +76,20 @@ SDK = "software.amazon.awssdk.core.exception.SdkClientException"
 def test_a_store_that_is_gone_is_told_from_one_that_refuses(said: str, told: str) -> None:
     """By the class of what Java's client raises, wherever in the trace."""
     assert explain_store(f"An error occurred while calling o1.sql.\n{said}\n") == told
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Location does not exist: s3://b/a c.parquet", "s3://b/a c.parquet is missing"),
+        ("Failed to open input stream for file: file:/a/b.parquet", "file:/a/b.parquet is missing"),
+        ("Table does not exist", ""),
+    ],
+)
+def test_a_file_that_is_missing_is_named(said: str, told: str) -> None:
+    """As Iceberg says it, on S3 and elsewhere, within a trace."""
+    trace = f"Lost task 0.0 (executor): org.apache.iceberg.exceptions.NotFoundException: {said}\n\tat a.b.C\n"
+    assert explain_missing(trace) == told
 
 
 @pytest.mark.parametrize(

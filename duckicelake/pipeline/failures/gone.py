@@ -25,6 +25,10 @@ _NO_STORE = re.compile(
 """What Java's client of S3 raises when nobody answers it, and why."""
 
 
+_NO_FILE = re.compile(r"\borg\.apache\.iceberg\.exceptions\.NotFoundException: .*?: ((?:s3[an]?://|file:/).*)$", re.MULTILINE)
+"""What Iceberg raises of a file that is not there, and which it is."""
+
+
 def hide_passwords(text: str) -> str:
     """The text without the passwords of connection strings, which DuckDB shows when it cannot reach Postgres."""
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", text)
@@ -46,6 +50,12 @@ def explain_store(said: str) -> str:
     """What is to be said of an S3 that does not answer Spark, from the classes in the trace; "" when it is something else."""
     found = _NO_STORE.search(said)
     return f"the store (S3) does not answer: {found[1]}" if found else ""
+
+
+def explain_missing(said: str) -> str:
+    """Which file is missing, from the classes in the trace; "" when that is not what is wrong."""
+    found = _NO_FILE.search(said)
+    return f"{found[1]} is missing" if found else ""
 
 
 def find_outage(connect: Callable[[], object]) -> str:

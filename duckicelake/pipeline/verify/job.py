@@ -10,10 +10,12 @@ from importlib.metadata import version as read_version
 import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from duckicelake.errors import CatalogError, CommitFailed
-from duckicelake.pipeline.failures.gone import explain_duckdb, find_outage
+from duckicelake.pipeline.failures.gone import explain_duckdb, explain_missing, explain_store, find_outage
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, explain
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.rest import Ident
@@ -30,6 +32,7 @@ from duckicelake.translate.namespaces import to_schema_name
 LAKE = "lake"
 """The lake's name in DuckDB."""
 HIDDEN = "the lake has {} tables, and the catalog shows none of them: perhaps it does not show them to this account"
+POINTER = "`verify {} --files` looks at each of its files"
 BATCH_ROWS = 65_536
 ATTEMPTS = 3
 PICKED_ROWS = 50_000
@@ -198,7 +201,10 @@ class Looker:
             return error.message
         if isinstance(error, duckdb.Error):
             return self.session.explain(error)
-        return find_outage(self.desk.connect) or explain(error)
+        gone = find_outage(self.desk.connect) or explain_store(str(error))
+        said = gone or explain_missing(str(error)) or explain(error)
+        is_of_rows = not gone and not self.options.files and isinstance(error, PySparkException | Py4JJavaError)
+        return f"{said}\n{POINTER.format(self.ident)}" if is_of_rows else said
 
     def _compare(self, finding: Finding, state: TableState, moment: Moment) -> Finding:
         check_readable(moment.schema)

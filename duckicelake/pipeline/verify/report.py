@@ -38,7 +38,7 @@ class Finding:
 
     def describe(self) -> list[str]:
         """The finding in words: one line, and more when something is wrong."""
-        where = f"{self.table} {self.what}"
+        where = f"{self.table} {self.what}".rstrip()
         if self.verdict is Verdict.planned:
             return [f"{where}: would be looked at"]
         if self.verdict is Verdict.expired:

@@ -136,7 +136,7 @@ def test_who_may_do_all_does_all(guarded: Guarded, tmp_path: Path) -> None:
         pytest.param("stranger", ("ingest", "files", "main.t"), 1, "no right to make the namespace 'main'", id="ingest unseen"),
         pytest.param("reader", ("ingest", "files", "main.t"), 1, NO_RIGHT, id="ingest"),
         pytest.param("reader", ("ingest", "files", "main.new"), 1, NO_RIGHT, id="ingest into a new table"),
-        pytest.param("stranger", ("verify", "main.t"), 3, "main.t : could not look: Table does not exist: main.t", id="verify unseen"),
+        pytest.param("stranger", ("verify", "main.t"), 3, "main.t: could not look: Table does not exist: main.t", id="verify unseen"),
         pytest.param("reader", ("verify", "main.t"), 0, "main.t now: 601 rows, the same", id="verify"),
         pytest.param("stranger", ("export", "out", "main.t"), 1, "main.t: failed: the source has no such table", id="export unseen"),
         pytest.param("reader", ("export", "out", "main.t"), 0, "main.t: copy: done, 601 rows", id="export"),

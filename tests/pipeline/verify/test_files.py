@@ -158,6 +158,23 @@ def mark_beyond(checker: Checker) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spoil", "is_named"), [pytest.param(lose, True, id="missing"), pytest.param(tear, False, id="torn", marks=pytest.mark.long)]
+)
+def test_rows_of_a_spoilt_file_point_to_it(checker: Checker, spoil: Callable[[Checker], None], is_named: bool) -> None:
+    """Of a file that is missing Iceberg says which it is; of a damaged one nobody does, and the look at files finds it."""
+    checker.run(LINES)
+    path = f"s3://{find_data_file(checker)}"
+    spoil(checker)
+    found = checker.look("main.t")
+    assert found.verdict is Verdict.unknown
+    said, *_, pointer = found.message.splitlines()
+    assert pointer == "`verify main.t --files` looks at each of its files"
+    assert (said == f"{path} is missing") is is_named
+    (problem, *_) = checker.look("main.t", files=True).problems
+    assert problem.startswith(path)
+
+
+@pytest.mark.parametrize(
     ("falsify", "said"),
     [
         pytest.param(lose, "is missing", id="missing"),

@@ -101,7 +101,8 @@ def test_a_row_that_one_side_alone_has_is_shown(checker: Checker, monkeypatch: p
         monkeypatch.setattr(job, "pick_rows", partial(fail, error("too big")))
         unshown = checker.look("main.t")
         assert (unshown.verdict, unshown.parts, unshown.only_in_iceberg) == (Verdict.differs, found.parts, ())
-        assert unshown.message == "the rows cannot be shown: too big"
+        pointed = "\n" + job.POINTER.format("main.t") if error is SparkRuntimeException else ""
+        assert unshown.message == f"the rows cannot be shown: too big{pointed}"
 
 
 def test_what_cannot_be_compared_says_why(checker: Checker) -> None:
@@ -109,7 +110,7 @@ def test_what_cannot_be_compared_says_why(checker: Checker) -> None:
     checker.run("CREATE TABLE t AS SELECT TIME '12:00:00' AS at", LINES.replace("TABLE t", "TABLE lines"))
     (time,) = checker.verify("main.t").findings
     assert time.describe() == ["main.t now: could not look: column at is time, which Spark does not read"]
-    assert checker.look("main.none").verdict is Verdict.unknown
+    assert checker.look("main.none").describe() == ["main.none: could not look: Table does not exist: main.none"]
     assert "there is no snapshot 999" in checker.look("main.lines", snapshot_id=999).message
     planned = checker.verify(dry_run=True)
     assert [finding.describe() for finding in planned.findings] == [
