@@ -31,7 +31,18 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %m%n%ex{5}
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.filter.told.type = RegexFilter
+logger.executor.filter.told.regex = Exception in task .*
+logger.executor.filter.told.onMatch = DENY
+logger.executor.filter.told.onMismatch = NEUTRAL
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.filter.told.type = RegexFilter
+logger.tasks.filter.told.regex = Task .* failed [0-9]+ times; aborting job
+logger.tasks.filter.told.onMatch = DENY
+logger.tasks.filter.told.onMismatch = NEUTRAL
 """
+"""Errors are shown, but for those of tasks: what breaks one breaks what a job asked for, which tells it."""
 _SECONDS_TO_STOP = 20
 PIECES = "duckicelake-pieces"
 """The tag of jobs that are one of many pieces: whoever cancels one has to cancel those that come after it too."""

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitStateUnknown
 from duckicelake.pipeline.connect import explain_gone
 from duckicelake.pipeline.failures.gone import explain_store, find_outage
+from duckicelake.pipeline.failures.unreadable import explain_unreadable
 from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_names, plan_evolution
 from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, Maker, Plan
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
@@ -109,19 +110,22 @@ _OF_TRACES = (
 """How lines begin that say nothing of what is wrong."""
 _PYTHON_TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 """All of a trace of Python but its end, which is what is wrong."""
+_LOST = re.compile(r"^\S+: Job aborted due to stage failure: Task .*?: Lost task .*? \(TID \d+\) \(.*? executor \S+\): ")
+"""What Spark says of the task before it comes to what went wrong in it."""
+_AWAITED, _CAUSED = "SparkException: Exception thrown in awaitResult:", "Caused by: "
 
 
 def explain(error: Exception) -> str:
     """What Spark says is wrong: the first lines of its message and of the last cause, without the trace."""
-    return explain_gone(error) or explain_store(str(error)) or shorten(str(error))
+    return explain_gone(error) or explain_store(str(error)) or explain_unreadable(error) or shorten(str(error))
 
 
 def shorten(trace: str) -> str:
     """The lines of a trace, Java's or a worker's, that say what is wrong: some of the first, and that of the last cause."""
-    lines = [line.strip().removeprefix(": ") for line in _PYTHON_TRACE.sub("", trace).splitlines()]
-    said = [line for line in lines if line and not line.startswith(_OF_TRACES)]
-    causes = [line for line in said[EXPLAINED_LINES:] if line.startswith("Caused by")]
-    return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]])
+    lines = [_LOST.sub("", line.strip().removeprefix(": ")) for line in _PYTHON_TRACE.sub("", trace).splitlines()]
+    said = [line for line in lines if line and not line.startswith(_OF_TRACES) and not line.endswith(_AWAITED)]
+    causes = [line for line in said[EXPLAINED_LINES:] if line.startswith(_CAUSED) and line not in said[:EXPLAINED_LINES]]
+    return "\n".join([*said[:EXPLAINED_LINES], *causes[-1:]]).removeprefix(_CAUSED)
 
 
 def _ingest(desk: Desk, options: IngestOptions, run: Run, maker: Maker, *, dry_run: bool) -> None:

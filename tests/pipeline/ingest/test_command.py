@@ -78,6 +78,17 @@ def test_the_report_of_a_run_that_failed_says_which_one(served: Served, tmp_path
         assert set(report["versions"]) == {"duckicelake", "pyspark"}
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("ingest")
+def test_a_file_that_cannot_be_read_is_told_once(served: Served, tmp_path: Path) -> None:
+    """In the job's own words, which begin with it; Spark's of its tasks are not shown."""
+    (tmp_path / "a.parquet").write_bytes(b"no Parquet, whatever its name says")
+    settings = settings_for(served.lake, port=str(served.server.port))
+    failed = run(tmp_path, "pipeline", "ingest", "a.parquet", "raw.trips", *CALM_OPTIONS, settings=settings)
+    assert (failed.status, "ERROR" in failed.err, "\tat " in failed.err) == (1, False, False), failed.err
+    assert f"duckicelake: file:{tmp_path}/a.parquet is not a Parquet file" in failed.err
+
+
 @pytest.mark.parametrize("error", [TypeError("nobody thought of that"), MemoryError("nobody thought of that")], ids=["type", "memory"])
 def test_what_nobody_foresaw_is_told_and_reported(error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a line without a trace, and with a report of the run."""
