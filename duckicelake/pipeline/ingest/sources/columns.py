@@ -1,6 +1,7 @@
 """Which columns a source brings: those given, else its own."""
 
 from collections.abc import Sequence
+from functools import partial
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F
@@ -10,6 +11,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import adopt, fits
 from duckicelake.pipeline.ingest.options import Evolve, Format
 from duckicelake.pipeline.ingest.sources.files import FileReading
+from duckicelake.pipeline.ingest.sources.footers import list_taken, refusing_unread
 from duckicelake.pipeline.ingest.sources.looks import NO_VALUE, find_path_values, name_column
 from duckicelake.pipeline.ingest.sources.reading import FILE, Reading
 
@@ -19,8 +21,15 @@ _SHOWN = 100
 def choose_columns(reading: Reading, given: StructType | None, target: StructType | None, evolve: Evolve) -> StructType:
     """The columns that the files bring: given, else their own; text that the table knows is read as the table has it.
 
-    Raises: BadRequest: the files or their paths have columns that the given ones do not hold
+    Raises: BadRequest: the files or their paths have columns that the given ones do not hold, or one that Spark does not read, or none
     """
+    if not isinstance(reading, FileReading):
+        return _choose_columns(reading, given, target, evolve)
+    with refusing_unread(reading.spark, reading.form, partial(list_taken, reading.files, reading.store)):
+        return _choose_columns(reading, given, target, evolve)
+
+
+def _choose_columns(reading: Reading, given: StructType | None, target: StructType | None, evolve: Evolve) -> StructType:
     _check_alone(reading)
     if reading.form.is_text:
         if given is not None:
@@ -34,6 +43,8 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
         return columns
     own = reading.find_columns()
     if isinstance(reading, FileReading):
+        if {*own.names} <= {*reading.path_columns}:
+            raise BadRequest(f"{reading.files[0].path} has no column, and so have all of the files: leave them out")
         own = reading.adopt_paths(own, given or target)
     if given is not None:
         _check_given(own, given)

@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
@@ -12,7 +13,9 @@ from pyspark.sql import DataFrame
 
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
+from duckicelake.pipeline.ingest.options import Format
 from duckicelake.pipeline.ingest.sources.files import escape_pattern
+from duckicelake.pipeline.ingest.sources.footers import Opening, refusing_unread
 from duckicelake.pipeline.ingest.target import format_columns, quote
 from duckicelake.pipeline.objects import Child
 from duckicelake.pipeline.transfer.bench import Bench, LazyBench
@@ -50,6 +53,8 @@ class HiveFolders(ReadFolders):
             raise BadRequest(f"{entry.place} has no files")
         columns = find_partitions(entry.place, [path.removeprefix(root) for path, _, _ in files])
         found, partitions = self._read(self.bench.get(), entry.place), ", ".join(map(quote, columns))
+        if {*found.columns} <= {*columns}:
+            raise BadRequest(f"{files[0][0]} has no column, and so have all files of the table: leave it out")
         with tempfile.TemporaryDirectory(prefix="duckicelake-") as scratch:
             uri = self.bench.get().describe(format_columns(found.schema), partitions, Path(scratch).as_uri())
             metadata = parse_table_file(Path(uri.removeprefix("file:")).read_bytes(), entry.place)
@@ -74,8 +79,19 @@ class HiveFolders(ReadFolders):
         store = self.open_s3()
         reader = bench.spark.read.options(**({} if store is None else store.format_settings()))
         # Files of several ages may have several columns.
-        with refusing_unlike("write these anew, or copy the folder by `ingest`, part by part"):
-            return reader.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
+        looking = refusing_unread(bench.spark, Format.parquet, partial(self._list_files, place))
+        with refusing_unlike("write these anew, or copy the folder by `ingest`, part by part"), looking:
+            rows = reader.option("basePath", place).option("mergeSchema", "true").parquet(escape_pattern(place))
+            # Spark Connect looks no earlier than it has to.
+            _ = rows.schema
+            return rows
+
+    def _list_files(self, place: str) -> Iterator[tuple[str, Opening]]:
+        objects = self.open(place)
+        root = place.rpartition("://")[2] + "/"
+        for path, _, _ in objects.list_below(place):
+            if _is_shown(path.removeprefix(root)):
+                yield path, partial(objects.open, find_uri(place, path))
 
 
 def find_partitions(place: str, paths: Sequence[str]) -> list[str]:

@@ -22,6 +22,10 @@ def test_folders_become_partitioned_tables(ferry: Ferry) -> None:
     pq.write_table(pa.table({"id": pa.array([2], pa.int16()), "later": ["x"]}), root / "plain" / "000001_0")
     (root / "broken").mkdir()
     (root / "broken" / "part-0.parquet").write_bytes(b"no Parquet")
+    (root / "nanos").mkdir()
+    pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), root / "nanos" / "a.parquet")
+    (root / "none").mkdir()
+    pq.write_table(pa.table({}), root / "none" / "a.parquet")
     (root / "mixed").mkdir()
     for name, kind in (("a", pa.int32()), ("b", pa.int64())):
         pq.write_table(pa.table({"id": pa.array([1], kind)}), root / "mixed" / f"{name}.parquet")
@@ -32,12 +36,16 @@ def test_folders_become_partitioned_tables(ferry: Ferry) -> None:
     assert describe(report) == [
         ("lake_of.broken", "failed", None),
         ("lake_of.mixed", "failed", None),
+        ("lake_of.nanos", "failed", None),
+        ("lake_of.none", "failed", None),
         ("lake_of.plain", "done", 2),
         ("lake_of.stray", "failed", None),
         ("lake_of.shop.orders", "done", 6),
     ], report.describe()
     assert report.moved[1].message.startswith("column id is ")
-    assert report.moved[3].message.startswith(f"{root}/stray/sub/b.parquet lies elsewhere")
+    assert report.moved[2].message.startswith(f"{root}/nanos/a.parquet: column t is a timestamp in nanoseconds, which")
+    assert report.moved[3].message.startswith(f"{root}/none/a.parquet has no column")
+    assert report.moved[5].message.startswith(f"{root}/stray/sub/b.parquet lies elsewhere")
     assert ferry.ask_duckdb('SELECT * FROM lake."lake_of".plain ORDER BY id') == [(1, None), (2, "x")]
     assert ferry.ask_duckdb('SELECT count(*), count(part), max(day)::VARCHAR FROM lake."lake_of␟shop".orders') == [(6, 5, "2026-01-06")]
     spec = ferry.load_here("lake_of%1Fshop", "orders")["partition-specs"][0]
