@@ -15,7 +15,7 @@ from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.failures.gone import hide_passwords
 from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, begin, ingest
-from duckicelake.pipeline.ingest.options import IngestOptions, read_options
+from duckicelake.pipeline.ingest.options import DATABASE, IngestOptions, read_options
 from duckicelake.pipeline.ingest.report import Report, Run, Status
 from duckicelake.pipeline.jars import JarUnavailable
 from duckicelake.pipeline.java import NoJava
@@ -117,7 +117,7 @@ def format_look(report: FollowReport) -> str:
 def format_sums(report: FollowReport) -> str:
     """What all batches did, for people."""
     bad = f"{report.rows_quarantined} to {report.table}__quarantine" if report.rows_quarantined else "none quarantined"
-    sums = f"{report.batches} batches, {report.files} files, {report.rows_in} rows = {report.rows_out} in, {bad}"
+    sums = f"{report.batches} batches, {_format_files(report)}{report.rows_in} rows = {report.rows_out} in, {bad}"
     return f"{report.table}: {sums}{_format_superseded(report.rows_superseded)} (run {report.follow_id})"
 
 
@@ -131,7 +131,12 @@ def format_report(report: Report) -> str:
         return f"{report.source}: nothing new for {report.table}"
     bad = f"{report.rows_quarantined} to {report.table}__quarantine" if report.rows_quarantined else "none quarantined"
     more = _format_superseded(report.rows_superseded)
-    return f"{report.table}: {report.files} files, {report.rows_in} rows = {report.rows_out} in, {bad}{more} (run {report.run_id})"
+    return f"{report.table}: {_format_files(report)}{report.rows_in} rows = {report.rows_out} in, {bad}{more} (run {report.run_id})"
+
+
+def _format_files(report: Report | FollowReport) -> str:
+    """How many files were taken; a database has none."""
+    return "" if report.source.lower().startswith(DATABASE) else f"{report.files} files, "
 
 
 def _format_superseded(rows: int) -> str:

@@ -208,4 +208,5 @@ def check_names(options: IngestOptions, known: Collection[str], kept: Collection
     for option, names, there in asked:
         wrong = next((name for name in names if name.lower() not in there), None)
         if wrong is not None:
-            raise BadRequest(f"--{option}: there is no column {wrong}")
+            form = "; write a column, and asc or desc after it, where NULLs come is not chosen" if option == "sort-by" else ""
+            raise BadRequest(f"--{option}: there is no column {wrong}{form}")

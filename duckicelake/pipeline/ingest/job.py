@@ -28,7 +28,7 @@ from duckicelake.pipeline.ingest.sources.columns import choose_columns
 from duckicelake.pipeline.ingest.sources.files import open_files
 from duckicelake.pipeline.ingest.sources.jdbc import open_database
 from duckicelake.pipeline.ingest.staging import RUN_ID, Stage, Staged, discard, discard_stale, make_branch, make_run_id
-from duckicelake.pipeline.ingest.target import add_defaults, parse_columns, quote_ident
+from duckicelake.pipeline.ingest.target import add_defaults, check_partitions, parse_columns, quote_ident
 from duckicelake.pipeline.ingest.versions import VALIDITY, add_validity, drop_validity, widen_validity
 from duckicelake.pipeline.ingest.writing import (
     Draft,
@@ -194,6 +194,7 @@ def _look(desk: Desk, rest: Rest, options: IngestOptions) -> Plan | None:
     known = {name.lower() for name in (*incoming.names, *(target.names if target else ()))}
     check_names(options, known, known | set(VALIDITY) if options.mode is Mode.scd2 else known)
     made = add_validity(incoming, options.order_by or "") if options.mode is Mode.scd2 else incoming
+    check_partitions(options.partition_by, target or made)
     plan = Plan(reading, incoming, made, target, changes, base, head is None or _may_get_order(head))
     # Whoever merges reads the rows several times anyway; and who is to refuse bad ones must have seen them before anything is made.
     return replace(plan, looks_at_texts=bool(options.key) or (options.max_quarantined is not None and plan.makes))

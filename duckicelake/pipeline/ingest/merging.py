@@ -46,7 +46,7 @@ def find_latest(rows: DataFrame, key: Sequence[str], order_by: str | None, marks
     twice = _find_twice(latest, key)
     if twice:
         remedy = "--order-by says which one is the last" if order_by is None else f"they do not differ in {order_by}"
-        raise BadRequest(f"several rows have the key {_show(twice[0], key)}: {remedy}")
+        raise BadRequest(f"several rows have the key {_show(twice[0], key)}: {remedy}; nothing was taken")
     return latest
 
 

@@ -30,6 +30,7 @@ _OF_BYTES = ("encoding", "charset", "linesep")
 
 _UUID = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _SHOWN = 100
+_WHOLE = ", or, where a value goes on over several lines, have files read whole: --option multiLine=true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ def check_lines(reading: Reading) -> None:
         place = "is read whole, by multiLine, and" if is_whole else "has a line that"
         raise BadRequest(
             f"{wrong[0][FILE]} {place} goes on after its first JSON value: {wrong[0]['value'][:_SHOWN]!r}. "
-            "What follows would be lost; write every value on a line of its own"
+            f"What follows would be lost; write every value on a line of its own{'' if is_multi else _WHOLE}"
         )
 
 

@@ -6,7 +6,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import ArrayType, BinaryType, ByteType, DataType, MapType, NullType, ShortType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    AtomicType,
+    BinaryType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.older import parse_ddl
@@ -24,6 +44,16 @@ _TRANSFORMS = {
     "bucket": "bucket",
     "truncate": "truncate",
 }
+_MOMENTS = (TimestampType, TimestampNTZType)
+_CUT = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, CharType, VarcharType, BinaryType)
+_DAYS: tuple[tuple[type[DataType], ...], str] = ((DateType, *_MOMENTS), "a date or a timestamp")
+_TAKES: dict[str | None, tuple[tuple[type[DataType], ...], str]] = {
+    **{"years": _DAYS, "months": _DAYS, "days": _DAYS, "hours": (_MOMENTS, "a timestamp")},
+    "truncate": (_CUT, "a whole number, a decimal, a text or octets"),
+    "bucket": ((*_CUT, DateType, *_MOMENTS), "a whole number, a decimal, a date, a timestamp, a text or octets"),
+    None: ((AtomicType,), "no list, map or struct"),
+}
+"""The types that transforms are for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +132,18 @@ def _parse_partition(text: str) -> PartitionField:
     if transform is None or (transform in _NUMBERED) != (number is not None) or number == 0:
         raise BadRequest(f"{text.strip()!r} is no partition field: bucket and truncate take a number and a column, year … hour a column")
     return PartitionField(found["inner"], transform, number)
+
+
+def check_partitions(fields: Iterable[PartitionField], columns: StructType) -> None:
+    """Raises: BadRequest: a transform is not for the type of its column; names all three, and the types that it is for"""
+    known = {field.name.lower(): field.dataType for field in columns.fields}
+    for field in fields:
+        form = known.get(field.column.lower())
+        takes, shown = _TAKES[field.transform]
+        # What has no type at all is refused elsewhere.
+        if form is not None and not isinstance(form, (*takes, NullType)):
+            called = field.transform or "this"
+            raise BadRequest(f"--partition-by {field.sql}: column {field.column} is {form.simpleString()}, and {called} takes {shown}")
 
 
 def parse_order(text: str) -> tuple[SortField, ...]:

@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.evolution import adopt, fits
 from duckicelake.pipeline.ingest.options import Evolve, Format
-from duckicelake.pipeline.ingest.sources.files import FileReading
+from duckicelake.pipeline.ingest.sources.files import FileReading, find_option
 from duckicelake.pipeline.ingest.sources.footers import list_taken, refusing_unread
 from duckicelake.pipeline.ingest.sources.looks import NO_VALUE, find_path_values, name_column
 from duckicelake.pipeline.ingest.sources.reading import FILE, Reading
@@ -30,6 +30,7 @@ def choose_columns(reading: Reading, given: StructType | None, target: StructTyp
 
 
 def _choose_columns(reading: Reading, given: StructType | None, target: StructType | None, evolve: Evolve) -> StructType:
+    _check_path_values(reading)
     _check_alone(reading)
     if reading.form.is_text:
         if given is not None:
@@ -102,6 +103,16 @@ def _check_times(reading: Reading, columns: StructType) -> None:
         )
 
 
+def _check_path_values(reading: Reading) -> None:
+    """Raises: BadRequest: a path says that there is a column and not what is in it, or has no name of it"""
+    for file in reading.files:
+        parts = [part.partition("=") for part in file.path.split("/")[:-1]]
+        empty = next((name for name, equals, value in parts if name in reading.path_columns and equals and not (name and value)), None)
+        if empty is not None:
+            said = f"{file.path} lies in a folder {empty}=, of which Spark makes no value"
+            raise BadRequest(f"{said}: give it one (NULL is {empty}={NO_VALUE}); nothing was taken")
+
+
 def _check_alone(reading: Reading) -> None:
     """Raises: BadRequest: a column is in the paths and in the files too, and they do not say the same."""
     if not isinstance(reading, FileReading) or not reading.path_columns:
@@ -143,7 +154,9 @@ def _choose_text_columns(reading: Reading, target: StructType | None, evolve: Ev
     if not {*found.names} <= {*reading.path_columns}:
         return adopt(found, target, evolve)
     if target is None:
-        raise BadRequest("nothing in the files says what columns they have; give --schema")
+        is_lines = reading.form is Format.json and find_option(reading.options, "multiLine") != "true"
+        more = "; where a value of JSON goes on over several lines, --option multiLine=true reads files whole" if is_lines else ""
+        raise BadRequest(f"nothing in the files says what columns they have; give --schema{more}")
     # Blank lines alone, or objects without a name: rows, if there are any, have no value.
     return target
 

@@ -25,7 +25,7 @@ from duckicelake.pipeline.transfer.folders.reading import ReadFolders
 from duckicelake.pipeline.transfer.hadoop import NO_KEYS, is_delta
 from duckicelake.pipeline.unlike import refusing_unlike
 
-_PARTITION = re.compile(r"([^=]+)=.*", re.DOTALL)
+_PARTITION = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 _HIDDEN = re.compile(r"\..*|_[^=]*|.*\._COPYING_", re.DOTALL)
 _STATE_BITS = 62
 
@@ -107,6 +107,9 @@ def find_partitions(place: str, paths: Sequence[str]) -> list[str]:
     if stray is not None:
         told = "/".join(f"{name}=…" for name in wanted) or "no folders"
         raise BadRequest(f"{place}/{stray} lies elsewhere than the table's other files ({told}), and Spark would pass over some: move it")
+    empty = next((path for path in shown if any(match and not match[2] for match in levels[path])), None)
+    if empty is not None:
+        raise BadRequest(f"{place}/{empty} lies in a folder without a value, of which Spark makes none: give it one")
     return list(wanted)
 
 
