@@ -1,9 +1,11 @@
 """The few REST calls that a job makes itself: what a table's refs are, and one commit over several tables."""
 
 import json
+import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from duckicelake.errors import BadRequest, CommitStateUnknown, NoSuchTable, NotAuthorized, ServiceUnavailable
@@ -20,6 +22,9 @@ _DELEGATION = {"x-iceberg-access-delegation": "vended-credentials"}
 UNKNOWN = "nobody knows whether the commit landed: "
 _LEGAL = "/%~!$&'()*+,;=:@"
 """What a prefix may be made of: it comes as it stands in a URL."""
+_NAME = re.compile(r'(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>[^".][^.]*))(?P<dot>[.]|\Z)')
+_NO_TABLE = 'is no table: write namespace.table, and a name with a dot in it as in SQL: "a.b"'
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +39,40 @@ class Ident:
         return replace(self, name=self.name + suffix)
 
     def __str__(self) -> str:
-        return ".".join((*self.namespace, self.name))
+        return ".".join(map(_quote_name, (*self.namespace, self.name)))
+
+    @property
+    def folded(self) -> "Ident":
+        """The name as DuckDB compares it."""
+        return Ident(tuple(map(fold, self.namespace)), fold(self.name))
+
+
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if "." in name or '"' in name else name
+
+
+def fold(name: str) -> str:
+    """A name as DuckDB compares it: ASCII letters in lower case."""
+    return name.translate(_LOWER)
 
 
 def parse_ident(text: str) -> Ident:
-    """Read `namespace.table`. Raises: BadRequest: there are not at least two names."""
-    *namespace, name = text.split(".")
-    if not namespace or not all((*namespace, name)):
-        raise BadRequest(f"{text!r} is no table: write namespace.table")
+    """Read `namespace.table`, where names may be quoted as in SQL. Raises: BadRequest: there are not at least two names."""
+    *namespace, name = split_names(text)
+    if not namespace:
+        raise BadRequest(f"{text!r} {_NO_TABLE}")
     return Ident(tuple(namespace), name)
+
+
+def split_names(text: str) -> list[str]:
+    """The names between dots. Raises: BadRequest: one is empty, or its quotes do not end"""
+    names, place = list[str](), 0
+    while found := _NAME.match(text, place):
+        names.append(found["plain"] or found["quoted"].replace('""', '"'))
+        place = found.end()
+        if not found["dot"]:
+            return names
+    raise BadRequest(f"{text!r} {_NO_TABLE}")
 
 
 @dataclass(frozen=True, slots=True)

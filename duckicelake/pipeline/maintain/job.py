@@ -67,17 +67,14 @@ def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = Fa
             busy = Done(LAKE, None, Verdict.failed, message="another run is removing orphans: run again when it is done")
             return MaintainReport(run_id, (busy,), 0, watch.read(), versions)
         live = survey.list_live_tables(conn)
-        names, unknown = survey.choose_tables(live, options.tables), _find_unknown(live, options)
+        names = survey.choose_tables(live, options.tables)
+        unknown = options.policies.list_unknown(str(name.ident) for name in live)
         keeper = Keeper(told, options, properties, spark, conn, dry_run)
         steps = [step for name in names for step in keeper.keep_table(name)]
-        steps += [Done(name, None, Verdict.failed, message="the policy has a section for it, and it is no table") for name in unknown]
+        steps += [Done(name, None, Verdict.failed, message="the policy has a section for it, and no table takes it") for name in unknown]
         if not options.tables:
             steps += keeper.keep_lake(conn, may_lose=not unknown)
     return MaintainReport(run_id, tuple(steps), len(names), watch.read(), versions)
-
-
-def _find_unknown(live: Sequence[TableName], options: MaintainOptions) -> list[str]:
-    return sorted(options.policies.tables.keys() - {str(name.ident) for name in live})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 import re
 import reprlib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -11,6 +12,7 @@ from typing import Any
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.target import SortField, parse_order
+from duckicelake.pipeline.rest import fold, parse_ident
 
 PROPERTY_PREFIX = "duckicelake.maintain."
 LEAST_ORPHAN_AGE = timedelta(hours=1)
@@ -99,7 +101,26 @@ class Policies:
         """
         told = {name.removeprefix(PROPERTY_PREFIX): text for name, text in properties.items() if name.startswith(PROPERTY_PREFIX)}
         policy = _apply_own(self.lake, _translate(properties) | told, f"{table}'s properties")
-        return _apply_own(policy, self.tables.get(table, {}), f'[tables."{table}"]')
+        name = self._find_section(table)
+        return policy if name is None else _apply_own(policy, self.tables[name], f'[tables."{name}"]')
+
+    def list_unknown(self, tables: Iterable[str]) -> list[str]:
+        """The sections that are none of these tables'."""
+        return sorted(self.tables.keys() - {self._find_section(table) for table in tables})
+
+    def _find_section(self, table: str) -> str | None:
+        """The name of a table's section: in its own spelling, else in any case."""
+        if table in self.tables:
+            return table
+        same = [name for name in self.tables if fold(_spell(name)) == fold(table)]
+        return next((name for name in same if _spell(name) == table), same[0] if same else None)
+
+
+def _spell(name: str) -> str:
+    """A section's name as tables' names are printed."""
+    with suppress(BadRequest):
+        return str(parse_ident(name))
+    return name
 
 
 def parse_policies(text: str) -> Policies:

@@ -116,12 +116,19 @@ def list_live_tables(conn: psycopg.Connection) -> list[TableName]:
 
 
 def choose_tables(live: Sequence[TableName], asked: Sequence[Ident]) -> list[TableName]:
-    """Return those that were asked for, or all. Raises: NoSuchTable: one of them is not there"""
-    known = {name.ident for name in live}
-    missing = next((ident for ident in asked if ident not in known), None)
-    if missing is not None:
-        raise NoSuchTable(f"There is no table {missing}")
-    return [name for name in live if not asked or name.ident in asked]
+    """Return those that were asked for, in any case, or all. Raises: NoSuchTable: one of them is not there"""
+    folded: dict[Ident, list[TableName]] = {}
+    for name in live:
+        folded.setdefault(name.ident.folded, []).append(name)
+    chosen = {_choose_table(folded.get(ident.folded, ()), ident) for ident in asked}
+    return [name for name in live if not asked or name in chosen]
+
+
+def _choose_table(same: Sequence[TableName], ident: Ident) -> TableName:
+    """One of those whose names differ by case alone, as the catalog chooses."""
+    if not same:
+        raise NoSuchTable(f"There is no table {ident}")
+    return min(same, key=lambda name: (name.table_name != ident.name, name.ident.namespace != ident.namespace, name.table_id))
 
 
 def tell_hidden(conn: psycopg.Connection, name: TableName, said: str) -> str:

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import read_pairs
 from duckicelake.pipeline.properties import SECRET, read_properties
-from duckicelake.pipeline.rest import Ident, parse_ident
+from duckicelake.pipeline.rest import Ident, split_names
 
 
 class Form(StrEnum):
@@ -102,7 +102,8 @@ def _read_form(place: str) -> Form:
 
 def _read_name(text: str) -> Ident:
     """A table's name in the source, where it may have no namespace."""
-    return parse_ident(text) if "." in text else Ident((), text)
+    *namespace, name = split_names(text)
+    return Ident(tuple(namespace), name)
 
 
 def _read_properties(given: Mapping[str, Any]) -> dict[str, str]:

@@ -1,6 +1,8 @@
 """The shape of a target table as text, and back."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, IntegerType, LongType, NullType, ShortType, StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
@@ -51,9 +53,30 @@ def test_names_are_quoted() -> None:
     assert quote_ident("lake", Ident(("a b", "c"), "t`u"), "x_1") == "`lake`.`a b`.`c`.`t``u`.`branch_x_1`"
     assert parse_ident("a.b.t") == Ident(("a", "b"), "t")
     assert str(parse_ident("a.b.t").beside("__ingested")) == "a.b.t__ingested"
+    assert parse_ident('"Odd Schema.x"."t"') == Ident(("Odd Schema.x",), "t")
 
 
-@pytest.mark.parametrize("text", ["t", ".t", "a.", "a..t"])
+@pytest.mark.parametrize(
+    ("ident", "text"),
+    [
+        (Ident(("Odd Schema.x",), "t"), '"Odd Schema.x".t'),
+        (Ident(("a", 'b"c'), "."), 'a."b""c"."."'),
+        (Ident(("a b",), "t`u"), "a b.t`u"),
+    ],
+)
+def test_a_name_that_is_printed_can_be_given_back(ident: Ident, text: str) -> None:
+    """Quoted where a part has a dot or a quote."""
+    assert (str(ident), parse_ident(text)) == (text, ident)
+
+
+@given(st.lists(st.text(min_size=1), min_size=2, max_size=4))
+def test_every_name_can_be_given_back(parts: list[str]) -> None:
+    """Whatever it is made of."""
+    ident = Ident(tuple(parts[:-1]), parts[-1])
+    assert parse_ident(str(ident)) == ident
+
+
+@pytest.mark.parametrize("text", ["t", ".t", "a.", "a..t", '"a.t"', '"a.t', '"a"b.t', '"".t'])
 def test_a_table_needs_a_namespace(text: str) -> None:
     """Everything else is refused."""
     with pytest.raises(BadRequest, match="namespace.table"):

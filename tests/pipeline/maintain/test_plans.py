@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
-from duckicelake.errors import CommitFailed
+from duckicelake.errors import CommitFailed, NoSuchTable
 from duckicelake.pipeline import spark
 from duckicelake.pipeline.maintain.planning import (
     FileGroup,
@@ -27,7 +27,7 @@ from duckicelake.pipeline.maintain.planning import (
 )
 from duckicelake.pipeline.maintain.policy import Policy
 from duckicelake.pipeline.maintain.rewriting import format_call, format_options, is_passing
-from duckicelake.pipeline.maintain.survey import find_tables
+from duckicelake.pipeline.maintain.survey import TableName, choose_tables, find_tables
 from duckicelake.pipeline.rest import parse_ident
 from duckicelake.pipeline.spark import naming_snapshots
 
@@ -189,6 +189,31 @@ def test_what_a_lake_snapshot_changed_is_read_from_its_tokens() -> None:
     assert find_tables('created_table:"a"."b,inserted_into_table:7",inserted_into_table:3,altered_table:4,future:5') == {3, 4}
     assert find_tables(None) == frozenset()
     assert find_tables(f"altered_table:²,altered_table:{'9' * 5000},altered_table:4") == {4}
+
+
+TABLES = [TableName(number, schema, name) for number, (schema, name) in enumerate([("raw", "small"), ("raw", "Small"), ("A.b", "t")])]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        pytest.param((), (0, 1, 2), id="all"),
+        pytest.param(("raw.Small",), (1,), id="exact"),
+        pytest.param(("RAW.SMALL",), (0,), id="the first of those that differ by case alone"),
+        pytest.param(("RAW.Small", "raw.Small"), (1,), id="once"),
+        pytest.param(('"a.b".T',), (2,), id="quoted"),
+    ],
+)
+def test_tables_are_named_in_any_case(asked: tuple[str, ...], found: tuple[int, ...]) -> None:
+    """The catalog's own choice: a table's exact spelling wins, then its namespace's, then the older one."""
+    assert [name.table_id for name in choose_tables(TABLES, tuple(map(parse_ident, asked)))] == list(found)
+
+
+@pytest.mark.parametrize("asked", ["raw.smal", "a.b.t", "RÄW.small"])
+def test_a_table_that_there_is_not_is_told(asked: str) -> None:
+    """By the name that was given."""
+    with pytest.raises(NoSuchTable, match=asked):
+        choose_tables(TABLES, (parse_ident(asked),))
 
 
 def make_java_error(*names: str) -> Py4JJavaError:

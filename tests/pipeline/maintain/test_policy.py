@@ -46,6 +46,26 @@ def test_the_nearest_word_counts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sections", "table", "files"),
+    [
+        pytest.param(("RAW.Small",), "raw.small", 9, id="case"),
+        pytest.param(("RAW.Small", "raw.small"), "raw.small", 10, id="exact"),
+        pytest.param(("raw.small", "RAW.Small"), "raw.small", 9, id="exact first"),
+        pytest.param(("raw.ä",), "raw.Ä", 5, id="other letters"),
+        pytest.param(('"Raw"."Small.x"',), 'raw."small.x"', 9, id="quoted"),
+        pytest.param(('"RAW"."Small"',), "raw.small", 9, id="quoted for nothing"),
+        pytest.param(("raw",), "raw.small", 5, id="no table's name"),
+    ],
+)
+def test_sections_name_tables_in_any_case(sections: tuple[str, ...], table: str, files: int) -> None:
+    """As DuckDB does, and the exact spelling before others."""
+    policies = Policies(tables={name: {"min-files": 9 + place} for place, name in enumerate(sections)})
+    assert policies.find(table, {}).min_files == files
+    taken = {name for place, name in enumerate(sections) if 9 + place == files}
+    assert policies.list_unknown([table]) == sorted({*sections} - taken)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         pytest.param("x", "no TOML", id="syntax"),

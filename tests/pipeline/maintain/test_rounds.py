@@ -17,7 +17,7 @@ from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import FileGroup, Kind, TableFacts
-from duckicelake.pipeline.maintain.policy import Policies, Policy
+from duckicelake.pipeline.maintain.policy import Policies, Policy, parse_policies
 from duckicelake.pipeline.maintain.rewriting import Rewritten
 from duckicelake.pipeline.maintain.survey import find_tables
 from duckicelake.pipeline.reports import Verdict
@@ -271,6 +271,16 @@ def test_without_spark_the_rest_is_done(served: Served) -> None:
     assert "there is no Spark here" in report.steps[0].message
     with pytest.raises(NoSuchTable, match=r"There is no table main\.none"):
         maintain(make_desk(served, list[str]().append), MaintainOptions((parse_ident("main.none"),)))
+
+
+def test_tables_are_named_as_they_are_printed(served: Served) -> None:
+    """A dot in a name is quoted, and case is as the caller likes; so in a policy's sections."""
+    run(served, 'CREATE SCHEMA "Odd Schema.x"', 'CREATE TABLE "Odd Schema.x".t (id BIGINT)', 'INSERT INTO "Odd Schema.x".t VALUES (1)')
+    policies = parse_policies("[tables.'\"odd schema.X\".T']\nflush-rows = 2")
+    assert maintain(make_desk(served, list[str]().append), MaintainOptions(policies=policies)).describe()[:-1] == []
+    [step] = maintain(make_desk(served, list[str]().append), MaintainOptions((parse_ident('"odd SCHEMA.x"."T"'),))).steps
+    assert (step.subject, step.verdict) == ('"Odd Schema.x".t', Verdict.done), step
+    assert parse_ident(step.subject).namespace == ("Odd Schema.x",)
 
 
 def test_a_table_that_cannot_be_published_is_passed_over(served: Served) -> None:
