@@ -199,7 +199,7 @@ class Keeper:
                 return [] if failed is None else [replace(tell_found(LAKE, Kind.expire, attempt), removed=sum(gone))]
             if self.dry_run:
                 return [plan_of(LAKE, step)]
-            self.desk.tell(step.reason)
+            self.desk.tell(f"{step.kind} {step.reason}")
             try:
                 for start in range(0, len(step.versions), EXPIRED_AT_ONCE):
                     gone.append(self._expire_some(step.versions[start : start + EXPIRED_AT_ONCE]))
@@ -298,7 +298,7 @@ class Keeper:
         return done
 
     def _remove_files(self, conn: psycopg.Connection, step: Step, before: datetime) -> Sequence[Done]:
-        self.desk.tell(f"{step.kind}: {step.reason}")
+        self.desk.tell(f"{step.kind} {step.reason}")
         if step.kind is Kind.clean_up:
             removed = self.desk.lake.clean_up(before)
             return [Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)]

@@ -277,7 +277,7 @@ def test_a_run_that_is_ended_tells_what_went_before(lake: Lake, run: Run) -> Non
     lake.scheduled, lake.end = 7, "orphans"
     assert [(step.kind, step.verdict, step.removed, step.message) for step in run(SWEEPING)] == [
         (Kind.clean_up, Verdict.done, 7, ""),
-        (Kind.orphans, Verdict.failed, 0, "stopped before: orphans: what nothing names"),
+        (Kind.orphans, Verdict.failed, 0, "stopped before: orphans what nothing names"),
     ]
 
 

@@ -283,6 +283,16 @@ def test_tables_are_named_as_they_are_printed(served: Served) -> None:
     assert parse_ident(step.subject).namespace == ("Odd Schema.x",)
 
 
+def test_steps_have_names_that_do_not_change(served: Served) -> None:
+    """The first word of what is told is the step's, by which metrics are kept from run to run."""
+    duck = run(served, *FIVE_FILES, "DROP TABLE t")
+    policies = Policies({"snapshot-age": "0s", "file-age": "0s", "orphan-age": "1h"})
+    report = maintain(make_desk(served, list[str]().append), MaintainOptions(policies=policies))
+    assert [step.verdict for step in report.steps] == [Verdict.done] * 3, report.describe()
+    assert [told.partition(" ")[0] for told in report.seconds] == ["look", *(str(step.kind) for step in report.steps)]
+    duck.close()
+
+
 def test_a_table_that_cannot_be_published_is_passed_over(served: Served) -> None:
     """It is told as skipped, and keeps its snapshots."""
     run(served, "CREATE TABLE t (id UBIGINT)", "INSERT INTO t SELECT range FROM range(30)", "INSERT INTO t SELECT range FROM range(30)")
