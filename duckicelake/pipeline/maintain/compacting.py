@@ -11,7 +11,7 @@ from duckicelake.errors import CatalogError, CommitFailed
 from duckicelake.pipeline.connect import check_procedures, is_gone
 from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, SparkFailed
-from duckicelake.pipeline.maintain.checks import check_may_write, check_possible
+from duckicelake.pipeline.maintain.checks import check_may_write, check_possible, spell_order
 from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, have_others_moved
 from duckicelake.pipeline.maintain.planning import Kind, Step, TableFacts, plan_compaction
@@ -42,12 +42,12 @@ class Compactor:
         facts, step = self._plan()
         if step is None:
             return []
+        check_possible(self.policy, metadata)
         if dry_run:
             return [plan_of(str(self.name.ident), step)]
-        check_possible(self.policy, metadata)
         self._announce()
         try:
-            return self._attempt(facts, step)
+            return replace(self, policy=spell_order(self.policy, metadata))._attempt(facts, step)
         except FAILURES as error:
             landed = self._find_landed()
             if landed is None:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
-from duckicelake.errors import CommitFailed, NoSuchTable
+from duckicelake.errors import BadRequest, CommitFailed, NoSuchTable
 from duckicelake.pipeline import spark
+from duckicelake.pipeline.ingest.target import parse_order
+from duckicelake.pipeline.maintain.checks import check_possible, spell_order
 from duckicelake.pipeline.maintain.planning import (
     FileGroup,
     Kind,
@@ -25,7 +27,7 @@ from duckicelake.pipeline.maintain.planning import (
     plan_forgetting,
     plan_removal,
 )
-from duckicelake.pipeline.maintain.policy import Policy
+from duckicelake.pipeline.maintain.policy import Policy, Strategy
 from duckicelake.pipeline.maintain.rewriting import format_call, format_options, is_passing
 from duckicelake.pipeline.maintain.survey import TableName, choose_tables, find_tables
 from duckicelake.pipeline.rest import parse_ident
@@ -189,6 +191,42 @@ def test_what_a_lake_snapshot_changed_is_read_from_its_tokens() -> None:
     assert find_tables('created_table:"a"."b,inserted_into_table:7",inserted_into_table:3,altered_table:4,future:5') == {3, 4}
     assert find_tables(None) == frozenset()
     assert find_tables(f"altered_table:²,altered_table:{'9' * 5000},altered_table:4") == {4}
+
+
+def make_table(*columns: str, by: str) -> dict[str, Any]:
+    """A table of numbers, in partitions of one of them."""
+    fields = [{"id": number, "name": name, "type": "long", "required": False} for number, name in enumerate(columns, 1)]
+    part = {"source-id": columns.index(by) + 1, "field-id": 1000, "transform": "identity", "name": by}
+    return {
+        "schemas": [{"type": "struct", "schema-id": 0, "fields": fields}],
+        "current-schema-id": 0,
+        "partition-specs": [{"spec-id": 0, "fields": [part]}],
+        "default-spec-id": 0,
+        "default-sort-order-id": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("strategy", "order", "refused"),
+    [
+        pytest.param(Strategy.zorder, "Day", "needs a column that is not the same in all of a partition", id="partitions"),
+        pytest.param(Strategy.zorder, "day, id", "", id="another beside"),
+        pytest.param(Strategy.zorder, "a.b", "column a.b, which has a dot or a backtick in its name", id="dot"),
+        pytest.param(Strategy.sort, "A.b", "", id="dot for sort"),
+        pytest.param(Strategy.sort, "ID desc, nobody", "there is no column nobody to order by", id="nobody"),
+        pytest.param(Strategy.binpack, "nobody", "", id="no order asked for"),
+    ],
+)
+def test_an_order_is_held_against_the_table(strategy: Strategy, order: str, refused: str) -> None:
+    """What can be done is said in the table's spelling, the rest is refused."""
+    metadata, policy = make_table("id", "day", "a.b", "ID", by="day"), Policy(strategy=strategy, order=parse_order(order))
+    if refused:
+        with pytest.raises(BadRequest, match=refused):
+            check_possible(policy, metadata)
+        return
+    check_possible(policy, metadata)
+    told = ", ".join(field.column for field in spell_order(policy, metadata).order)
+    assert told == (order if strategy is Strategy.binpack else order.lower())
 
 
 TABLES = [TableName(number, schema, name) for number, (schema, name) in enumerate([("raw", "small"), ("raw", "Small"), ("A.b", "t")])]

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from duckicelake.pipeline.ingest.target import parse_order
+from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.ingest.mill import open_mill
 from tests.pipeline.maintain.keeper import Keeper
 from tests.support.keys import open_s3
@@ -144,3 +145,46 @@ def test_a_sorted_table_gets_and_keeps_its_order(keeper: Keeper, tmp_path: Path)
     assert report.status == 0, report.describe()
     [rows] = read_files(keeper, "trips", "raw")
     assert rows == sorted(((i * 37 % 1000, i * i % 7) for i in range(1000)), key=by)
+
+
+ZORDERED = "INTEGER BIGINT FLOAT DOUBLE VARCHAR UUID BLOB DATE TIMESTAMP TIMESTAMPTZ".split()
+
+
+def test_orders_name_columns_in_any_case(keeper: Keeper) -> None:
+    """Of every type that z-order takes, also words of SQL, by `sort` those inside a struct; Iceberg 1.11 fails on a truth of NULL."""
+    columns = ", ".join(f'"C{number}" {form}' for number, form in enumerate(ZORDERED))
+    keeper.checker.run(f'CREATE TABLE "group" ("order" INT, "Id" INT, "In" STRUCT("Deep" INT), {columns}, truth BOOLEAN)')
+    every = ", ".join(f"c{number}" for number in range(len(ZORDERED)))
+    for strategy, order, truth in (
+        ("zorder", f"ORDER, id, {every}, Truth", "true"),
+        ("sort", "IN.deep, ID desc", "true"),
+        ("zorder", "truth", "NULL"),
+    ):
+        for _ in range(2):
+            keeper.checker.run(f'INSERT INTO "group" ("order", "Id", truth) SELECT range, -range, {truth} FROM range(30)')
+        [done] = [step for step in keeper.run("main.group", min_files=2, strategy=strategy, order=order).steps if step.kind == "compact"]
+        assert (done.verdict, done.added) == ((Verdict.done, 1) if truth == "true" else (Verdict.failed, 0)), (order, done)
+    keeper.check_same(every_snapshot=False)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "order", "message"),
+    [
+        ("zorder", "id, Price", "strategy zorder cannot take column price, which is decimal(38, 10)"),
+        ("zorder", "point.x", "strategy zorder cannot take column point.x, which is inside another one"),
+        ("sort", "none", "there is no column none to order by"),
+        ("sort", "", "strategy sort needs an order, of the policy or of the table itself"),
+        ("binpack", "", "column clock is time, which Spark does not read"),
+    ],
+)
+def test_a_plan_tells_what_cannot_be_done(keeper: Keeper, strategy: str, order: str, message: str) -> None:
+    """In the words of the run, which fails before Spark is asked."""
+    clock = ", clock TIME" if strategy == "binpack" else ""
+    keeper.checker.run(f"CREATE TABLE t (id BIGINT, price DECIMAL(38, 10), point STRUCT(x INT){clock})")
+    for start in range(0, 60, 20):
+        keeper.checker.run(f"INSERT INTO t (id) SELECT range FROM range({start}, {start + 20})")
+    asked = {"strategy": strategy, "min_files": 2, **({"order": order} if order else {})}
+    [planned], [done] = (keeper.run("main.t", dry_run=dry_run, **asked).steps for dry_run in (True, False))
+    assert planned == done
+    assert message in done.message
+    assert "compact main.t" not in keeper.told
