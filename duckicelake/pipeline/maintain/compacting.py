@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from duckicelake.errors import CatalogError, CommitFailed
+from duckicelake.errors import CatalogError, CommitFailed, Unsupported
 from duckicelake.pipeline.connect import check_procedures, is_gone
 from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, SparkFailed
@@ -38,7 +38,7 @@ class Compactor:
     policy: Policy
 
     def compact(self, metadata: Mapping[str, Any], *, dry_run: bool) -> Sequence[Done]:
-        """Do it, if there is something to do, or say what. Raises: FAILURES: nothing was done."""
+        """Do it, if there is something to do, or say what. Raises: FAILURES: it cannot be done."""
         facts, step = self._plan()
         if step is None:
             return []
@@ -48,12 +48,11 @@ class Compactor:
         self._announce()
         try:
             return replace(self, policy=spell_order(self.policy, metadata))._attempt(facts, step)
+        except Unsupported:
+            raise
         except FAILURES as error:
-            landed = self._find_landed()
-            if landed is None:
-                raise
             failed = Done(str(self.name.ident), Kind.compact, Verdict.failed, step.reason, message=explain(error, self.desk.connect))
-            return [_add(failed, landed)]
+            return [_add(failed, self._find_landed())]
 
     def _plan(self) -> tuple[TableFacts, Step | None]:
         facts = self.desk.read_facts(self.name, self.policy)
@@ -88,8 +87,10 @@ class Compactor:
         told = Done(str(self.name.ident), Kind.compact, Verdict.done, step.reason, attempts=attempt)
         if before is not None:
             return self._judge(told, rewritten, before)
-        done = replace(told, bytes=rewritten.bytes, removed=rewritten.removed, added=rewritten.added)
-        return [done] if rewritten.removed else []
+        if not rewritten.removed:
+            return []
+        done = _add(told, self._find_landed())
+        return [replace(done, bytes=rewritten.bytes, removed=rewritten.removed, added=rewritten.added)]
 
     def _have_written(self, facts: TableFacts, step: Step) -> Rewritten:
         try:

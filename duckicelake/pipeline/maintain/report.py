@@ -16,7 +16,7 @@ class Done:
     """A step of one table or of the lake, and what became of it.
 
     `removed` and `added` count files, branches or snapshots of the table, lake snapshots, or objects of the store; `message` says why not,
-    or not all. `snapshot_id`: the newest that a compaction made piece by piece.
+    or not all. `snapshot_id`: the newest that a compaction made. `reason`: what there was to do, where that is known.
     """
 
     subject: str

@@ -17,6 +17,7 @@ from tests.support.keys import open_s3
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 FILES, ROWS = 6, 40
+T = "namespaces/main/tables/t"
 Row = tuple[Any, ...]
 BITS = 6
 SIDE = 1 << BITS
@@ -43,6 +44,7 @@ def test_rows_are_put_in_order(keeper: Keeper, policy: dict[str, Any]) -> None:
     told = {name: text for name, text in keeper.list_summaries("t")[-1].items() if name.startswith("duckicelake.")}
     versions = {f"duckicelake.version.{name}": version(name) for name in ("duckicelake", "pyspark", "duckdb")}
     assert told == {"duckicelake.job": "maintain", "duckicelake.run-id": report.run_id, **versions}
+    assert [step.snapshot_id for step in report.steps] == [keeper.checker.served.server.get(T).json["metadata"]["current-snapshot-id"]]
     assert keeper.count_files("t") == 1
     after = keeper.ask("FROM t")
     assert sorted(after) == before
@@ -164,6 +166,7 @@ def test_orders_name_columns_in_any_case(keeper: Keeper) -> None:
             keeper.checker.run(f'INSERT INTO "group" ("order", "Id", truth) SELECT range, -range, {truth} FROM range(30)')
         [done] = [step for step in keeper.run("main.group", min_files=2, strategy=strategy, order=order).steps if step.kind == "compact"]
         assert (done.verdict, done.added) == ((Verdict.done, 1) if truth == "true" else (Verdict.failed, 0)), (order, done)
+        assert done.reason.endswith(" small files, 0 with many deletes")
     keeper.check_same(every_snapshot=False)
 
 
