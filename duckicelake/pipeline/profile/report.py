@@ -11,8 +11,8 @@ from duckicelake.pipeline.reports import TablesReport, Verdict
 class ColumnProfile:
     """One column; None is what nobody told.
 
-    `distinct` is an estimate: exact below some thousand values. `nulls` are those of the files' statistics where these are exact, else
-    counted by Spark, as are `minimum` and `maximum`. `bytes` are those in data files, compressed.
+    `distinct` is an estimate: exact below some thousand values, of which what is empty is none. `nulls` are those of the files' statistics
+    where these are exact, else counted by Spark, as are `minimum` and `maximum`. `bytes` are those in data files, compressed.
     """
 
     field_id: int

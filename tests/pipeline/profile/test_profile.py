@@ -50,6 +50,13 @@ def test_columns_are_as_duckdb_counts_them(measurer: Measurer) -> None:
     assert all(column.bytes for column in found.columns)
 
 
+def test_sketches_pass_over_what_is_empty(measurer: Measurer) -> None:
+    """A text and a binary value without a byte in it is no value to Iceberg's sketches."""
+    measurer.checker.run("CREATE TABLE t AS SELECT v AS code, v::BLOB AS raw FROM (VALUES (''), ('a'), ('b')) r(v)")
+    columns = by_name(measurer.measure("t"))
+    assert [(columns[name].distinct, columns[name].minimum, columns[name].nulls) for name in ("code", "raw")] == [(2, "", 0)] * 2
+
+
 def test_planners_find_the_sketches(measurer: Measurer) -> None:
     """As the Puffin specification has them; in Spark's estimate; and a second run has nothing to do, without Spark."""
     fill(measurer)
