@@ -13,7 +13,7 @@ from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
-STEPS = ["look at the catalog", "flush main.t", "compact main.t", "lake snapshots", "clean-up", "orphans"]
+STEPS = ["look at the catalog", "flush main.t", "compact main.t", "expire", "clean-up", "orphans"]
 """What a run tells of the lake below."""
 LONG_KILLS = 20
 SPANS = (Span(), Span(0.5), Span(2.0, has_tasks=True), Span(0.6), Span(0.5), Span())
