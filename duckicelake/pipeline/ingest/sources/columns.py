@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from urllib.parse import unquote
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
@@ -37,7 +38,7 @@ def _choose_columns(reading: Reading, given: StructType | None, target: StructTy
             _check_paths(reading.path_columns, given)
         columns = _choose_text_columns(reading, target, evolve) if given is None else given
         if reading.form is Format.json:
-            _check_capitals(columns if given is None else reading.find_columns(), columns)
+            _check_capitals(columns if given is None else _find_own(reading), columns)
         _check_header(reading, columns)
         if given is not None or target is not None:
             _check_times(reading, columns)
@@ -68,6 +69,14 @@ def _check_header(reading: Reading, columns: StructType) -> None:
     if [name.lower() for name in named] != [name.lower() for name in asked]:
         shown = f"the header of {first.path} has columns without a name or twice the same, which are named ({', '.join(named)})"
         raise BadRequest(f"{shown}: the columns asked for are ({', '.join(asked)})")
+
+
+def _find_own(reading: Reading) -> StructType:
+    """The columns of the files; none where Spark cannot say, as of an object with a name twice, of which readers tell."""
+    try:
+        return reading.find_columns()
+    except AnalysisException:
+        return StructType([])
 
 
 def _check_capitals(own: StructType, columns: StructType, above: tuple[str, ...] = ()) -> None:
