@@ -27,6 +27,7 @@ from duckicelake.pipeline.ingest.sources.listing import (
     find_root,
     list_by_spark,
     list_files,
+    name_here,
 )
 from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, Reading, Taken, find_place, holding_nothing
 from duckicelake.pipeline.ingest.sources.shapes import Shape, find_in_json, group_shapes, list_paths, telling_capitals_apart
@@ -302,7 +303,7 @@ def find_local_path(uri: str) -> Path | None:
     """Return where a file lies on this machine, None when it does not."""
     if not uri.startswith("file:"):
         return None
-    path = Path("/" + uri.removeprefix("file:").lstrip("/"))
+    path = Path(name_here(uri))
     return path if path.is_file() else None
 
 

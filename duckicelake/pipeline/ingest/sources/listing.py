@@ -88,7 +88,7 @@ def check_places(files: Sequence[Taken]) -> None:
     """Raises: BadRequest: a file here is a Delta table's, or has a colon in its name, which Hadoop takes for the end of a scheme"""
     logs = _find_logs(files)
     for file in files if logs else ():
-        check_counted("/" + file.path.removeprefix("file:").lstrip("/"), logs)
+        check_counted(name_here(file.path), logs)
     stray = next((file.path for file in files if file.uri.startswith("file:") and ":" in os.path.basename(file.path)), None)
     if stray is not None:
         raise BadRequest(f"Spark cannot read {stray}, because its name has a colon, and no file was taken: rename it")
@@ -105,7 +105,7 @@ def check_counted(file: str, folders: Iterable[str]) -> None:
 
 def _find_logs(files: Iterable[Taken]) -> set[str]:
     """The folders with logs of Delta in which files of this machine lie, however deep."""
-    above = {os.path.dirname("/" + file.path.removeprefix("file:").lstrip("/")) for file in files if file.uri.startswith("file:")}
+    above = {os.path.dirname(name_here(file.path)) for file in files if file.uri.startswith("file:")}
     return {str(folder) for one in above for folder in (Path(one), *Path(one).parents) if (folder / DELTA_LOG).is_dir()}
 
 
@@ -127,6 +127,11 @@ def list_by_spark(spark: SparkSession, source: str) -> DataFrame:
         F.unix_millis(meta["file_modification_time"]).alias("modified_ms"),
         F.lit(None).cast("string").alias("etag"),
     )
+
+
+def name_here(path: str) -> str:
+    """The path of a file on this machine, which Spark writes with one slash behind `file:`, or three."""
+    return "/" + path.removeprefix("file:").lstrip("/")
 
 
 def find_root(source: str) -> str:

@@ -58,7 +58,7 @@ class S3Store:
             re.compile(f"{translate_pattern(pattern.rstrip('/'))}(?P<below>/.*)?", re.DOTALL) if pattern else re.compile("(?P<below>.*)")
         )
         first = _WILD.split(pattern, maxsplit=1)[0].rstrip("/")
-        count, logs, taken = 0, set[str](), dict[tuple[str, bool], str]()
+        count, logs, parquet = 0, set[str](), dict[str, str]()
         try:
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=first):
                 for found in page.get("Contents", ()):
@@ -68,7 +68,8 @@ class S3Store:
                         logs.add(folder)
                     match = meant.fullmatch(key)
                     if match is not None and not is_hidden(key, match["below"] or ""):
-                        taken[key.rpartition("/")[0], key.endswith(".parquet")] = key
+                        if key.endswith(".parquet"):
+                            parquet[key.rpartition("/")[0]] = key
                         count += 1
                         modified_ms = int(found["LastModified"].timestamp() * 1000)
                         yield f"s3://{bucket}/{encode_path(key)}", found["Size"], modified_ms, found["ETag"].strip('"')
@@ -76,7 +77,7 @@ class S3Store:
             raise _explain(source, error) from error
         except BotoCoreError as error:
             raise ServiceUnavailable(f"{source}: {error}") from error
-        for key in taken.values() if logs else ():
+        for key in parquet.values():
             check_counted(key, logs)
         if not count:
             raise NoSource(f"there is no {source}")
