@@ -102,7 +102,7 @@ def to_arrow(form: IcebergType) -> pa.DataType:
 
 def make_hollow(form: pa.DataType) -> Any:
     """No values, as Java gives them: offsets take no bytes, and what lies behind them belongs to others."""
-    nothing = pa.py_buffer(b"\7" * 64).slice(0, 0)
+    nothing = pa.py_buffer(b"\xf9" * 64).slice(0, 0)
     inner = [make_hollow(form.field(place).type) for place in range(form.num_fields)]
     buffers = [None] if pa.types.is_struct(form) else [None, nothing, nothing] if form == pa.string() else [None, nothing]
     return pa.Array.from_buffers(form, 0, buffers, children=inner)
