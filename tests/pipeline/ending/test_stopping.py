@@ -55,6 +55,7 @@ def fill(served: Served) -> dict[str, str]:
     return settings_for(served.lake, port=str(served.server.port))
 
 
+@pytest.mark.long
 def test_an_export_that_is_interrupted(served: Served, tmp_path: Path) -> None:
     """While Spark copies a table: those that were copied are there, and another run passes them over."""
     settings = fill(served)
@@ -70,12 +71,15 @@ def test_an_export_that_is_interrupted(served: Served, tmp_path: Path) -> None:
     assert (verdicts[0], verdicts[-1]) == ("already-there", "done")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "step", "parts", "verdicts", "seen"),
     [
         pytest.param("verify", f"{TABLES[1]} now", "findings", ("same", "could-not-look"), f"{TABLES[0]} now: 1000 rows", id="verify"),
-        pytest.param("profile", f"compute {TABLES[1]}", "tables", ("done", "failed"), f"{TABLES[0]}: 1000 rows", id="profile"),
+        pytest.param(
+            *("profile", f"compute {TABLES[1]}", "tables", ("done", "failed"), f"{TABLES[0]}: 1000 rows"),
+            id="profile",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_job_that_is_terminated(

@@ -81,7 +81,8 @@ def test_a_store_that_goes_in_the_midst(mill: Mill, wired: Wired, step: str) -> 
     check_next_run(mill)
 
 
-@pytest.mark.parametrize("is_folder", [pytest.param(False, id="file"), pytest.param(True, id="folder", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("is_folder", [pytest.param(False, id="file"), pytest.param(True, id="folder")])
 def test_what_may_not_be_read_is_named(served: Served, tmp_path: Path, is_folder: bool) -> None:
     """Among files that may: no table is made, and with the right to read it the same call takes all."""
     files, settings = tmp_path / "files", settings_for(served.lake, port=str(served.server.port))
