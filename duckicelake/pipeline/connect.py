@@ -1,6 +1,7 @@
 """A session on somebody else's Spark, over Spark Connect: no Java and no libraries here, and a look at whether they are there."""
 
 import contextlib
+import json
 import logging
 import socket
 import warnings
@@ -15,7 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
+from duckicelake.errors import BadRequest, ServiceUnavailable
+from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER
 from duckicelake.pipeline.jars import Jar, Progress
 from duckicelake.pipeline.older import IS_ANSI, find_condition
 
@@ -229,13 +231,10 @@ def check_executors(session: SparkSession) -> None:
         )
 
 
-def check_procedures() -> None:
-    """Raises: Unsupported: what a procedure of Iceberg's commits would not say which run did it."""
-    if is_remote():
-        raise Unsupported(
-            "over Spark Connect, Iceberg's rewrite_data_files cannot be told which run it belongs to: "
-            "compact with a --master of another kind; the other steps are done"
-        )
+def name_commits(session: SparkSession, catalog: str, properties: Mapping[str, str]) -> None:
+    """From now on every snapshot that this session commits to a catalog of the lake's carries these; nobody has used that in it yet."""
+    # Spark makes its client of a catalog when somebody first names that, and each session has its own.
+    session.conf.set(f"spark.sql.catalog.{catalog}.header.{SUMMARY_HEADER}", json.dumps(dict(properties)))
 
 
 def is_gone(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from duckicelake.pipeline.connect import HELD, LOOK_UP, SCHEME, connect_session, naming_writes
+from duckicelake.pipeline.connect import HELD, LOOK_UP, SCHEME, connect_session, name_commits, naming_writes
 from duckicelake.pipeline.jars import Jar, Progress, fetch_jars
 from duckicelake.pipeline.java import find_java_home, find_trust_store, join_options
 from duckicelake.pipeline.libraries import iceberg_jars, leave_given
@@ -195,6 +195,14 @@ def tagging_pieces(spark: SparkSession) -> Generator[None]:
 def naming_statements(spark: SparkSession, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
     """The same for statements that write rows, over Spark Connect too."""
     return naming_writes(spark, properties) if is_remote() else naming_snapshots(properties)
+
+
+def naming_procedures(spark: SparkSession, catalog: str, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
+    """The same for Iceberg's procedures, where the lake's catalog was not used in the session for anything else before."""
+    if not is_remote():
+        return naming_snapshots(properties)
+    name_commits(spark, catalog, properties)
+    return contextlib.nullcontext()
 
 
 def catalog_settings(catalog: RestCatalog) -> Mapping[str, str]:

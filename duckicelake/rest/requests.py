@@ -13,6 +13,7 @@ from duckicelake.catalog.writing.once import Asked, RequestKey
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_list, find_text, find_text_map, get_list, get_text, is_text
+from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER, parse_summary_header
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
 from duckicelake.rest.auth.record import find_asker
 from duckicelake.rest.page.shapes import Shape
@@ -39,17 +40,25 @@ async def read_key(
             json_schema_extra={"type": "string", "format": "uuid"},
         ),
     ] = None,
+    summary: Annotated[
+        str | None,
+        Header(
+            alias=SUMMARY_HEADER,
+            description="A JSON object of strings, `duckicelake.…` by name, which the summaries of the snapshots in the body get too.",
+        ),
+    ] = None,
 ) -> Asked:
-    """Return who asks, of what the path names, and the request's key with the fingerprint of all it says."""
-    asker = find_asker(request.scope)
+    """Return who asks, of what the path names, what it says of its snapshots, and its key with the fingerprint of all it says."""
+    asker, told = find_asker(request.scope), {} if summary is None else parse_summary_header(summary)
     if key is None:
-        return Asked(asker)
+        return Asked(asker, summary=told)
     try:
         uuid = UUID(key)
     except ValueError as error:
         raise BadRequest("The header Idempotency-Key is no UUID.") from error
-    said = (request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body())
-    return Asked(asker, RequestKey(uuid, sha256(b"\0".join(said)).hexdigest()))
+    said = [request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body()]
+    said += [] if summary is None else [summary.encode()]
+    return Asked(asker, RequestKey(uuid, sha256(b"\0".join(said)).hexdigest()), told)
 
 
 Key = Annotated[Asked, Depends(read_key)]

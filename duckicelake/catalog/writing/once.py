@@ -1,7 +1,7 @@
 """Requests with a key: done once, however often they are sent; each copy is answered alike."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
@@ -32,10 +32,11 @@ REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FI
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to change something: who asks, and its key if it has one."""
+    """A request to change something: who asks, its key if it has one, and what it says of its snapshots beside its body."""
 
     asker: Asker
     key: RequestKey | None = None
+    summary: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def about(self, *objects: str) -> "Asked":
         """Return the request, about these objects."""

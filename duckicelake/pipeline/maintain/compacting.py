@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from duckicelake.errors import CatalogError, CommitFailed, Unsupported
-from duckicelake.pipeline.connect import check_procedures, is_gone
+from duckicelake.pipeline.connect import is_gone
 from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, SparkFailed
 from duckicelake.pipeline.maintain.checks import check_may_write, check_possible, spell_order
@@ -20,7 +20,7 @@ from duckicelake.pipeline.maintain.report import Done, plan_of, tell_found
 from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, is_piecemeal, rewrite
 from duckicelake.pipeline.maintain.survey import TableName, check_shared
 from duckicelake.pipeline.reports import Verdict
-from duckicelake.pipeline.spark import LazySpark, naming_snapshots
+from duckicelake.pipeline.spark import LazySpark, naming_procedures
 
 ATTEMPTS = 3
 _OF_THE_LOG = "for the reason that its log gives"
@@ -95,8 +95,7 @@ class Compactor:
     def _have_written(self, facts: TableFacts, step: Step) -> Rewritten:
         try:
             session = self.spark.get()
-            check_procedures()
-            with naming_snapshots(self.properties):
+            with naming_procedures(session, self.desk.catalog, self.properties):
                 return rewrite(session, self.desk.catalog, self.name.ident, (self.policy, facts, step))
         except SPARK_FAILURES as error:
             if is_gone(error):

@@ -7,6 +7,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from duckicelake.errors import CommitFailed
 from duckicelake.pipeline.connect import is_gone
@@ -24,6 +25,8 @@ _OVER_TARGET = 1.8
 _PIECEMEAL = "partial-progress.enabled"
 _OF_COMMITS = {"org.apache.iceberg.exceptions.CommitFailedException", "org.apache.iceberg.exceptions.CommitStateUnknownException"}
 _OF_CONFLICTS = "org.apache.iceberg.exceptions.ValidationException"
+_TOLD_OF_COMMITS = ("Cannot commit rewrite because of a ValidationException or CommitFailedException", "CommitStateUnknownException")
+"""By these words a server of Spark Connect tells of them, whose exceptions stay there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,16 @@ def _read(row: Any) -> Rewritten:
 
 
 def is_piecemeal(step: Step) -> bool:
-    """Whether it is committed piece by piece."""
-    return step.bytes > GROUP_BYTES
+    """Whether it is committed piece by piece; what became of each is heard of in Java alone."""
+    return step.bytes > GROUP_BYTES and not is_remote()
 
 
 def is_passing(error: Exception) -> bool:
     """Whether it may be over by now: others overtook a commit, nobody knows what became of it, or the session's Java is gone."""
     if isinstance(error, CommitFailed) or is_gone(error):
         return True
+    if is_remote():
+        return any(words in str(error) for words in _TOLD_OF_COMMITS)
     names = list(_list_classes(error))
     # Bare, it is no conflict: Iceberg says so too of an order by a column that there is not.
     return not _OF_COMMITS.isdisjoint(names) or _OF_CONFLICTS in names[1:]

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import CatalogError
+from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER
 from duckicelake.rest.auth.at import read_at
 from duckicelake.rest.auth.permissions import check_permission
 from duckicelake.rest.auth.record import note_error
@@ -21,6 +22,7 @@ from duckicelake.rest.params import check_query, read_levels, read_table_name
 from duckicelake.rest.requests import KEY_HEADER, read_body, read_key
 
 COMMIT = "updateTable"
+SUMMARY = SUMMARY_HEADER.lower().encode()
 
 
 class CommitLane:
@@ -51,10 +53,11 @@ class CommitLane:
             await check_permission(request)
         at = await read_at(request, named["prefix"])
         levels, name = await read_levels(named["namespace"]), await read_table_name(named["table"])
-        body, key = await read_body(request), await read_key(request, find_key(request.scope))
+        told = (find_header(request.scope, header) for header in (KEY_HEADER, SUMMARY))
+        body, key = await read_body(request), await read_key(request, *told)
         return await run_in_threadpool(self._route.endpoint, at, levels, name, body, key)
 
 
-def find_key(scope: Scope) -> str | None:
+def find_header(scope: Scope, wanted: bytes) -> str | None:
     """Return the first header of that name."""
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == KEY_HEADER), None)
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)

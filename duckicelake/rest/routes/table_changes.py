@@ -18,6 +18,7 @@ from duckicelake.catalog.writing.once import Asked, run_once
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.requests.attribution import attribute_snapshots
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
 from duckicelake.iceberg.requests.requirements import asks_to_create
 from duckicelake.rest.auth.at import AtParam
@@ -101,7 +102,7 @@ class TableChangeRoutes:
 
     def update_table(self, at: AtParam, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
         """Commit updates to a table."""
-        asked = parse_commit_table(decode_json(body))
+        asked = attribute_snapshots(parse_commit_table(decode_json(body)), key.summary)
         ident = Ident(levels, name)
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
@@ -154,7 +155,7 @@ class TableChangeRoutes:
             assert asked.identifier is not None
             ident = to_ident(check_identifier(asked.identifier))
             check_commit(at.session, ident.namespace, ident.name, creates=asks_to_create(asked.requirements))
-            asks.append(Ask(ident, asked))
+            asks.append(Ask(ident, attribute_snapshots(asked, key.summary)))
         once = about(key, *(ask.ident for ask in asks))
         run_once(self._door.get_warehouse(at), once, lambda w: commit.commit_tables(w, asks), lambda _, __: None)
         return Response(status_code=204)

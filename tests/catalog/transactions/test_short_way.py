@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from fastapi.routing import APIRoute
 
+from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER
 from duckicelake.rest import web
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake
@@ -47,6 +48,8 @@ REQUESTS = {
     "key of another": (TABLE, {KEY: "018f3a1e-0000-7000-8000-00000000000"}, FAILS),
     "no key": (TABLE, {KEY: "x"}, SET),
     "empty key": (TABLE, {KEY: ""}, SET),
+    "summary": (TABLE, {SUMMARY_HEADER: '{"duckicelake.job": "x"}'}, SET),
+    "no summary": (TABLE, {SUMMARY_HEADER: "x"}, SET),
     "bad token": (TABLE, {"Authorization": "Bearer x"}, SET),
 }
 

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,8 @@ from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
 from tests.pipeline.cluster.connect import ConnectServer, start_connect
 from tests.pipeline.cluster.standalone import CALM_JAVA
+from tests.pipeline.maintain.overtaking import opening_way
+from tests.rest.serving import Answer
 from tests.support.commands import COMMAND, Done, environment, run
 from tests.support.readers import Served
 
@@ -109,7 +111,7 @@ def test_what_cannot_be_reached_is_told_without_its_token(served: Served, tmp_pa
 
 @pytest.mark.long
 def test_the_other_jobs_run_over_spark_connect(served: Served, connect: ConnectServer, tmp_path: Path) -> None:
-    """As on one machine, but for compaction, which is told as skipped."""
+    """As on one machine."""
     make_copies(served.lake, 300)
     duck = served.lake.duckdb()
     duck.execute("CREATE SCHEMA raw; CREATE TABLE raw.few AS SELECT range AS id, 'n' || range % 10 AS name FROM range(1000)")
@@ -131,10 +133,31 @@ def test_the_other_jobs_run_over_spark_connect(served: Served, connect: ConnectS
     duck.execute("INSERT INTO raw.few VALUES (1, 'inlined')")
     kept = call(served, connect, tmp_path, "maintain", "raw.few", "--policy", "policy.toml", "--report", "m.json")
     assert kept.status == 0, kept.err
+    report = json.loads((tmp_path / "m.json").read_text())
+    assert [(step["kind"], step["verdict"], step["removed"]) for step in report["steps"]] == [("flush", "done", 0), ("compact", "done", 5)]
+    assert name_runs(served, "few")[-1] == ("maintain", report["run_id"])
+    assert duck.execute("SELECT count(*) FROM raw.few").fetchone() == (1151,)
+
+
+@pytest.mark.long
+def test_a_compaction_that_others_overtake_is_made_again_over_spark_connect(served: Served, connect: ConnectServer, tmp_path: Path) -> None:
+    """The conflict is known by what the server says of it, and rows that DuckDB deletes meanwhile stay deleted."""
+    duck = served.lake.duckdb()
+    duck.execute("CREATE TABLE few (id BIGINT)")
+    for start in range(0, 200, 40):
+        duck.execute(f"INSERT INTO few SELECT range FROM range({start}, {start + 40})")
+
+    def meet(send: Callable[[], Answer]) -> Answer:
+        duck.execute("DELETE FROM few WHERE id % 40 = 7")
+        return send()
+
+    with opening_way(served.server, "few", meet) as way:
+        settings = find_settings(Served(served.lake, way), connect.url)
+        kept = run(tmp_path, "pipeline", "maintain", "main.few", "--report", "m.json", settings=settings)
+    assert kept.status == 0, kept.err
     steps = json.loads((tmp_path / "m.json").read_text())["steps"]
-    assert [(step["kind"], step["verdict"]) for step in steps][-1] == ("compact", "skipped")
-    assert "which run it belongs to" in steps[-1]["message"]
-    assert ("flush", "done") in [(step["kind"], step["verdict"]) for step in steps]
+    assert [(step["kind"], step["verdict"], step["attempts"]) for step in steps][-1] == ("compact", "done", 2), steps
+    assert duck.execute("SELECT count(*), count(*) FILTER (id % 40 = 7) FROM few").fetchone() == (195, 0)
 
 
 @pytest.mark.long

@@ -17,7 +17,16 @@ _OF_A_CONNECTION = ("connection", "content-length", "date", "host", "server", "t
 @contextmanager
 def meeting_commits(keeper: Keeper, table: str, commit: Commit, *, every: bool = False) -> Generator[Keeper]:
     """The keeper by that way; `commit` meets the first one to a table in `main`, or `every`, and others wait until it has been answered."""
-    server, pending, turns = keeper.checker.served.server, [commit], Lock()
+    with opening_way(keeper.checker.served.server, table, commit, every=every) as way:
+        served = replace(keeper.checker.served, server=way)
+        checker = replace(keeper.checker, served=served, catalog=keeper.checker.spark.add(served.rest_catalog()))
+        yield Keeper(checker, keeper.told)
+
+
+@contextmanager
+def opening_way(server: Server, table: str, commit: Commit, *, every: bool = False) -> Generator[Server]:
+    """That way, which is asked as the server is."""
+    pending, turns = [commit], Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -48,9 +57,7 @@ def meeting_commits(keeper: Keeper, table: str, commit: Commit, *, every: bool =
         thread = Thread(target=listening.serve_forever)
         thread.start()
         try:
-            served = replace(keeper.checker.served, server=Server(listening.server_address[1]))
-            checker = replace(keeper.checker, served=served, catalog=keeper.checker.spark.add(served.rest_catalog()))
-            yield Keeper(checker, keeper.told)
+            yield Server(listening.server_address[1])
         finally:
             listening.shutdown()
             thread.join()

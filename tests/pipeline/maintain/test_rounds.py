@@ -190,7 +190,7 @@ def make_fake(served: Served, monkeypatch: pytest.MonkeyPatch, outcomes: list[Ex
         return outcome
 
     monkeypatch.setattr(compacting, "rewrite", rewrite)
-    monkeypatch.setattr(compacting, "naming_snapshots", lambda _: nullcontext())
+    monkeypatch.setattr(compacting, "naming_procedures", lambda *_: nullcontext())
     spark: Any = object()
     return replace(make_desk(served, list[str]().append), open_spark=lambda: nullcontext(spark))
 
