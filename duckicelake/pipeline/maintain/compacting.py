@@ -45,8 +45,8 @@ class Compactor:
         check_possible(self.policy, metadata)
         if dry_run:
             return [plan_of(str(self.name.ident), step)]
-        self._announce()
         try:
+            self._announce()
             return replace(self, policy=spell_order(self.policy, metadata))._attempt(facts, step)
         except Unsupported:
             raise

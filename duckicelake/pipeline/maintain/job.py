@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version as read_version
 from typing import Any
 
@@ -47,6 +48,8 @@ FLUSH_ATTEMPTS = 10
 """DuckLake would try as often."""
 PAUSE_SECONDS = 0.2
 EXPIRED_AT_ONCE = 500
+Begin = Callable[[Step], None]
+"""Hears of a step that is planned, and may fail from then on."""
 
 
 def maintain(desk: MaintainDesk, options: MaintainOptions, *, dry_run: bool = False) -> MaintainReport:
@@ -99,7 +102,7 @@ class Keeper:
         except NoSuchTable as error:
             said = error.message
             self.ageless.add(name.table_id)
-            yield from self._try(table, None, lambda: self._tell_hidden(name, said))
+            yield from self._try(table, None, lambda _: self._tell_hidden(name, said))
             return
         except Unsupported as error:
             self.ageless.add(name.table_id)
@@ -112,9 +115,9 @@ class Keeper:
             self.ageless.add(name.table_id)
         if not policy.enabled:
             return
-        yield from self._try(table, Kind.branches, lambda: self._drop_branches(name, metadata))
-        yield from self._try(table, Kind.flush, lambda: self._flush(name, policy))
-        yield from self._try(table, Kind.compact, lambda: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
+        yield from self._try(table, Kind.branches, lambda begin: self._drop_branches(name, metadata, begin))
+        yield from self._try(table, Kind.flush, lambda begin: self._flush(name, policy, begin))
+        yield from self._try(table, Kind.compact, lambda _: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
 
     def keep_lake(self, conn: psycopg.Connection, *, may_lose: bool) -> Iterator[Done]:
         """Let snapshots expire, and remove the files that nobody needs; `conn` has the lake.
@@ -123,8 +126,8 @@ class Keeper:
         """
         if may_lose:
             yield from self._try(LAKE, Kind.expire, self._expire)
-            yield from self._try(LAKE, Kind.forget, lambda: self._forget_all(conn))
-        yield from self._try(LAKE, Kind.clean_up, lambda: self._remove(conn, may_lose))
+            yield from self._try(LAKE, Kind.forget, lambda _: self._forget_all(conn))
+        yield from self._try(LAKE, Kind.clean_up, lambda _: self._remove(conn, may_lose))
 
     def _tell_hidden(self, name: TableName, said: str) -> Sequence[Done]:
         with closing(self.desk.open_postgres()) as conn:
@@ -132,13 +135,15 @@ class Keeper:
         verdict = Verdict.failed if self.options.tables else Verdict.skipped
         return [Done(str(name.ident), None, verdict, message=message)] if message else []
 
-    def _try(self, subject: str, kind: Kind | None, act: Callable[[], Sequence[Done]]) -> Sequence[Done]:
+    def _try(self, subject: str, kind: Kind | None, act: Callable[[Begin], Sequence[Done]]) -> Sequence[Done]:
+        begun: list[Step] = []
         try:
-            return act()
+            return act(begun.append)
         except Unsupported as error:
             return [Done(subject, kind, Verdict.skipped, message=error.message)]
         except FAILURES as error:
-            return [Done(subject, kind, Verdict.failed, message=explain(error, self.desk.connect))]
+            reason = begun[-1].reason if begun else ""
+            return [Done(subject, kind, Verdict.failed, reason, message=explain(error, self.desk.connect))]
 
     def _load(self, name: TableName) -> Mapping[str, Any]:
         """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
@@ -150,18 +155,19 @@ class Keeper:
     def _find_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
         return self.options.policies.find(str(name.ident), metadata.get("properties", {}))
 
-    def _drop_branches(self, name: TableName, metadata: Mapping[str, Any]) -> Sequence[Done]:
+    def _drop_branches(self, name: TableName, metadata: Mapping[str, Any], begin: Begin) -> Sequence[Done]:
         stale = list_stale(metadata.get("refs", {}), datetime.now(UTC))
         if not stale:
             return []
         step = Step(Kind.branches, f"{len(stale)} branches of dead runs of ingest", files=len(stale))
         if self.dry_run:
             return [plan_of(str(name.ident), step)]
+        begin(step)
         self.desk.tell(f"drop branches of {name.ident}")
         discard(self.desk.connect(), name.ident, stale)
         return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=len(stale), attempts=1)]
 
-    def _flush(self, name: TableName, policy: Policy) -> Sequence[Done]:
+    def _flush(self, name: TableName, policy: Policy, begin: Begin) -> Sequence[Done]:
         failed: duckdb.Error | None = None
         for attempt in range(1, FLUSH_ATTEMPTS + 1):
             facts = self.desk.read_facts(name, policy)
@@ -172,6 +178,7 @@ class Keeper:
                 return [] if failed is None else [tell_found(str(name.ident), Kind.flush, attempt)]
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
+            begin(step)
             check_may_write(self.desk.connect(), name.ident)
             self.desk.tell(f"flush {name.ident}")
             try:
@@ -190,7 +197,7 @@ class Keeper:
     def _prepare(self, name: TableName, policy: Policy) -> Compactor:
         return Compactor(self.desk, self.spark, self.properties, self.conn, name, policy)
 
-    def _expire(self) -> Sequence[Done]:
+    def _expire(self, begin: Begin) -> Sequence[Done]:
         failed: duckdb.Error | None = None
         gone: list[int] = []
         for attempt in range(1, ATTEMPTS + 1):
@@ -199,6 +206,7 @@ class Keeper:
                 return [] if failed is None else [replace(tell_found(LAKE, Kind.expire, attempt), removed=sum(gone))]
             if self.dry_run:
                 return [plan_of(LAKE, step)]
+            begin(step)
             self.desk.tell(f"{step.kind} {step.reason}")
             try:
                 for start in range(0, len(step.versions), EXPIRED_AT_ONCE):
@@ -213,10 +221,10 @@ class Keeper:
     def _forget_all(self, conn: psycopg.Connection) -> Sequence[Done]:
         found: list[Done] = []
         for name in survey.list_live_tables(conn):
-            found += self._try(str(name.ident), Kind.forget, lambda name=name: self._forget(conn, name))
+            found += self._try(str(name.ident), Kind.forget, lambda begin, name=name: self._forget(conn, name, begin))
         return found
 
-    def _forget(self, conn: psycopg.Connection, name: TableName) -> Sequence[Done]:
+    def _forget(self, conn: psycopg.Connection, name: TableName, begin: Begin) -> Sequence[Done]:
         """Let go of a table's snapshots that DuckLake does not have."""
         failed: CatalogError | None = None
         for attempt in range(1, ATTEMPTS + 1):
@@ -234,6 +242,7 @@ class Keeper:
                 return [] if failed is None else [tell_found(str(name.ident), Kind.forget, attempt)]
             if self.dry_run:
                 return [plan_of(str(name.ident), step)]
+            begin(step)
             self.desk.tell(f"forget {step.reason} of {name.ident}")
             try:
                 rest.commit([format_forgetting(name.ident, metadata, step.versions)])
@@ -294,10 +303,11 @@ class Keeper:
             if self.dry_run or step.before is None:
                 done.append(plan_of(LAKE, step))
                 continue
-            done += self._try(LAKE, step.kind, lambda step=step, before=step.before: self._remove_files(conn, step, before))
+            done += self._try(LAKE, step.kind, partial(self._remove_files, conn, step, step.before))
         return done
 
-    def _remove_files(self, conn: psycopg.Connection, step: Step, before: datetime) -> Sequence[Done]:
+    def _remove_files(self, conn: psycopg.Connection, step: Step, before: datetime, begin: Begin) -> Sequence[Done]:
+        begin(step)
         self.desk.tell(f"{step.kind} {step.reason}")
         if step.kind is Kind.clean_up:
             removed = self.desk.lake.clean_up(before)
@@ -315,5 +325,5 @@ class Keeper:
             removed += len(self.desk.sweep(before, spared))
         except FAILURES as error:
             told = f"{explain(error, self.desk.connect)} ({removed} objects below DATA_PATH were removed)"
-            return Done(LAKE, step.kind, Verdict.failed, removed=removed, message=told, attempts=1)
+            return Done(LAKE, step.kind, Verdict.failed, step.reason, removed=removed, message=told, attempts=1)
         return Done(LAKE, step.kind, Verdict.done, step.reason, removed=removed, attempts=1)

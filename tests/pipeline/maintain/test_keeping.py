@@ -56,7 +56,7 @@ class Lake:
     may_share: bool = True
     may_own: bool = True
     scheduled: int = 0
-    end: str = "(nowhere)"
+    end: str | tuple[str, ...] = "(nowhere)"
     asked: list[Any] = field(default_factory=list[Any])
     loads: list[str] = field(default_factory=list[str])
     history_reads: int = 0
@@ -270,6 +270,36 @@ def test_a_sweep_that_fails_tells_what_went_before(lake: Lake, run: Run) -> None
     [failed] = run(SWEEPING)
     assert (failed.verdict, failed.removed) == (Verdict.failed, 2)
     assert failed.message == "no store (2 objects below DATA_PATH were removed)"
+
+
+BEGUN = {
+    Kind.flush: "3 inlined rows, 0 inlined deletes",
+    Kind.expire: "5 of 6 lake snapshots",
+    Kind.forget: "1 of 6 snapshots",
+    Kind.orphans: "what nothing names",
+}
+"""Why a run begins its steps that finds these."""
+
+
+def test_steps_that_fail_have_the_reason_for_which_they_were_begun(lake: Lake, run: Run) -> None:
+    """Whether DuckDB, the catalog or the store refuses; the reason is that of the last plan, and where planning fails there is none."""
+    lake.facts = [TableFacts(inlined_rows=1)] * (FLUSH_ATTEMPTS - 1) + [INLINED, TableFacts()]
+    lake.flushes, lake.expiries, lake.sweeps = [CLASH], [duckdb.IOException("the line broke")], [ServiceUnavailable("no store")]
+    lake.besides, lake.commits = [frozenset({1})], [CommitFailed("somebody moved a ref")]
+    steps = run(EXPIRING | SWEEPING)
+    assert {step.verdict for step in steps} == {Verdict.failed}
+    assert {step.kind: step.reason for step in steps} == BEGUN
+    lake.facts = [psycopg.errors.UndefinedTable("gone")]
+    assert [(step.kind, step.reason) for step in run()] == [(Kind.flush, ""), (Kind.compact, "")]
+
+
+def test_steps_that_are_stopped_have_a_reason_too(lake: Lake, run: Run) -> None:
+    """Somebody ended the run just before each of them."""
+    lake.facts, lake.besides, lake.scheduled = [INLINED], [frozenset({1})], 7
+    lake.end = ("flush", "expire", "forget", "clean-up", "orphans")
+    steps = run(EXPIRING | SWEEPING)
+    assert {step.message.partition(":")[0] for step in steps} == {"stopped before"}
+    assert {step.kind: step.reason for step in steps} == BEGUN | {Kind.clean_up: "7 files that no snapshot needs"}
 
 
 def test_a_run_that_is_ended_tells_what_went_before(lake: Lake, run: Run) -> None:

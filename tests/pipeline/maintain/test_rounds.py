@@ -252,7 +252,7 @@ def test_nothing_is_written_that_others_may_take_for_orphans(served: Served, mon
                 conn.execute(END_SHARING)
 
     [failed] = maintain(replace(desk, tell=tell), MaintainOptions((parse_ident("main.t"),))).steps
-    assert (failed.kind, failed.verdict) == (Kind.compact, Verdict.failed)
+    assert (failed.kind, failed.verdict, failed.reason) == (Kind.compact, Verdict.failed, "5 small files, 0 with many deletes")
     assert "the connection to Postgres that shares the lake broke" in failed.message
 
 
