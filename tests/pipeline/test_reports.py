@@ -48,8 +48,8 @@ TAKEN = IngestReport("r", "a.b", "s", "append", Status.done, rows_in=3, rows_out
             id="verify",
         ),
         pytest.param(
-            TransferReport("import", "r", "there", "here", (Moved("a.b", Kind.table, Verdict.done, "copy", 3, 1),), SECONDS, {}),
-            {"rows a.b": 3, "snapshots a.b": 1, "parts done": 1},
+            TransferReport("import", "r", "there", "here", (Moved("a.b", Kind.table, Verdict.done, "copy", 3, 1, 2),), SECONDS, {}),
+            {"rows a.b": 3, "target_rows a.b": 2, "snapshots a.b": 1, "parts done": 1},
             id="import",
         ),
         pytest.param(

@@ -25,11 +25,11 @@ from duckicelake.pipeline.transfer.bench import LazyBench
 from duckicelake.pipeline.transfer.catalogs import Catalog, Entry, Held, Kind
 from duckicelake.pipeline.transfer.copies.found import Files
 from duckicelake.pipeline.transfer.copies.leftovers import clear, tidy, withdraw
-from duckicelake.pipeline.transfer.copies.rows import compare_rows
+from duckicelake.pipeline.transfer.copies.rows import Compared, compare_rows
 from duckicelake.pipeline.transfer.folders.in_place import REMEDY
 from duckicelake.pipeline.transfer.folders.reading import ReadFolders
 from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables
-from duckicelake.pipeline.transfer.report import Moved, TransferReport
+from duckicelake.pipeline.transfer.report import Check, Moved, TransferReport
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
 from duckicelake.pipeline.transfer.shape import JOB, count_rows, describe_copy, is_same, is_untouched, name_run
 from duckicelake.pipeline.transfer.views import localise, same_view
@@ -194,9 +194,7 @@ class Mover:
         if not is_same(held.metadata, there.metadata):
             raise CommitFailed("another table has the name, or an older state of this one: rename or drop that, or choose --into")
         if self.dry_run:
-            moved = self._tell(held, there.ident, Verdict.there, None)
-            _check_history(held, there, moved)
-            return moved
+            return _check_history(held, there, self._tell(held, there.ident, Verdict.there, None))
         if self.options.mode is Mode.copy:
             self._clear(there, is_there=True)
         return self._check(held, there, Verdict.there)
@@ -206,7 +204,9 @@ class Mover:
         moved = self._tell(held, there.ident, verdict, None)
         if not is_untouched(held.metadata, there.metadata):
             return replace(moved, message="written to since, so not compared")
-        _check_history(held, there, moved)
+        moved = _check_history(held, there, moved)
+        if moved.verdict is Verdict.failed:
+            return moved
         if not self.options.is_verified:
             return replace(moved, message="not compared")
         schema = current_schema(there.metadata)
@@ -221,15 +221,16 @@ class Mover:
             self.desk.tell(f"compare {there.ident}")
             bench = self.desk.bench.get()
             names = self.desk.source.open_rows(bench, held), self.desk.target.open_rows(bench, there)
-            rows, difference = compare_rows(bench.spark, *names, current_schema(there.metadata))
+            found = compare_rows(bench.spark, *names, current_schema(there.metadata))
         except Interrupted as error:
             return replace(moved, message=f"not compared: {error.message}")
         except FAILURES as error:
             self._forget_broken(error)
             return replace(moved, verdict=Verdict.failed, message=f"it is there, and was not compared: {self._explain(error)}")
-        if difference:
-            raise CommitFailed(f"it is there, and its rows are not the same: {difference}")
-        return replace(moved, rows=rows)
+        compared = _add_rows(moved, found)
+        if found.difference:
+            return replace(compared, verdict=Verdict.failed, message=f"it is there, and its rows are not the same: {found.difference}")
+        return compared
 
     def _move_view(self, entry: Entry, ident: Ident) -> Moved:
         target = self.desk.target
@@ -256,12 +257,28 @@ def _count(files: Sequence[DataFile]) -> int:
     return sum(file.record_count for file in files)
 
 
-def _check_history(held: Held, there: Held, moved: Moved) -> None:
-    """Raises: CommitFailed: a table that nobody has written to lacks snapshots that come along"""
+def _add_rows(moved: Moved, found: Compared) -> Moved:
+    return replace(
+        moved,
+        rows=found.source_rows,
+        target_rows=found.target_rows,
+        checked=(*moved.checked, Check.rows, Check.checksums),
+        source_checksum=found.source_checksum,
+        target_checksum=found.target_checksum,
+    )
+
+
+def _check_history(held: Held, there: Held, moved: Moved) -> Moved:
+    """What became of a table, failed if nobody has written to it and it lacks snapshots that come along."""
+    if not moved.snapshots or not is_untouched(held.metadata, there.metadata):
+        return moved
+    checked = replace(moved, checked=(Check.snapshots,))
     lost = len(_list_ids(held.metadata) - _list_ids(there.metadata))
-    if lost and moved.snapshots and is_untouched(held.metadata, there.metadata):
-        said = f"{lost} of its {moved.snapshots} snapshots are not there"
-        raise CommitFailed(f"{said}: it is a copy (--mode copy brings no history), or they have expired; drop it, or say --mode copy")
+    if not lost:
+        return checked
+    said = f"{lost} of its {moved.snapshots} snapshots are not there"
+    why = "it is a copy (--mode copy brings no history), or they have expired; drop it, or say --mode copy"
+    return replace(checked, verdict=Verdict.failed, message=f"{said}: {why}")
 
 
 def _list_ids(metadata: TableMetadata) -> set[int]:

@@ -2,16 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from duckicelake.pipeline.reports import Report, Verdict
 from duckicelake.pipeline.transfer.catalogs import Kind
+
+
+class Check(StrEnum):
+    """What of a table is compared with the source's."""
+
+    snapshots = "snapshots"
+    rows = "rows"
+    checksums = "checksums"
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
     """A table or a view, under its name in the target, and what became of it.
 
-    `rows` None: they were not counted. `snapshots`: how many came along. `message` says why it was not done, or not compared.
+    `rows` are the source's, `target_rows` those found in the target; None: they were not counted. `snapshots`: how many came along.
+    `checked`: what was compared, the same or not. `message` says why it was not done, not compared, or is not the same.
     """
 
     subject: str
@@ -20,10 +30,16 @@ class Moved:
     how: str = ""
     rows: int | None = None
     snapshots: int = 0
+    target_rows: int | None = None
+    checked: tuple[Check, ...] = ()
+    source_checksum: str = ""
+    target_checksum: str = ""
     message: str = ""
 
     def describe(self) -> str:
         """What became of it, in a line."""
+        if self.verdict is Verdict.failed:
+            return f"{self.subject}: {self.verdict}: {self.message}"
         counted = "" if self.rows is None else f", {self.rows} rows"
         counted += f", {self.snapshots} snapshots" if self.snapshots else ""
         told = f": {self.message}" if self.message else ""

@@ -99,6 +99,15 @@ def describe(report: TransferReport) -> list[tuple[str, str, int | None]]:
     return [(one.subject, str(one.verdict), one.rows) for one in report.moved]
 
 
+def check_compared(report: TransferReport, *checked: str) -> list[str]:
+    """Tables are the same by that, and the report for machines says so; their checksums."""
+    rows = json.loads(report.format_json())["moved"]
+    assert [row["checked"] for row in rows] == [list(checked)] * len(rows), rows
+    assert all(row["source_checksum"] == row["target_checksum"] and row["rows"] == row["target_rows"] for row in rows), rows
+    assert all(len(row["source_checksum"]) == 64 for row in rows), rows
+    return [row["source_checksum"] for row in rows]
+
+
 def check_signed(report: TransferReport, metadata: Mapping[str, Any]) -> None:
     """Every snapshot of a table names the job, the run and the versions that made it."""
     wanted = {"duckicelake.job": report.job, "duckicelake.run-id": report.run_id}

@@ -8,7 +8,7 @@ import pytest
 
 from duckicelake.pipeline.reports import Interrupted
 from duckicelake.pipeline.transfer import job
-from tests.pipeline.transfer.ferry import Ferry, check_signed, describe, write_properties
+from tests.pipeline.transfer.ferry import Ferry, check_compared, check_signed, describe, write_properties
 from tests.support.shared_stack import SharedStack
 from tests.support.sts import assume
 
@@ -49,6 +49,7 @@ def test_what_is_exported_comes_in_again(ferry: Ferry, tmp_path: Path) -> None:
     check_signed(exported, json.loads((ferry.metadata_folder("s", "t") / "v1.metadata.json").read_text()))
     report = ferry.take(mode="register", into="again")
     assert describe(report) == [("again.s.t", "done", 91)], report.describe()
+    assert check_compared(report, "snapshots", "rows", "checksums") == check_compared(exported, "rows", "checksums")
     assert ferry.ask_duckdb('SELECT count(*) FROM lake."again␟s".t') == [(91,)]
 
 
@@ -78,6 +79,7 @@ def test_a_copy_that_was_not_compared_is_told_as_there(ferry: Ferry, monkeypatch
 
     [moved] = ferry.bring("export", str(ferry.folder), tell=stop).moved
     assert (moved.verdict, moved.message) == ("done", "not compared: stopped by Ctrl-C before: compare s.t")
+    assert (moved.rows, moved.checked, moved.source_checksum) == (None, (), "")
     assert ferry.run("SELECT count(*) AS n FROM {t}.s.t") == [{"n": 10}]
 
     def lose(*_: Any) -> Any:

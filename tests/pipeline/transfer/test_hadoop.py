@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.pipeline.transfer.ferry import Ferry, check_signed, describe
+from tests.pipeline.transfer.ferry import Ferry, check_compared, check_signed, describe
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -27,6 +27,7 @@ def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
     report = ferry.take()
     assert describe(report) == [("shop.orders", "done", 2), ("shop.deep.orc", "done", 1)], report.describe()
     assert report.status == 0
+    check_compared(report, "rows", "checksums")
     assert ferry.ask_duckdb("SELECT id, city FROM lake.shop.orders ORDER BY id") == [(2, None), (3, "Oslo")]
     metadata = ferry.load_here("shop", "orders")
     columns = {field["name"]: (field["required"], field.get("doc")) for field in metadata["schemas"][0]["fields"]}
@@ -38,10 +39,12 @@ def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
     check_signed(report, metadata)
     again = ferry.take()
     assert describe(again) == [("shop.orders", "already-there", 2), ("shop.deep.orc", "already-there", 1)]
+    assert check_compared(again, "rows", "checksums") == check_compared(report, "rows", "checksums")
     assert ferry.load_here("shop", "orders") == metadata
     for dry_run in (True, False):
         [told] = ferry.take("shop.orders", mode="register", dry_run=dry_run).moved
         assert (told.verdict, "2 of its 2 snapshots are not there: it is a copy" in told.message) == ("failed", True)
+        assert (told.checked, told.source_checksum) == (("snapshots",), "")
 
 
 def test_tables_are_registered_with_their_history(ferry: Ferry) -> None:
@@ -50,6 +53,7 @@ def test_tables_are_registered_with_their_history(ferry: Ferry) -> None:
     report = ferry.take("shop.orders", mode="register")
     assert describe(report) == [("shop.orders", "done", 2)], report.describe()
     assert report.moved[0].snapshots == 2
+    check_compared(report, "snapshots", "rows", "checksums")
     assert ferry.load_here("shop", "orders")["location"] == (ferry.folder / "shop" / "orders").as_uri()
     first = ferry.load_here("shop", "orders")["snapshots"][0]["snapshot-id"]
     assert ferry.run(f"SELECT count(*) AS n FROM {{h}}.shop.orders VERSION AS OF {first}") == [{"n": 3}]

@@ -1,14 +1,18 @@
 """What others do in the middle of a run: the same job twice, a source that goes on, rows that are not what they were."""
 
 import shutil
+import struct
+from hashlib import sha256
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from duckicelake.backends.buckets import StoreAccess
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.transfer.copies.rows import compare_rows
+from duckicelake.pipeline.verify.hashing import hash_rows
 from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
 from tests.rest.serving import WAREHOUSE
 from tests.support.keys import open_s3
@@ -97,7 +101,11 @@ def test_rows_that_differ_are_told(ferry: Ferry) -> None:
     report = ferry.take("ns.t")
     assert report.status == 1
     assert report.moved[0].message.startswith("it is there, and its rows are not the same: 1 rows there, 1 here, and 2 of")
-    assert [one.message for one in ferry.take("ns.t", no_verify=True).moved] == ["not compared"]
+    [told] = report.moved
+    assert (told.rows, told.target_rows, told.checked) == (1, 1, ("rows", "checksums"))
+    assert told.source_checksum != told.target_checksum
+    [unchecked] = ferry.take("ns.t", no_verify=True).moved
+    assert (unchecked.message, unchecked.checked, unchecked.source_checksum) == ("not compared", (), "")
 
 
 def find_file(table: Path) -> Path:
@@ -116,8 +124,20 @@ def find_file(table: Path) -> Path:
     ],
 )
 def test_rows_are_compared_as_a_bag(spark: Spark, there: str, difference: str) -> None:
-    """How often a row is there counts, and nothing else."""
+    """How often a row is there counts, and nothing else; the checksums say the same."""
     schema = Schema(0, (NestedField(1, "a.b", PrimitiveType("int"), required=False),))
     with letting_go():
-        rows, found = compare_rows(spark.session, "VALUES (1), (2), (1), (NULL) AS one", f"VALUES {there} AS other", schema)
-    assert (rows, found[: len(difference)], bool(found)) == (4, difference, bool(difference))
+        found = compare_rows(spark.session, "VALUES (1), (2), (1), (NULL) AS one", f"VALUES {there} AS other", schema)
+    assert (found.source_rows, found.target_rows) == (4, there.count("("))
+    assert (found.difference[: len(difference)], bool(found.difference)) == (difference, bool(difference))
+    assert (found.source_checksum != found.target_checksum) == bool(difference)
+    assert found.source_checksum == sum_up(pa.record_batch({"a.b": pa.array([None, 1, 1, 2], pa.int32())}), schema)
+
+
+def sum_up(rows: pa.RecordBatch, schema: Schema) -> str:
+    """The checksum of rows, by their numbers one by one: those whose first twelve bits are the same are counted and added up."""
+    counts, sums = [0] * 4096, [0] * 4096
+    for number in hash_rows(rows, schema.fields).tolist():
+        counts[number >> 52] += 1
+        sums[number >> 52] = (sums[number >> 52] + number) % (1 << 64)
+    return sha256(struct.pack("<4096q", *counts) + struct.pack("<4096Q", *sums)).hexdigest()

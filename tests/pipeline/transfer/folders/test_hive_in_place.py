@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.holding import clear_up, list_files
-from tests.pipeline.transfer.ferry import Ferry, check_signed, describe
+from tests.pipeline.transfer.ferry import Ferry, check_compared, check_signed, describe
 from tests.rest.writing.refs.maintenance import EVERYTHING
 from tests.support.going_on import check_going_on
 
@@ -62,6 +62,7 @@ def test_files_become_a_table_where_they_are(ferry: Ferry) -> None:
     assert ferry.list_here("shop") == []
     report = ferry.bring("import", str(ferry.folder), **GIVEN)
     assert describe(report) == [("shop.orders", "done", 9)], report.describe()
+    check_compared(report, "rows", "checksums")
     again = ferry.bring("import", str(ferry.folder), **GIVEN)
     assert describe(again) == [("shop.orders", "already-there", 9)], again.describe()
     wanted = [(i, str(i), i / 2, f"2026-01-0{1 + i % 2}", None if i == 8 else i % 3, text) for i, text in enumerate(TEXTS)]
