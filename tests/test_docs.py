@@ -58,6 +58,12 @@ def test_the_readmes_settings_exist() -> None:
     assert names <= set(list_setting_names())
 
 
+def test_the_readme_counts_the_triggers_of_a_lake() -> None:
+    """As many as `init` makes there."""
+    made = (ROOT / "duckicelake" / "lake" / "install.sql").read_text().count("\nCREATE OR REPLACE TRIGGER ")
+    assert f"{('no', 'one', 'two', 'three', 'four', 'five', 'six')[made]} triggers and some indexes" in README
+
+
 def test_decisions_are_short_and_whole() -> None:
     """A decision says context, choice and price within a screen."""
     for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
