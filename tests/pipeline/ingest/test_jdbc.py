@@ -21,6 +21,7 @@ from duckicelake.pipeline.ingest.sources.reading import NoSource
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.doomed import Doom, run_doomed
 from tests.pipeline.ingest.mill import TABLE, Mill
+from tests.pipeline.ingest.test_follow import until_there_is_no_more
 from tests.support.commands import run
 from tests.support.spark import CALM_OPTIONS
 
@@ -183,6 +184,50 @@ def test_everything_is_appended_once(mill: Mill) -> None:
     assert mill.rows("trips_3", "id, note, is_current") == [(1, "y", False), (1, "z", True), (2, "n", True)]
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("ingest")
+def test_a_database_is_followed_before_it_has_rows(mill: Mill) -> None:
+    """The first look makes the table; those that find nothing commit nothing, and the next one waits; then each takes what is new."""
+    shop, pauses = Shop(mill), list[float]()
+    going = until_there_is_no_more([lambda: None, lambda: shop.add(1, 2), lambda: shop.add(3)])
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        return going(seconds)
+
+    done, looks = mill.follow(wait, options=shop.options(**NEW), poll_seconds=7.0, max_batches=4)
+    assert [(look.batches, look.rows_in, look.rows_out) for look in looks] == [(1, 0, 0), (2, 2, 2), (3, 3, 3)]
+    assert pauses == [0, 7, 7, 0, 7, 0, 7]
+    assert (done.status, done.failures) == (Status.done, 0)
+    assert mill.rows("trips__ingested", "watermark_column, watermark::BIGINT, rows") == [("id", 2, 2), ("id", 3, 1), ("id", None, 0)]
+    assert mill.rows(columns="id") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("ingest")
+@pytest.mark.parametrize("mode", [Mode.append, Mode.upsert])
+def test_what_is_read_whole_and_has_no_rows_is_taken_once(mill: Mill, mode: Mode) -> None:
+    """Until it has some, which come in then; and once more when it has none any more, if it is read each time."""
+    shop = Shop(mill)
+    options = shop.options(mode=mode, key=("id",) if mode is Mode.upsert else ())
+
+    def run_twice() -> list[tuple[Status, int]]:
+        return [(done.status, done.rows_out) for done in (mill.run(**options), mill.run(**options))]
+
+    assert run_twice() == [(Status.done, 0), (Status.nothing_new, 0)]
+    shop.add(1)
+    assert mill.run(**options).rows_out == 1
+    shop.conn.execute("DELETE FROM shop.orders")
+    if mode is Mode.upsert:
+        assert run_twice() == [(Status.done, 0), (Status.nothing_new, 0)]
+    else:
+        with pytest.raises(BadRequest, match="was taken whole before"):
+            mill.run(**options)
+    assert mill.rows(columns="id") == [(1,)]
+    assert mill.rows("trips__ingested", "rows") == [(0,)] * (2 if mode is Mode.upsert else 1) + [(1,)]
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
@@ -209,8 +254,8 @@ def test_parts_are_of_one_state(mill: Mill) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
-def test_new_rows_are_followed(mill: Mill) -> None:
-    """Each look takes what is new by a timestamp; rows without a key are quarantined; what is not there is named."""
+def test_new_rows_are_known_by_a_timestamp(mill: Mill) -> None:
+    """Each run takes what is new; rows without a key are quarantined; what is not there is named."""
     shop = Shop(mill)
     shop.add(1)
     shop.conn.execute("INSERT INTO shop.orders VALUES (NULL, '2026-03-02', 1, 'bad')")

@@ -193,18 +193,18 @@ def open_database(spark: SparkSession, options: IngestOptions, ledger: DataFrame
     before = None if ledger is None or "watermark" not in ledger.columns else ledger.where(F.col("uri") == reading.name)
     if before is not None and not _is_open(reading.name, before, options):
         return None
-    if options.incremental_by is None:
+    if options.incremental_by is not None:
+        reading = replace(reading, bookmark=find_bookmark(reading.find_columns(), options.incremental_by, reading.name))
+    if before is None:
         return reading
-    bookmark = find_bookmark(reading.find_columns(), options.incremental_by, reading.name)
-    reading = replace(reading, bookmark=_find_value(bookmark, before))
-    has_begun = reading.bookmark is not None and reading.bookmark.value is not None
-    return None if has_begun and not reading.load().limit(1).collect() else reading
+    reading, may_be_known = _recall(reading, before)
+    return None if may_be_known and not reading.load().limit(1).collect() else reading
 
 
 def _is_open(name: str, before: DataFrame, options: IngestOptions) -> bool:
     """Whether rows may be taken. Raises: BadRequest: they were taken otherwise before, and appended they would come twice."""
-    asked = (options.incremental_by or "").lower()
-    others = before.where(F.lower(F.coalesce("watermark_column", F.lit(""))) != asked) if asked else before
+    asked, taken = (options.incremental_by or "").lower(), before.where("rows > 0")
+    others = taken.where(F.lower(F.coalesce("watermark_column", F.lit(""))) != asked) if asked else taken
     earlier = others.limit(1).collect() if options.mode is Mode.append and options.changed is not Changed.take else []
     if earlier and options.changed is Changed.skip:
         return False
@@ -230,12 +230,17 @@ def find_bookmark(columns: StructType, column: str, name: str) -> Bookmark:
     return Bookmark(own.name, own.dataType, None)
 
 
-def _find_value(bookmark: Bookmark, before: DataFrame | None) -> Bookmark:
-    if before is None:
-        return bookmark
+def _recall(reading: JdbcReading, before: DataFrame) -> tuple[JdbcReading, bool]:
+    """The same behind what the ledger has of it, and whether that may be all: a source without rows is taken once, for its columns."""
+    bookmark = reading.bookmark
+    if bookmark is None:
+        # One that had rows is not asked for one alone first: a query may take long, and those that are read whole bring rows each time.
+        (found,) = before.agg(F.max_by("rows", "ingested_at").alias("last")).collect()
+        return reading, found["last"] == 0
     known = before.where(F.lower("watermark_column") == bookmark.column.lower())
-    (found,) = known.agg(F.max(F.col("watermark").cast(bookmark.type)).cast("string").alias("greatest")).collect()
-    return replace(bookmark, value=found["greatest"])
+    greatest = F.max(F.col("watermark").cast(bookmark.type)).cast("string")
+    (found,) = known.agg(greatest.alias("greatest"), F.count("*").alias("runs")).collect()
+    return replace(reading, bookmark=replace(bookmark, value=found["greatest"])), found["runs"] > 0
 
 
 def choose_options(url: str, given: Mapping[str, str]) -> dict[str, str]:
