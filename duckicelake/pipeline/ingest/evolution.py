@@ -1,7 +1,7 @@
 """What has to change of a table before it can take rows of other columns, and which columns there cannot be: pure decisions."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pyspark.sql.types import (
     ArrayType,
@@ -210,3 +210,19 @@ def check_names(options: IngestOptions, known: Collection[str], kept: Collection
         if wrong is not None:
             form = "; write a column, and asc or desc after it, where NULLs come is not chosen" if option == "sort-by" else ""
             raise BadRequest(f"--{option}: there is no column {wrong}{form}")
+
+
+def spell_names(options: IngestOptions, names: Iterable[str]) -> IngestOptions:
+    """The options with columns as the table spells them: Spark's SQL finds them in any case, and its rows and schemas do not."""
+    spelled = {name.lower(): name for name in names}
+
+    def spell(name: str) -> str:
+        return spelled.get(name.lower(), name)
+
+    return replace(
+        options,
+        key=tuple(map(spell, options.key)),
+        order_by=None if options.order_by is None else spell(options.order_by),
+        partition_by=tuple(replace(field, column=spell(field.column)) for field in options.partition_by),
+        sort_by=tuple(replace(field, column=spell(field.column)) for field in options.sort_by),
+    )

@@ -17,7 +17,7 @@ from duckicelake.errors import BadRequest, CatalogError, CommitFailed, CommitSta
 from duckicelake.pipeline.connect import explain_gone
 from duckicelake.pipeline.failures.gone import explain_store, find_outage
 from duckicelake.pipeline.failures.unreadable import explain_unreadable
-from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_names, plan_evolution
+from duckicelake.pipeline.ingest.evolution import check_metadata_name, check_names, plan_evolution, spell_names
 from duckicelake.pipeline.ingest.making import LATER_COLUMNS, LEDGER, LEDGER_COLUMNS, QUARANTINE, Maker, Plan
 from duckicelake.pipeline.ingest.options import Evolve, IngestOptions, Mode
 from duckicelake.pipeline.ingest.publishing import Publisher
@@ -139,6 +139,7 @@ def _ingest(desk: Desk, options: IngestOptions, run: Run, maker: Maker, *, dry_r
             maker.take_back()
             run.note(status=Status.nothing_new)
             return
+        options = spell_names(options, plan.names)
         files = plan.reading.files
         run.note(files=len(files), bytes=sum(file.size_bytes or 0 for file in files), plan=plan.describe(options))
         if dry_run:

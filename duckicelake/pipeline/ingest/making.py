@@ -61,6 +61,11 @@ class Plan:
         return foresee_columns(self.incoming) if self.target is None else apply_changes(self.target, self.changes)
 
     @property
+    def names(self) -> Sequence[str]:
+        """The table's columns as they are spelled there; one name may be told twice, first as the files spell it."""
+        return (*self.made.names, *self.foreseen.names)
+
+    @property
     def makes(self) -> bool:
         """Whether there is something to make before rows can be written."""
         return self.target is None or self.ledger is None or bool(self.changes)

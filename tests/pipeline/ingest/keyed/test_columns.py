@@ -5,7 +5,7 @@ import pytest
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Evolve, Mode
-from duckicelake.pipeline.ingest.target import parse_partitions
+from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from duckicelake.pipeline.rest import open_rest
 from tests.pipeline.ingest.mill import TABLE, Mill
 
@@ -89,3 +89,20 @@ def test_a_column_of_the_order_may_be_new(mill: Mill) -> None:
     done = mill.run(mode=Mode.upsert, key=("id",), order_by="at", evolve=Evolve.add)
     assert (done.rows_in, done.rows_out, done.rows_superseded) == (2, 2, 0)
     assert mill.rows() == [(1, "c", 5), (2, "b", None), (3, "d", 6)]
+
+
+@pytest.mark.parametrize("mode", [Mode.scd2, pytest.param(Mode.upsert, marks=pytest.mark.long)])
+def test_options_name_columns_in_any_case(mill: Mill, mode: Mode) -> None:
+    """Before there is a table, when it has rows, and in what is told of rows that contradict each other."""
+    shape = {"partition_by": parse_partitions("bucket(2, ID)"), "sort_by": parse_order("NOTE desc")}
+    how = {"mode": mode, "key": ("ID",), "order_by": "SEEN", **shape}
+    mill.write_parquet("a.parquet", Id=[1, 2], seen=[5, 5], note=["a", "b"])
+    first = mill.run(**how)
+    assert (first.rows_out, "partitioned by bucket(2, `Id`)" in first.plan) == (2, True)
+    mill.write_parquet("b.parquet", Id=[1], seen=[6], note=["c"])
+    assert mill.run(**how).rows_out == 1
+    kept = [(1, 5, "a")] if mode is Mode.scd2 else []
+    assert mill.rows(columns='"Id", seen, note') == [*kept, (1, 6, "c"), (2, 5, "b")]
+    mill.write_parquet("c.parquet", Id=[1, 1], seen=[7, 7], note=["d", "e"])
+    with pytest.raises(BadRequest, match="of Id = 1 hold from the same seen|have the key Id = 1: they do not differ in seen"):
+        mill.run(**how)
