@@ -27,9 +27,9 @@ from pyspark.sql.types import (
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, Mode
-from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, WRONG, NoSource, Reading, Taken
+from duckicelake.pipeline.ingest.sources import postgres, sqlite
+from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, WRONG, Guard, NoSource, Reading, Taken
 from duckicelake.pipeline.ingest.sources.shapes import Shape, list_paths
-from duckicelake.pipeline.ingest.sources.sqlite import Guard, guard
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.older import hide_moment, hold, parse_ddl
 
@@ -43,7 +43,7 @@ CONNECT_SECONDS = 10
 EXPORT = "SELECT pg_export_snapshot()"
 _SHARE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{0}'"
 _FETCH_ROWS = "10000"
-_SQLITE = "jdbc:sqlite:"
+_SQLITE, _POSTGRES = "jdbc:sqlite:", "jdbc:postgresql:"
 _OF_PARTS = ("partitioncolumn", "lowerbound", "upperbound", "numpartitions")
 _PLACE = re.compile("^[^=]*(database|schema|catalog|service|instance|search.?path|db)[^=]*=|search_path", re.IGNORECASE)
 _OF_LIBPQ = ("sslmode", "sslrootcert")
@@ -67,7 +67,7 @@ class Bookmark:
 
 @dataclass(frozen=True, slots=True)
 class JdbcReading:
-    """One look into a database; `name` is what the ledger calls it. `held` are the rows, once they were read; `guard` checks SQLite's."""
+    """One look into a database; `name` is what the ledger calls it. `held` are the rows, once they were read; `guard` checks values."""
 
     spark: SparkSession
     name: str
@@ -130,13 +130,14 @@ class JdbcReading:
         if self.bookmark is None:
             return Taken(self.name)
         column = F.col(quote(self.bookmark.column))
-        wrong = F.lit(None) if self.guard is None else F.col(WRONG).isin(self.guard.list_reasons(self.bookmark.column))
-        without = F.count_if(column.isNull() | F.coalesce(wrong, F.lit(False))).alias("without")
+        reasons = [] if self.guard is None else self.guard.list_reasons(self.bookmark.column)
+        wrong = F.coalesce(F.col(WRONG).isin(reasons), F.lit(False)) if reasons else F.lit(False)
+        without = F.count_if(column.isNull() | wrong).alias("without")
         (found,) = held.agg(F.max(column).cast("string").alias("greatest"), without).collect()
         if found["without"]:
             raise BadRequest(
-                f"{found['without']} rows of {self.name} have no {self.bookmark.column}: nobody could say whether they were taken; "
-                "leave them out, or give them one, by --option query=…"
+                f"{found['without']} rows of {self.name} have no {self.bookmark.column}, or one that has no place in its order: "
+                "nobody could say whether they were taken; leave them out, or give them one, by --option query=…"
             )
         return Taken(self.name, watermark_column=self.bookmark.column, watermark=found["greatest"] or self.bookmark.value)
 
@@ -158,7 +159,7 @@ class JdbcReading:
     @contextmanager
     def _sharing(self) -> Generator["JdbcReading"]:
         """The same with one state of the database for all of a parallel read, where it is Postgres."""
-        if not self.is_parallel or not self.options["url"].startswith("jdbc:postgresql:"):
+        if not self.is_parallel or not self.options["url"].startswith(_POSTGRES):
             yield self
             return
         try:
@@ -189,7 +190,10 @@ def open_database(spark: SparkSession, options: IngestOptions, ledger: DataFrame
         # Its driver would make it.
         raise NoSource(f"there is no {file}")
     reading = JdbcReading(spark, name_database(options.source, options.reading), how)
-    reading = _guard_sqlite(reading, options.incremental_by) if options.source.startswith(_SQLITE) else reading
+    if options.source.startswith(_SQLITE):
+        reading = _guard_sqlite(reading, options.incremental_by)
+    elif options.source.startswith(_POSTGRES):
+        reading = _guard_postgres(reading, options.incremental_by)
     before = None if ledger is None or "watermark" not in ledger.columns else ledger.where(F.col("uri") == reading.name)
     if before is not None and not _is_open(reading.name, before, options):
         return None
@@ -284,11 +288,18 @@ def _guard_sqlite(reading: JdbcReading, first: str | None) -> JdbcReading:
     said = parse_ddl(how["customschema"]) if "customschema" in how else StructType()
     types = {field.name.lower(): field.dataType for field in said.fields} if isinstance(said, StructType) else {}
     whole = {name: text for name, text in how.items() if name not in _OF_PARTS}
-    guarded = guard(how["dbtable"], replace(reading, options=whole).find_columns(), types, first)
+    guarded = sqlite.guard(how["dbtable"], replace(reading, options=whole).find_columns(), types, first)
     column = next((one for one in guarded.columns.fields if one.name.lower() == how.get("partitioncolumn", "").lower()), None)
     if column is not None and not isinstance(column.dataType, NumericType):
         raise BadRequest(f"partitionColumn {column.name} is {column.dataType.simpleString()}: SQLite has parts by numbers alone")
     return replace(reading, guard=guarded, options=dict(how) | {"dbtable": guarded.table, "customschema": guarded.schema})
+
+
+def _guard_postgres(reading: JdbcReading, first: str | None) -> JdbcReading:
+    how = reading.options
+    bare = [name.lower() for name in (first, how.get("partitioncolumn")) if name is not None]
+    guarded = postgres.guard(how["dbtable"], reading.find_columns(), bare)
+    return reading if guarded is None else replace(reading, guard=guarded, options=dict(how) | {"dbtable": guarded.table})
 
 
 def _read_address(options: Mapping[str, str]) -> dict[str, Any]:

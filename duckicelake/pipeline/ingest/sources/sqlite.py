@@ -1,7 +1,7 @@
 """SQLite's values: any of its columns may hold values of any type, so each is looked at where it lies, and read as what it is."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -24,8 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duckicelake.errors import BadRequest
-from duckicelake.pipeline.ingest.sources.reading import RAW, WRONG
+from duckicelake.pipeline.ingest.sources.reading import RAW, WRONG, Check, Guard
 from duckicelake.pipeline.ingest.target import quote
 
 WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -43,33 +42,13 @@ _FIRST_DAY, _LAST_DAY = 1_721_425.5, 5_373_484.5
 
 _DIGIT = "[0-9]"
 _DAY = f"{_DIGIT * 4}-{_DIGIT * 2}-{_DIGIT * 2}"
-_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """What must be true of a value, as SQL; what is said of a row where it is not, and what to do where such a row stops the run."""
+class SqliteGuard(Guard):
+    """A guard of which `schema` is how Spark reads its table."""
 
-    holds: str
-    reason: str
-    remedy: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A table or query of SQLite with checks of each row: `table` stands behind FROM, `schema` is how Spark reads it.
-
-    `columns` are those it has in the end.
-    """
-
-    table: str
     schema: str
-    columns: StructType
-    checks: Mapping[str, Sequence[Check]] = field(repr=False)
-
-    def list_reasons(self, column: str) -> list[str]:
-        """What is said of rows that are bad for this column, if they are for no other that was looked at before."""
-        return [check.reason for check in self.checks[column]]
 
     def convert(self, rows: DataFrame) -> DataFrame:
         """The rows as they are read, with moments for texts."""
@@ -78,21 +57,8 @@ class Guard:
         own = [_read_time(column, one.dataType).alias(one.name) if isinstance(one.dataType, TIMES) else column for one, column in named]
         return rows.select(WRONG, RAW, *own)
 
-    def sift(self, rows: DataFrame, name: str) -> DataFrame:
-        """Rows that are held, without what is told of bad ones, if none is. Raises: BadRequest: some are no reason to take the others"""
-        found = rows.where(F.col(WRONG).isNotNull()).groupBy(WRONG).agg(F.count("*").alias("n"), F.first(RAW).alias("example")).collect()
-        told = {row[WRONG]: row for row in found}
-        every = [check for checks in self.checks.values() for check in checks]
-        stopping = next((check for check in every if check.remedy and check.reason in told), None)
-        if stopping is not None:
-            row = told[stopping.reason]
-            raise BadRequest(
-                f"{name}: {stopping.reason}, and {row['n']} rows have none, such as {row['example'][:_SHOWN]}. {stopping.remedy}"
-            )
-        return rows if told else rows.drop(WRONG, RAW)
 
-
-def guard(table: str, columns: StructType, said: Mapping[str, DataType], first: str | None) -> Guard:
+def guard(table: str, columns: StructType, said: Mapping[str, DataType], first: str | None) -> SqliteGuard:
     """A table with checks; `columns` are what Spark makes of it, `said` the types that were asked for; `first` is looked at first."""
     typed = [replace_type(one, said) for one in columns.fields]
     checks = {one.name: _list_checks(one, is_said=one.name.lower() in said) for one in typed}
@@ -104,11 +70,11 @@ def guard(table: str, columns: StructType, said: Mapping[str, DataType], first: 
     values = ", ".join(f"{_format_value(one, checks[one.name])} AS {_name(one.name)}" for one in typed)
     raw = f"CASE WHEN ({wrong}) IS NOT NULL THEN {_format_row(list(checks))} END AS {_name(RAW)}"
     schema = ", ".join(f"{quote(one.name)} {_find_read(one.dataType).simpleString()}" for one in typed)
-    return Guard(
+    return SqliteGuard(
         f"(SELECT {wrong} AS {_name(WRONG)}, {raw}, {values} FROM {table}) duckicelake_checked",  # noqa: S608  names are quoted, and the query is the caller's
-        f"{quote(WRONG)} STRING, {quote(RAW)} STRING, {schema}",
         StructType([StructField(one.name, one.dataType) for one in typed]),
         checks,
+        f"{quote(WRONG)} STRING, {quote(RAW)} STRING, {schema}",
     )
 
 
