@@ -74,7 +74,7 @@ def _check_header(reading: Reading, columns: StructType) -> None:
 def _find_own(reading: Reading) -> StructType:
     """The columns of the files; none where Spark cannot say, as of an object with a name twice, of which readers tell."""
     try:
-        return reading.find_columns()
+        return reading.find_columns(looks_at_values=False)
     except AnalysisException:
         return StructType([])
 
@@ -175,7 +175,9 @@ def _find_text_columns(reading: Reading, target: StructType | None, evolve: Evol
         named, known = reading.find_columns(looks_at_values=False), {name.lower() for name in target.names}
         if all(name.lower() in known for name in named.names):
             return named
-    return reading.find_columns()
+    # Where new columns are refused, the table says what values are.
+    is_said = reading.form is Format.json and target is not None and evolve is Evolve.fail
+    return reading.find_columns(looks_at_values=not is_said)
 
 
 def _check_paths(columns: Sequence[str], given: StructType) -> None:

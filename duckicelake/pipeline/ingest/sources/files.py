@@ -13,7 +13,7 @@ from pyarrow import ArrowException, orc, parquet
 from pyarrow.fs import S3FileSystem
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.ingest.options import Format, IngestOptions, find_format
@@ -102,6 +102,8 @@ class FileReading:
         inferred = {"inferSchema": str(looks_at_values).lower(), "mergeSchema": "true", "columnNameOfCorruptRecord": RAW}
         with telling_capitals_apart(self.spark) if self.form is Format.json else nullcontext():
             found = self._load(self.paths, inferred).schema
+            if looks_at_values and self.form is Format.json:
+                found = looks.keep_digits(found, self._read_as, self.path_columns)
         if self.form is Format.avro:
             found = self._find_avro_columns(found)
         found = StructType([field for field in found.fields if field.name != RAW])
@@ -117,9 +119,8 @@ class FileReading:
 
     def _find_texts(self, found: StructType) -> set[str]:
         """The columns of CSV that seem to be numbers or moments, and have a value that is a text."""
-        named = [field for field in looks.list_doubtful(found) if field.name not in self.path_columns]
-        if find_option(self.options, "timestampFormat") is not None:
-            named = [field for field in named if isinstance(field.dataType, DoubleType)]
+        doubtful = looks.list_doubtful(found, knows_times=find_option(self.options, "timestampFormat") is not None)
+        named = [field for field in doubtful if field.name not in self.path_columns]
         return looks.find_texts(self._read_as(looks.keep_texts(found, found.names)), named) if named else set()
 
     def find_times(self, columns: StructType) -> Row | None:
@@ -280,7 +281,7 @@ def open_files(spark: SparkSession, options: IngestOptions, ledger: DataFrame | 
     check_places(files)
     form = choose_format(options.form, files)
     how = choose_reading(form, files, given) | (store.format_settings() if store else {})
-    base = _find_base(source)
+    base = find_root(source).removeprefix("file:").replace("///", "/").rstrip("/") + "/"
     columns = find_path_columns([file.path.partition(base)[2] for file in files])
     told = _look_at_avro(files, store) if form is Format.avro else None
     reading = FileReading(spark, form, files, how | ({_BASE: find_root(source)} if columns else {}), listing, columns, told, store)
@@ -378,10 +379,6 @@ def is_odd_header(names: Sequence[str | None]) -> bool:
 def find_option(options: Mapping[str, Any], name: str) -> str | None:
     """An option of Spark's, whose names have no case, in lower case."""
     return next((str(text).lower() for one, text in options.items() if one.lower() == name.lower()), None)
-
-
-def _find_base(source: str) -> str:
-    return find_root(source).removeprefix("file:").replace("///", "/").rstrip("/") + "/"
 
 
 def find_path_columns(paths: Iterable[str]) -> tuple[str, ...]:

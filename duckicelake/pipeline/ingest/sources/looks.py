@@ -1,7 +1,7 @@
 """What texts look like that Spark takes for numbers or for times, and that would be something else afterwards."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame
@@ -23,19 +23,24 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]|^\s*[-+]?[0-9]{16,}\s*$", r"^\s*T?[0-9]{1,2}:[0-9]"
-"""Java takes `12F` for the number 12.0, and Spark a time for one of today; of 16 digits a double loses the last ones."""
+_LONG = r"^\s*[-+]?[0-9]{16,}\s*$"
+"""Of 16 digits a double loses the last ones."""
+_CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]|" + _LONG, r"^\s*T?[0-9]{1,2}:[0-9]"
+"""Java takes `12F` for the number 12.0, and Spark a time for one of today."""
 
 _NUMBER_OF_PATHS = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _DIGITS: dict[type[DataType], int] = {ByteType: 2, ShortType: 4, IntegerType: 9, LongType: 18}
 """So many digits are a number of the type, whatever they are: Spark takes what is left of more."""
+Way = tuple[str | None, ...]
+"""Where values stand: a column, and the fields of structs in it; None stands for all that is in a list."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """What stands in a path for NULL."""
 
 
-def list_doubtful(columns: StructType) -> list[StructField]:
-    """The columns of CSV whose texts may have looked like something else."""
-    return [field for field in columns.fields if isinstance(field.dataType, DoubleType | TimestampType | TimestampNTZType)]
+def list_doubtful(columns: StructType, *, knows_times: bool) -> list[StructField]:
+    """The columns of CSV whose texts may have looked like something else; `knows_times`: it was said how times are written."""
+    kinds = DoubleType if knows_times else DoubleType | TimestampType | TimestampNTZType
+    return [field for field in columns.fields if isinstance(field.dataType, kinds)]
 
 
 def find_texts(texts: DataFrame, doubtful: Iterable[StructField]) -> set[str]:
@@ -52,6 +57,48 @@ def keep_texts(columns: StructType, names: Iterable[str]) -> StructType:
     """The columns, those of these names as texts."""
     kept = set(names)
     return StructType([StructField(field.name, StringType()) if field.name in kept else field for field in columns.fields])
+
+
+def keep_digits(columns: StructType, read: Callable[[StructType], DataFrame], of_paths: Collection[str]) -> StructType:
+    """The columns of JSON, with texts in place of such doubles, also inside, as have a number that no double holds.
+
+    `read` has the rows under other types; the columns `of_paths` stay as they are.
+    """
+    ways = [way for field in columns.fields if field.name not in of_paths for way in _list_doubles(field.dataType, (field.name,))]
+    if not ways:
+        return columns
+    asked = [F.max(_is_long(name_column(str(name)), inner)).alias(str(place)) for place, (name, *inner) in enumerate(ways)]
+    (found,) = read(_put_texts(columns, ways)).agg(*asked).collect()
+    return _put_texts(columns, [way for place, way in enumerate(ways) if found[str(place)]])
+
+
+def _list_doubles(form: DataType, here: Way) -> Iterator[Way]:
+    if isinstance(form, StructType):
+        for field in form.fields:
+            yield from _list_doubles(field.dataType, (*here, field.name))
+    elif isinstance(form, ArrayType):
+        yield from _list_doubles(form.elementType, (*here, None))
+    elif isinstance(form, DoubleType):
+        yield here
+
+
+def _is_long(value: Column, inner: Sequence[str | None]) -> Column:
+    if not inner:
+        return value.rlike(_LONG)
+    name, *rest = inner
+    return F.exists(value, lambda one: _is_long(one, rest)) if name is None else _is_long(value[name], rest)
+
+
+def _put_texts(columns: StructType, ways: Collection[Way], above: Way = ()) -> StructType:
+    return StructType([StructField(one.name, _put_text(one.dataType, ways, (*above, one.name))) for one in columns.fields])
+
+
+def _put_text(form: DataType, ways: Collection[Way], here: Way) -> DataType:
+    if isinstance(form, StructType):
+        return _put_texts(form, ways, here)
+    if isinstance(form, ArrayType):
+        return ArrayType(_put_text(form.elementType, ways, (*here, None)))
+    return StringType() if here in ways else form
 
 
 def list_path_texts(columns: StructType, values: Mapping[str, Iterable[str]]) -> Iterator[str]:

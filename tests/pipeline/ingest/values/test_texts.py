@@ -52,6 +52,26 @@ def test_digits_that_a_double_does_not_hold_stay(mill: Mill) -> None:
 
 
 @spark
+def test_digits_of_json_stay_too(mill: Mill) -> None:
+    """Also inside: such a column is a text, where nothing says what it is; the next file is read as the table has it."""
+    long = "1" + "0" * 39 + "1"
+    first = '{"n":9007199254740993,"s":{"m.x":[[1.5],[12345678901234567890]]},"l":[{"v":0.5}],"x":0.30000000000000004,"i":9007199254740993}'
+    second = f'{{"n":-1.50,"s":{{"m.x":[[2]]}},"l":[{{"v":-{long}}},{{}}],"x":123456789012345,"i":null}}'
+    path = mill.write("a.jsonl", f"{first}\n{second}\n")
+    mill.run()
+    assert mill.rows(columns="n, s, l, x, i") == [
+        ("-1.50", {"m.x": [["2"]]}, [{"v": f"-{long}"}, {"v": None}], 123456789012345.0, None),
+        ("9007199254740993", {"m.x": [["1.5"], ["12345678901234567890"]]}, [{"v": "0.5"}], 0.30000000000000004, 2**53 + 1),
+    ]
+    path.unlink()
+    mill.write("b.jsonl", '{"n":2.5}\n')
+    mill.run()
+    assert mill.rows(columns="n")[1] == ("2.5",)
+    mill.run(table=OTHER, schema="n DECIMAL(20,2)")
+    assert mill.rows("trips_2", "n::VARCHAR") == [("2.50",)]
+
+
+@spark
 def test_what_stands_in_a_path_stays_as_it_is(mill: Mill) -> None:
     """Leading zeros and letters are those of texts; a text may be asked for, and the table's columns are read as such."""
     mill.write_parquet("seat=12F/code=007/part=3/a.parquet", id=[1])
