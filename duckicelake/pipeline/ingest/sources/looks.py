@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_LONG = r"^\s*[-+]?[0-9]{16,}\s*$"
-"""Of 16 digits a double loses the last ones."""
+_LONG = r"^\s*[-+]?[0-9]{16,}\s*$|^\s*[-+]?[0.]*[1-9](\.?[0-9]){16,}\.?[1-9]0*\s*$"
+"""Of 16 digits a double loses the last ones. With a point it is written with 17 at most, unless there is an exponent."""
 _CODE, _TIME = r"[0-9.][dDfF]\s*$|^\s*[-+]?0[xX]|" + _LONG, r"^\s*T?[0-9]{1,2}:[0-9]"
 """Java takes `12F` for the number 12.0, and Spark a time for one of today."""
 

@@ -45,10 +45,26 @@ def test_codes_and_times_are_no_numbers_and_no_moments(mill: Mill) -> None:
 
 @spark
 def test_digits_that_a_double_does_not_hold_stay(mill: Mill) -> None:
-    """A whole number among others: a column of doubles alone stays one, however many digits are behind the point."""
+    """A whole number among others; a double has 16 or 17 digits, and the same ones behind the point are one."""
     mill.write("a.csv", "n,x\n9007199254740993,0.30000000000000004\n1.5,123456789012345\n")
     mill.run()
     assert mill.rows() == [("1.5", 123456789012345.0), ("9007199254740993", 0.30000000000000004)]
+
+
+FRACTIONS = ["1.5", "-0.30000000000000004", "0.10000000000000000000000", "0.00000000000000000012345", "1.000000000000000056e-01"]
+"""What a double holds, or was written from one."""
+
+
+@spark
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_fractions_that_a_double_does_not_hold_stay(mill: Mill, name: str) -> None:
+    """Those of more digits than a double is ever shown with: `numeric` of a database, say."""
+    long = "1234567890.123456789"
+    rows = list(zip(FRACTIONS, [long, *FRACTIONS[1:]], strict=True))
+    lines = [f'{{"x":{x},"n":{n}}}' for x, n in rows] if name.endswith("l") else ["x,n", *(f"{x},{n}" for x, n in rows)]
+    mill.write(name, "\n".join(lines) + "\n")
+    mill.run()
+    assert mill.rows(columns="x, n") == sorted((float(x), n) for x, n in rows)
 
 
 @spark
