@@ -135,6 +135,7 @@ def write_folder(folder: Path) -> None:
         file.write(b"\xff" * 1000)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_damaged_files_stop_a_run_whatever_spark_is_set_to(served: Served, tmp_path: Path) -> None:

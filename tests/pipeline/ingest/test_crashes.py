@@ -231,6 +231,7 @@ def test_a_run_of_which_nobody_knows_is_told_by_its_name(mill: Mill, monkeypatch
     check_whole(mill)
 
 
+@pytest.mark.long
 def test_what_is_known_of_a_run_that_failed(mill: Mill) -> None:
     """Its id, the attempt, the files and the steps that were begun; no row is counted, for none is there."""
     fill(mill)

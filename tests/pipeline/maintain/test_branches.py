@@ -118,6 +118,7 @@ def list_ids(served: Served, name: str) -> list[int]:
     return [one["snapshot-id"] for one in found if one["summary"]["operation"] != "replace"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("pipeline")
 def test_what_ingest_made_goes_with_its_files(served: Served, spark: Spark, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def list_log(mill: Mill, name: str) -> list[int]:
     return [entry["snapshot-id"] for entry in metadata["snapshot-log"]]
 
 
+@pytest.mark.long
 def test_what_ingest_filled_is_the_same_at_every_snapshot(checker: Checker, mill: Mill) -> None:
     """A branch's snapshot has its rows on main from the lake snapshot on that moved main there; also at a rollback, and to `profile`."""
     for number in range(3):

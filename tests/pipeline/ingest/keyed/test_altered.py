@@ -17,6 +17,7 @@ def write(mill: Mill, file: str, at: list[int], key: str = "id", note: str = "no
     mill.write_parquet(file, **{key: pa.array([1, 2], pa.int64()), "seen": pa.array(at, pa.int64()), note: notes}, **more)
 
 
+@pytest.mark.long
 def test_a_key_that_was_renamed_is_the_key(mill: Mill) -> None:
     """What is older than the table's row stays out, and what is counted is what is merged."""
     write(mill, "a.parquet", [5, 5])
