@@ -19,9 +19,10 @@ from tests.support.readers import Served
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
-FILES, ROWS = 6, 500
+FILES, ROWS, BUCKETS = 6, 500, 5
+"""Each insert makes a file in each bucket, and so does a copy: more than one task reads at once."""
 COPIES = 4300
-POLICY = '[default]\nmin-files = 3\ntarget-size = "6k"\n'
+POLICY = '[default]\nmin-files = 3\ntarget-size = "3k"\n'
 """A target of two or three of the table's files, so that the rows of a partition are put together in several tasks at once."""
 SELECT_TRIPS = "SELECT i AS id, TIMESTAMPTZ '2026-03-08 02:00:00+00' + i * INTERVAL '1 minute' AS seen FROM range($1, $1 + $2) AS r(i)"
 
@@ -87,7 +88,7 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
     (tmp_path / "policy.toml").write_text(POLICY)
     make_copies(served.lake, COPIES)
     expected = modes.fill(duck, tmp_path)
-    duck.execute("CREATE TABLE trips (id BIGINT, seen TIMESTAMPTZ); ALTER TABLE trips SET PARTITIONED BY (bucket(2, id))")
+    duck.execute(f"CREATE TABLE trips (id BIGINT, seen TIMESTAMPTZ); ALTER TABLE trips SET PARTITIONED BY (bucket({BUCKETS}, id))")
     for number in range(FILES):
         duck.execute(f"INSERT INTO trips {SELECT_TRIPS}", [number * ROWS, ROWS])
     *_, compared, published, _, verified, exported, imported, _ = call_each(
@@ -115,11 +116,11 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
     assert len(served.server.get("namespaces/main/tables/t").json["metadata"]["snapshots"]) == 1
     measured = json.loads((tmp_path / "p.json").read_text())["tables"][0]["columns"]
     assert [(one["name"], one["distinct"], one["maximum"]) for one in measured][:1] == [("id", FILES * ROWS, str(FILES * ROWS - 1))]
-    assert f"main.trips files now: {2 * FILES}, all as they are said to be" in verified
+    assert f"main.trips files now: {BUCKETS * FILES}, all as they are said to be" in verified
     assert f"main.trips: copy: done, {FILES * ROWS} rows" in exported
     assert f"{FILES * ROWS} rows" in imported
     steps = json.loads((tmp_path / "m.json").read_text())["steps"]
-    assert [(step["verdict"], step["removed"]) for step in steps if step["kind"] == "compact"] == [("done", 2 * FILES)]
+    assert [(step["verdict"], step["removed"]) for step in steps if step["kind"] == "compact"] == [("done", BUCKETS * FILES)]
     for one, other in (("main", "back\u241fmain"), ("back\u241fmain", "main")):
         left = f'SELECT count(*) FROM (FROM "{one}".trips EXCEPT ALL FROM "{other}".trips)'
         assert duck.execute(left).fetchone() == (0,)
