@@ -43,9 +43,15 @@ def format_select(schema: Schema, table: str, lake_snapshot_id: int | None, name
 
 def check_readable(schema: Schema) -> None:
     """Raises: Unsupported: there is a column that Spark does not read, so nobody can compare."""
-    for path, item in walk_fields(schema.fields):
-        if isinstance(item.type, PrimitiveType) and _find_leaf(item.type) is None:
-            raise Unsupported(f"column {path} is {item.type}, which Spark does not read")
+    unread = find_unread(schema)
+    if unread is not None:
+        raise Unsupported(f"column {unread[0]} is {unread[1]}, which Spark does not read")
+
+
+def find_unread(schema: Schema) -> tuple[str, PrimitiveType] | None:
+    """A column, also inside others, of a type that Spark does not read; None: there is none."""
+    leaves = ((path, item.type) for path, item in walk_fields(schema.fields) if isinstance(item.type, PrimitiveType))
+    return next(((path, form) for path, form in leaves if _find_leaf(form) is None), None)
 
 
 def make_look(schema: Schema, spec: Mapping[str, Any]) -> Look:

@@ -1,5 +1,6 @@
 """The files of a table: what manifests and DuckLake say of each, put together, and the look at all of them by Spark."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,10 +10,16 @@ from duckdb import DuckDBPyConnection
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from duckicelake.iceberg.bounds import encode_value
+from duckicelake.iceberg.decoding.avro_file import OUR_OWN
+from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.manifest import DELETED, DataFile
+from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.schema import leaf_fields, parse_schema
 from duckicelake.iceberg.transforms import parse_transform
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.connect import check_executors
+from duckicelake.pipeline.objects import open_objects
 from duckicelake.pipeline.older import from_arrow
 from duckicelake.pipeline.rest import Ident
 from duckicelake.pipeline.verify.footers import PartitionField, Shape
@@ -23,6 +30,7 @@ from duckicelake.translate.locations import to_canonical, to_uri
 PROBLEMS = 100
 """How many problems a report names."""
 FILES_A_TASK = 200
+MANIFESTS_A_TASK = 8
 
 _LAKE_FILES = """
 WITH here AS (
@@ -60,15 +68,74 @@ _ENTRIES = (
 )
 _BY_FIELD = ("null_value_counts", "value_counts", "lower_bounds", "upper_bounds")
 
+_COUNTS, _BOUNDS = pa.map_(pa.int32(), pa.int64()), pa.map_(pa.int32(), pa.binary())
+_NAMED = pa.schema(
+    [
+        *((name, pa.string()) for name in ("file_path", "file_format", "referenced_data_file")),
+        *((name, pa.int32()) for name in ("content", "spec_id")),
+        *((name, pa.int64()) for name in ("record_count", "file_size_in_bytes", "content_offset", "content_size_in_bytes")),
+        *((name, _COUNTS) for name in ("null_value_counts", "value_counts")),
+        *((name, _BOUNDS) for name in ("lower_bounds", "upper_bounds")),
+        ("partition", pa.map_(pa.string(), pa.binary())),
+    ]
+)
+_NAMED_DDL = (
+    "file_path string, file_format string, referenced_data_file string, content int, spec_id int, record_count bigint, "
+    "file_size_in_bytes bigint, content_offset bigint, content_size_in_bytes bigint, null_value_counts map<int,bigint>, "
+    "value_counts map<int,bigint>, lower_bounds map<int,binary>, upper_bounds map<int,binary>, partition map<string,binary>"
+)
+"""What manifests are decoded to, and the same to Spark."""
+
 
 def list_entries(spark: SparkSession, table: str, moment: Moment, *, is_all: bool) -> DataFrame:
-    """The files that manifests name: of a moment, or of every snapshot there is."""
+    """The files that manifests name, as Iceberg lists them: of a moment, or of every snapshot there is."""
     at = "" if moment.snapshot_id is None or is_all else f" VERSION AS OF {moment.snapshot_id}"
     name = f"{table}.{'all_files' if is_all else 'files'}"
-    entries = spark.sql(f"SELECT * FROM {name}{at}").dropDuplicates(["file_path", "content_offset"])  # noqa: S608  a quoted name
+    return choose_entries(spark.sql(f"SELECT * FROM {name}{at}"))  # noqa: S608  a quoted name
+
+
+def choose_entries(entries: DataFrame) -> DataFrame:
+    """Each file once, with what is looked at; `path` is how DuckLake's rows name it too."""
     path = F.regexp_replace(F.regexp_replace("file_path", "^s3[an]://", "s3://"), "^(file:)?/+", "file:///")
     kept = [name for name in (*_ENTRIES, *_BY_FIELD) if name in entries.columns]
-    return entries.select(path.alias("path"), *kept)
+    return entries.dropDuplicates(["file_path", "content_offset"]).select(path.alias("path"), *kept)
+
+
+def decode_entries(spark: SparkSession, lists: Iterable[str], place: Place, shape: Shape) -> DataFrame:
+    """The files that some manifest lists lead to, with the columns that Iceberg's own list has, partition values encoded by name.
+
+    Raises: ServiceUnavailable, BadRequest: a list is not to be had, or is none
+    """
+    objects = open_objects(place.location, place.catalog, place.given)
+    listed = {one.manifest_path: one for uri in lists for one in decode_manifest_list(objects.read(uri), uri, OUR_OWN)}
+    check_executors(spark)
+    paths = spark.createDataFrame([(path,) for path in listed], "path string")
+    paths = paths.repartition(max(1, -(-len(listed) // MANIFESTS_A_TASK)))
+    return paths.mapInArrow(partial(_read_batches, listed=listed, place=place, shape=shape), _NAMED_DDL)
+
+
+def _read_batches(
+    batches: Iterable[pa.RecordBatch], listed: Mapping[str, ManifestFile], place: Place, shape: Shape
+) -> Iterator[pa.RecordBatch]:
+    objects = open_objects(place.location, place.catalog, place.given)
+    for batch in batches:
+        for row in batch.to_pylist():
+            path: str = row["path"]
+            header, entries = decode_manifest(objects.read(path), listed[path], OUR_OWN)
+            spec_id, names = listed[path].partition_spec_id, [item.name for item in header.spec.fields]
+            forms = {part.name: part.result for part in shape.specs.get(spec_id, ())}
+            live = [entry.data_file for entry in entries if entry.status != DELETED]
+            found = [{**_format_file(file, names, forms), "spec_id": spec_id} for file in live]
+            yield pa.RecordBatch.from_pylist(found, _NAMED)
+
+
+def _format_file(file: DataFile, names: Sequence[str], forms: Mapping[str, PrimitiveType]) -> dict[str, Any]:
+    """A file without its spec; of its partition what the table still knows the types of, `names` being those of its parts."""
+    parts = [(name, value) for name, value in zip(names, file.partition, strict=True) if value is not None and name in forms]
+    said: dict[str, Any] = {name: getattr(file, name) for name in _NAMED.names if name not in ("spec_id", "partition")}
+    # Arrow takes a map as its pairs.
+    maps = {name: list(said[name].items()) for name in _BY_FIELD if said[name] is not None}
+    return {**said, **maps, "partition": [(name, encode_value(forms[name], value)) for name, value in parts]}
 
 
 def list_lake_files(duck: DuckDBPyConnection, metadata_schema: str, ident: Ident, moment: Moment, *, is_all: bool) -> pa.Table:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,6 +73,16 @@ class _Leaf(NamedTuple):
     path: tuple[str, ...]
     field_id: int | None
     is_in_optional: bool
+
+
+def spread_partition(entry: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
+    """What is said of a file, with its partition values where they are encoded by name, as of manifests that we read ourselves."""
+    said = entry.get("partition")
+    if not isinstance(said, list):
+        return entry
+    forms = {part.name: part.result for part in shape.specs.get(entry["spec_id"], ())}
+    pairs = cast("list[tuple[str, bytes]]", said)
+    return {**entry, "partition": {name: decode_value(forms[name], content) for name, content in pairs}}
 
 
 def check_parquet(file: pq.ParquetFile, entry: Mapping[str, Any], shape: Shape) -> Iterator[str]:
@@ -223,6 +233,8 @@ def read_values(file: pq.ParquetFile, path: tuple[str, ...], form: PrimitiveType
             values = values.storage
         if form.name == "date":
             values = values.cast(pa.int32())
+        elif form.name == "time":
+            values = values.cast(pa.time64("us")).cast(pa.int64())
         elif form.name in ("timestamp", "timestamptz"):
             values = values.cast(pa.timestamp("us", tz=values.type.tz)).cast(pa.int64())
         yield values

@@ -19,9 +19,9 @@ from duckicelake.pipeline.failures.gone import explain_duckdb, explain_missing, 
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk, explain
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.rest import Ident
-from duckicelake.pipeline.verify.columns import check_readable, format_select, make_look, quote
+from duckicelake.pipeline.verify.columns import check_readable, find_unread, format_select, make_look, quote
 from duckicelake.pipeline.verify.counting import pick_rows, tally_rows
-from duckicelake.pipeline.verify.files import list_entries, list_lake_files, look_at_files, make_shape
+from duckicelake.pipeline.verify.files import choose_entries, decode_entries, list_entries, list_lake_files, look_at_files, make_shape
 from duckicelake.pipeline.verify.moments import Moment, Past, TableState, count_tables, list_tables, load_keys, load_state, read_past
 from duckicelake.pipeline.verify.objects import Place
 from duckicelake.pipeline.verify.options import VerifyOptions
@@ -240,10 +240,15 @@ class Looker:
 
     def _check_files(self, metadata_schema: str, finding: Finding, state: TableState, moment: Moment) -> Finding:
         is_all, rest = self.options.every_snapshot, self.desk.connect()
-        entries = list_entries(self.desk.spark, self.desk.name(self.ident), moment, is_all=is_all)
+        place, shape = Place(state.metadata["location"], rest.catalog, load_keys(rest, self.ident)), make_shape(state)
+        if find_unread(state.head.schema) is None:
+            entries = list_entries(self.desk.spark, self.desk.name(self.ident), moment, is_all=is_all)
+        else:
+            # Iceberg's list has bounds in the columns' types, and Spark takes none of it where it does not know one.
+            lists = state.list_manifest_lists(moment, is_all=is_all)
+            entries = choose_entries(decode_entries(self.desk.spark, lists, place, shape))
         lake = list_lake_files(self.session.get(), metadata_schema, self.ident, moment, is_all=is_all)
-        place = Place(state.metadata["location"], rest.catalog, load_keys(rest, self.ident))
-        seen = look_at_files(self.desk.spark, entries, lake, place, make_shape(state))
+        seen = look_at_files(self.desk.spark, entries, lake, place, shape)
         verdict = Verdict.differs if seen.problems else Verdict.unknown if seen.unseen else Verdict.same
         message = "at some of its files" if seen.unseen else ""
         return replace(finding, verdict=verdict, files=seen.files, problems=(*seen.problems, *seen.unseen), message=message)

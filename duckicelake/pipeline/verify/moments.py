@@ -141,6 +141,11 @@ class TableState:
         made = (self._make(snapshot, past) for snapshot in self._snapshots() if self._is_shared(snapshot))
         return sorted(made, key=lambda moment: moment.lake_snapshot_id or 0)
 
+    def list_manifest_lists(self, moment: Moment, *, is_all: bool) -> list[str]:
+        """Where the lists are of the manifests of a moment, or of every snapshot there is."""
+        at = self.metadata.get("current-snapshot-id") if moment.snapshot_id is None else moment.snapshot_id
+        return [snapshot["manifest-list"] for snapshot in self._snapshots() if is_all or snapshot["snapshot-id"] == at]
+
     def _snapshots(self) -> list[Mapping[str, Any]]:
         return self.metadata.get("snapshots", [])
 

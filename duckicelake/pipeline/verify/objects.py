@@ -13,7 +13,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.pipeline.objects import Objects, open_objects
 from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.pipeline.verify.deletes import Marked, check_count, read_positions, read_vector
-from duckicelake.pipeline.verify.footers import Shape, check_parquet, check_told
+from duckicelake.pipeline.verify.footers import Shape, check_parquet, check_told, spread_partition
 
 SEEN_DDL = "kind string, path string, text string, last bigint"
 SEEN_SCHEMA = pa.schema([("kind", pa.string()), ("path", pa.string()), ("text", pa.string()), ("last", pa.int64())])
@@ -37,7 +37,7 @@ def look_at_batches(batches: Iterable[pa.RecordBatch], place: Place, shape: Shap
     """What is to be said of each object: that it was looked at or why not, what is wrong with it, and which rows it marks as deleted."""
     objects = open_objects(place.location, place.catalog, place.given)
     for batch in batches:
-        seen = [one for entry in batch.to_pylist() for one in look_at_object(objects, entry, shape)]
+        seen = [one for entry in batch.to_pylist() for one in look_at_object(objects, spread_partition(entry, shape), shape)]
         yield pa.RecordBatch.from_pylist([dict(zip(SEEN_SCHEMA.names, one, strict=True)) for one in seen], SEEN_SCHEMA)
 
 
