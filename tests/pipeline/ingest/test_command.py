@@ -61,6 +61,7 @@ def test_the_command_takes_files_and_reports(served: Served, tmp_path: Path) -> 
     assert [field["direction"] for field in metadata["sort-orders"][-1]["fields"]] == ["desc"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_the_report_of_a_run_that_failed_says_which_one(served: Served, tmp_path: Path) -> None:
@@ -78,6 +79,7 @@ def test_the_report_of_a_run_that_failed_says_which_one(served: Served, tmp_path
         assert set(report["versions"]) == {"duckicelake", "pyspark"}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_a_file_that_cannot_be_read_is_told_once(served: Served, tmp_path: Path) -> None:

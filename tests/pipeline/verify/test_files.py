@@ -97,6 +97,7 @@ UNSAID = (
 )
 
 
+@pytest.mark.long
 def test_files_that_manifests_say_little_of_are_looked_at(checker: Checker) -> None:
     """Counts and bounds may be missing altogether, of all columns; names may hold dots."""
     checker.run(*UNSAID)

@@ -37,6 +37,7 @@ def test_maps_are_compared_by_their_entries(mill: Mill, mode: Mode) -> None:
         mill.run(mode=mode, key=("count",), order_by="seen")
 
 
+@pytest.mark.long
 def test_a_uuid_in_capitals_is_the_same(mill: Mill) -> None:
     """Of the table, and of a row before it; the validity's columns may be what the table is partitioned by."""
     known = "5a8e6c5c-0000-4000-8000-00000000000a"
@@ -81,6 +82,7 @@ def test_a_column_that_spark_takes_for_its_own_is_refused(mill: Mill) -> None:
     assert open_rest(mill.served.rest_catalog()).load(TABLE) is None
 
 
+@pytest.mark.long
 def test_a_column_of_the_order_may_be_new(mill: Mill) -> None:
     """The table's rows have no value in it, so none is newer."""
     mill.write_parquet("a.parquet", id=[1, 2], name=["a", "b"])

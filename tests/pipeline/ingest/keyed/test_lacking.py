@@ -169,6 +169,7 @@ def test_an_object_with_a_name_twice_is_refused(mill: Mill, twice: str, whole: b
     assert mill.rows(columns="id, note") == [(1, "one"), (2, "two")]
 
 
+@pytest.mark.long
 def test_what_only_an_earlier_row_tells_is_not_lost(mill: Mill) -> None:
     """Two files with other columns have one key: the run is refused, and nothing changed; one after the other they are taken."""
     begin(mill, with_order=True)

@@ -51,7 +51,7 @@ def test_files_without_the_order_are_refused(mill: Mill) -> None:
     assert mill.rows() == [(1, 5, "five")]
 
 
-@pytest.mark.parametrize("mode", [Mode.upsert, Mode.scd2])
+@pytest.mark.parametrize("mode", [pytest.param(Mode.upsert, marks=pytest.mark.long), Mode.scd2])
 def test_a_merge_that_leaves_other_rows_than_were_counted_is_refused(mill: Mill, mode: Mode) -> None:
     """Here somebody else writes to the branch of the run, so that it has a row more; nothing of that is seen."""
     how: dict[str, Any] = {"mode": mode, "key": ("id",), "order_by": "seen"}
