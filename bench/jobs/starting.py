@@ -18,7 +18,12 @@ SMALL_FILES = 6
 ENDED = "ended"
 """The step of a job that tells none when Spark is there: all of the job is more than its start."""
 FIRST = {
-    **{"verify": "list", "ingest": "list", "import": "publish", "export": "publish", "maintain": ENDED, "profile": "scan"},
+    "verify": "list",
+    "ingest": "list",
+    "import": "publish",
+    "export": "publish",
+    "maintain": ENDED,
+    "profile": "scan",
     "publish": "hand",
 }
 """What each job says first when Spark is there: `import` and `export` have copied the rows then, `profile` has computed statistics,

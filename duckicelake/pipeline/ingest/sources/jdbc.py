@@ -28,7 +28,8 @@ from pyspark.sql.types import (
 from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.ingest.options import Changed, Format, IngestOptions, Mode
 from duckicelake.pipeline.ingest.sources import postgres, sqlite
-from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, WRONG, Guard, NoSource, Reading, Taken
+from duckicelake.pipeline.ingest.sources.guards import Guard
+from duckicelake.pipeline.ingest.sources.reading import FILE, RAW, ROW, WRONG, NoSource, Reading, Taken
 from duckicelake.pipeline.ingest.sources.shapes import Shape, list_paths
 from duckicelake.pipeline.ingest.target import quote
 from duckicelake.pipeline.older import hide_moment, hold, parse_ddl

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import ArrayType, DataType, DateType, StructField, StructType, TimestampNTZType, TimestampType
 
-from duckicelake.pipeline.ingest.sources.reading import RAW, WRONG, Check, Guard
+from duckicelake.pipeline.ingest.sources.guards import Check, Guard, quote_literal, quote_name
+from duckicelake.pipeline.ingest.sources.reading import RAW, WRONG
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _FINITE = ("date", "timestamp", "timestamptz")
@@ -20,17 +21,18 @@ def guard(table: str, columns: StructType, bare: Sequence[str]) -> Guard | None:
     checks = {one.name: (_check_finite(one),) for one in ordered if _has_times(one.dataType)}
     if not checks:
         return None
-    whens = " ".join(f"WHEN NOT ({check.holds}) THEN {_text(check.reason)}" for (check,) in checks.values())
+    whens = " ".join(f"WHEN NOT ({check.holds}) THEN {quote_literal(check.reason)}" for (check,) in checks.values())
     is_wrong = " OR ".join(f"NOT ({check.holds})" for (check,) in checks.values())
     values = ", ".join(
-        f"CASE WHEN {checks[one.name][0].holds} THEN {_name(one.name)} END AS {_name(one.name)}"
+        f"CASE WHEN {checks[one.name][0].holds} THEN {quote_name(one.name)} END AS {quote_name(one.name)}"
         if isinstance(one.dataType, _TIMES) and one.name.lower() not in bare
-        else _name(one.name)
+        else quote_name(one.name)
         for one in columns.fields
     )
-    raw = f"CASE WHEN {is_wrong} THEN row_to_json(duckicelake_source.*)::text END AS {_name(RAW)}"
+    raw = f"CASE WHEN {is_wrong} THEN row_to_json(duckicelake_source.*)::text END AS {quote_name(RAW)}"
+    told = f"CASE {whens} END AS {quote_name(WRONG)}, {raw}"
     return Guard(
-        f"(SELECT CASE {whens} END AS {_name(WRONG)}, {raw}, {values} FROM (SELECT * FROM {table}) duckicelake_source) duckicelake_checked",  # noqa: S608  names are quoted, and the query is the caller's
+        f"(SELECT {told}, {values} FROM (SELECT * FROM {table}) duckicelake_source) duckicelake_checked",  # noqa: S608  names are quoted, and the query is the caller's
         columns,
         checks,
     )
@@ -41,16 +43,8 @@ def _has_times(form: DataType) -> bool:
 
 
 def _check_finite(one: StructField) -> Check:
-    name = _name(one.name)
+    name = quote_name(one.name)
     # Of lists, times of day, and what is only said to be a date, nobody can ask this: their texts tell.
     holds = f"isfinite({name})" if one.metadata.get("jdbcClientType") in _FINITE else f"strpos({name}::text, 'infinity') = 0"
     what = "dates or moments" if isinstance(one.dataType, ArrayType) else "a date" if isinstance(one.dataType, DateType) else "a moment"
     return Check(holds, f"column {one.name} must have {what}, and no infinity")
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

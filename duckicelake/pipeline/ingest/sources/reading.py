@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 
@@ -24,7 +24,6 @@ FILE, ROW = "__duckicelake_file", "__duckicelake_row"
 """The columns that say where a row comes from: a source's URI, and its number there, where that is known; or its place, by `find_place`."""
 
 Same = TypeVar("Same")
-_SHOWN = 200
 
 
 class NoSource(BadRequest):
@@ -52,48 +51,6 @@ class Taken:
     @property
     def path(self) -> str:
         return unquote(self.uri)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What must be true of a value, as SQL; what is said of a row where it is not, and what to do where such a row stops the run."""
-
-    holds: str
-    reason: str
-    remedy: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A table or query of a database with checks of each row: `table` stands behind FROM, and has WRONG and RAW too.
-
-    `columns` are those it has in the end; `checks` are by column, where there are any.
-    """
-
-    table: str
-    columns: StructType
-    checks: Mapping[str, Sequence[Check]] = field(repr=False)
-
-    def list_reasons(self, column: str) -> list[str]:
-        """What is said of rows that are bad for this column, if they are for no other that was looked at before."""
-        return [check.reason for check in self.checks.get(column, ())]
-
-    def convert(self, rows: DataFrame) -> DataFrame:
-        """The rows as they are read, under their types."""
-        return rows
-
-    def sift(self, rows: DataFrame, name: str) -> DataFrame:
-        """Rows that are held, without what is told of bad ones, if none is. Raises: BadRequest: some are no reason to take the others"""
-        found = rows.where(F.col(WRONG).isNotNull()).groupBy(WRONG).agg(F.count("*").alias("n"), F.first(RAW).alias("example")).collect()
-        told = {row[WRONG]: row for row in found}
-        every = [check for checks in self.checks.values() for check in checks]
-        stopping = next((check for check in every if check.remedy and check.reason in told), None)
-        if stopping is not None:
-            row = told[stopping.reason]
-            raise BadRequest(
-                f"{name}: {stopping.reason}, and {row['n']} rows have none, such as {row['example'][:_SHOWN]}. {stopping.remedy}"
-            )
-        return rows if told else rows.drop(WRONG, RAW)
 
 
 class Reading(Protocol):

@@ -24,7 +24,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duckicelake.pipeline.ingest.sources.reading import RAW, WRONG, Check, Guard
+from duckicelake.pipeline.ingest.sources.guards import Check, Guard, quote_literal, quote_name
+from duckicelake.pipeline.ingest.sources.reading import RAW, WRONG
 from duckicelake.pipeline.ingest.target import quote
 
 WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -64,14 +65,16 @@ def guard(table: str, columns: StructType, said: Mapping[str, DataType], first: 
     checks = {one.name: _list_checks(one, is_said=one.name.lower() in said) for one in typed}
     names = sorted(checks, key=lambda name: name.lower() != (first or "").lower())
     whens = [
-        f"WHEN {_name(name)} IS NOT NULL AND NOT ({check.holds}) THEN {_text(check.reason)}" for name in names for check in checks[name]
+        f"WHEN {quote_name(name)} IS NOT NULL AND NOT ({check.holds}) THEN {quote_literal(check.reason)}"
+        for name in names
+        for check in checks[name]
     ]
     wrong = f"CASE {' '.join(whens)} END" if whens else "NULL"
-    values = ", ".join(f"{_format_value(one, checks[one.name])} AS {_name(one.name)}" for one in typed)
-    raw = f"CASE WHEN ({wrong}) IS NOT NULL THEN {_format_row(list(checks))} END AS {_name(RAW)}"
+    values = ", ".join(f"{_format_value(one, checks[one.name])} AS {quote_name(one.name)}" for one in typed)
+    raw = f"CASE WHEN ({wrong}) IS NOT NULL THEN {_format_row(list(checks))} END AS {quote_name(RAW)}"
     schema = ", ".join(f"{quote(one.name)} {_find_read(one.dataType).simpleString()}" for one in typed)
     return SqliteGuard(
-        f"(SELECT {wrong} AS {_name(WRONG)}, {raw}, {values} FROM {table}) duckicelake_checked",  # noqa: S608  names are quoted, and the query is the caller's
+        f"(SELECT {wrong} AS {quote_name(WRONG)}, {raw}, {values} FROM {table}) duckicelake_checked",  # noqa: S608  names are quoted, and the query is the caller's
         StructType([StructField(one.name, one.dataType) for one in typed]),
         checks,
         f"{quote(WRONG)} STRING, {quote(RAW)} STRING, {schema}",
@@ -93,7 +96,7 @@ def replace_type(one: StructField, said: Mapping[str, DataType]) -> StructField:
 
 
 def _list_checks(one: StructField, *, is_said: bool) -> list[Check]:
-    name, form = _name(one.name), one.dataType
+    name, form = quote_name(one.name), one.dataType
     must = f"column {one.name} must have"
     if isinstance(form, WHOLE):
         bound = 1 << (_BITS[type(form)] - 1)
@@ -153,7 +156,7 @@ def _is_midnight(name: str) -> str:
 
 def _format_value(one: StructField, checks: Sequence[Check]) -> str:
     """A column as Spark is to read it; whole numbers as they are, so that indexes still serve, and NULL where the driver would fail."""
-    name, form = _name(one.name), one.dataType
+    name, form = quote_name(one.name), one.dataType
     holds = " AND ".join(f"({check.holds})" for check in checks)
     if isinstance(form, TIMES):
         ms = f"(({name} % 1000) + 1000) % 1000"
@@ -176,10 +179,10 @@ def _format_value(one: StructField, checks: Sequence[Check]) -> str:
 def _format_row(names: Sequence[str]) -> str:
     """A row as JSON, with the octets of its BLOBs."""
     values = [
-        f"CASE typeof({_name(name)}) WHEN 'blob' THEN json_quote('\\x' || hex({_name(name)})) ELSE json_quote({_name(name)}) END"
-        for name in names
+        f"CASE typeof({name}) WHEN 'blob' THEN json_quote('\\x' || hex({name})) ELSE json_quote({name}) END"
+        for name in map(quote_name, names)
     ]
-    pairs = [f"json_quote({_text(name)}) || ':' || {value}" for name, value in zip(names, values, strict=True)]
+    pairs = [f"json_quote({quote_literal(name)}) || ':' || {value}" for name, value in zip(names, values, strict=True)]
     return f"'{{' || {_join(pairs)} || '}}'"
 
 
@@ -200,11 +203,3 @@ def _read_time(text: Column, form: DataType) -> Column:
     read = F.substring(text, 1, 10).cast(form) if isinstance(form, DateType) else text.cast(TimestampType()).cast(form)
     # By Spark 3.5 what is none would be NULL.
     return F.coalesce(read, F.when(text.isNotNull(), F.raise_error(F.concat(F.lit("no moment: "), text))))
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
