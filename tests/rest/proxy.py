@@ -1,4 +1,4 @@
-"""A wire that can be cut: forwards TCP connections to a real server until told to stop."""
+"""A wire that can be cut, and that can hold what is sent: forwards TCP connections to a real server until told to stop."""
 
 import socket
 from collections.abc import Callable, Generator
@@ -8,10 +8,13 @@ from threading import Lock, Thread
 
 
 class Wire:
-    """Listens on a port of its own and forwards every connection to what `dial` reaches."""
+    """Listens on a port of its own and forwards every connection to what `dial` reaches.
 
-    def __init__(self, dial: Callable[[], socket.socket]) -> None:
-        self._dial = dial
+    `pass_on` is given what is sent there, and returns when it may go on.
+    """
+
+    def __init__(self, dial: Callable[[], socket.socket], pass_on: Callable[[bytes], None] = lambda _: None) -> None:
+        self._dial, self._pass_on = dial, pass_on
         self._open: set[socket.socket] = set()
         self._lock = Lock()
         self._whole = True
@@ -58,12 +61,13 @@ class Wire:
                 there.close()
                 return
             self._open |= {here, there}
-        Thread(target=self._forward, args=(here, there), daemon=True).start()
-        Thread(target=self._forward, args=(there, here), daemon=True).start()
+        Thread(target=self._forward, args=(here, there, self._pass_on), daemon=True).start()
+        Thread(target=self._forward, args=(there, here, lambda _: None), daemon=True).start()
 
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, pass_on: Callable[[bytes], None]) -> None:
         with suppress(OSError):
             while chunk := source.recv(65536):
+                pass_on(chunk)
                 sink.sendall(chunk)
         with self._lock:
             self._open -= {source}
@@ -73,9 +77,9 @@ class Wire:
 
 
 @contextmanager
-def wire_to(host: str, port: int) -> Generator[Wire]:
+def wire_to(host: str, port: int, pass_on: Callable[[bytes], None] = lambda _: None) -> Generator[Wire]:
     """A wire to a server, whole at first."""
-    wire = Wire(partial(socket.create_connection, (host, port)))
+    wire = Wire(partial(socket.create_connection, (host, port)), pass_on)
     try:
         yield wire
     finally:

@@ -1,16 +1,20 @@
-"""A way to the catalog on which something happens when a commit comes by."""
+"""A way to the catalog on which something happens when a commit comes by, and one to the store on which files wait."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
+from urllib.parse import urlsplit
 
 from tests.pipeline.maintain.keeper import Keeper
+from tests.rest.proxy import wire_to
 from tests.rest.serving import Answer, Server
 
 Commit = Callable[[Callable[[], Answer]], Answer]
 """What becomes of a commit, which is sent on by a call of what it is given."""
+SECONDS_HELD = 60.0
+"""So long a file waits at most."""
 _OF_A_CONNECTION = ("connection", "content-length", "date", "host", "server", "transfer-encoding")
 
 
@@ -61,3 +65,27 @@ def opening_way(server: Server, table: str, commit: Commit, *, every: bool = Fal
         finally:
             listening.shutdown()
             thread.join()
+
+
+@contextmanager
+def holding_files(keeper: Keeper, first: int) -> Generator[Keeper]:
+    """The keeper by a way to the store on which so many data files pass, and all others until the end are held."""
+    endpoint, over, lock, passed = urlsplit(keeper.checker.served.lake.store.endpoint), Event(), Lock(), 0
+
+    def pass_on(chunk: bytes) -> None:
+        nonlocal passed
+        # A client sends the next request on a connection when it has the answer to the one before.
+        if chunk.startswith(b"PUT ") and b".parquet" in chunk[: chunk.index(b"\r\n")]:
+            with lock:
+                passed += 1
+                may_pass = passed <= first
+            assert may_pass or over.wait(SECONDS_HELD)
+
+    with wire_to(str(endpoint.hostname), int(str(endpoint.port)), pass_on) as wire:
+        lake = keeper.checker.served.lake
+        served = replace(keeper.checker.served, lake=replace(lake, store=replace(lake.store, endpoint=f"http://127.0.0.1:{wire.port}")))
+        checker = replace(keeper.checker, served=served, catalog=keeper.checker.spark.add(served.rest_catalog()))
+        try:
+            yield Keeper(checker, keeper.told)
+        finally:
+            over.set()
