@@ -25,7 +25,7 @@ def guard(table: str, columns: StructType, bare: Sequence[str]) -> Guard | None:
     is_wrong = " OR ".join(f"NOT ({check.holds})" for (check,) in checks.values())
     values = ", ".join(
         f"CASE WHEN {checks[one.name][0].holds} THEN {quote_name(one.name)} END AS {quote_name(one.name)}"
-        if isinstance(one.dataType, _TIMES) and one.name.lower() not in bare
+        if one.name in checks and one.name.lower() not in bare
         else quote_name(one.name)
         for one in columns.fields
     )

@@ -4,6 +4,7 @@ import datetime as dt
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 from duckicelake.errors import BadRequest
@@ -14,6 +15,9 @@ from tests.pipeline.ingest.test_avro import write_avro
 
 of_spark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 OTHER = TABLE.beside("_2")
+KEEPS_FRACTIONS = not pyspark.__version__.startswith("3.")
+"""Whether Spark makes texts of JSON's numbers as they are written; before 4.0 those with a point become doubles first."""
+of_newer = pytest.mark.xfail(not KEEPS_FRACTIONS, reason="before 4.0 Spark reads fractions as doubles", strict=True)
 
 
 def spark(test: Any) -> Any:
@@ -56,7 +60,7 @@ FRACTIONS = ["1.5", "-0.30000000000000004", "0.10000000000000000000000", "0.0000
 
 
 @spark
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+@pytest.mark.parametrize("name", ["a.csv", pytest.param("a.jsonl", marks=of_newer)])
 def test_fractions_that_a_double_does_not_hold_stay(mill: Mill, name: str) -> None:
     """Those of more digits than a double is ever shown with: `numeric` of a database, say."""
     long = "1234567890.123456789"
@@ -76,7 +80,7 @@ def test_digits_of_json_stay_too(mill: Mill) -> None:
     path = mill.write("a.jsonl", f"{first}\n{second}\n")
     mill.run()
     assert mill.rows(columns="n, s, l, x, i") == [
-        ("-1.50", {"m.x": [["2"]]}, [{"v": f"-{long}"}, {"v": None}], 123456789012345.0, None),
+        ("-1.50" if KEEPS_FRACTIONS else "-1.5", {"m.x": [["2"]]}, [{"v": f"-{long}"}, {"v": None}], 123456789012345.0, None),
         ("9007199254740993", {"m.x": [["1.5"], ["12345678901234567890"]]}, [{"v": "0.5"}], 0.30000000000000004, 2**53 + 1),
     ]
     path.unlink()
