@@ -73,9 +73,11 @@ def ingest(
     incremental_by: Annotated[str | None, typer.Option(help="Of a database: take rows with more in this column than was taken.")] = None,
     max_quarantined: Annotated[int | None, typer.Option(help="Take nothing when more rows than that are bad.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on as a service: take what comes, batch by batch.")] = False,
-    poll: Annotated[float, typer.Option(help="--follow looks again that many seconds after it found nothing.")] = 10.0,
-    settle: Annotated[float, typer.Option(help="--follow leaves files that changed in the last so many seconds for later.")] = 2.0,
-    batch_files: Annotated[int, typer.Option(help="--follow takes at most that many files at once.")] = 1000,
+    poll: Annotated[float | None, typer.Option(help="--follow looks again that many seconds after it found nothing: 10.")] = None,
+    settle: Annotated[
+        float | None, typer.Option(help="--follow leaves files that changed in the last so many seconds for later: 2.")
+    ] = None,
+    batch_files: Annotated[int | None, typer.Option(help="--follow takes at most that many files at once: 1000.")] = None,
     max_batches: Annotated[int | None, typer.Option(help="--follow ends after that many batches.")] = None,
     follow_for: Annotated[float | None, typer.Option(help="--follow ends after that many seconds and the batch under way.")] = None,
     dry_run: DryRunOption = False,

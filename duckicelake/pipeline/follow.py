@@ -20,6 +20,15 @@ PASSING = (ServiceUnavailable, CommitFailed, CommitStateUnknown, NoSource, Sourc
 BREAKDOWNS = 3
 """Spark does not say whether what broke it passes (a catalog that is started again) or stays (a file that nobody can read)."""
 
+_OPTIONS = {
+    "poll": "poll_seconds",
+    "batch_files": "batch_files",
+    "settle": "settle_seconds",
+    "max_batches": "max_batches",
+    "follow_for": "seconds",
+}
+"""The command's options that mean something with `--follow` alone."""
+
 COUNTS = ("files", "bytes", "rows_in", "rows_out", "rows_quarantined", "rows_superseded")
 
 
@@ -135,11 +144,11 @@ def read_follow(given: Mapping[str, Any]) -> FollowOptions | None:
 
     Raises: BadRequest: an option is given that means nothing without `--follow`, or cannot be meant
     """
-    limits = {"max_batches": given["max_batches"], "seconds": given["follow_for"]}
+    asked = {name: given[name] for name in _OPTIONS if given[name] is not None}
     if not given["follow"]:
-        if any(limit is not None for limit in limits.values()):
-            raise BadRequest("--max-batches and --follow-for belong to --follow")
+        if asked:
+            raise BadRequest(f"{', '.join(f'--{name}'.replace('_', '-') for name in asked)} belongs to --follow")
         return None
     if given["dry_run"]:
         raise BadRequest("--dry-run plans once, --follow goes on: choose one")
-    return FollowOptions(given["poll"], given["batch_files"], given["settle"], **limits)
+    return FollowOptions(**{_OPTIONS[name]: limit for name, limit in asked.items()})

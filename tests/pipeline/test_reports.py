@@ -17,6 +17,7 @@ from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.maintain.planning import Kind as StepKind
 from duckicelake.pipeline.maintain.report import Done, MaintainReport
 from duckicelake.pipeline.profile.report import ProfileReport, TableProfile
+from duckicelake.pipeline.profile.state import Point
 from duckicelake.pipeline.publish.report import Published, PublishReport
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.transfer.catalogs import Kind
@@ -29,6 +30,7 @@ from tests.support.readers import Served
 from tests.support.spark import CALM_OPTIONS
 
 SECONDS = {"write a.b": 1.0, "write c.d": 2.0}
+NO_ROWS = TableProfile("c.d", Verdict.done)
 TAKEN = IngestReport("r", "a.b", "s", "append", Status.done, rows_in=3, rows_out=2, seconds=SECONDS)
 
 
@@ -57,7 +59,11 @@ TAKEN = IngestReport("r", "a.b", "s", "append", Status.done, rows_in=3, rows_out
             {"manifests a.b": 1, "files a.b": 9},
             id="publish",
         ),
-        pytest.param(ProfileReport("r", "now", (TableProfile("a.b", Verdict.done),), SECONDS, {}), {"parts done": 1}, id="profile"),
+        pytest.param(
+            ProfileReport("r", "now", (TableProfile("a.b", Verdict.done, total=Point(1, 2, 3, 4, 5)), NO_ROWS), SECONDS, {}),
+            {"parts done": 2, "rows a.b": 3, "files a.b": 4, "bytes a.b": 5, "delete_files a.b": 0},
+            id="profile",
+        ),
     ],
 )
 def test_every_report_is_metrics_too(
@@ -72,6 +78,7 @@ def test_every_report_is_metrics_too(
     assert {one.labels.pop("command") for one in samples} == {node["job"]}
     found = {f"{one.name.removeprefix(PREFIX)} {''.join(one.labels.values())}": one.value for one in samples}
     steps = {"seconds write": 3} if "seconds" in node else {}
+    assert not {"at_ms a.b", "snapshot_id a.b"} & found.keys()
     assert found.items() >= {**told, **steps, f"status {node['status']}": 1}.items()
     assert found["ended_timestamp_seconds "] > 0
 

@@ -14,7 +14,9 @@ PREFIX = "duckicelake_job_"
 Labels = tuple[tuple[str, str], ...]
 PARTS = ("tables", "steps", "findings", "moved")
 """What reports call the list of what a run is made of."""
-_NO_SUMS = ("snapshot_id",)
+SIZES = "total"
+"""What they call how big a table is."""
+_NO_SUMS = ("snapshot_id", "at_ms")
 
 
 def write_metrics(path: Path, report: Mapping[str, Any]) -> None:
@@ -51,7 +53,8 @@ def _list_numbers(report: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]
     """The numbers of a run and of its parts: what each is called, and the table."""
     for part in (report, *_list_parts(report)):
         table = part.get("table") or part.get("subject") or ""
-        for name, number in part.items():
+        sizes: Mapping[str, Any] = part.get(SIZES) or {}
+        for name, number in {**part, **sizes}.items():
             if isinstance(number, int | float) and not isinstance(number, bool) and name not in _NO_SUMS:
                 yield name, str(table), number
 

@@ -1,6 +1,6 @@
 """What is said of a file that Spark could not read: which one, and why, where Spark says first which task it was."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -10,14 +10,15 @@ from pyarrow import ArrowException, parquet
 
 from duckicelake.pipeline.ingest.sources.files import find_local_path
 
-_UNREADABLE = "FAILED_READ_FILE"
+_UNREADABLE = {"FAILED_READ_FILE": "path", "CANNOT_READ_FILE_FOOTER": "file", "_LEGACY_ERROR_TEMP_2064": "path"}
+"""How the names of what Spark says of such a file begin, and where it says which one; the last two are of 3.5."""
 _GZIP, _PACKED = b"\x1f\x8b", ".gz"
 
 
 def explain_unreadable(error: Exception) -> str:
     """What is to be said of the file that was read; "" when it is something else, or is told by another machine's Java."""
     causes = list(_list_causes(error))
-    path = next((told["path"] for told in map(_read_unreadable, causes) if "path" in told), "")
+    path = next((told for told in (_find_unreadable(cause) for cause in causes) if told), "")
     if not path:
         return ""
     here = find_local_path(unquote(path))
@@ -40,12 +41,15 @@ def _list_causes(error: Exception) -> Iterator[Any]:
         return
 
 
-def _read_unreadable(java: Any) -> Mapping[str, str]:
-    """What Spark says by name of a file that it could not read; nothing when it is something else, or not Spark's."""
+def _find_unreadable(java: Any) -> str:
+    """The file that Spark says it could not read; "" when it is something else, or not Spark's."""
     try:
-        return dict(java.getMessageParameters()) if str(java.getErrorClass()).startswith(_UNREADABLE) else {}
+        said = str(java.getErrorClass())
+        where = next((where for name, where in _UNREADABLE.items() if said.startswith(name)), None)
+        told: dict[str, str] = {} if where is None else dict(java.getMessageParameters())
+        return "" if where is None else told.get(where, "")
     except (Py4JError, OSError, TypeError):
-        return {}
+        return ""
 
 
 def _read_message(java: Any) -> str:

@@ -76,6 +76,8 @@ class Plan:
         steps = [self.reading.describe(), shape]
         if self.target is None and options.partition_by:
             steps.append(f"partitioned by {', '.join(field.sql for field in options.partition_by)}")
+        if self.gets_order and options.sort_by:
+            steps.append(f"ordered by {', '.join(field.sql for field in options.sort_by)}")
         steps += [f"{change} in {options.table}" for change in self.changes]
         by = f" by {', '.join(options.key)}" if options.key else ""
         return (*steps, f"{options.mode} the rows{by}; bad ones go to {options.table.beside(QUARANTINE)}, one commit for all")

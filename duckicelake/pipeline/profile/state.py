@@ -1,7 +1,7 @@
 """What the catalog says of a table: the snapshot that is measured, the statistics it has, and how the table came to be so big."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from duckicelake.iceberg.schema import Schema, parse_schema
@@ -86,14 +86,15 @@ class TableState:
 
     def list_growth(self) -> tuple[Point, ...]:
         """How big the table was at the snapshots of main, oldest first; of very many, some."""
-        return thin(tuple(_measure(one) for one in self._list_main()))
+        return thin(tuple(replace(_measure(one), at_ms=at_ms) for at_ms, one in self._list_main()))
 
-    def _list_main(self) -> Iterator[Mapping[str, Any]]:
+    def _list_main(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The snapshots that main was at, each with when it came there: to an older one again, when it was rolled back."""
         by_id = {one["snapshot-id"]: one for one in self.metadata.get("snapshots", ())}
         for entry in self.metadata.get("snapshot-log", ()):
             found = by_id.get(entry["snapshot-id"])
             if found is not None and "total-records" in found.get("summary", {}):
-                yield found
+                yield entry["timestamp-ms"], found
 
     def _list_statistics(self) -> Iterator[Mapping[str, Any]]:
         return (one for one in self.metadata.get("statistics", ()) if one["snapshot-id"] == self.snapshot_id)

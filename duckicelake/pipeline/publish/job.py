@@ -10,7 +10,6 @@ from importlib.metadata import version as read_version
 from threading import Event
 from typing import Any
 
-import psycopg
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -73,9 +72,10 @@ def publish(desk: PublishDesk, options: PublishOptions, *, dry_run: bool = False
     told = replace(desk, tell=watch.tell)
     told.tell("look at the catalog")
     desk.connect()
-    with closing(desk.place.open_postgres()) as conn, closing(LazySpark(desk.open_spark)) as spark:
+    with closing(desk.place.open_postgres()) as conn:
         names = choose_tables(list_live_tables(conn), options.tables)
-        publisher = Publisher(told, spark, conn, is_named=bool(options.tables), dry_run=dry_run)
+    with closing(LazySpark(desk.open_spark)) as spark:
+        publisher = Publisher(told, spark, is_named=bool(options.tables), dry_run=dry_run)
         found = [one for name in names for one in publisher.publish_table(name)]
     versions = {name: read_version(name) for name in ("duckicelake", "pyspark")}
     return PublishReport(make_run_id(now), now.isoformat(timespec="seconds"), tuple(found), watch.read(), versions)
@@ -89,7 +89,6 @@ class Publisher:
 
     desk: PublishDesk
     spark: LazySpark
-    conn: psycopg.Connection
     is_named: bool
     dry_run: bool
     made: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -145,7 +144,7 @@ class Publisher:
         self.desk.tell(f"plan {name.ident}")
         with ThreadPoolExecutor(1) as beside:
             planning = beside.submit(self._ask, "GET", name.ident)
-            if is_first and not self.dry_run and is_new_and_large(self.conn, name.table_id):
+            if is_first and not self.dry_run and is_new_and_large(self.desk.place, name.table_id):
                 # what is wrong with Spark is said when there is something to make
                 with suppress(*FAILURES):
                     get_ready(self.spark.get())
@@ -196,9 +195,11 @@ SELECT count(*) = %(large)s AND NOT EXISTS (SELECT FROM iceberg_manifest WHERE t
 """
 
 
-def is_new_and_large(conn: psycopg.Connection, table_id: int) -> bool:
+def is_new_and_large(place: Place, table_id: int) -> bool:
     """Tell whether there is surely much to make of a table, so that executors may get ready while the catalog plans."""
-    row = conn.execute(SELECT_IS_NEW_AND_LARGE, {"table_id": table_id, "large": LARGE}).fetchone()
+    # Not one connection for all: executors may work for long between two tables.
+    with closing(place.open_postgres()) as conn:
+        row = conn.execute(SELECT_IS_NEW_AND_LARGE, {"table_id": table_id, "large": LARGE}).fetchone()
     return row is not None and bool(row[0])
 
 

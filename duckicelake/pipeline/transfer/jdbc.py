@@ -160,7 +160,9 @@ class JdbcCatalog:
         return parse_view_file(self.store.read(entry.place, NO_KEYS), entry.place)
 
     def find(self, ident: Ident) -> Held | None:
-        """The table of that name."""
+        """The table of that name. Raises: BadRequest: none can have it."""
+        if any("." in level for level in ident.namespace):
+            raise BadRequest(f"a JDBC catalog cannot tell the dot in a name of {ident} from one between names: rename it")
         with self.database.opening() as conn:
             if not self._has_tables(conn):
                 return None
@@ -177,8 +179,6 @@ class JdbcCatalog:
         """A table in a folder of its own, which no other table of that name has had."""
         if self.warehouse is None:
             raise BadRequest("say where new tables go: --property warehouse=FOLDER")
-        if any("." in level for level in ident.namespace):
-            raise BadRequest(f"a JDBC catalog cannot tell the dot in a name of {ident} from one between names: rename it")
         location = f"{join_location(self.warehouse, ident)}-{uuid4()}"
         return Held(ident, describe_new(asked, location), name_staged(location), NO_KEYS)
 

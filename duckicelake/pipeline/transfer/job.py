@@ -28,7 +28,7 @@ from duckicelake.pipeline.transfer.copies.leftovers import clear, tidy, withdraw
 from duckicelake.pipeline.transfer.copies.rows import Compared, compare_rows
 from duckicelake.pipeline.transfer.folders.in_place import REMEDY
 from duckicelake.pipeline.transfer.folders.reading import ReadFolders
-from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables
+from duckicelake.pipeline.transfer.options import Mode, TransferOptions, check_tables, spell_tables
 from duckicelake.pipeline.transfer.report import Check, Moved, TransferReport
 from duckicelake.pipeline.transfer.rest import RestSide, check_unchanged
 from duckicelake.pipeline.transfer.shape import JOB, count_rows, describe_copy, is_same, is_untouched, name_run
@@ -37,6 +37,8 @@ from duckicelake.pipeline.verify.columns import check_readable
 
 FAILURES = (NoJava, JarUnavailable, pa.ArrowException, *SPARK_FAILURES)
 """What stops a table and says itself what it is."""
+EXPORT = "export"
+"""The job whose source is the lake."""
 UNCERTAIN = (CommitFailed, CommitStateUnknown, ServiceUnavailable)
 """After these the table may be there."""
 
@@ -65,6 +67,8 @@ def transfer(desk: TransferDesk, options: TransferOptions, *, dry_run: bool = Fa
     properties = {JOB: desk.job, "duckicelake.run-id": run_id} | {f"duckicelake.version.{name}": text for name, text in versions.items()}
     told.tell(f"list {desk.source.name}")
     entries = list(desk.source.list_entries())
+    if desk.job == EXPORT:
+        options = replace(options, tables=spell_tables([entry.ident for entry in entries], options.tables))
     with closing(desk.bench):
         mover = Mover(told, options, properties, dry_run, datetime.now(UTC) - options.grace)
         moved = [mover.move(entry, twins) for entry, twins in choose(entries, options)]
@@ -122,6 +126,7 @@ class Mover:
         if there is not None:
             return self._recognise(held, there)
         files = self._describe_files(held)
+        self._check_possible(held, files)
         if self.dry_run:
             return self._tell(held, ident, Verdict.planned, count_rows(held.metadata) if files is None else _count(files))
         self.desk.tell(f"{self.options.mode} {ident}")
@@ -147,10 +152,20 @@ class Mover:
                 tidy(self.desk.reach(made.keys or prepared.keys), prepared, made.metadata)
         return self._check(held, made, Verdict.done)
 
-    def _register(self, held: Held, ident: Ident) -> None:
+    def _check_possible(self, held: Held, files: Sequence[DataFile] | None) -> None:
+        """Raises: Unsupported: whatever is tried, it cannot be brought"""
+        if files is None and self.options.mode is Mode.register:
+            self._find_registrar(held)
+        else:
+            check_readable(current_schema(held.metadata))
+
+    def _find_registrar(self, held: Held) -> RestSide:
         if not isinstance(self.desk.target, RestSide) or not held.metadata_location:
             raise Unsupported("its catalog does not say where its metadata file is: --mode copy")
-        self.desk.target.register(ident, held.metadata_location)
+        return self.desk.target
+
+    def _register(self, held: Held, ident: Ident) -> None:
+        self._find_registrar(held).register(ident, held.metadata_location)
 
     def _describe_files(self, held: Held) -> Sequence[DataFile] | None:
         """The files that are to become a table's where they are; None: nothing but its metadata, or its rows, are brought."""
@@ -171,7 +186,6 @@ class Mover:
             raise Unsupported(f"{error.message} ({REMEDY})") from error
 
     def _prepare(self, held: Held, ident: Ident) -> Held:
-        check_readable(current_schema(held.metadata))
         self.desk.bench.get()
         prepared = self.desk.target.prepare(ident, describe_copy(held, ident.name))
         self._clear(prepared, is_there=False)

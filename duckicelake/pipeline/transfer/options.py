@@ -70,9 +70,7 @@ def read_options(given: Mapping[str, Any]) -> TransferOptions:
         raise BadRequest(f"--history: what --format {form} brings has the present rows alone: import it without it")
     if given.get("history") and mode is Mode.copy:
         raise BadRequest("--history: a copy has the present rows alone; --mode register keeps a table's history")
-    into = tuple(given["into"].split(".")) if given.get("into") else ()
-    if not all(into):
-        raise BadRequest(f"--into {given['into']!r} is no namespace")
+    into = _read_namespace(given["into"]) if given.get("into") else ()
     tables = tuple(map(_read_name, given["tables"] or ()))
     grace = timedelta(hours=given.get("grace", GRACE_HOURS))
     return TransferOptions(place, form, tables, mode, into, _read_properties(given), not given["no_verify"], grace)
@@ -106,6 +104,15 @@ def _read_name(text: str) -> Ident:
     return Ident(tuple(namespace), name)
 
 
+def _read_namespace(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(split_names(text))
+    except BadRequest as error:
+        raise BadRequest(
+            f"--into {text!r} is no namespace: write its names with a dot between them, one with a dot in it in quotes"
+        ) from error
+
+
 def _read_properties(given: Mapping[str, Any]) -> dict[str, str]:
     pairs = read_pairs(given["property"])
     secret = next((name for name, text in pairs.items() if SECRET.search(name) or _holds_secret(text)), None)
@@ -130,6 +137,12 @@ def _read_word(words: Any, option: str, text: str) -> Any:
         return words(text)
     except ValueError as error:
         raise BadRequest(f"--{option} {text} is none of {', '.join(words)}") from error
+
+
+def spell_tables(found: Sequence[Ident], asked: Sequence[Ident]) -> tuple[Ident, ...]:
+    """What was asked for of the lake, as that spells it: to DuckDB capitals are no others."""
+    known = {ident.folded: ident for ident in found}
+    return tuple(ident if ident in found else known.get(ident.folded, ident) for ident in asked)
 
 
 def check_tables(found: Sequence[Ident], asked: Sequence[Ident]) -> list[Ident]:

@@ -19,11 +19,12 @@ JOB = "duckicelake.job"
 JOBS = ("import", "export")
 OLDEST_VERSION = 2
 STAYING = (
-    *("ducklake.", "duckicelake.", "write.data.path", "write.metadata.path", "write.object-storage.path"),
-    *("write.folder-storage.path", "write.location-provider.", "schema.name-mapping.", "gc.enabled", "location", "owner"),
-    *("write.format.default", "write.delete.format.default"),
+    *("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path"),
+    *("gc.enabled", "location", "owner", "write.format.default", "write.delete.format.default"),
 )
 """Properties that are about where a table was, or derived there; a copy is of Parquet."""
+STAYING_BELOW = ("ducklake.", "duckicelake.copy.", "write.location-provider.", "schema.name-mapping.")
+"""How the names of others begin."""
 LAST_ADDED = -1
 
 
@@ -36,7 +37,7 @@ def tell_origin(metadata: TableMetadata) -> dict[str, str]:
 def describe_copy(held: Held, name: str) -> CreateTable:
     """The table to make for a table's present rows: columns, partitions, order and properties are the same."""
     metadata = held.metadata
-    properties = {key: value for key, value in metadata.properties.items() if not key.startswith(STAYING)}
+    properties = {key: value for key, value in metadata.properties.items() if key not in STAYING and not key.startswith(STAYING_BELOW)}
     properties |= tell_origin(metadata) | {"format-version": str(max(metadata.format_version, OLDEST_VERSION))}
     order = next((one for one in metadata.sort_orders if one.order_id == metadata.default_sort_order_id), UNSORTED)
     spec = default_spec(metadata)

@@ -155,7 +155,7 @@ def _look_at_table(desk: VerifyDesk, session: Session, ident: Ident, options: Ve
             if moment.is_expired:
                 yield Finding(str(ident), str(moment), Verdict.expired, moment.snapshot_id)
                 continue
-            desk.desk.tell(f"{ident}{' files' if options.files else ''} {moment}")
+            desk.desk.tell(f"{'look at files of' if options.files else 'compare'} {ident} {moment}")
             yield looker.look_at_files(state, moment, desk.metadata_schema) if options.files else looker.look(state, moment)
     except CatalogError as error:
         yield Finding(str(ident), "", Verdict.unknown, message=error.message)

@@ -74,7 +74,9 @@ def test_an_export_that_is_interrupted(served: Served, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "step", "parts", "verdicts", "seen"),
     [
-        pytest.param("verify", f"{TABLES[1]} now", "findings", ("same", "could-not-look"), f"{TABLES[0]} now: 1000 rows", id="verify"),
+        pytest.param(
+            "verify", f"compare {TABLES[1]} now", "findings", ("same", "could-not-look"), f"{TABLES[0]} now: 1000 rows", id="verify"
+        ),
         pytest.param(
             *("profile", f"compute {TABLES[1]}", "tables", ("done", "failed"), f"{TABLES[0]}: 1000 rows"),
             id="profile",

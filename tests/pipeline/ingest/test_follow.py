@@ -25,7 +25,7 @@ from tests.support.spark import CALM_OPTIONS
 from tests.support.waiting import wait_for
 
 SECONDS = 120
-CALL = {"follow": True, "dry_run": False, "poll": 10.0, "settle": 2.0, "batch_files": 5, "max_batches": None, "follow_for": None}
+CALL = {"follow": True, "dry_run": False, "poll": None, "settle": None, "batch_files": 5, "max_batches": None, "follow_for": None}
 
 
 def until_there_is_no_more(pending: list[Callable[[], object]]) -> Callable[[float], bool]:
@@ -166,14 +166,18 @@ def test_files_that_rest_come_first_that_changed_first() -> None:
 def test_limits_are_read() -> None:
     """Those of the command, and none for a run that does not follow."""
     assert read_follow(CALL) == FollowOptions(batch_files=5)
-    assert read_follow(CALL | {"follow": False}) is None
+    assert read_follow(CALL | {"follow": False, "batch_files": None}) is None
     assert read_follow(CALL | {"max_batches": 3, "follow_for": 9.0}) == FollowOptions(batch_files=5, max_batches=3, seconds=9.0)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        pytest.param({"follow": False, "max_batches": 1}, "belong to --follow", id="not following"),
+        *(
+            pytest.param({"follow": False, "batch_files": None, name: 1}, f"--{option} belongs to --follow", id=f"{option} alone")
+            for name in ("batch_files", "poll", "settle", "max_batches", "follow_for")
+            for option in (name.replace("_", "-"),)
+        ),
         pytest.param({"dry_run": True}, "choose one", id="dry run"),
         pytest.param({"poll": 0.0}, "--poll must be more than 0", id="poll"),
         pytest.param({"batch_files": 0}, "--batch-files must be", id="files"),

@@ -16,7 +16,7 @@ from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.ingest.job import SparkFailed
 from duckicelake.pipeline.ingest.options import Batch, Changed, Format, IngestOptions, Mode, read_options
 from duckicelake.pipeline.ingest.report import Status
-from duckicelake.pipeline.ingest.sources.jdbc import JdbcReading, choose_options, find_bookmark, name_database
+from duckicelake.pipeline.ingest.sources.jdbc import JdbcReading, choose_options, find_bookmark, name_database, read_address
 from duckicelake.pipeline.ingest.sources.reading import NoSource
 from tests.cli.test_commands import settings_for
 from tests.pipeline.ingest.doomed import Doom, run_doomed
@@ -328,6 +328,21 @@ def test_a_wrong_call_is_refused(source: str, given: dict[str, Any], message: st
     with pytest.raises(BadRequest, match=message) as raised:
         read_options(source, "a.b", {**CALL, **given})
     assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "dbname"),
+    [
+        pytest.param("//h/d", "h", "5432", "d", id="no port"),
+        pytest.param("//a:1,b/my%20db?user=me", "a,b", "1,5432", "my db", id="two hosts"),
+        pytest.param("//[::1]/d", "::1", "5432", "d", id="colons"),
+        pytest.param("//[::1]:5,[fe80::2]/d", "::1,fe80::2", "5,5432", "d", id="colons and ports"),
+    ],
+)
+def test_an_address_is_read_as_its_driver_does(url: str, host: str, port: str, dbname: str) -> None:
+    """For the one state of the database that a parallel read has."""
+    found = read_address({"url": f"jdbc:postgresql:{url}", "password": "hush"})
+    assert (found["host"], found["port"], found["dbname"], found["password"]) == (host, port, dbname, "hush")
 
 
 def test_what_the_options_become(tmp_path: Path) -> None:

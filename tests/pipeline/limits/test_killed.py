@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261125
-STEPS = ["list tables", "main.t now"]
+STEPS = ["list tables", "compare main.t now"]
 LONG_KILLS = 20
 SPANS = (Span(0.8), Span(1.0, has_tasks=True))
 """From the first task on the second one lasts for some seconds."""

@@ -8,7 +8,7 @@ import pytest
 from duckicelake.pipeline.profile.page import format_page
 from duckicelake.pipeline.profile.plots import format_bytes, plot_growth, plot_sizes
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
-from duckicelake.pipeline.profile.state import POINTS, Point, thin
+from duckicelake.pipeline.profile.state import POINTS, Point, find_state, thin
 from duckicelake.pipeline.profile.survey import SizeClass
 from duckicelake.pipeline.reports import Verdict
 
@@ -66,6 +66,15 @@ def test_a_line_stays_until_the_next_snapshot() -> None:
     [ground, line] = ET.fromstring(plot_growth("Rows", GROWTH, lambda point: point.rows, str)).iter("path")
     assert line.attrib["d"] == "M22.0,98.8H101.0V79.6H338.0V22.0"
     assert ground.attrib["class"] == "ground"
+
+
+def test_a_table_that_was_rolled_back_grows_again() -> None:
+    """It is as big as it was at the older snapshot from when it went back there, not from when that was made."""
+    snapshots = [{"snapshot-id": n, "timestamp-ms": 1000 * n, "summary": {"total-records": str(10 * n)}} for n in (1, 2, 3)]
+    log = [{"snapshot-id": n, "timestamp-ms": at} for n, at in ((1, 1000), (2, 2000), (3, 3000), (1, 4000), (9, 5000))]
+    state = find_state({"current-snapshot-id": 1, "snapshots": snapshots, "snapshot-log": log})
+    assert state is not None
+    assert [(one.at_ms, one.rows) for one in state.list_growth()] == [(1000, 10), (2000, 20), (3000, 30), (4000, 10)]
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,19 @@ def test_what_cannot_be_made_is_told_and_the_rest_goes_on(press: Press) -> None:
     assert "is encrypted" in report.tables[2].message
     with press.served.lake.psycopg() as conn:
         assert conn.execute("SELECT count(*) FROM iceberg_manifest").fetchone() == (0,)
+
+
+def test_a_postgres_that_comes_back_is_asked_again(press: Press) -> None:
+    """Executors may work for hours between two tables: no connection is kept for that."""
+    for name in "ab":
+        press.served.lake.duckdb().execute(f"CREATE TABLE {name} AS SELECT 1 AS id")
+    others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+    def tell(step: str) -> None:
+        if step == "plan main.b":
+            press.served.lake.psycopg().execute(others)
+
+    assert [(one.table, one.verdict) for one in press.run(spark=False, tell=tell).tables] == [
+        ("main.a", "nothing-to-do"),
+        ("main.b", "nothing-to-do"),
+    ]

@@ -44,7 +44,10 @@ def test_sparks_own_catalog_reads_an_export_and_goes_on(ferry: Ferry) -> None:
 def test_what_is_exported_comes_in_again(ferry: Ferry, tmp_path: Path) -> None:
     """Registered under another name, where it lies."""
     fill(ferry)
-    exported = ferry.bring("export", str(ferry.folder), "s.t")
+    planned = ferry.bring("export", str(ferry.folder), "S.T", "s.Seen", "s.gone", dry_run=True)
+    assert describe(planned) == [("s.seen", "failed", None), ("s.t", "planned", 91), ("s.gone", "failed", None)]
+    assert "which Spark does not read" in planned.moved[0].message
+    exported = ferry.bring("export", str(ferry.folder), "S.t")
     assert describe(exported) == [("s.t", "done", 91)], exported.describe()
     check_signed(exported, json.loads((ferry.metadata_folder("s", "t") / "v1.metadata.json").read_text()))
     report = ferry.take(mode="register", into="again")

@@ -21,9 +21,14 @@ SHOP = [
 ]
 
 
+KEPT = {"owner-team": "a", "locations": "b", "gc.enabled.why": "c", "duckicelake.maintain.snapshot-age": "never"}
+"""Properties that only begin like such as are about a place, and a policy."""
+
+
 def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
     """Columns, comments, NOT NULL, partitions, order and properties, whatever the files were; then the same call does nothing."""
-    ferry.run(*SHOP)
+    kept = ", ".join(f"'{name}' = '{text}'" for name, text in KEPT.items())
+    ferry.run(*SHOP, f"ALTER TABLE {{t}}.shop.orders SET TBLPROPERTIES ({kept})")
     report = ferry.take()
     assert describe(report) == [("shop.orders", "done", 2), ("shop.deep.orc", "done", 1)], report.describe()
     assert report.status == 0
@@ -36,6 +41,7 @@ def test_tables_are_copied_with_their_shape(ferry: Ferry) -> None:
     assert [field["direction"] for field in metadata["sort-orders"][-1]["fields"]] == ["desc"]
     assert metadata["properties"]["kept"] == "yes"
     assert "owner" not in metadata["properties"]
+    assert {name: metadata["properties"][name] for name in KEPT} == KEPT
     check_signed(report, metadata)
     again = ferry.take()
     assert describe(again) == [("shop.orders", "already-there", 2), ("shop.deep.orc", "already-there", 1)]

@@ -24,7 +24,8 @@ from tests.pipeline.transfer.ferry import format_given
         ),
         pytest.param({"mode": "move"}, "none of register, copy", id="unknown mode"),
         pytest.param({"form": "hudi"}, "none of hadoop, jdbc, rest, hive, delta", id="unknown format"),
-        pytest.param({"into": "a..b"}, "no namespace", id="into nothing"),
+        pytest.param({"into": "a..b"}, "--into 'a..b' is no namespace", id="into nothing"),
+        pytest.param({"into": '"a.b'}, "is no namespace: .* in quotes", id="into half a name"),
         pytest.param({"property": ["alone"]}, "no NAME=VALUE", id="no property"),
         pytest.param({"place": "https://me:hidden@host"}, "a password in PLACE", id="a password in the call"),
         pytest.param({"place": "postgresql://h/db?password=hidden"}, "a password in PLACE", id="a password of Postgres"),
@@ -54,6 +55,11 @@ def test_calls_that_cannot_be_meant(given: dict[str, Any], told: str) -> None:
     with pytest.raises(BadRequest, match=told) as refused:
         read_options(format_given(**{"place": "/place", "tables": ()} | given))
     assert "hidden" not in refused.value.message
+
+
+def test_a_namespace_may_have_a_dot() -> None:
+    """In quotes, as everywhere."""
+    assert read_options(format_given(place="/place", tables=(), into='"my.ns".b')).into == ("my.ns", "b")
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../x"])

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +47,7 @@ _FETCH_ROWS = "10000"
 _SQLITE, _POSTGRES = "jdbc:sqlite:", "jdbc:postgresql:"
 _OF_PARTS = ("partitioncolumn", "lowerbound", "upperbound", "numpartitions")
 _PLACE = re.compile("^[^=]*(database|schema|catalog|service|instance|search.?path|db)[^=]*=|search_path", re.IGNORECASE)
+_PORT = "5432"
 _OF_LIBPQ = ("sslmode", "sslrootcert")
 
 
@@ -164,7 +165,7 @@ class JdbcReading:
             yield self
             return
         try:
-            with psycopg.connect(**_read_address(self.options)) as conn:
+            with psycopg.connect(**read_address(self.options)) as conn:
                 conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                 (snapshot,) = conn.execute(EXPORT).fetchone() or ("",)
                 first = _SHARE.format(snapshot)
@@ -303,11 +304,20 @@ def _guard_postgres(reading: JdbcReading, first: str | None) -> JdbcReading:
     return reading if guarded is None else replace(reading, guard=guarded, options=dict(how) | {"dbtable": guarded.table})
 
 
-def _read_address(options: Mapping[str, str]) -> dict[str, Any]:
-    """Where Postgres is, as libpq says it."""
+def read_address(options: Mapping[str, str]) -> dict[str, Any]:
+    """Where Postgres is, as libpq says it; `options` are those of Spark's reader."""
     parts = urlsplit(options["url"].removeprefix("jdbc:"))
-    places = [place.rpartition(":") if ":" in place else (place, "", "5432") for place in parts.netloc.split(",")]
+    places = [_split_port(place) for place in parts.netloc.split(",")]
     how = {name: text for name, text in parse_qsl(parts.query) if name in (*_OF_LIBPQ, "user")}
     how |= {name: options[name] for name in ("user", "password") if name in options}
-    where = {"host": ",".join(host for host, _, _ in places), "port": ",".join(port for _, _, port in places)}
-    return where | {"dbname": parts.path.removeprefix("/")} | how | {"connect_timeout": CONNECT_SECONDS}
+    where = {"host": ",".join(host for host, _ in places), "port": ",".join(port for _, port in places)}
+    return where | {"dbname": unquote(parts.path.removeprefix("/"))} | how | {"connect_timeout": CONNECT_SECONDS}
+
+
+def _split_port(place: str) -> tuple[str, str]:
+    """A host and its port; an address with colons stands in brackets."""
+    if place.startswith("["):
+        host, _, port = place.removeprefix("[").partition("]")
+        return host, port.removeprefix(":") or _PORT
+    host, _, port = place.partition(":")
+    return host, port or _PORT

@@ -4,6 +4,7 @@ import gzip
 from collections.abc import Callable
 from typing import Any
 
+import pyspark
 import pytest
 
 from duckicelake.commands.jobs.ingest import format_report
@@ -14,6 +15,7 @@ from duckicelake.pipeline.ingest.report import Report, Status
 from duckicelake.pipeline.ingest.target import check_partitions, parse_columns, parse_order, parse_partitions
 from tests.pipeline.ingest.mill import Mill
 
+of_newer = pytest.mark.xfail(pyspark.__version__.startswith("3."), reason="before 4.0 Spark does not say which file it was", strict=True)
 ROWS = b"id,v\n" + b"".join(b"%d,%d\n" % (number, number * 7919 % 10007) for number in range(20_000))
 TOLD: dict[str, tuple[Callable[[Mill], object], dict[str, Any], str]] = {
     "no gzip": (
@@ -58,7 +60,7 @@ TOLD: dict[str, tuple[Callable[[Mill], object], dict[str, Any], str]] = {
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=of_newer) if name == "half a gzip" else name for name in TOLD])
 def test_a_refusal_says_what_to_do(mill: Mill, name: str) -> None:
     """And nothing is made."""
     write, options, message = TOLD[name]
