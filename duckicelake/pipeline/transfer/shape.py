@@ -120,5 +120,6 @@ def count_rows(metadata: TableMetadata) -> int | None:
     snapshot = find_snapshot(metadata, metadata.current_snapshot_id)
     if snapshot is None:
         return 0 if metadata.current_snapshot_id is None else None
-    told = snapshot.summary.get("total-records", "")
-    return int(told) if told.isdigit() else None
+    told, deleted, by_value = (snapshot.summary.get(f"total-{name}", "0") for name in ("records", "position-deletes", "equality-deletes"))
+    is_known = "total-records" in snapshot.summary and told.isdigit() and deleted.isdigit() and by_value == "0"
+    return int(told) - int(deleted) if is_known else None

@@ -15,7 +15,7 @@ from duckicelake.pipeline.ingest.report import Report, Status
 from duckicelake.pipeline.ingest.target import check_partitions, parse_columns, parse_order, parse_partitions
 from tests.pipeline.ingest.mill import Mill
 
-of_newer = pytest.mark.xfail(pyspark.__version__.startswith("3."), reason="before 4.0 Spark does not say which file it was", strict=True)
+IS_OLD = pyspark.__version__.startswith("3.")
 ROWS = b"id,v\n" + b"".join(b"%d,%d\n" % (number, number * 7919 % 10007) for number in range(20_000))
 TOLD: dict[str, tuple[Callable[[Mill], object], dict[str, Any], str]] = {
     "no gzip": (
@@ -26,7 +26,8 @@ TOLD: dict[str, tuple[Callable[[Mill], object], dict[str, Any], str]] = {
     "half a gzip": (
         lambda mill: mill.write("a.csv.gz", gzip.compress(ROWS)[:20_000]),
         {},
-        r"^file:\S*/a\.csv\.gz cannot be read: .*\. It was cut, or is damaged",
+        # Before 4.0 Spark does not say which file it was.
+        "Unexpected end of input stream" if IS_OLD else r"^file:\S*/a\.csv\.gz cannot be read: .*\. It was cut, or is damaged",
     ),
     "half a Parquet file": (
         lambda mill: mill.write("a.parquet", mill.write_parquet("b.parquet", id=[1, 2]).read_bytes()[:-9]),
@@ -60,7 +61,7 @@ TOLD: dict[str, tuple[Callable[[Mill], object], dict[str, Any], str]] = {
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=of_newer) if name == "half a gzip" else name for name in TOLD])
+@pytest.mark.parametrize("name", TOLD)
 def test_a_refusal_says_what_to_do(mill: Mill, name: str) -> None:
     """And nothing is made."""
     write, options, message = TOLD[name]
