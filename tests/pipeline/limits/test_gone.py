@@ -65,7 +65,7 @@ TRANSFER = ("copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publish n
     ("name", "step", "kept"),
     [
         *(late("maintain", step, "main.a" if "main.b" in step else "") for step in MAINTAIN),
-        ("maintain", "compact main.b", "main.a"),
+        late("maintain", "compact main.b", "main.a"),
         late("maintain", "lake snapshots", "main.b"),
         late("maintain", "clean-up", "main.b"),
         late("maintain", "orphans", "main.b"),

@@ -21,13 +21,13 @@ from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.rest import Ident, Rest
 from duckicelake.pipeline.spark import LazySpark, RestCatalog
 from duckicelake.pipeline.transfer.bench import LazyBench
-from duckicelake.pipeline.transfer.catalogs import Entry
-from duckicelake.pipeline.transfer.files import Store
+from duckicelake.pipeline.transfer.catalogs import Catalog, Entry
+from duckicelake.pipeline.transfer.files import Store, describe_new, encode_published
 from duckicelake.pipeline.transfer.folders.hive import find_partitions
 from duckicelake.pipeline.transfer.hadoop import HadoopWarehouse
 from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, HAS_TABLES_SQLITE, Database, JdbcCatalog, open_database
 from duckicelake.pipeline.transfer.job import TransferDesk, transfer
-from duckicelake.pipeline.transfer.options import Form, TransferOptions
+from duckicelake.pipeline.transfer.options import Form, Mode, TransferOptions
 from duckicelake.pipeline.transfer.rest import RestSide, read_keys
 from duckicelake.store.objects import StoreSettings, open_objects
 
@@ -139,6 +139,14 @@ def test_files_that_spark_would_pass_over_are_refused(paths: list[str], stray: s
         find_partitions("/t", paths)
 
 
+def plan(source: Catalog, target: Catalog, form: Form, mode: Mode = Mode.copy) -> list[tuple[str, str]]:
+    """What a run would bring, and what it says of each."""
+    bench = LazyBench("run", LazySpark(nullcontext[Any]))
+    desk = TransferDesk("import", source, target, bench, lambda _: None, lambda _: open_objects(StoreSettings(None, "", None, None)))
+    report = transfer(desk, TransferOptions("", form, mode=mode), dry_run=True)
+    return [(one.subject, one.message) for one in report.moved]
+
+
 def test_one_tables_failure_stops_no_other_one(tmp_path: Path) -> None:
     """Whatever it is: what cannot be taken apart here is the place of one."""
     path = tmp_path / "c.db"
@@ -147,11 +155,7 @@ def test_one_tables_failure_stops_no_other_one(tmp_path: Path) -> None:
         for name, place in (("odd", "s3://[x"), ("a", None), ("z", None)):
             conn.execute("INSERT INTO iceberg_tables VALUES ('one', 'ns', ?, ?, NULL, 'TABLE')", [name, place])
         conn.commit()
-    bench = LazyBench("run", LazySpark(nullcontext[Any]))
-    sides = open_jdbc(path), HadoopWarehouse(str(tmp_path), STORE)
-    desk = TransferDesk("import", *sides, bench, lambda _: None, lambda _: open_objects(StoreSettings(None, "", None, None)))
-    report = transfer(desk, TransferOptions("", Form.jdbc), dry_run=True)
-    assert [(one.subject, one.message) for one in report.moved] == [
+    assert plan(open_jdbc(path), HadoopWarehouse(str(tmp_path), STORE), Form.jdbc) == [
         ("ns.a", "the row of ns.a names no metadata file"),
         ("ns.odd", "ValueError: Invalid IPv6 URL"),
         ("ns.z", "the row of ns.z names no metadata file"),
@@ -160,13 +164,14 @@ def test_one_tables_failure_stops_no_other_one(tmp_path: Path) -> None:
 
 @contextmanager
 def answering(answers: dict[str, Any]) -> Generator[Rest]:
-    """A catalog that answers so by path, whatever sense that makes; a text is sent as it is."""
+    """A catalog that answers so by path, whatever sense that makes, and knows no other; a text is sent as it is."""
 
     class Catalog(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            answer = answers[self.path.partition("?")[0]]
+            path = self.path.partition("?")[0]
+            answer = answers.get(path, {"error": {"message": "none", "type": "NoSuchTableException", "code": 404}})
             body = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
-            self.send_response(200)
+            self.send_response(200 if path in answers else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -186,6 +191,31 @@ def answering(answers: dict[str, Any]) -> Generator[Rest]:
         finally:
             running.shutdown()
             thread.join()
+
+
+def test_a_plan_refuses_a_name_that_the_target_cannot_hold(tmp_path: Path) -> None:
+    """As the run would: a JDBC catalog writes the names of a namespace with dots between them."""
+    for namespace in ("a", "a.b"):
+        folder = tmp_path / "w" / namespace / "t" / "metadata"
+        folder.mkdir(parents=True)
+        (folder / "v1.metadata.json").write_bytes(encode_published(describe_new(ASKED, str(folder.parent))))
+    (tmp_path / "c.db").touch()
+    found = plan(HadoopWarehouse(str(tmp_path / "w"), STORE), open_jdbc(tmp_path / "c.db", "one"), Form.hadoop)
+    assert found == [
+        ("a.t", ""),
+        ('"a.b".t', f"a JDBC catalog cannot tell the dot in a name of {found[1][0]} from one between names: rename it"),
+    ]
+
+
+@pytest.mark.parametrize("place", [pytest.param(None, id="none"), pytest.param("s3://b/t/v1.json", id="one")])
+def test_a_plan_refuses_to_register_what_has_no_metadata_file(place: str | None) -> None:
+    """As the run would: there are catalogs that keep a table's metadata for themselves."""
+    table = {"metadata": json.loads(encode_published(describe_new(ASKED, "s3://b/t"))), "metadata-location": place}
+    answers = {"/namespaces": {"namespaces": [["a"]]}, "/namespaces/a/tables": {"identifiers": [{"namespace": ["a"], "name": "t"}]}}
+    with answering(answers | {"/namespaces/a/tables/t": table}) as theirs, answering({}) as ours:
+        sides = [RestSide(name, lambda rest=rest: rest, STORE, {}) for name, rest in (("theirs", theirs), ("ours", ours))]
+        found = plan(*sides, Form.rest, Mode.register)
+    assert found == [("a.t", "" if place else "its catalog does not say where its metadata file is: --mode copy")]
 
 
 @pytest.mark.parametrize(

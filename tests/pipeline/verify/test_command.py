@@ -25,6 +25,7 @@ def test_the_command_compares_and_reports(served: Served, tmp_path: Path) -> Non
     assert done.out.endswith("1 same, 1 could-not-look\n")
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["job"], report["status"]) == ("verify", "could-not-look")
+    assert [step for step in report["seconds"] if "main." in step] == ["compare main.lines now", "compare main.times now"]
     assert [(finding["table"], finding["verdict"]) for finding in report["findings"]] == [
         ("main.lines", "same"),
         ("main.times", "could-not-look"),

@@ -134,7 +134,7 @@ def to_text(form: Format, raw: str) -> str:
     [
         pytest.param(Format.csv, {}, id="csv"),
         pytest.param(Format.csv, {"header": "false", "comment": "#"}, id="csv-comments"),
-        pytest.param(Format.csv, {"comment": "#", "encoding": "ISO-8859-1"}, id="csv-latin"),
+        pytest.param(Format.csv, {"comment": "#", "encoding": "ISO-8859-1"}, id="csv-latin", marks=pytest.mark.long),
         pytest.param(Format.json, {}, id="json"),
     ],
 )

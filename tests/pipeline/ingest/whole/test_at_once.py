@@ -12,7 +12,9 @@ from tests.pipeline.ingest.whole.wrong import damage
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 
-@pytest.mark.parametrize("step", ["create raw.trips", "widen n bigint in raw.trips", "add more bigint in raw.trips"])
+@pytest.mark.parametrize(
+    "step", ["create raw.trips", "widen n bigint in raw.trips", pytest.param("add more bigint in raw.trips", marks=pytest.mark.long)]
+)
 def test_the_other_run_may_have_made_the_change(mill: Mill, step: str) -> None:
     """It takes the files, and this one finds nothing left."""
     if not step.startswith("create"):

@@ -54,6 +54,7 @@ def count_rows(served: Served, name: str) -> tuple[int, int] | None:
     return served.lake.duckdb().execute(f"SELECT count(*), count(DISTINCT id) FROM ns.{name}").fetchone()
 
 
+@pytest.mark.long
 def test_a_killed_export_is_run_again(ferry: Ferry, other: Served, tmp_path: Path) -> None:
     """When the second table is written, and nobody knows it yet."""
     check_export(ferry, other, Blow(tmp_path, Moment(STEPS.index("publish ns.b"))))
