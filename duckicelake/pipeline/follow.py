@@ -104,7 +104,7 @@ def follow(
     breaks Spark again and again.
     """
     began, breakdowns = monotonic(), 0
-    report = FollowReport(make_run_id(datetime.now(UTC)), str(options.table), options.source, options.mode)
+    report = begin_follow(options)
     while True:
         before = report
         try:
@@ -127,6 +127,11 @@ def follow(
         pause = 0.0 if report.batches > before.batches else how.poll_seconds
         if wait(pause if left is None else min(pause, left)):
             return report
+
+
+def begin_follow(options: IngestOptions) -> FollowReport:
+    """What is told of a source before anything was taken."""
+    return FollowReport(make_run_id(datetime.now(UTC)), str(options.table), options.source, options.mode)
 
 
 def check_followed(options: IngestOptions) -> None:

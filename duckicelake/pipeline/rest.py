@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-from duckicelake.errors import BadRequest, CommitStateUnknown, NoSuchTable, NotAuthorized, ServiceUnavailable
+from duckicelake.errors import BadRequest, CommitStateUnknown, NoSuchTable, NotAuthorized, ServiceUnavailable, Unsupported
 from duckicelake.iceberg.encoding.json_reader import as_object, find_list
 from duckicelake.iceberg.schema import parse_schema
 from duckicelake.iceberg.types import walk_fields
@@ -194,8 +194,18 @@ class Rest:
         return None if self.endpoints is None else endpoint in self.endpoints
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Send one request and return the JSON of its answer; a refusal is one of our errors."""
-        return self._ask(method, f"{self.base}/{path}", body, TIMEOUT_SECONDS)
+        """Send one request and return the JSON of its answer; a refusal is one of our errors.
+
+        What cannot be answered with keys is asked for without them: most of it is about no file.
+        """
+        url = f"{self.base}/{path}"
+        try:
+            return self._ask(method, url, body, TIMEOUT_SECONDS)
+        except Unsupported:
+            if method != "GET" or not _DELEGATION.items() <= self.headers.items():
+                raise
+        headers = {name: text for name, text in self.headers.items() if name not in _DELEGATION}
+        return replace(self, headers=headers)._ask(method, url, body, TIMEOUT_SECONDS)
 
     def manage(self, method: str, path: str, body: Any, timeout_seconds: float) -> Any:
         """The same of what is below `/management`, and no part of Iceberg's specification."""

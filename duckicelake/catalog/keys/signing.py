@@ -17,8 +17,10 @@ from duckicelake.store.place import parse_uri
 
 __all__ = ["May", "Signed", "Told", "find_signed_table", "find_signing_config", "sign_request"]
 
-PLAIN = re.compile(r"[A-Za-z0-9_.~/-]+")
-"""Keys that are spelled alike with and without escapes: of others, one signature could open two."""
+PLAIN = re.compile(r"[A-Za-z0-9_.~/=-]+")
+"""Keys that are spelled alike with and without escapes: of others, one signature could open two. `=` is in the names of partitions, and a
+signature for it opens no key that has `%3D` in its name.
+"""
 
 
 @dataclass(frozen=True, slots=True)

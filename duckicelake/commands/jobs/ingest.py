@@ -13,7 +13,7 @@ from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, serving_until,
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.failures.gone import hide_passwords
-from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
+from duckicelake.pipeline.follow import FollowOptions, FollowReport, begin_follow, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, begin, ingest
 from duckicelake.pipeline.ingest.options import DATABASE, IngestOptions, read_options
 from duckicelake.pipeline.ingest.report import Report, Run, Status
@@ -90,7 +90,8 @@ def report_ingest(call: IngestCall, find: Find, stop: Stop) -> int:
     except Exception as error:  # noqa: BLE001  whatever it is, people get a message and machines a report
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         failed = INTERRUPTED if isinstance(error, Interrupted) else FAILED
-        done = replace(run.report, status=status, message=explain(error, call.options))
+        begun = run.report if call.follow is None else replace(begin_follow(call.options), failures=1)
+        done = replace(begun, status=status, message=explain(error, call.options))
     is_written = write_report(call.report, done.format_json())
     told = format_report(done) if isinstance(done, Report) else format_sums(done)
     if told:

@@ -29,6 +29,7 @@ _REFUSALS: Mapping[int, type[CatalogError]] = {
     403: Forbidden,
     404: NoSuchTable,
     405: Unsupported,
+    406: Unsupported,
     408: ServiceUnavailable,
     409: CommitFailed,
     # Iceberg's own, of tokens that ended

@@ -137,7 +137,8 @@ def _ingest(desk: Desk, options: IngestOptions, run: Run, maker: Maker, *, dry_r
             if not dry_run:
                 _discard_stale(rest, options)
             maker.take_back()
-            run.note(status=Status.nothing_new)
+            # An attempt before may have counted what another run took then.
+            run.note(status=Status.nothing_new, files=0, bytes=0, plan=())
             return
         options = spell_names(options, plan.names)
         files = plan.reading.files

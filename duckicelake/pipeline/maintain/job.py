@@ -12,7 +12,6 @@ import duckdb
 import psycopg
 
 from duckicelake.errors import (
-    BadRequest,
     CatalogError,
     CommitFailed,
     CommitStateUnknown,
@@ -97,6 +96,8 @@ class Keeper:
         """Flush and compact one table. What fails is said in its place."""
         table = str(name.ident)
         try:
+            if self.dry_run:
+                self.desk.tell(f"plan {table}")
             metadata = self._load(name)
             policy = self._find_policy(name, metadata)
         except NoSuchTable as error:
@@ -147,10 +148,7 @@ class Keeper:
 
     def _load(self, name: TableName) -> Mapping[str, Any]:
         """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
-        try:
-            return self.desk.connect().load_whole(name.ident)["metadata"]
-        except BadRequest as error:
-            raise Unsupported(error.message) from error
+        return self.desk.connect().load_whole(name.ident)["metadata"]
 
     def _find_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
         return self.options.policies.find(str(name.ident), metadata.get("properties", {}))

@@ -71,13 +71,16 @@ SELECT_SNAPSHOTS = """
 SELECT s.snapshot_id, s.snapshot_time, c.changes_made FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c USING (snapshot_id)
 """
 # What main was rolled back to is published from that lake snapshot's rows; what came from a branch has its manifests in our notes.
+# Notes on dropped tables stay, and nobody can read or remove what they name.
 SELECT_NAMED = """
-SELECT snapshot_id FROM iceberg_ref WHERE snapshot_id IS NOT NULL
+WITH live AS (SELECT table_id FROM ducklake_table WHERE end_snapshot IS NULL),
+     ref AS (SELECT table_id, snapshot_id FROM iceberg_ref JOIN live USING (table_id) WHERE snapshot_id IS NOT NULL)
+SELECT snapshot_id FROM ref
 UNION SELECT k.snapshot_id
   FROM (SELECT DISTINCT ON (table_id) table_id, snapshot_id FROM iceberg_move ORDER BY table_id, lake_snapshot_id DESC) m
   JOIN iceberg_kept k ON k.table_id = m.table_id AND k.snapshot_id = m.snapshot_id AND k.manifest_list IS NULL
-  JOIN ducklake_table t ON t.table_id = m.table_id AND t.end_snapshot IS NULL
-UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN iceberg_ref r USING (table_id, snapshot_id)
+  JOIN live ON live.table_id = m.table_id
+UNION SELECT k.base_snapshot_id FROM iceberg_kept k JOIN ref USING (table_id, snapshot_id)
 """
 # What a lake snapshot stands for is shown as long as that is there.
 SELECT_BESIDE = """

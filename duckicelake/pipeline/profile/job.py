@@ -93,6 +93,8 @@ class Profiler:
             yield TableProfile(str(name.ident), Verdict.failed if self.options.tables else Verdict.skipped, message=message)
 
     def _profile(self, name: TableName) -> TableProfile:
+        if self.dry_run:
+            self.desk.tell(f"plan {name.ident}")
         state = self._load(name.ident)
         if state is None:
             return TableProfile(str(name.ident), Verdict.nothing, "nothing was ever written to it")

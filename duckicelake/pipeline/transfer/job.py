@@ -106,6 +106,8 @@ class Mover:
                 raise BadRequest("the source has names that differ from it by case alone, which DuckLake takes for one: name one of them")
             if not ident.namespace:
                 raise BadRequest("it is in no namespace: give it one with --into")
+            if self.dry_run:
+                self.desk.tell(f"plan {ident}")
             return self._move_view(entry, ident) if entry.kind is Kind.view else self._move_table(entry, ident)
         except Exception as error:  # noqa: BLE001  one table's failure, whatever it is, must not lose what is told of the others
             self._forget_broken(error)

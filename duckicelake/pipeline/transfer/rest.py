@@ -49,7 +49,7 @@ class RestSide:
         for levels in list_namespaces(rest):
             try:
                 found = [Entry(Ident(levels, name), kind) for kind in Kind for name in _list(rest, levels, kind)]
-            except (BadRequest, Forbidden, NoSuchTable) as error:
+            except (BadRequest, Forbidden, NoSuchTable, Unsupported) as error:
                 found = [Entry(Ident(levels[:-1], levels[-1]), Kind.table, fault=f"its tables cannot be listed: {error.message}")]
             yield from found
 

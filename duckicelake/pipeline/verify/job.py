@@ -129,6 +129,7 @@ class Session:
 
 def _plan(desk: VerifyDesk, session: Session, ident: Ident, options: VerifyOptions) -> Iterator[Finding]:
     try:
+        desk.desk.tell(f"plan {ident}")
         _, moments = _choose(desk, session, ident, options)
         for moment in moments:
             yield Finding(str(ident), str(moment), Verdict.expired if moment.is_expired else Verdict.planned, moment.snapshot_id)

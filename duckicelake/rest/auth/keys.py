@@ -14,18 +14,26 @@ from duckicelake.catalog.keys.signing import find_signing_config
 from duckicelake.catalog.keys.vending import VendedKeys, Wanted, vend
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import CatalogError
+from duckicelake.errors import CatalogError, Unsupported
 from duckicelake.rest.auth.ready import find_wanted, wants_signing
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
 
 
 def find_keys(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> VendedKeys | None:
-    """Return the keys that a request asks for with its answer; None when it wants none, or none are vended."""
+    """Return the keys that a request asks for with its answer; None when it wants none, none are vended, or signatures serve it alone.
+
+    Raises: Unsupported: no key opens all of the table's files, and the client takes no signatures. What the store's STS raises
+    """
     session: Session | None = scope.get("session")
     if session is None or warehouse.vendor is None:
         return None
     rights = find_wanted(scope, session.rights_at(TABLE, ident.namespace, ident.name))
-    return vend(warehouse, ident, loaded, to_wanted(warehouse, ident, rights), time.time())
+    try:
+        return vend(warehouse, ident, loaded, to_wanted(warehouse, ident, rights), time.time())
+    except Unsupported:
+        if warehouse.signer is None or not wants_signing(scope):
+            raise
+        return None
 
 
 def find_keys_after(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> VendedKeys | None:

@@ -105,6 +105,16 @@ def test_what_nobody_foresaw_is_told_and_reported(error: Exception, tmp_path: Pa
     assert capsys.readouterr().err == f"duckicelake: {report['message']}\n"
 
 
+def test_a_source_that_cannot_be_followed_is_reported_like_one_that_was(tmp_path: Path) -> None:
+    """Whoever reads reports finds the same fields, with nothing taken."""
+    call = ("pipeline", "ingest", "x.csv", "a.b", "--uri", "http://127.0.0.1:1", "--follow", "--report", "r.json")
+    assert run(tmp_path, *call).status == 1
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["status"], report["batches"], report["failures"], report["rows_in"]) == ("failed", 0, 1, 0)
+    assert "no catalog answers" in report["message"]
+    assert is_stale(f"{BRANCH_PREFIX}{report['follow_id']}_1", LATER)
+
+
 def test_another_catalog_is_not_told_the_account_of_the_settings(tmp_path: Path) -> None:
     """With `--uri` an account is what the call itself brings; here it is no pair, which is said when it is looked at."""
     (tmp_path / "duckicelake.toml").write_text('credential = "ours"\n')

@@ -334,6 +334,8 @@ def test_a_wrong_call_is_refused(source: str, given: dict[str, Any], message: st
     ("url", "host", "port", "dbname"),
     [
         pytest.param("//h/d", "h", "5432", "d", id="no port"),
+        pytest.param("d", "localhost", "5432", "d", id="no host"),
+        pytest.param("///d", "localhost", "5432", "d", id="an empty host"),
         pytest.param("//a:1,b/my%20db?user=me", "a,b", "1,5432", "my db", id="two hosts"),
         pytest.param("//[::1]/d", "::1", "5432", "d", id="colons"),
         pytest.param("//[::1]:5,[fe80::2]/d", "::1,fe80::2", "5,5432", "d", id="colons and ports"),

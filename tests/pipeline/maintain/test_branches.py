@@ -112,6 +112,24 @@ def test_what_main_was_at_stays_when_its_branch_goes(served: Served) -> None:
     assert made[-1] in [entry["snapshot-id"] for entry in found["snapshot-log"]]
 
 
+@pytest.mark.parametrize("is_tagged", [True, False], ids=["tag", "branch"])
+def test_what_refs_of_a_dropped_table_name_goes(served: Served, is_tagged: bool) -> None:
+    """Nobody can read it by them, or remove them: neither a tag nor what a branch begins at keeps a lake snapshot any longer."""
+    begin(served, "staged")
+    if is_tagged:
+        commit(
+            served,
+            name("kept", open_rest(served.rest_catalog()).load_every(TABLE)["current-snapshot-id"], "tag"),
+            {"action": "remove-snapshot-ref", "ref-name": "staged"},
+        )
+    duck = served.lake.duckdb()
+    duck.execute("DROP TABLE raw.trips")
+    duck.execute("CREATE TABLE raw.others AS SELECT 1 AS id")
+    report = run(served)
+    assert report.status == 0, report.describe()
+    assert count_snapshots(served) == 1
+
+
 def list_ids(served: Served, name: str) -> list[int]:
     """The snapshots that Iceberg clients see of a table, without those that replaced files."""
     found = served.server.get(f"namespaces/raw/tables/{name}").json["metadata"]["snapshots"]

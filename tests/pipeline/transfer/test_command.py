@@ -27,7 +27,7 @@ def test_a_plan_needs_no_spark(served: Served, tmp_path: Path) -> None:
     Path(table.metadata_location.removeprefix("file://")).write_text("{")
     catalog.close()
     done = call(served, tmp_path, "import", f"sqlite:///{tmp_path}/c.db", "--dry-run", "--report", "r.json")
-    assert (done.status, done.err) == (1, "list sqlite:///" + f"{tmp_path}/c.db\n")
+    assert (done.status, done.err) == (1, f"list sqlite:///{tmp_path}/c.db\nplan ns.broken\nplan ns.t\n")
     lines = done.out.splitlines()
     assert lines[0].startswith("ns.broken: failed: Cannot read file://")
     assert lines[1] == "ns.t: would register, 3 rows, 2 snapshots"

@@ -141,9 +141,10 @@ def test_files_that_spark_would_pass_over_are_refused(paths: list[str], stray: s
 
 def plan(source: Catalog, target: Catalog, form: Form, mode: Mode = Mode.copy) -> list[tuple[str, str]]:
     """What a run would bring, and what it says of each."""
-    bench = LazyBench("run", LazySpark(nullcontext[Any]))
-    desk = TransferDesk("import", source, target, bench, lambda _: None, lambda _: open_objects(StoreSettings(None, "", None, None)))
+    bench, told = LazyBench("run", LazySpark(nullcontext[Any])), list[str]()
+    desk = TransferDesk("import", source, target, bench, told.append, lambda _: open_objects(StoreSettings(None, "", None, None)))
     report = transfer(desk, TransferOptions("", form, mode=mode), dry_run=True)
+    assert told[1:] == [f"plan {one.subject}" for one in report.moved]
     return [(one.subject, one.message) for one in report.moved]
 
 

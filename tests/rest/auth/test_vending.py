@@ -70,6 +70,28 @@ def test_among_several_kinds_keys_are_chosen(vending: Guarded) -> None:
     assert set(answer["config"]) >= KEYS
 
 
+def test_who_takes_signatures_too_gets_them_where_no_key_opens_all_files(lake: FreshLake) -> None:
+    """Files that lie in a folder beside another table's are named one by one, and a key has room for about fifteen of them."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        for statement in (
+            "CREATE TABLE a.many (i BIGINT)",
+            "ALTER TABLE a.many SET PARTITIONED BY (i)",
+            "INSERT INTO a.many FROM range(40)",
+            "ALTER TABLE a.many RENAME TO moved",
+            "CREATE TABLE a.many AS SELECT range AS i FROM range(100)",
+        ):
+            lake.duckdb().execute(statement)
+        path = "namespaces/a/tables/moved"
+        refused = guarded.get("reader", path, X_Iceberg_Access_Delegation="vended-credentials")
+        assert refused.error == (406, "UnsupportedOperationException")
+        for _ in range(2):
+            told = guarded.get("reader", path, X_Iceberg_Access_Delegation="vended-credentials, remote-signing").json
+            assert told["config"]["s3.remote-signing-enabled"] == "true"
+            assert "storage-credentials" not in told
+            assert not KEYS & set(told["config"])
+        assert guarded.get("reader", path, X_Iceberg_Access_Delegation="vended-credentials").error == refused.error
+
+
 def test_the_ready_answer_is_kept_by_rights(vending: Guarded) -> None:
     """Each right has keys of its own, the same ones while they are fresh; nobody gets another's."""
     paths = ["reader", "writer", "reader", "writer", "owner"]

@@ -1,10 +1,12 @@
 """Which stores get signed requests."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,6 +14,7 @@ from duckicelake.errors import Forbidden, NotServed, ServiceUnavailable
 from duckicelake.store.keys.asks import Ask, Told, parse_ask
 from duckicelake.store.keys.signer import Signer
 from duckicelake.store.s3 import StoreSettings
+from tests.support.keys import open_s3
 from tests.support.lakes import FreshLake
 from tests.support.shared_stack import SharedStack
 
@@ -62,6 +65,29 @@ def test_the_embedded_store_holds_to_what_is_signed(lake: FreshLake) -> None:
     assert uri == f"{store.endpoint}/lake/ab"
     assert set(headers) == {"authorization", "x-amz-date", "x-amz-content-sha256", "x-forwarded-host", "x-forwarded-prefix"}
     assert store.secret_access_key not in str(headers)
+
+
+@pytest.mark.parametrize("said", ["day=1", "day%3D1"])
+def test_a_signature_opens_what_it_says_and_not_its_escape(lake: FreshLake, said: str) -> None:
+    """In names of partitions: two objects may have names of which one is the other's escape."""
+    access, root = lake.store, f"/lake/{lake.name}"
+    store = StoreSettings(access.endpoint, access.region, access.access_key_id, access.secret_access_key)
+    for key, content in (("day=1", b"own"), ("day%3D1", b"another's")):
+        open_s3(access).put_object(Bucket="lake", Key=f"{lake.name}/{key}", Body=content)
+    _, headers = Signer(store).sign(ask(store, f"{store.endpoint}{root}/{said}"))
+    found = {name: get(access.endpoint, f"{root}/{name}", headers) for name in ("day=1", "day%3D1", "day%253D1", "day%25253D1")}
+    assert found == {"day=1": (200, b"own"), "day%3D1": (200, b"own"), "day%253D1": (403, b""), "day%25253D1": (403, b"")}
+
+
+def get(endpoint: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """What the store answers, of refusals the status alone."""
+    connection = HTTPConnection(urlsplit(endpoint).netloc, timeout=30)
+    try:
+        connection.request("GET", path, headers=dict(headers))
+        answer = connection.getresponse()
+        return answer.status, answer.read() if answer.status == 200 else b""
+    finally:
+        connection.close()
 
 
 @pytest.mark.long

@@ -315,9 +315,9 @@ def read_address(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _split_port(place: str) -> tuple[str, str]:
-    """A host and its port; an address with colons stands in brackets."""
+    """A host and its port, as Postgres' driver for Java has it; an address with colons stands in brackets."""
     if place.startswith("["):
         host, _, port = place.removeprefix("[").partition("]")
         return host, port.removeprefix(":") or _PORT
     host, _, port = place.partition(":")
-    return host, port or _PORT
+    return host or "localhost", port or _PORT

@@ -1,6 +1,7 @@
 """Folders on S3 become tables where they are, and keys that are lent with such a table open its files and no others."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,13 +11,14 @@ from deltalake import write_deltalake
 
 from duckicelake.backends.buckets import ROLE_ARN
 from duckicelake.pipeline.ingest.sources.s3 import open_store
+from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.pipeline.transfer.folders.delta import format_keys
 from tests.interop.keys.test_pyiceberg import open_catalog
 from tests.pipeline.ingest.test_s3 import Bucket
-from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
-from tests.rest.auth.principals import guard
+from tests.pipeline.transfer.ferry import Ferry, check_compared, describe, write_properties
+from tests.rest.auth.principals import guard, secret_of
 from tests.rest.auth.vended import is_refused, load_with_keys
-from tests.rest.serving import make_settings, serve
+from tests.rest.serving import WAREHOUSE, make_settings, serve
 from tests.support.lakes import make_lake
 from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
@@ -69,6 +71,31 @@ def test_delta_tables_on_s3_become_tables(ferry: Ferry, tmp_path: Path) -> None:
     wanted = [(1, "50%"), (2, None), (3, "x/y")]
     assert ferry.ask_duckdb("SELECT id, part FROM lake.ns.t ORDER BY id") == wanted
     assert [tuple(row.values()) for row in ferry.run("SELECT id, part FROM {h}.ns.t ORDER BY id")] == wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Account(Served):
+    """A guarded server, asked as an account that brings no keys."""
+
+    credential: str = ""
+
+    def rest_catalog(self) -> RestCatalog:
+        """The catalog in Spark's words."""
+        return RestCatalog(self.server.uri, WAREHOUSE, self.lake.store.endpoint, self.lake.store.region, credential=self.credential)
+
+
+def test_an_account_registers_more_files_than_a_key_opens(ferry: Ferry, tmp_path: Path) -> None:
+    """Spark has its requests signed then, and what asks for no file needs no keys: it is compared, found again and verified."""
+    bucket, count = Bucket(ferry.served.lake), 40
+    for number in range(count):
+        put(bucket, tmp_path, f"a/many/text=k{number}/f.parquet", number)
+    with guard(ferry.served.lake, sts_role_arn=ROLE_ARN, allowed_locations=(bucket.uri,)) as guarded:
+        account = replace(ferry, served=Account(guarded.lake, guarded.server, f"admin:{secret_of('admin')}"))
+        for verdict in ("done", "already-there"):
+            report = account.bring("import", bucket.uri, **GIVEN, **write_properties(tmp_path, bucket.properties))
+            assert describe(report) == [("a.many", verdict, count)], report.describe()
+            check_compared(report, "rows", "checksums")
+        assert account.ask_duckdb("SELECT count(*), count(DISTINCT text) FROM lake.a.many") == [(count, count)]
 
 
 def test_lent_keys_open_the_files_of_such_a_table(ferry: Ferry, tmp_path: Path) -> None:
