@@ -12,6 +12,7 @@ import duckdb
 import psycopg
 
 from duckicelake.errors import (
+    BadRequest,
     CatalogError,
     CommitFailed,
     CommitStateUnknown,
@@ -148,7 +149,10 @@ class Keeper:
 
     def _load(self, name: TableName) -> Mapping[str, Any]:
         """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
-        return self.desk.connect().load_whole(name.ident)["metadata"]
+        try:
+            return self.desk.connect().load_whole(name.ident)["metadata"]
+        except BadRequest as error:
+            raise Unsupported(error.message) from error
 
     def _find_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
         return self.options.policies.find(str(name.ident), metadata.get("properties", {}))
