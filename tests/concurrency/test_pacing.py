@@ -1,8 +1,8 @@
 """DuckDB commits while Iceberg clients commit without a pause: it gives up after ten lost races, so servers let it pass."""
 
 import json
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from threading import Event
@@ -11,8 +11,8 @@ import pytest
 from psycopg import sql
 from psycopg.errors import DeadlockDetected
 
-from tests.crashes.asked import Stand
-from tests.crashes.kinds import delete_inlined
+from tests.crashes.asked import Asked, Stand
+from tests.crashes.kinds import append, delete_inlined
 from tests.crashes.process import Running, running
 from tests.crashes.story import break_off, list_effects
 from tests.rest.serving import BASE, Server, make_settings
@@ -67,6 +67,37 @@ def test_duckdb_never_gives_up(lake: FreshLake, servers: list[Running], commits:
             stop.set()
     assert duck.execute("SELECT count(*), count(DISTINCT i) FROM d").fetchone() == (commits, commits)
     assert all(writer.result() for writer in writing)
+
+
+@pytest.mark.parametrize("make", [append, delete_inlined], ids=["at once", "step by step"])
+def test_whoever_begins_before_our_commit_is_let_pass(lake: FreshLake, servers: list[Running], make: Callable[[Stand, str], Asked]) -> None:
+    """A session that has waited for the lake reads which id is next when all of ours is written but not committed."""
+    server, stand = servers[0].server, Stand(open_client(servers[0].server, lake), lake.duckdb())
+    first, then = list_effects(server, delete_inlined(stand, "a")), list_effects(server, make(stand, "b"))
+    asked, late = delete_inlined(stand, "c"), make(stand, "d")
+    other, look = lake.psycopg(autocommit=False), lake.psycopg()
+    with ThreadPoolExecutor(1) as pool:
+
+        def take_the_next_id() -> None:
+            other.execute(INSERT_NEXT)
+            other.commit()
+
+        def wait_for_the_lake() -> None:
+            taken.append(pool.submit(take_the_next_id))
+            wait_for(lambda: look.execute(SELECT_WAITING, [other.info.backend_pid]).fetchone() == (1,), "the session to wait")
+
+        def begin_and_wait() -> None:
+            other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            other.execute("SELECT max(snapshot_id) FROM ducklake_snapshot")
+            wait_for_the_lake()
+
+        taken: list[Future[None]] = []
+        at = next(number for number, name in enumerate(first) if name.startswith('UPDATE "ducklake_inlined_data'))
+        answers = [break_off(server, asked, at, wait_for_the_lake)[1]]
+        answers.append(break_off(server, late, then.index("before COMMIT"), begin_and_wait)[1])
+        for each in taken:
+            each.result()
+    assert [None if answer is None else answer.status for answer in answers] == [200, 200]
 
 
 def test_a_flush_of_duckdb_outlives_a_deadlock(lake: FreshLake, servers: list[Running]) -> None:

@@ -78,7 +78,12 @@ def build_connection(stage: Stage) -> type[LakeConnection]:
                 self.connection.reads = reads
             if name is not None and not name.startswith("BEGIN"):
                 stage.effect(name)
+            commits = isinstance(query, bytes) and query.endswith(b"COMMIT")
+            if commits:
+                stage.effect("before COMMIT")
             super().execute(query, params, **options)
+            if commits:
+                stage.effect("after COMMIT")
             return self
 
         def executemany(self, query: Any, params_seq: Any, *, returning: bool = False) -> None:

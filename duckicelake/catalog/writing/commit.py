@@ -28,6 +28,7 @@ from duckicelake.iceberg.requests.updates import AssignUuid
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table
 from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.pacing import GivenWay
 from duckicelake.lake.writing.transaction import Commit, committing
 from duckicelake.translate.namespaces import to_schema_name
 
@@ -56,10 +57,6 @@ class Request:
 
 class _Moved(Exception):
     """A table changed between reading it and locking the lake."""
-
-
-class _GivenWay(Exception):
-    """DuckDB is to commit first: it gives up after ten lost races."""
 
 
 def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> LoadedTable:
@@ -101,7 +98,7 @@ def _commit(warehouse: Warehouse, asks: Sequence[Ask], digest: str = "") -> Done
             bases = ()
             if is_over:
                 break
-        except _GivenWay:
+        except GivenWay:
             pass
         except (BadRequest, CommitFailed):
             _remove_copies(warehouse, bases)
@@ -137,10 +134,10 @@ def _read_base(warehouse: Warehouse, ask: Ask) -> Base:
 def _commit_once(warehouse: Warehouse, request: Request, bases: Sequence[Base], *, gives_way: bool) -> Done:
     asks = request.asks
     with ExitStack() as held:
-        with committing(warehouse.lake, watch(asks, bases)) as commit:
+        with committing(warehouse.lake, watch(asks, bases), gives_way=gives_way) as commit:
             planned = _plan(commit, request, bases)
             if gives_way and commit.opening is not None and commit.opening.is_in_the_way:
-                raise _GivenWay
+                raise GivenWay
             done = held.enter_context(committed_at_once(warehouse, commit, bases[0], planned))
             made = done.ahead
             if not done.is_written:
@@ -150,7 +147,7 @@ def _commit_once(warehouse: Warehouse, request: Request, bases: Sequence[Base], 
             table_uuid = _find_uuid(commit, asks, bases)
             # whoever began to wait since then would lose, and is let pass next time, too
             if gives_way and (commit.is_in_the_way if done.is_in_the_way is None else done.is_in_the_way):
-                raise _GivenWay
+                raise GivenWay
             if not done.is_written:
                 made = held.enter_context(numbered_ahead(warehouse, commit.conn, bases[0], planned)) if len(bases) == 1 else None
         return Done(None if made is None else made.show(warehouse), table_uuid)

@@ -16,18 +16,39 @@ REMEMBERED_S = 5.0
 PATIENCE_S = 1.0
 LOOK_S = 0.02
 
-SELECT_OTHERS = """
-SELECT pid, virtualtransaction, bool_or(mode = 'RowExclusiveLock' AND NOT granted) AS is_waiting
+FROM_OTHERS = """
   FROM pg_locks
  WHERE locktype = 'relation' AND relation = 'ducklake_snapshot'::regclass
    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
    -- what an INSERT waits for; our own commits wait for another mode
    AND (mode = 'RowExclusiveLock' AND NOT granted OR pid = ANY(%(known)s))
- GROUP BY pid, virtualtransaction
 """
+
+SELECT_OTHERS = "".join(
+    (
+        "SELECT pid, virtualtransaction, bool_or(mode = 'RowExclusiveLock' AND NOT granted) AS is_waiting",
+        FROM_OTHERS,
+        "GROUP BY pid, virtualtransaction",
+    )
+)
 
 OTHERS = "".join(("(SELECT json_agg(json_build_array(o.pid, o.virtualtransaction, o.is_waiting)) FROM (", SELECT_OTHERS, ") o)"))
 """The same as one value of another statement, NULL when there is nobody."""
+
+
+GIVEN_WAY = "DL001"
+
+COMMIT_UNLESS_OTHERS = f"""
+DO $$ BEGIN
+  IF EXISTS (SELECT {FROM_OTHERS}) THEN
+    RAISE EXCEPTION 'a session that waited for the lake has begun to commit, and is let pass' USING ERRCODE = '{GIVEN_WAY}';
+  END IF;
+END $$; COMMIT""".encode()
+"""One message: between a look and a COMMIT that is sent after it, a transaction has time to begin."""
+
+
+class GivenWay(Exception):
+    """Another session is to commit first; nothing was done."""
 
 
 @dataclass(slots=True)
@@ -61,6 +82,19 @@ class Others:
         first = self.find_committing(conn)
         while first & self.find_committing(conn) and time.monotonic() < until:
             time.sleep(LOOK_S)
+
+    def commit(self, conn: psycopg.Connection) -> None:
+        """Commit. Raises: GivenWay: a session that was seen of late has begun since the last look, or somebody waits."""
+        known = self.list_known()
+        if not known:
+            conn.commit()
+            return
+        try:
+            conn.execute(COMMIT_UNLESS_OTHERS % {b"known": b"ARRAY[%b]" % b",".join(b"%d" % pid for pid in known)})
+        except psycopg.Error as error:
+            if error.sqlstate != GIVEN_WAY:
+                raise
+            raise GivenWay from error
 
     def list_known(self) -> list[int]:
         """Return the sessions seen of late."""

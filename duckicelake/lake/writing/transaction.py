@@ -119,12 +119,12 @@ class Commit:
 
 
 @contextmanager
-def committing(lake: Lake, watched: Watched | None = None) -> Generator[Commit]:
+def committing(lake: Lake, watched: Watched | None = None, *, gives_way: bool = False) -> Generator[Commit]:
     """Hold the lake's lock in one transaction, committed at the end and rolled back by any error.
 
     DuckDB's readers are not held up; its committers wait and then commit after us. A watched table is looked after at once.
     Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
-    lost in COMMIT. Repeated: the request that the lake is used for has landed
+    lost in COMMIT. Repeated: the request that the lake is used for has landed. GivenWay: one that `gives_way` let others pass
     """
     with mapped_errors(lake.name), ExitStack() as held:
         with _told_apart():
@@ -134,7 +134,7 @@ def committing(lake: Lake, watched: Watched | None = None) -> Generator[Commit]:
                 claim(conn, lake.request, None if watched is None else watched.table_uuid)
             commit = _open(conn, lake, watched)
             yield commit
-        _commit(conn, commit.lines)
+        _commit(conn, commit.lines, lake.others if gives_way else None)
 
 
 def _open(conn: psycopg.Connection, lake: Lake, watched: Watched | None) -> Commit:
@@ -180,9 +180,12 @@ def _told_apart() -> Generator[None]:
         ) from error
 
 
-def _commit(conn: psycopg.Connection, lines: Sequence[AuditLine]) -> None:
+def _commit(conn: psycopg.Connection, lines: Sequence[AuditLine], others: Others | None) -> None:
     try:
-        conn.commit()
+        if others is None:
+            conn.commit()
+        else:
+            others.commit(conn)
     except psycopg.errors.IntegrityError as error:
         raise CommitFailed("Another commit took the same ids; nothing was done. Try again.") from error
     except psycopg.Error as error:
