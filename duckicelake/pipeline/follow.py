@@ -94,6 +94,14 @@ class FollowReport:
         return json.dumps(fields, indent=2) + "\n"
 
 
+class FollowBroken(Exception):
+    """What nobody foresaw ended the run; its cause says what. `report` is of what was done until then."""
+
+    def __init__(self, report: FollowReport) -> None:
+        super().__init__(report.message)
+        self.report = report
+
+
 def follow(
     desk: Desk, options: IngestOptions, how: FollowOptions, wait: Callable[[float], bool], heard: Callable[[FollowReport], None]
 ) -> FollowReport:
@@ -101,7 +109,7 @@ def follow(
 
     `wait` waits so many seconds and says whether the end is asked for; it is not called during a batch.
     What does not pass by itself (a file that has changed, columns that do not fit) ends the run with its message, and so does what
-    breaks Spark again and again.
+    breaks Spark again and again. Raises: FollowBroken
     """
     began, breakdowns = monotonic(), 0
     report = begin_follow(options)
@@ -118,6 +126,8 @@ def follow(
                 return report
         except CatalogError as error:
             return report.fail(error)
+        except Exception as error:
+            raise FollowBroken(replace(report, failures=report.failures + 1)) from error
         if report.batches > before.batches or report.message:
             heard(report)
         left = None if how.seconds is None else began + how.seconds - monotonic()

@@ -40,6 +40,9 @@ from duckicelake.errors import (
     Unsupported,
 )
 
+DAMAGED = "DamagedLakeException"
+"""Ours alone. Clients go by the status; jobs over many tables tell by it what is to be mended from what is to be passed over."""
+
 ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
     BadRequest: (400, "BadRequestException"),
     IllegalArgument: (400, "IllegalArgumentException"),
@@ -60,8 +63,8 @@ ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
     CatalogError: (500, "InternalServerError"),
     CommitStateUnknown: (500, "CommitStateUnknownException"),
     Unsupported: (406, "UnsupportedOperationException"),
-    Damaged: (406, "UnsupportedOperationException"),
-    PostgresRefused: (406, "UnsupportedOperationException"),
+    Damaged: (406, DAMAGED),
+    PostgresRefused: (406, DAMAGED),
     NotServed: (501, "UnsupportedOperationException"),
     ServiceUnavailable: (503, "SlowDownException"),
     LakeBusy: (503, "SlowDownException"),

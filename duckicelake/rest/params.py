@@ -11,14 +11,11 @@ from urllib.parse import unquote_to_bytes
 from fastapi import Depends, Path, Query, Request
 
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.names import check_name
 
 SEPARATOR = "\x1f"
 ADVERTISED_SEPARATOR = "%1F"
-MAX_NAME_BYTES = 1024
-"""An S3 key has at most 1,024 bytes, and DuckLake puts the table's name into its files' keys."""
-
 BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 Row = TypeVar("Row")
 
@@ -36,20 +33,6 @@ def decode_segment(segment: str, what: str) -> str:
         return unquote_to_bytes(segment.replace("+", " ").encode("latin-1")).decode()
     except UnicodeError as error:
         raise BadRequest(f"The {what} in the path is not UTF-8.") from error
-
-
-def check_name(name: str, what: str) -> str:
-    """Return the name as it is.
-
-    Raises: BadRequest: it is empty, too long, or holds a control character
-    """
-    if not name:
-        raise BadRequest(f"The {what} is empty.")
-    if CONTROL.search(name):
-        raise BadRequest(f"The {what} {name[:64]!r} holds a control character.")
-    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
-        raise BadRequest(f"The {what} {name[:64]!r}… is longer than {MAX_NAME_BYTES} bytes.")
-    return name
 
 
 def split_levels(text: str) -> tuple[str, ...]:

@@ -13,11 +13,11 @@ from duckicelake.catalog.writing.once import Asked, RequestKey
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_list, find_text, find_text_map, get_list, get_text, is_text
+from duckicelake.iceberg.names import check_name
 from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER, parse_summary_header
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
 from duckicelake.rest.auth.record import find_asker
 from duckicelake.rest.page.shapes import Shape
-from duckicelake.rest.params import check_name
 
 KEY_HEADER = b"idempotency-key"
 

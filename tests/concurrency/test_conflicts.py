@@ -217,7 +217,7 @@ def test_a_rename_of_a_dropped_table_leaves_a_name(stage: Stage, end: str, tmp_p
     namespace = stage.namespaces["rename table"]
     assert see(stage.served.lake.duckdb(), "lake", namespace) == stage.expect(OURS[end].twin)
     answer = stage.served.server.get(f"namespaces/{namespace}/tables/u")
-    assert answer.error == (406, "UnsupportedOperationException")
+    assert answer.error == (406, "DamagedLakeException")
     [settings] = make_settings(stage.served.lake).lakes()
     assert ("u", "has no columns") in {(found.subject, found.problem) for found in find_problems(settings, Home(tmp_path))}
     stage.served.lake.psycopg().execute("UPDATE ducklake_table SET end_snapshot = begin_snapshot WHERE table_name = 'u'")

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckicelake.errors import BadRequest
+from duckicelake.iceberg.names import MAX_NAME_BYTES, check_name
 from duckicelake.rest.params import (
-    MAX_NAME_BYTES,
     SEPARATOR,
     Page,
-    check_name,
     cut_page,
     decode_page_token,
     decode_segment,

@@ -14,8 +14,9 @@ from duckicelake.lake.rows import TableRow
 from duckicelake.store.keys.asks import Ask, Told, parse_ask
 from duckicelake.store.keys.policy import KeyScope
 from duckicelake.store.place import parse_uri
+from duckicelake.translate.locations import to_folder_uri
 
-__all__ = ["May", "Signed", "Told", "find_signed_table", "find_signing_config", "sign_request"]
+__all__ = ["May", "Signed", "Told", "find_signed_table", "find_signing_config", "is_signed", "sign_request"]
 
 PLAIN = re.compile(r"[A-Za-z0-9_.~/=-]+")
 """Keys that are spelled alike with and without escapes: of others, one signature could open two. `=` is in the names of partitions, and a
@@ -76,6 +77,21 @@ def sign_request(warehouse: Warehouse, ident: Ident, told: Told, may: May, now_s
     return Signed(uri, headers, is_kept=ask.purpose != "write")
 
 
+def is_signed(warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> bool:
+    """Tell whether signatures open a table: its store gets some, and its location is its own.
+
+    Raises: ServiceUnavailable: the store does not answer. What `publish_table` raises
+    """
+    bucket = parse_uri(loaded.location).bucket
+    if warehouse.signer is None or not bucket or loaded.metadata_location is None:
+        return False
+    try:
+        warehouse.signer.check_strict(bucket)
+    except NotServed:
+        return False
+    return to_folder_uri(loaded.location) in _find_scope(warehouse, *publish_table(warehouse, ident)).folders
+
+
 def find_signing_config(warehouse: Warehouse, loaded: LoadedTable, path: str) -> Mapping[str, str]:
     """Return what clients are told to have a table's requests signed at that path; nothing where nothing is signed."""
     if warehouse.signer is None or not parse_uri(loaded.location).bucket:
@@ -95,6 +111,11 @@ def _check_owned(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
     """Raise Forbidden unless every spelling of what is asked for is the table's own."""
     table, published = publish_table(warehouse, ident)
     scope = _find_scope(warehouse, table, published)
+    if ask.purpose == "write" and not scope.writable:
+        raise Forbidden(
+            f"Nothing is signed to write files of {ident}: its location {published.metadata.location} is not this table's alone, "
+            "or has other characters than letters, digits and _.~=/-"
+        )
     if ask.purpose == "write" and not _lies_in(ask.spellings, scope.writable):
         raise Forbidden(f"Files of {ident} are written below its location alone: {published.metadata.location}")
     if ask.purpose == "list" and not _lies_in(ask.spellings, scope.folders):

@@ -13,7 +13,7 @@ from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, serving_until,
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.failures.gone import hide_passwords
-from duckicelake.pipeline.follow import FollowOptions, FollowReport, begin_follow, check_followed, follow, read_follow
+from duckicelake.pipeline.follow import FollowBroken, FollowOptions, FollowReport, begin_follow, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, begin, ingest
 from duckicelake.pipeline.ingest.options import DATABASE, IngestOptions, read_options
 from duckicelake.pipeline.ingest.report import Report, Run, Status
@@ -87,6 +87,8 @@ def report_ingest(call: IngestCall, find: Find, stop: Stop) -> int:
         catalog = find_catalog(call, find)
         how = call.follow
         done = run_ingest(catalog, call, run, stop) if how is None else run_follow(catalog, call, how, stop)
+    except FollowBroken as broken:
+        done = replace(broken.report, status=Status.failed, message=explain(broken.__cause__ or broken, call.options))
     except Exception as error:  # noqa: BLE001  whatever it is, people get a message and machines a report
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         failed = INTERRUPTED if isinstance(error, Interrupted) else FAILED
@@ -101,7 +103,7 @@ def report_ingest(call: IngestCall, find: Find, stop: Stop) -> int:
     return 0 if is_written else FAILED
 
 
-def explain(error: Exception, options: IngestOptions) -> str:
+def explain(error: BaseException, options: IngestOptions) -> str:
     """What is wrong, without secrets; what nobody foresaw by its name."""
     if isinstance(error, (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES)):
         return str(error)

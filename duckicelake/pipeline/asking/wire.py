@@ -36,6 +36,9 @@ _REFUSALS: Mapping[int, type[CatalogError]] = {
     419: NotAuthorized,
     429: ServiceUnavailable,
 }
+_DAMAGED = "DamagedLakeException"
+"""Our catalog's word for a lake that somebody has to mend, with the status of what cannot be published."""
+
 _SAYING = ("message", "Message", "error_description", "error")
 """Where messages are: Iceberg's, those of gateways, and OAuth's."""
 _URL = re.compile(r"https?://[^\x00-\x20\x7f]+", re.IGNORECASE)
@@ -121,7 +124,10 @@ def _read_refusal(error: urllib.error.HTTPError) -> bytes:
 def _refuse(status: int, body: bytes, place: str | None) -> CatalogError:
     if place is not None:
         return BadRequest(f"the catalog is elsewhere: it sends to {_name(place)}")
-    message = _find_message(body) or f"the catalog answered {status}"
+    told = _read_error(body)
+    message = next((text for text in map(told.get, _SAYING) if isinstance(text, str) and text), f"the catalog answered {status}")
+    if told.get("type") == _DAMAGED:
+        return BadRequest(message)
     if status == _NOT_SERVED:
         return Unsupported(message)
     if status >= _FIRST_SERVER_ERROR:
@@ -138,11 +144,11 @@ def _name(place: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _find_message(body: bytes) -> str | None:
+def _read_error(body: bytes) -> Mapping[str, object]:
+    """What is told of an error; nothing where that is no JSON."""
     try:
         said = as_object(json.loads(body), "a refusal")
     except (ValueError, BadRequest):
-        return None
+        return {}
     inner = said.get("error")
-    told = cast("dict[str, object]", inner) if isinstance(inner, dict) else said
-    return next((text for text in map(told.get, _SAYING) if isinstance(text, str) and text), None)
+    return cast("dict[str, object]", inner) if isinstance(inner, dict) else said

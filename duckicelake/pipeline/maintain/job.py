@@ -12,7 +12,6 @@ import duckdb
 import psycopg
 
 from duckicelake.errors import (
-    BadRequest,
     CatalogError,
     CommitFailed,
     CommitStateUnknown,
@@ -149,10 +148,8 @@ class Keeper:
 
     def _load(self, name: TableName) -> Mapping[str, Any]:
         """What the catalog says of it. Raises: Unsupported: it has what the catalog does not publish; what `load_whole` raises."""
-        try:
-            return self.desk.connect().load_whole(name.ident)["metadata"]
-        except BadRequest as error:
-            raise Unsupported(error.message) from error
+        survey.check_askable(name)
+        return self.desk.connect().load_whole(name.ident)["metadata"]
 
     def _find_policy(self, name: TableName, metadata: Mapping[str, Any]) -> Policy:
         return self.options.policies.find(str(name.ident), metadata.get("properties", {}))

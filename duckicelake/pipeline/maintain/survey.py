@@ -11,7 +11,8 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row, scalar_row, tuple_row
 
-from duckicelake.errors import NoSuchTable, ServiceUnavailable
+from duckicelake.errors import BadRequest, NoSuchTable, ServiceUnavailable, Unsupported
+from duckicelake.iceberg.names import check_name
 from duckicelake.lake.changes import TABLE_KINDS, parse_changes
 from duckicelake.pipeline.maintain.planning import FileGroup, LakeSnapshot, TableFacts
 from duckicelake.pipeline.maintain.policy import Policy
@@ -132,6 +133,15 @@ def _choose_table(same: Sequence[TableName], ident: Ident) -> TableName:
     if not same:
         raise NoSuchTable(f"There is no table {ident}")
     return min(same, key=lambda name: (name.table_name != ident.name, name.ident.namespace != ident.namespace, name.table_id))
+
+
+def check_askable(name: TableName) -> None:
+    """Raises: Unsupported: DuckDB made it, and no request can have such a name."""
+    try:
+        for level in (*name.ident.namespace, name.table_name):
+            check_name(level, "name")
+    except BadRequest as error:
+        raise Unsupported(f"{error.message} Rename it with DuckDB.") from error
 
 
 def tell_hidden(conn: psycopg.Connection, name: TableName, said: str) -> str:

@@ -19,7 +19,7 @@ from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.ingest.target import quote_ident
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.checks import check_may_write
-from duckicelake.pipeline.maintain.survey import TableName, choose_tables, list_live_tables, tell_hidden
+from duckicelake.pipeline.maintain.survey import TableName, check_askable, choose_tables, list_live_tables, tell_hidden
 from duckicelake.pipeline.profile.measuring import Extremes, compute_partition_statistics, compute_statistics, read_extremes
 from duckicelake.pipeline.profile.options import ProfileOptions
 from duckicelake.pipeline.profile.report import ColumnProfile, ProfileReport, TableProfile
@@ -95,6 +95,7 @@ class Profiler:
     def _profile(self, name: TableName) -> TableProfile:
         if self.dry_run:
             self.desk.tell(f"plan {name.ident}")
+        check_askable(name)
         state = self._load(name.ident)
         if state is None:
             return TableProfile(str(name.ident), Verdict.nothing, "nothing was ever written to it")

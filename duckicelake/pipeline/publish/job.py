@@ -21,7 +21,7 @@ from duckicelake.pipeline.failures.steps import FAILURES, explain
 from duckicelake.pipeline.ingest.report import Stopwatch
 from duckicelake.pipeline.ingest.staging import make_run_id
 from duckicelake.pipeline.jars import Progress
-from duckicelake.pipeline.maintain.survey import TableName, choose_tables, list_live_tables, tell_hidden
+from duckicelake.pipeline.maintain.survey import TableName, check_askable, choose_tables, list_live_tables, tell_hidden
 from duckicelake.pipeline.publish.making import Place, Task, import_all
 from duckicelake.pipeline.publish.options import PublishOptions
 from duckicelake.pipeline.publish.report import Published, PublishReport
@@ -119,6 +119,7 @@ class Publisher:
 
     def _publish(self, name: TableName) -> Published:
         ident = name.ident
+        check_askable(name)
         for attempt in range(1, ATTEMPTS + 1):
             plan = self._plan(name, is_first=attempt == 1)
             told = Published(str(ident), Verdict.planned, len(plan.manifests), plan.files, there=plan.answer["adopted"], attempts=attempt)

@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from duckicelake.errors import BadRequest, CatalogError, NotFound, Unsupported
+from duckicelake.errors import BadRequest, CatalogError, Damaged, NotFound, PostgresRefused, Unsupported
 from duckicelake.iceberg.manifest import AnyFile
 from duckicelake.lake.bulk.quick import hasten
 from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
@@ -86,7 +86,8 @@ def make_one(objects: Objects, maker: "SliceMaker", node: Mapping[str, Any]) -> 
     try:
         item = write(objects, node["digest"], maker.make(parse_plan(node)))
     except CatalogError as error:
-        kind = "lost" if isinstance(error, NotFound) else "refused" if isinstance(error, Unsupported) else "failed"
+        is_refused = isinstance(error, Unsupported) and not isinstance(error, (Damaged, PostgresRefused))
+        kind = "lost" if isinstance(error, NotFound) else "refused" if is_refused else "failed"
         return json.dumps({"digest": node["digest"], "error": error.message, "kind": kind})
     return json.dumps({**item, "cpu-seconds": process_time() - began})
 

@@ -10,11 +10,11 @@ from starlette.types import Scope
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Session
-from duckicelake.catalog.keys.signing import find_signing_config
-from duckicelake.catalog.keys.vending import VendedKeys, Wanted, vend
+from duckicelake.catalog.keys.signing import find_signing_config, is_signed
+from duckicelake.catalog.keys.vending import TooWide, VendedKeys, Wanted, vend
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import CatalogError, Unsupported
+from duckicelake.errors import CatalogError
 from duckicelake.rest.auth.ready import find_wanted, wants_signing
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
 
@@ -22,7 +22,8 @@ from duckicelake.rest.params import ADVERTISED_SEPARATOR
 def find_keys(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> VendedKeys | None:
     """Return the keys that a request asks for with its answer; None when it wants none, none are vended, or signatures serve it alone.
 
-    Raises: Unsupported: no key opens all of the table's files, and the client takes no signatures. What the store's STS raises
+    Raises: Unsupported: no key opens all of the table's files, and the client takes no signatures, or they do not either. What the
+    store's STS raises
     """
     session: Session | None = scope.get("session")
     if session is None or warehouse.vendor is None:
@@ -30,8 +31,8 @@ def find_keys(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTa
     rights = find_wanted(scope, session.rights_at(TABLE, ident.namespace, ident.name))
     try:
         return vend(warehouse, ident, loaded, to_wanted(warehouse, ident, rights), time.time())
-    except Unsupported:
-        if warehouse.signer is None or not wants_signing(scope):
+    except TooWide:
+        if not (wants_signing(scope) and is_signed(warehouse, ident, loaded)):
             raise
         return None
 

@@ -18,6 +18,7 @@ from duckicelake.catalog.writing.once import Asked, run_once
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import BadRequest, NoSuchTable
 from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.names import check_name
 from duckicelake.iceberg.requests.attribution import attribute_snapshots
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
 from duckicelake.iceberg.requests.requirements import asks_to_create
@@ -27,7 +28,7 @@ from duckicelake.rest.auth.permissions import check_commit, check_moved, check_r
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_TABLE, REGISTER_TABLE, RENAME, TABLE_COMMIT, TRANSACTION
-from duckicelake.rest.params import Levels, Prefix, TableName, check_name
+from duckicelake.rest.params import Levels, Prefix, TableName
 from duckicelake.rest.ready import build_ready_answer
 from duckicelake.rest.requests import (
     Body,

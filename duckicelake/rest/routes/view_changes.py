@@ -10,12 +10,13 @@ from duckicelake.catalog.writing.once import run_once
 from duckicelake.errors import BadRequest, NoSuchView
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
+from duckicelake.iceberg.names import check_name
 from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
 from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.auth.permissions import check_moved, check_rename
 from duckicelake.rest.door import Door
 from duckicelake.rest.page.changes import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
-from duckicelake.rest.params import Levels, Prefix, ViewName, check_name
+from duckicelake.rest.params import Levels, Prefix, ViewName
 from duckicelake.rest.requests import Body, Key, decode_rename, describe_body
 from duckicelake.rest.routes.table_changes import about, to_ident, to_levels
 from duckicelake.rest.routes.views import LOADED, build_view_response

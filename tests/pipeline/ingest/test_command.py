@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,12 @@ from typing import NoReturn
 
 import pytest
 
+from duckicelake.commands.jobs import ingest as ingesting
 from duckicelake.commands.jobs.ingest import IngestCall, report_ingest
 from duckicelake.commands.jobs.session import Machine, cancelled_by_stops
 from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, hearing_a_stop, serving_until, taking_all_or_nothing
 from duckicelake.errors import BadRequest, CommitStateUnknown
-from duckicelake.pipeline.follow import FollowOptions, follow
+from duckicelake.pipeline.follow import FollowBroken, FollowOptions, FollowReport, follow
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.ingest.options import IngestOptions, Mode
 from duckicelake.pipeline.ingest.report import Status
@@ -113,6 +115,20 @@ def test_a_source_that_cannot_be_followed_is_reported_like_one_that_was(tmp_path
     assert (report["status"], report["batches"], report["failures"], report["rows_in"]) == ("failed", 0, 1, 0)
     assert "no catalog answers" in report["message"]
     assert is_stale(f"{BRANCH_PREFIX}{report['follow_id']}_1", LATER)
+
+
+def test_a_followed_source_that_breaks_is_reported_with_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report is the run's own, and says what broke it."""
+    options, taken = IngestOptions("x.csv", parse_ident("a.b")), FollowReport("7", "a.b", "x.csv", "append", Status.done, 2, 3, failures=1)
+
+    def run_follow(*_: object) -> FollowReport:
+        raise FollowBroken(taken) from TypeError("nobody thought of that")
+
+    monkeypatch.setattr(ingesting, "run_follow", run_follow)
+    call = IngestCall(options, FollowOptions(), Machine(), False, tmp_path / "r.json", "http://127.0.0.1:1", None, lambda: None)
+    assert report_ingest(call, lambda: pytest.fail("the catalog is named"), Stop()) == 1
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report == json.loads(replace(taken, status=Status.failed, message="TypeError: nobody thought of that").format_json())
 
 
 def test_another_catalog_is_not_told_the_account_of_the_settings(tmp_path: Path) -> None:

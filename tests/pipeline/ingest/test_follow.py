@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duckicelake.errors import BadRequest, ServiceUnavailable
-from duckicelake.pipeline.follow import FollowOptions, FollowReport, check_followed, follow, read_follow
+from duckicelake.pipeline.follow import FollowBroken, FollowOptions, FollowReport, check_followed, follow, read_follow
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.ingest.options import Batch, IngestOptions, Mode
 from duckicelake.pipeline.ingest.report import Status
@@ -112,6 +112,26 @@ def test_a_stop_lets_the_batch_under_way_end(served: Served, tmp_path: Path) -> 
     assert "raw.trips: 2 batches, 2 files, 2 rows = 2 in, none quarantined" in out
     assert read_batches(tmp_path / "r.json") == 2
     assert served.lake.duckdb().execute("SELECT id FROM raw.trips ORDER BY 1").fetchall() == [(1,), (2,)]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("ingest")
+def test_a_run_that_breaks_tells_what_it_took(mill: Mill) -> None:
+    """Over what nobody foresaw: under the id that its batches have, with their sums."""
+    waited: list[float] = []
+
+    def connect() -> Rest:
+        if waited:
+            raise TypeError("nobody thought of that")
+        return open_rest(mill.served.rest_catalog())
+
+    mill.write("a.csv", "id,name\n1,x\n")
+    with pytest.raises(FollowBroken) as broken:
+        mill.follow(lambda seconds: waited.append(seconds) or False, connect)
+    report = broken.value.report
+    assert str(broken.value.__cause__) == "nobody thought of that"
+    assert (report.batches, report.files, report.rows_in, report.failures) == (1, 1, 1, 1)
+    assert mill.find_summary("trips")["duckicelake.follow-id"] == report.follow_id
 
 
 @pytest.mark.parametrize(

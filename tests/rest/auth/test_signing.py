@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from duckicelake.backends.buckets import ROLE_ARN
 from tests.rest.auth.escapes.ground import BUCKET, PLACES, lay_out, list_keys, make_tables
 from tests.rest.auth.escapes.signed import REFUSED, SigningClient, sign_as, to_path
 from tests.rest.auth.principals import Guarded, guard
@@ -316,6 +317,23 @@ def test_nothing_is_signed_for_a_table_that_is_gone(lake: FreshLake) -> None:
         assert client.ask("GET", to_path(f"{location}/metadata/v1.metadata.json")).status == 200
         lake.duckdb().execute("DROP TABLE a.t")
         assert client.ask("GET", to_path(f"{location}/metadata/v1.metadata.json")).error == (404, "NoSuchTableException")
+
+
+def test_nothing_is_written_to_a_location_that_another_table_has_too(lake: FreshLake) -> None:
+    """No DuckLake gives a table such a folder. Who takes keys is told so at once, and who takes signatures when he writes."""
+    path = "namespaces/a/tables/t"
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        location = guarded.get("writer", path).json["metadata"]["location"]
+        lake.duckdb().execute("CREATE TABLE a.late AS SELECT range AS i FROM range(100000)")
+        with lake.psycopg() as conn:
+            into = "UPDATE ducklake_table SET path = %s, path_is_relative = false WHERE table_name = 'late'"
+            conn.execute(into, [f"{location}/data/"])
+        told = guarded.get("writer", path, X_Iceberg_Access_Delegation="vended-credentials, remote-signing")
+        assert told.error == (406, "UnsupportedOperationException")
+        assert guarded.get("writer", path, **ASKS_SIGNING).status == 200
+        answer = sign_as(guarded, "writer", path).ask("PUT", to_path(f"{split(location)[1]}/data/x"))
+        assert answer.error == (403, "NotAuthorizedException")
+        assert "is not this table's alone" in answer.json["error"]["message"]
 
 
 def test_a_staged_table_is_written_where_it_was_given_a_place(lake: FreshLake) -> None:

@@ -60,6 +60,6 @@ def test_a_refusal_of_postgres_is_not_the_tables(server: Server, lake: FreshLake
     """Postgres fails at numbering a state, and is put right: the table, which did not change, is shown."""
     rows = lake.psycopg()
     rows.execute(FAILING.encode())
-    assert server.get(NEW).error == (406, "UnsupportedOperationException")
+    assert server.get(NEW).error == (406, "DamagedLakeException")
     rows.execute("DROP TRIGGER fail ON iceberg_metadata_log")
     assert server.get(NEW).status == 200
