@@ -14,7 +14,7 @@ from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from duckicelake.errors import CatalogError, CommitFailed, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable, Unsupported
+from duckicelake.errors import CatalogError, CommitFailed, Damaged, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable
 from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.bulk.quick import hasten
 from duckicelake.lake.install import format_search_path
@@ -246,7 +246,7 @@ def mapped_errors(lake_name: str) -> Generator[None]:
 def _find_error(error: psycopg.Error) -> tuple[type[CatalogError], str]:
     state = error.sqlstate
     if isinstance(error, psycopg.DataError) and state is None:
-        return Unsupported, "A row of the lake holds a value that cannot be read; run `duckicelake check`."
+        return Damaged, "A row of the lake holds a value that cannot be read; run `duckicelake check`."
     if state is None:
         return ServiceUnavailable, "The lake's Postgres does not answer."
     found = ERRORS_BY_SQLSTATE.get(state) or ERRORS_BY_SQLSTATE.get(state[:2])

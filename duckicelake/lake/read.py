@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import class_row
 
-from duckicelake.errors import Unsupported
+from duckicelake.errors import Damaged
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
 from duckicelake.lake.rows import Position, SchemaRow, TableRow, TagRow
 
@@ -116,7 +116,7 @@ def read_data_path(conn: psycopg.Connection) -> str:
 def read_iceberg_path(conn: psycopg.Connection) -> str:
     """Return ICEBERG_PATH, with its trailing slash.
 
-    Raises: Unsupported: the lake has none
+    Raises: Damaged: the lake has none
     """
     row = conn.execute(SELECT_ICEBERG_PATH).fetchone()
     return to_iceberg_path(row[0] if row else None)
@@ -125,7 +125,7 @@ def read_iceberg_path(conn: psycopg.Connection) -> str:
 def to_iceberg_path(found: str | None) -> str:
     """Return ICEBERG_PATH from what was found. Raises what `read_iceberg_path` raises."""
     if found is None:
-        raise Unsupported("The lake has no ICEBERG_PATH yet; run `duckicelake init`.")
+        raise Damaged("The lake has no ICEBERG_PATH yet; run `duckicelake init`.")
     return found
 
 

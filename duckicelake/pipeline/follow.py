@@ -113,30 +113,31 @@ def follow(
     """
     began, breakdowns = monotonic(), 0
     report = begin_follow(options)
-    while True:
-        before = report
-        try:
-            report = report.add(ingest(desk, replace(options, batch=_make_batch(report, how))))
-            breakdowns = 0
-        except PASSING as error:
-            report = report.fail(error)
-        except SparkFailed as error:
-            report, breakdowns = report.fail(error), breakdowns + 1
-            if breakdowns == BREAKDOWNS:
+    try:
+        while True:
+            before = report
+            try:
+                report = report.add(ingest(desk, replace(options, batch=_make_batch(report, how))))
+                breakdowns = 0
+            except PASSING as error:
+                report = report.fail(error)
+            except SparkFailed as error:
+                report, breakdowns = report.fail(error), breakdowns + 1
+                if breakdowns == BREAKDOWNS:
+                    return report
+            except CatalogError as error:
+                return report.fail(error)
+            if report.batches > before.batches or report.message:
+                heard(report)
+            left = None if how.seconds is None else began + how.seconds - monotonic()
+            if report.batches == how.max_batches or (left is not None and left <= 0):
                 return report
-        except CatalogError as error:
-            return report.fail(error)
-        except Exception as error:
-            raise FollowBroken(replace(report, failures=report.failures + 1)) from error
-        if report.batches > before.batches or report.message:
-            heard(report)
-        left = None if how.seconds is None else began + how.seconds - monotonic()
-        if report.batches == how.max_batches or (left is not None and left <= 0):
-            return report
-        # After a batch there may be more already.
-        pause = 0.0 if report.batches > before.batches else how.poll_seconds
-        if wait(pause if left is None else min(pause, left)):
-            return report
+            # After a batch there may be more already.
+            pause = 0.0 if report.batches > before.batches else how.poll_seconds
+            if wait(pause if left is None else min(pause, left)):
+                return report
+    except Exception as error:
+        raise FollowBroken(replace(report, failures=report.failures + 1)) from error
 
 
 def begin_follow(options: IngestOptions) -> FollowReport:

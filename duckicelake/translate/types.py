@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from duckicelake.errors import BadRequest, Unsupported
+from duckicelake.errors import BadRequest, Damaged, Unsupported
 from duckicelake.iceberg.encoding.json_values import format_value
 from duckicelake.iceberg.types import (
     IcebergType,
@@ -130,7 +130,7 @@ def _find_type(path: Path, tree: ColumnTree, rules: FieldRules) -> IcebergType |
     if len(known) < len(children):
         return None
     if len(known) != NESTED_TYPES[column_type]:
-        raise Unsupported(f"Column {format_path(path)!r} is a {column_type} of {len(known)} parts; run `duckicelake check`.")
+        raise Damaged(f"Column {format_path(path)!r} is a {column_type} of {len(known)} parts; run `duckicelake check`.")
     if column_type == "list":
         (element,) = known
         return ListType(element.field_id, element.type, False)

@@ -7,12 +7,10 @@ from duckicelake.catalog.keys.scopes import read_scope
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse, to_client_properties
 from duckicelake.errors import NotServed, Unsupported
-from duckicelake.store.keys.policy import KeyScope, TooWide, format_policy, is_on_s3
+from duckicelake.store.keys.policy import KeyScope, format_policy, is_on_s3
 from duckicelake.store.keys.sessions import SessionKeys, Vendor
 from duckicelake.store.place import parse_uri
 from duckicelake.translate.locations import to_folder_uri
-
-__all__ = ["TooWide", "VendedKeys", "Wanted", "get_keys", "vend"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,7 @@ class VendedKeys:
 def vend(warehouse: Warehouse, ident: Ident, loaded: LoadedTable, wanted: Wanted, now_s: float) -> VendedKeys | None:
     """Return keys for a table that was just loaded or staged; None where no keys are vended.
 
-    Raises: NoSuchTable: it has gone. Unsupported: no key can be cut for it alone. TooWide: it has too many files in others' folders.
-    ServiceUnavailable: nobody gives keys now
+    Raises: NoSuchTable: it has gone. Unsupported: no key can be cut for it alone. ServiceUnavailable: nobody gives keys now
     """
     vendor = warehouse.vendor
     if vendor is None or not (wanted.reads or wanted.writes):

@@ -7,6 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, LakeBusy
 from duckicelake.lake.audit.lines import tell, write_done
@@ -189,6 +190,8 @@ def _commit(conn: psycopg.Connection, lines: Sequence[AuditLine], others: Others
     except psycopg.errors.IntegrityError as error:
         raise CommitFailed("Another commit took the same ids; nothing was done. Try again.") from error
     except psycopg.Error as error:
+        if conn.info.transaction_status is TransactionStatus.INERROR:
+            raise CommitFailed("Postgres refused to look for other commits, so nothing was done. Try again.") from error
         for line in lines:
             tell(replace(line, outcome=UNKNOWN))
         raise CommitStateUnknown(

@@ -11,10 +11,10 @@ from duckicelake.access.grants import Rights
 from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Session
 from duckicelake.catalog.keys.signing import find_signing_config, is_signed
-from duckicelake.catalog.keys.vending import TooWide, VendedKeys, Wanted, vend
+from duckicelake.catalog.keys.vending import VendedKeys, Wanted, vend
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import CatalogError
+from duckicelake.errors import CatalogError, Unsupported
 from duckicelake.rest.auth.ready import find_wanted, wants_signing
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
 
@@ -31,7 +31,7 @@ def find_keys(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTa
     rights = find_wanted(scope, session.rights_at(TABLE, ident.namespace, ident.name))
     try:
         return vend(warehouse, ident, loaded, to_wanted(warehouse, ident, rights), time.time())
-    except TooWide:
+    except Unsupported:
         if not (wants_signing(scope) and is_signed(warehouse, ident, loaded)):
             raise
         return None

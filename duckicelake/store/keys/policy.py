@@ -24,10 +24,6 @@ LIST = ("s3:ListBucket",)
 WRITE = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 
 
-class TooWide(Unsupported):
-    """A scope has more places than a policy has room for."""
-
-
 @dataclass(frozen=True, slots=True)
 class KeyScope:
     """What a key is for: folders (URIs that end with `/`) and single objects to read, folders to write."""
@@ -67,7 +63,7 @@ def split_reads(uris: Iterable[str], partition: str = PLAIN_PARTITION) -> list[t
 def format_policy(scope: KeyScope, partition: str = PLAIN_PARTITION) -> str:
     """Return the session policy of a scope, always the same text for the same one.
 
-    Raises: Unsupported: a name in it has no safe spelling. TooWide: there is more than a policy holds
+    Raises: Unsupported: a name in it has no safe spelling, or there is more than a policy holds
     """
     statements: list[dict[str, Any]] = []
     readable = [*(_name(folder) + "/*" for folder in scope.folders), *(_name(uri) for uri in scope.files)]
@@ -78,7 +74,7 @@ def format_policy(scope: KeyScope, partition: str = PLAIN_PARTITION) -> str:
         statements.append(_allow(WRITE, [_name(folder) + "/*" for folder in scope.writable], partition))
     policy = _format(statements)
     if len(policy) > LONGEST_POLICY:
-        raise TooWide(
+        raise Unsupported(
             f"The table's files lie in too many places for one key ({len(policy)} of {LONGEST_POLICY} characters of policy): "
             "it shares its folder with another table, maybe one whose files wait for ducklake_cleanup_old_files, or has "
             "files from elsewhere. Rewrite it into a new table, or use keys of your own."

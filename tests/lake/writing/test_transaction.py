@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from duckicelake.errors import CommitStateUnknown, LakeBusy
+from duckicelake.errors import CommitFailed, CommitStateUnknown, LakeBusy
 from duckicelake.lake.changes import Change, format_changes, parse_changes, quote_names
 from duckicelake.lake.connect import Lake
 from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.pacing import GivenWay
 from duckicelake.lake.writing.rows import LakeHead, LakeStep, NewTag
 from duckicelake.lake.writing.transaction import committing
 from tests.support.lakes import FreshLake
@@ -87,6 +88,24 @@ def test_a_connection_lost_in_commit_is_an_unknown_outcome(opened: Lake, lake: F
     with pytest.raises(CommitStateUnknown), committing(opened) as commit:
         apply(commit, [step(commit.head)])
         end_backend(lake, commit.conn)
+
+
+@pytest.mark.parametrize("has_begun", [True, False], ids=["in the way", "broken"])
+def test_a_commit_that_is_not_sent_says_that_nothing_was_done(opened: Lake, lake: FreshLake, has_begun: bool) -> None:
+    """The look for others comes with COMMIT: whoever it finds is let pass, and when it fails itself nothing is committed either."""
+    before, other = read_snapshots(lake), lake.psycopg(autocommit=False)
+    with pytest.raises(GivenWay if has_begun else CommitFailed), committing(opened, gives_way=True) as commit:
+        apply(commit, [step(commit.head)])
+        opened.others.take_note([(other.info.backend_pid, "1/1", True)])
+        if has_begun:
+            other.execute("SELECT max(snapshot_id) FROM ducklake_snapshot")
+        else:
+            commit.conn.execute("ALTER TABLE ducklake_snapshot RENAME TO gone")
+    assert read_snapshots(lake) == before
+    other.rollback()
+    with committing(opened, gives_way=True) as commit:
+        apply(commit, [step(commit.head)])
+    assert len(read_snapshots(lake)) == len(before) + 1
 
 
 def end_backend(lake: FreshLake, conn: psycopg.Connection) -> None:

@@ -134,6 +134,22 @@ def test_a_run_that_breaks_tells_what_it_took(mill: Mill) -> None:
     assert mill.find_summary("trips")["duckicelake.follow-id"] == report.follow_id
 
 
+def test_a_look_that_nobody_can_be_told_of_counts() -> None:
+    """Whoever hears of it is gone, as a terminal that was closed."""
+
+    def connect() -> Rest:
+        raise ServiceUnavailable("away")
+
+    def hear(_: FollowReport) -> None:
+        raise BrokenPipeError
+
+    nothing: Any = None
+    with pytest.raises(FollowBroken) as broken:
+        follow(Desk(nothing, "none", connect, list[str]().append), IngestOptions("files", TABLE), FollowOptions(), nothing, hear)
+    assert isinstance(broken.value.__cause__, BrokenPipeError)
+    assert (broken.value.report.message, broken.value.report.failures) == ("away", 2)
+
+
 @pytest.mark.parametrize(
     ("error", "failures"),
     [
