@@ -53,6 +53,12 @@ def draw(number: int, seed: int, spans: Sequence[Span]) -> Moment:
     return Moment(step, lot.uniform(0.0, spans[step].seconds), 0 if spans[step].has_tasks else None)
 
 
+def is_told(told: Sequence[str], steps: Sequence[str]) -> bool:
+    """Whether these steps were told, each of which begins so, and none after them."""
+    own = [line for line in told if line not in (AT_WORK, AT_REST)]
+    return len(own) == len(steps) and all(map(str.startswith, own, steps))
+
+
 def run_module(module: str, doom: Mapping[str, Any]) -> list[str]:
     """Run a module that dies by its own kill -9, and wait for Java's end too; returns the steps that it told.
 

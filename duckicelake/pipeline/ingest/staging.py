@@ -120,7 +120,9 @@ class Stage:
         """
         self.tell(f"branch {ident}")
         before = self.load(ident)
-        self.spark.sql(f"ALTER TABLE {quote_ident(self.catalog, ident)} CREATE BRANCH {quote(self.branch)}")
+        # A table without snapshots gets an empty one for it.
+        with naming_statements(self.spark, self.properties):
+            self.spark.sql(f"ALTER TABLE {quote_ident(self.catalog, ident)} CREATE BRANCH {quote(self.branch)}")
         opened = self.look(ident, before.main)
         if before.main is not None and opened.head != before.main:
             raise CommitFailed(f"{ident} changed while a branch was made")

@@ -4,12 +4,9 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from typing import Any
 
-from duckicelake.commands.jobs.maintain import sweep
 from duckicelake.pipeline.maintain.desk import MaintainDesk
-from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
@@ -21,35 +18,18 @@ from tests.differential.generator.model import Lake, Moment
 from tests.differential.generator.steps import History
 from tests.differential.replay import Past, read_head, read_snapshots
 from tests.differential.sessions import Sessions
-from tests.pipeline.maintain.keeper import make_desk
-from tests.rest.serving import make_settings
+from tests.pipeline.maintain.keeper import make_desk, make_eager
 from tests.support.readers import DuckLakeReader, PyIcebergReader, Served
 from tests.support.spark import Spark, letting_go
 
 EAGER = {"snapshot-age": "0s", "file-age": "0s", "orphan-age": "1h", "min-files": 2, "delete-ratio": 0.01}
 """Whatever there is to do is done at once."""
 
-FUTURE = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Swept(DuckLake):
-    """A lake whose orphans are removed whatever their age: nothing is uncommitted while a round removes them."""
-
-    def remove_orphans(self, before: datetime) -> int:
-        return DuckLake.remove_orphans(self, before + FUTURE)
-
 
 def make_eager_desk(served: Served, spark: Spark) -> MaintainDesk:
     """What a round works with: the shared Spark, and no pity on orphans."""
-    [lake] = make_settings(served.lake).lakes()
-    return replace(
-        make_desk(served, lambda _: None),
-        lake=Swept(served.lake.duckdb),
-        open_spark=lambda: nullcontext(spark.session),
-        catalog=spark.add(served.rest_catalog()),
-        sweep=lambda before, spared: sweep(lake, before + FUTURE, spared),
-    )
+    desk = make_eager(make_desk(served, lambda _: None))
+    return replace(desk, open_spark=lambda: nullcontext(spark.session), catalog=spark.add(served.rest_catalog()))
 
 
 @dataclass(slots=True)

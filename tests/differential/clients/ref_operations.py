@@ -60,6 +60,9 @@ class WriteToBranch:
         main, ref = table.rows, table.refs[self.name]
         changed = self.change.apply(lake.with_table(replace(table, rows=ref.rows)))
         written = changed.tables[self.table_id]
+        if written.rows == ref.rows:
+            # PyIceberg commits nothing then.
+            return lake
         # Whatever the branch holds may become main's.
         changed = changed.with_table(replace(written, rows=main, older_shape=table.older_shape))
         # PyIceberg 0.12 does not tell again what the branch retains.

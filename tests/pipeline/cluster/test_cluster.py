@@ -8,14 +8,19 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
 from tests.pipeline.cluster import modes
 from tests.pipeline.cluster.standalone import CALM_JAVA, WORKERS, Cluster, start_cluster
+from tests.rest.serving import make_settings, serve
 from tests.support.commands import environment
+from tests.support.lakes import FreshLake, make_lake
 from tests.support.readers import Served
+from tests.support.shared_stack import SharedStack
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -24,6 +29,9 @@ FILES, ROWS, BUCKETS = 6, 500, 5
 COPIES = 4300
 POLICY = '[default]\nmin-files = 3\ntarget-size = "3k"\n'
 """A target of two or three of the table's files, so that the rows of a partition are put together in several tasks at once."""
+DAYS = 4
+TAKEN = ("raw.orders", "raw.later", "raw.days")
+PARTS = {"partitionColumn": "id", "lowerBound": "0", "upperBound": str(ROWS), "numPartitions": "4"}
 SELECT_TRIPS = "SELECT i AS id, TIMESTAMPTZ '2026-03-08 02:00:00+00' + i * INTERVAL '1 minute' AS seen FROM range($1, $1 + $2) AS r(i)"
 
 
@@ -124,3 +132,56 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
     for one, other in (("main", "back\u241fmain"), ("back\u241fmain", "main")):
         left = f'SELECT count(*) FROM (FROM "{one}".trips EXCEPT ALL FROM "{other}".trips)'
         assert duck.execute(left).fetchone() == (0,)
+
+
+def write_orders(lake: FreshLake, folder: Path) -> Sequence[str]:
+    """A table of Postgres' own, and the words by which `ingest` reads it in parts."""
+    conn = lake.psycopg()
+    conn.execute(f"CREATE TABLE public.orders AS SELECT i AS id, 'x' || i AS name FROM generate_series(0, {ROWS - 1}) i".encode())
+    (folder / "login.toml").write_text(f"user = {json.dumps(conn.info.user)}\npassword = {json.dumps(conn.info.password)}\n")
+    options = [word for name, text in ({"dbtable": "public.orders"} | PARTS).items() for word in ("--option", f"{name}={text}")]
+    uri = f"jdbc:postgresql://{conn.info.host}:{conn.info.port}/{conn.info.dbname}"
+    return ("ingest", uri, "raw.orders", "--incremental-by", "id", "--properties", "login.toml", *options)
+
+
+def write_days(folder: Path) -> None:
+    """A folder for each of four days, with two files in it."""
+    for number in range(2 * DAYS):
+        place = folder / f"day=2026-03-0{1 + number // 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"id": range(number * ROWS, (number + 1) * ROWS)}), place / f"{number}.parquet")
+
+
+def test_databases_and_folders_come_in_by_executors(stack: SharedStack, cluster: Cluster, tmp_path: Path) -> None:
+    """Rows of a database in parts, files that are followed, a folder and a warehouse that stay where they are: all of them, once."""
+    place = tmp_path / "kept"
+    write_days(place / "hive" / "raw.db" / "days")
+    (tmp_path / "later").mkdir()
+    for number in range(FILES):
+        lines = "".join(f"{row},2026-03-08 02:30:00\n" for row in range(number * ROWS, (number + 1) * ROWS))
+        (tmp_path / "later" / f"{number}.csv").write_text(f"id,seen\n{lines}")
+    following = ("--follow", "--settle", "0", "--poll", "0.1", "--batch-files", str(FILES // 2), "--max-batches", "2")
+    with make_lake(stack) as lake, serve(make_settings(lake, allowed_locations=(str(place),))) as server:
+        duck = lake.duckdb()
+        duck.execute(f"CREATE TABLE trips AS {SELECT_TRIPS}", [0, ROWS])
+        duck.execute(f"INSERT INTO trips {SELECT_TRIPS}", [ROWS, ROWS])
+        printed = call_each(
+            cluster,
+            Served(lake, server),
+            tmp_path,
+            write_orders(lake, tmp_path),
+            ("ingest", "later", "raw.later", *following, "--report", "f.json"),
+            ("import", "kept/hive", "--format", "hive"),
+            ("export", "kept/warehouse", "main.trips"),
+            ("import", "kept/warehouse", "--into", "back"),
+        )
+        counts = [duck.execute(f"SELECT count(*), count(DISTINCT id), sum(id) FROM {name}").fetchone() for name in TAKEN]
+        days = duck.execute("SELECT day::VARCHAR, count(*) FROM raw.days GROUP BY 1 ORDER BY 1").fetchall()
+        [alike] = duck.execute('SELECT count(*) FROM (FROM main.trips INTERSECT ALL FROM "back\u241fmain".trips)').fetchall()
+    report = json.loads((tmp_path / "f.json").read_text())
+    assert [report[name] for name in ("batches", "files", "rows_in", "rows_out")] == [2, FILES, FILES * ROWS, FILES * ROWS]
+    assert counts == [(rows, rows, rows * (rows - 1) // 2) for rows in (ROWS, FILES * ROWS, 2 * DAYS * ROWS)], printed
+    assert days == [(f"2026-03-0{1 + day}", 2 * ROWS) for day in range(DAYS)]
+    assert alike == (2 * ROWS,)
+    assert f"raw.days: register: done, {2 * DAYS * ROWS} rows" in printed[2]
+    assert f"back.main.trips: register: done, {2 * ROWS} rows" in printed[4]

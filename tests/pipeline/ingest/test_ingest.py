@@ -35,6 +35,17 @@ def test_files_are_taken_once(mill: Mill) -> None:
     assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
 
 
+def test_every_snapshot_names_its_run(mill: Mill) -> None:
+    """Also the empty one that Iceberg makes for a branch of a table that has none, in the ledger and the quarantine too."""
+    mill.write("a.csv", "id\n1\nx\n")
+    done = mill.run(schema="id BIGINT")
+    assert (done.rows_out, done.rows_quarantined) == (1, 1)
+    for table in ("trips", "trips__ingested", "trips__quarantine"):
+        snapshots = mill.served.server.get(f"namespaces/raw/tables/{table}").json["metadata"]["snapshots"]
+        named = [(one["summary"].get("duckicelake.job"), one["summary"].get("duckicelake.run-id")) for one in snapshots]
+        assert named == [("ingest", done.run_id)] * 2, table
+
+
 def test_names_are_never_filled_in(mill: Mill) -> None:
     """Spark would put its settings and our environment in the place of `${…}`, in names of columns too, where everybody reads them."""
     names = ["${env:HOME}", "${spark.sql.session.timeZone}", "${system:user.home}"]

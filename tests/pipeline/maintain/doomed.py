@@ -21,7 +21,7 @@ from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
 from tests.pipeline.dying import Moment, dying, run_module
-from tests.pipeline.maintain.keeper import AT_ONCE
+from tests.pipeline.maintain.keeper import AT_ONCE, make_eager
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
 from tests.support.spark import CALM
@@ -75,11 +75,12 @@ def opening_early(facts: Facts) -> AbstractContextManager[SparkSession]:
 
 
 def main(doom: Doom) -> None:
-    """Run the job with every age as low as it goes."""
+    """Run the job with every age as low as it goes, and no pity on orphans."""
     call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE)), MACHINE, dry_run=False, report=None)
     facts, home = open_place(doom)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
-        maintain(replace(make_desk(facts, home, call, tell), open_spark=lambda: nullcontext(spark)), call.options)
+        desk = make_desk(facts, home, call, tell)
+        maintain(replace(make_eager(desk), open_spark=lambda: nullcontext(spark)), call.options)
 
 
 if __name__ == "__main__":

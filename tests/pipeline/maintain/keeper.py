@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ from tests.support.readers import Served
 
 AT_ONCE = {"snapshot-age": "0s", "file-age": "0s", "orphan-age": "1h"}
 """Every age as low as it goes."""
+FUTURE = timedelta(days=1)
 
 
 def make_desk(served: Served, tell: Progress) -> MaintainDesk:
@@ -44,6 +46,19 @@ def make_desk(served: Served, tell: Progress) -> MaintainDesk:
         tell=tell,
         pause=lambda _: None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Swept(DuckLake):
+    """A lake whose orphans are removed whatever their age: nothing is uncommitted while a round removes them."""
+
+    def remove_orphans(self, before: datetime) -> int:
+        return DuckLake.remove_orphans(self, before + FUTURE)
+
+
+def make_eager(desk: MaintainDesk) -> MaintainDesk:
+    """The same without pity on orphans."""
+    return replace(desk, lake=Swept(desk.lake.open_lake), sweep=lambda before, spared: desk.sweep(before + FUTURE, spared))
 
 
 @dataclass(frozen=True, slots=True)

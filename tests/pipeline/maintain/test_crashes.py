@@ -3,38 +3,52 @@
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from duckicelake.pipeline.ingest.staging import RUN_ID
 from duckicelake.pipeline.reports import Verdict
-from tests.pipeline.dying import AT_WORK, Moment, Span, draw
+from tests.pipeline.dying import AT_WORK, Moment, Span, draw, is_told
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
-STEPS = ["look at the catalog", "flush main.t", "compact main.t", "expire", "clean-up", "orphans"]
-"""What a run tells of the lake below."""
+STEPS = [
+    *("look at the catalog", "drop branches of main.t", "flush main.t", "compact main.t"),
+    *("expire", "forget 1 of", "clean-up", "orphans"),
+]
+"""What a run tells of the lake below, or how that begins."""
 LONG_KILLS = 20
-SPANS = (Span(), Span(0.5), Span(2.0, has_tasks=True), Span(0.6), Span(0.5), Span())
-"""The last one finds nothing to do here."""
+SPANS = (Span(), Span(0.05), Span(0.5), Span(2.0, has_tasks=True), Span(0.6), Span(0.02), Span(0.3), Span(0.3))
+DEAD = "ingest_20200101T000000_dead_1"
 
 
 def fill(keeper: Keeper) -> None:
-    """Small files, deletes and inlined rows, and a tag on an older snapshot."""
+    """Small files, deletes and inlined rows, a tag on an older snapshot, one where main was moved to, what a dead run left, and orphans."""
     keeper.checker.run("CREATE TABLE t (id BIGINT, name VARCHAR)")
     for start in range(0, 240, 40):
         keeper.checker.run(f"INSERT INTO t SELECT i, 'n' || i FROM range({start}, {start + 40}) r(i)")
     keeper.checker.run("DELETE FROM t WHERE id % 3 = 0")
     keeper.checker.ask_spark("ALTER TABLE {c}.main.t CREATE TAG kept")
+    table = keeper.checker.served.pyiceberg().catalog.load_table("main.t")
+    for branch, row in ((DEAD, (7, "dead")), ("staged", (2000, "staged"))):
+        table.manage_snapshots().create_branch(table.refs()["kept"].snapshot_id, branch).commit()
+        rows = pa.Table.from_pylist([dict(zip(("id", "name"), row, strict=True))])
+        table.append(rows, branch=branch, snapshot_properties={RUN_ID: "20200101T000000_dead"})
+    staged = table.refs()["staged"].snapshot_id
+    table.manage_snapshots().set_current_snapshot(staged).remove_branch("staged").commit()
     keeper.checker.run("INSERT INTO t VALUES (1000, 'inlined')", "DELETE FROM t WHERE id = 1")
+    for place in (keeper.checker.served.lake.data_path, f"{table.location()}/data"):
+        keeper.checker.run(f"COPY (SELECT 7 AS id) TO '{place.rstrip('/')}/orphan.parquet'")
 
 
 def check_whole(keeper: Keeper) -> None:
     """Every row is there once, now, at the tag and at every snapshot that is left."""
     at_tag = keeper.checker.spark.arrow(f"SELECT count(*) AS n FROM {keeper.checker.catalog}.main.t VERSION AS OF 'kept'")
     assert at_tag["n"].to_pylist() == [160]
-    assert keeper.ask("SELECT count(*), count(DISTINCT id), max(id) FROM t") == [(160, 160, 1000)]
+    assert keeper.ask("SELECT count(*), count(DISTINCT id), max(id) FROM t") == [(161, 161, 2000)]
     keeper.check_same()
 
 
@@ -52,8 +66,8 @@ def finish(keeper: Keeper) -> None:
 def test_a_killed_job_is_run_again(keeper: Keeper, tmp_path: Path) -> None:
     """While executors read and write, chosen by lot: as if it had been run once."""
     fill(keeper)
-    told = kill(keeper.checker.served, tmp_path, Moment(2, random.Random(SEED).uniform(0.0, 0.2), stage=0))
-    assert told == [*STEPS[:3], AT_WORK]
+    told = kill(keeper.checker.served, tmp_path, Moment(3, random.Random(SEED).uniform(0.0, 0.2), stage=0))
+    assert told == [*STEPS[:4], AT_WORK]
     check_whole(keeper)
     finish(keeper)
 
@@ -63,6 +77,8 @@ def test_a_killed_job_is_run_again(keeper: Keeper, tmp_path: Path) -> None:
 def test_a_job_may_be_killed_anywhere(keeper: Keeper, tmp_path: Path, number: int) -> None:
     """At each step, and some time after it."""
     fill(keeper)
-    kill(keeper.checker.served, tmp_path, draw(number, SEED, SPANS))
+    moment = draw(number, SEED, SPANS)
+    told = kill(keeper.checker.served, tmp_path, moment)
+    assert is_told(told, STEPS[: moment.step + 1]), told
     check_whole(keeper)
     finish(keeper)
