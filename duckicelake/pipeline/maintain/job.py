@@ -43,8 +43,8 @@ from duckicelake.pipeline.maintain.survey import TableName
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.spark import LazySpark
 
-FLUSH_ATTEMPTS = 10
-"""DuckLake would try as often."""
+QUICK_ATTEMPTS = 10
+"""Of what takes a moment, which others overtake again and again; DuckLake would try as often."""
 PAUSE_SECONDS = 0.2
 EXPIRED_AT_ONCE = 500
 Begin = Callable[[Step], None]
@@ -168,7 +168,7 @@ class Keeper:
 
     def _flush(self, name: TableName, policy: Policy, begin: Begin) -> Sequence[Done]:
         failed: duckdb.Error | None = None
-        for attempt in range(1, FLUSH_ATTEMPTS + 1):
+        for attempt in range(1, QUICK_ATTEMPTS + 1):
             facts = self.desk.read_facts(name, policy)
             step = plan_flush(facts, policy)
             if facts.withheld and facts.inlined_rows + facts.inlined_deletes >= policy.flush_rows:
@@ -184,7 +184,7 @@ class Keeper:
                 self.desk.lake.flush(name, self.properties)
             except duckdb.Error as error:
                 failed = error
-                self._pause(attempt, FLUSH_ATTEMPTS)
+                self._pause(attempt, QUICK_ATTEMPTS)
             else:
                 return [Done(str(name.ident), Kind.flush, Verdict.done, step.reason, rows=step.rows, attempts=attempt)]
         raise failed or CommitFailed("nothing was tried")
@@ -226,7 +226,7 @@ class Keeper:
     def _forget(self, conn: psycopg.Connection, name: TableName, begin: Begin) -> Sequence[Done]:
         """Let go of a table's snapshots that DuckLake does not have."""
         failed: CatalogError | None = None
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, QUICK_ATTEMPTS + 1):
             policy = self._find_loadable(name) if failed or survey.read_beside(conn, name.table_id) else None
             if policy is None or policy.snapshot_age is None:
                 return []

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from duckicelake.pipeline.ingest.staging import RUN_ID
 from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
@@ -32,6 +33,11 @@ def make_eager_desk(served: Served, spark: Spark) -> MaintainDesk:
     return replace(desk, open_spark=lambda: nullcontext(spark.session), catalog=spark.add(served.rest_catalog()))
 
 
+PYICEBERG_WRITES = 2
+"""The highest version of tables."""
+DEAD = "ingest_20200101T000000_dead_1"
+
+
 @dataclass(slots=True)
 class Stage:
     """A history under way, and what everybody must see meanwhile."""
@@ -53,6 +59,18 @@ class Stage:
             if moment.lake_snapshot_id >= read_head(self.writer.conn):
                 break
         return len(self.moments) > before
+
+    def leave(self) -> None:
+        """What a run of `ingest` leaves that dies on its branch of a table, and one that was staged and never shown: no row of either."""
+        head = self.read_past().head if self.moments else Lake()
+        for table in head.tables.values():
+            published = self.reader.catalog.load_table(table.ident)
+            main = published.current_snapshot()
+            if main is None or published.format_version > PYICEBERG_WRITES:
+                continue
+            published.manage_snapshots().create_branch(main.snapshot_id, DEAD).commit()
+            for branch in (DEAD, None):
+                published.append(published.schema().as_arrow().empty_table(), {RUN_ID: "20200101T000000_dead"}, branch)
 
     def look(self, past: Past) -> None:
         """PyIceberg shows every table at every snapshot, head and refs included, as the model says."""

@@ -23,6 +23,7 @@ from tests.rest.serving import make_settings, serve
 from tests.support.readers import Served
 from tests.support.spark import Spark, letting_go
 
+OVERTAKEN = 6
 DEAD, YOUNG = "ingest_20200101T000000_dead_1", "ingest_29990101T000000_alive_1"
 
 
@@ -98,6 +99,23 @@ def test_what_is_named_in_the_last_moment_stays(served: Served, monkeypatch: pyt
     assert open_rest(served.rest_catalog()).load_every(TABLE)["refs"].keys() == {"main", "precious"}
     table = served.pyiceberg().catalog.load_table("raw.trips")
     assert table.scan(snapshot_id=head).to_arrow()["id"].to_pylist() == [7, 1]
+
+
+def test_who_writes_all_the_time_does_not_keep_snapshots(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others commit between each look at the table and the request that rests on it: it is asked again, until they pause."""
+    begin(served, "staged")
+    commit(served, {"action": "remove-snapshot-ref", "ref-name": "staged"})
+    look, rows, duck = Rest.load_every, list(range(OVERTAKEN)), served.lake.duckdb()
+
+    def look_and_be_overtaken(rest: Rest, ident: Ident) -> Any:
+        found = look(rest, ident)
+        if rows:
+            duck.execute("INSERT INTO raw.trips VALUES (?)", [rows.pop()])
+        return found
+
+    monkeypatch.setattr(Rest, "load_every", look_and_be_overtaken)
+    [done] = find(run(served), lambda step: step.kind is Kind.forget)
+    assert (done.verdict, done.removed, done.attempts) == (Verdict.done, 1, OVERTAKEN + 1)
 
 
 def test_what_main_was_at_stays_when_its_branch_goes(served: Served) -> None:

@@ -14,7 +14,7 @@ from duckicelake.errors import CatalogError, CommitFailed, ServiceUnavailable
 from duckicelake.pipeline.asking.callers import NOBODY, Caller
 from duckicelake.pipeline.maintain import job, survey
 from duckicelake.pipeline.maintain.desk import MaintainDesk
-from duckicelake.pipeline.maintain.job import FLUSH_ATTEMPTS, maintain
+from duckicelake.pipeline.maintain.job import QUICK_ATTEMPTS, maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.planning import Kind, LakeSnapshot, TableFacts
 from duckicelake.pipeline.maintain.policy import Policies
@@ -159,8 +159,8 @@ def test_a_flush_that_others_overtook_is_made_again(lake: Lake, run: Run) -> Non
     lake.facts, lake.flushes, lake.pauses[:] = [INLINED], [CLASH], []
     [failed] = run()
     assert (failed.verdict, failed.message) == (Verdict.failed, "DuckDB: others came first")
-    assert lake.asked == ["flush"] * (2 + FLUSH_ATTEMPTS)
-    assert len(lake.pauses) == FLUSH_ATTEMPTS - 1
+    assert lake.asked == ["flush"] * (2 + QUICK_ATTEMPTS)
+    assert len(lake.pauses) == QUICK_ATTEMPTS - 1
     assert lake.pauses == sorted(set(lake.pauses))
 
 
@@ -283,7 +283,7 @@ BEGUN = {
 
 def test_steps_that_fail_have_the_reason_for_which_they_were_begun(lake: Lake, run: Run) -> None:
     """Whether DuckDB, the catalog or the store refuses; the reason is that of the last plan, and where planning fails there is none."""
-    lake.facts = [TableFacts(inlined_rows=1)] * (FLUSH_ATTEMPTS - 1) + [INLINED, TableFacts()]
+    lake.facts = [TableFacts(inlined_rows=1)] * (QUICK_ATTEMPTS - 1) + [INLINED, TableFacts()]
     lake.flushes, lake.expiries, lake.sweeps = [CLASH], [duckdb.IOException("the line broke")], [ServiceUnavailable("no store")]
     lake.besides, lake.commits = [frozenset({1})], [CommitFailed("somebody moved a ref")]
     steps = run(EXPIRING | SWEEPING)
