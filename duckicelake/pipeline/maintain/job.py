@@ -116,9 +116,9 @@ class Keeper:
             self.ageless.add(name.table_id)
         if not policy.enabled:
             return
-        yield from self._try(table, Kind.branches, lambda begin: self._drop_branches(name, metadata, begin))
-        yield from self._try(table, Kind.flush, lambda begin: self._flush(name, policy, begin))
-        yield from self._try(table, Kind.compact, lambda _: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
+        yield from self._keep(name, Kind.branches, lambda begin: self._drop_branches(name, metadata, begin))
+        yield from self._keep(name, Kind.flush, lambda begin: self._flush(name, policy, begin))
+        yield from self._keep(name, Kind.compact, lambda _: self._prepare(name, policy).compact(metadata, dry_run=self.dry_run))
 
     def keep_lake(self, conn: psycopg.Connection, *, may_lose: bool) -> Iterator[Done]:
         """Let snapshots expire, and remove the files that nobody needs; `conn` has the lake.
@@ -135,6 +135,18 @@ class Keeper:
             message = survey.tell_hidden(conn, name, said)
         verdict = Verdict.failed if self.options.tables else Verdict.skipped
         return [Done(str(name.ident), None, verdict, message=message)] if message else []
+
+    def _keep(self, name: TableName, kind: Kind, act: Callable[[Begin], Sequence[Done]]) -> Sequence[Done]:
+        """Take a step of a table's; nothing failed when that was dropped or renamed meanwhile."""
+        done = self._try(str(name.ident), kind, act)
+        return [] if any(step.verdict is Verdict.failed for step in done) and self._is_gone(name) else done
+
+    def _is_gone(self, name: TableName) -> bool:
+        try:
+            with closing(self.desk.open_postgres()) as conn:
+                return name not in survey.list_live_tables(conn)
+        except FAILURES:
+            return False
 
     def _try(self, subject: str, kind: Kind | None, act: Callable[[Begin], Sequence[Done]]) -> Sequence[Done]:
         begun: list[Step] = []
@@ -220,7 +232,7 @@ class Keeper:
     def _forget_all(self, conn: psycopg.Connection) -> Sequence[Done]:
         found: list[Done] = []
         for name in survey.list_live_tables(conn):
-            found += self._try(str(name.ident), Kind.forget, lambda begin, name=name: self._forget(conn, name, begin))
+            found += self._keep(name, Kind.forget, lambda begin, name=name: self._forget(conn, name, begin))
         return found
 
     def _forget(self, conn: psycopg.Connection, name: TableName, begin: Begin) -> Sequence[Done]:

@@ -66,7 +66,8 @@ class Stage:
         for table in head.tables.values():
             published = self.reader.catalog.load_table(table.ident)
             main = published.current_snapshot()
-            if main is None or published.format_version > PYICEBERG_WRITES:
+            # Only where the model knows that refs may keep more.
+            if main is None or not table.has_had_refs or published.format_version > PYICEBERG_WRITES:
                 continue
             published.manage_snapshots().create_branch(main.snapshot_id, DEAD).commit()
             for branch in (DEAD, None):

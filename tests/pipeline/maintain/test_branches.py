@@ -118,6 +118,22 @@ def test_who_writes_all_the_time_does_not_keep_snapshots(served: Served, monkeyp
     assert (done.verdict, done.removed, done.attempts) == (Verdict.done, 1, OVERTAKEN + 1)
 
 
+def test_a_table_that_is_dropped_meanwhile_has_nothing_to_forget(served: Served) -> None:
+    """Between the look at it and the request: nothing has failed."""
+    told: list[str] = []
+    begin(served, "staged")
+    commit(served, {"action": "remove-snapshot-ref", "ref-name": "staged"})
+
+    def tell(step: str) -> None:
+        told.append(step)
+        if step.startswith("forget"):
+            served.lake.duckdb().execute("DROP TABLE raw.trips")
+
+    report = maintain(make_desk(served, tell), MaintainOptions(policies=Policies(AT_ONCE)))
+    assert (report.status, find(report, lambda step: step.kind is Kind.forget)) == (0, []), report.describe()
+    assert "forget 1 of 2 snapshots of raw.trips" in told
+
+
 def test_what_main_was_at_stays_when_its_branch_goes(served: Served) -> None:
     """Somebody has moved main to a dead run's branch: its snapshots are main's now, and go by its policy alone."""
     made = [begin(served, DEAD), append(served, DEAD)]

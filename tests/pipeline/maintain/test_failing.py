@@ -52,6 +52,20 @@ def test_a_file_that_is_gone_from_a_large_table_is_asked_for_once(keeper: Keeper
     assert (keeper.told.count("compact main.t"), keeper.count_files("t")) == (1, 4)
 
 
+@pytest.mark.parametrize("change", ["DROP TABLE t", "ALTER TABLE t RENAME TO u"])
+def test_a_table_that_goes_meanwhile_is_passed_over(keeper: Keeper, change: str) -> None:
+    """Nothing has failed, and nothing was done; other tables have their turn."""
+    fill(keeper)
+    keeper.checker.run("CREATE TABLE z AS SELECT 1 AS id", "INSERT INTO z VALUES (2)")
+
+    def tell(step: str) -> None:
+        if step == "compact main.t":
+            keeper.checker.run(change)
+
+    report = keeper.run(tell=tell)
+    assert (report.status, [(step.subject, step.rows) for step in report.steps if step.rows or step.removed]) == (0, [("main.z", 2)])
+
+
 def test_an_order_that_iceberg_refuses_is_tried_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells it by the same class as commits that others overtook."""
     fill(keeper)
