@@ -45,12 +45,12 @@ class Span:
 
 
 def draw(number: int, seed: int, spans: Sequence[Span]) -> Moment:
-    """Each step in turn as it begins, then by lot moments within those that last; after the last one's end nobody can be killed."""
+    """Each step in turn as it begins, then in turn those that last, at moments by lot; after the last one's end nobody can be killed."""
     if number < len(spans):
         return Moment(number)
-    lot = random.Random(seed + number)
-    step = lot.choice([step for step, span in enumerate(spans) if span.seconds])
-    return Moment(step, lot.uniform(0.0, spans[step].seconds), 0 if spans[step].has_tasks else None)
+    lasting = [step for step, span in enumerate(spans) if span.seconds]
+    step = lasting[(number - len(spans)) % len(lasting)]
+    return Moment(step, random.Random(seed + number).uniform(0.0, spans[step].seconds), 0 if spans[step].has_tasks else None)
 
 
 def is_told(told: Sequence[str], steps: Sequence[str]) -> bool:

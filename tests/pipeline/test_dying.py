@@ -40,11 +40,12 @@ def test_a_job_that_has_ended_was_not_killed() -> None:
 
 
 def test_moments_are_in_steps_that_last() -> None:
-    """Each step as it begins, and the others within their spans; tasks are waited for where there are some."""
+    """Each step as it begins, then those that last, equally often, within their spans; tasks are waited for where there are some."""
     spans = (Span(), Span(2.0, has_tasks=True), Span(0.5), Span())
     drawn = [draw(number, 1, spans) for number in range(60)]
     assert drawn[:4] == [Moment(0), Moment(1), Moment(2), Moment(3)]
-    assert {moment.step for moment in drawn[4:]} == {1, 2}
+    assert [moment.step for moment in drawn[4:]] == [1, 2] * 28
+    assert len({moment.delay_seconds for moment in drawn[4:]}) == 56
     assert all(0 <= moment.delay_seconds <= spans[moment.step].seconds for moment in drawn)
     assert {(moment.step, moment.stage) for moment in drawn[4:]} == {(1, 0), (2, None)}
 

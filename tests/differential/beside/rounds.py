@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from duckicelake.pipeline.ingest.staging import RUN_ID
 from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
@@ -19,7 +18,7 @@ from tests.differential.generator.model import Lake, Moment
 from tests.differential.generator.steps import History
 from tests.differential.replay import Past, read_head, read_snapshots
 from tests.differential.sessions import Sessions
-from tests.pipeline.maintain.keeper import make_desk, make_eager
+from tests.pipeline.maintain.keeper import DEAD, grow_branch, make_desk, make_eager
 from tests.support.readers import DuckLakeReader, PyIcebergReader, Served
 from tests.support.spark import Spark, letting_go
 
@@ -35,7 +34,6 @@ def make_eager_desk(served: Served, spark: Spark) -> MaintainDesk:
 
 PYICEBERG_WRITES = 2
 """The highest version of tables."""
-DEAD = "ingest_20200101T000000_dead_1"
 
 
 @dataclass(slots=True)
@@ -65,13 +63,11 @@ class Stage:
         head = self.read_past().head if self.moments else Lake()
         for table in head.tables.values():
             published = self.reader.catalog.load_table(table.ident)
-            main = published.current_snapshot()
             # Only where the model knows that refs may keep more.
-            if main is None or not table.has_had_refs or published.format_version > PYICEBERG_WRITES:
+            if not published.current_snapshot() or not table.has_had_refs or published.format_version > PYICEBERG_WRITES:
                 continue
-            published.manage_snapshots().create_branch(main.snapshot_id, DEAD).commit()
-            for branch in (DEAD, None):
-                published.append(published.schema().as_arrow().empty_table(), {RUN_ID: "20200101T000000_dead"}, branch)
+            grow_branch(published, DEAD)
+            published.append(published.schema().as_arrow().empty_table(), branch=None)
 
     def look(self, past: Past) -> None:
         """PyIceberg shows every table at every snapshot, head and refs included, as the model says."""
@@ -92,13 +88,15 @@ class Stage:
         return Past([*self.moments, *later], read_snapshots(self.writer.conn))
 
     def check(self) -> None:
-        """Both sides show the model's rows at every snapshot that is not expired."""
+        """Both sides show the model's rows at every snapshot that is not expired, and nothing is left of dead runs."""
         past = self.read_past()
         if not past.all_moments:
             return
         with self.sessions.on_lake(self.served.lake) as duckdb:
             check_lake_snapshots(past, duckdb, self.history.vector_tables)
         self.look(past)
+        for table in past.head.tables.values():
+            assert DEAD not in self.reader.catalog.load_table(table.ident).refs(), table.ident
 
     def hear(self, text: str) -> None:
         """The job says what it does next: a step comes before."""

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from duckdb import DuckDBPyConnection
 
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
@@ -84,6 +85,19 @@ def call_each(cluster: Cluster, served: Served, folder: Path, *commands: Sequenc
     return [one["out"] for one in found]
 
 
+def fill_trips(duck: DuckDBPyConnection) -> None:
+    """A table of so many files that several tasks read it."""
+    duck.execute(f"CREATE TABLE trips (id BIGINT, seen TIMESTAMPTZ); ALTER TABLE trips SET PARTITIONED BY (bucket({BUCKETS}, id))")
+    for number in range(FILES):
+        duck.execute(f"INSERT INTO trips {SELECT_TRIPS}", [number * ROWS, ROWS])
+
+
+def count_parts(log: Path) -> set[int]:
+    """How many tasks read from a database, by the events of each such stage."""
+    stages = [event["Stage Info"] for event in read_events(log) if event["Event"] == "SparkListenerStageCompleted"]
+    return {stage["Number of Tasks"] for stage in stages if any("JDBC" in rdd["Name"] for rdd in stage["RDD Info"])}
+
+
 def find_head(served: Served, table: str) -> dict[str, str]:
     """What the newest snapshot of a table says of itself."""
     metadata = served.server.get(f"namespaces/raw/tables/{table}").json["metadata"]
@@ -96,9 +110,7 @@ def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Clust
     (tmp_path / "policy.toml").write_text(POLICY)
     make_copies(served.lake, COPIES)
     expected = modes.fill(duck, tmp_path)
-    duck.execute(f"CREATE TABLE trips (id BIGINT, seen TIMESTAMPTZ); ALTER TABLE trips SET PARTITIONED BY (bucket({BUCKETS}, id))")
-    for number in range(FILES):
-        duck.execute(f"INSERT INTO trips {SELECT_TRIPS}", [number * ROWS, ROWS])
+    fill_trips(duck)
     *_, compared, published, _, verified, exported, imported, _ = call_each(
         cluster,
         served,
@@ -163,8 +175,7 @@ def test_databases_and_folders_come_in_by_executors(stack: SharedStack, cluster:
     following = ("--follow", "--settle", "0", "--poll", "0.1", "--batch-files", str(FILES // 2), "--max-batches", "2")
     with make_lake(stack) as lake, serve(make_settings(lake, allowed_locations=(str(place),))) as server:
         duck = lake.duckdb()
-        duck.execute(f"CREATE TABLE trips AS {SELECT_TRIPS}", [0, ROWS])
-        duck.execute(f"INSERT INTO trips {SELECT_TRIPS}", [ROWS, ROWS])
+        fill_trips(duck)
         printed = call_each(
             cluster,
             Served(lake, server),
@@ -182,6 +193,7 @@ def test_databases_and_folders_come_in_by_executors(stack: SharedStack, cluster:
     assert [report[name] for name in ("batches", "files", "rows_in", "rows_out")] == [2, FILES, FILES * ROWS, FILES * ROWS]
     assert counts == [(rows, rows, rows * (rows - 1) // 2) for rows in (ROWS, FILES * ROWS, 2 * DAYS * ROWS)], printed
     assert days == [(f"2026-03-0{1 + day}", 2 * ROWS) for day in range(DAYS)]
-    assert alike == (2 * ROWS,)
+    assert alike == (FILES * ROWS,)
+    assert int(PARTS["numPartitions"]) in count_parts(tmp_path / "events")
     assert f"raw.days: register: done, {2 * DAYS * ROWS} rows" in printed[2]
-    assert f"back.main.trips: register: done, {2 * ROWS} rows" in printed[4]
+    assert f"back.main.trips: register: done, {FILES * ROWS} rows" in printed[4]

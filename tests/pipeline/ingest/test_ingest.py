@@ -1,5 +1,6 @@
 """`ingest` on real Spark, against the real server: each file once, every row somewhere, all tables at once."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,11 @@ def test_every_snapshot_names_its_run(mill: Mill) -> None:
     mill.write("a.csv", "id\n1\nx\n")
     done = mill.run(schema="id BIGINT")
     assert (done.rows_out, done.rows_quarantined) == (1, 1)
+    wanted = {"job": "ingest", "run-id": done.run_id} | {f"version.{name}": version(name) for name in ("duckicelake", "pyspark")}
     for table in ("trips", "trips__ingested", "trips__quarantine"):
         snapshots = mill.served.server.get(f"namespaces/raw/tables/{table}").json["metadata"]["snapshots"]
-        named = [(one["summary"].get("duckicelake.job"), one["summary"].get("duckicelake.run-id")) for one in snapshots]
-        assert named == [("ingest", done.run_id)] * 2, table
+        told = [{name: text for name, text in one["summary"].items() if name.startswith("duckicelake.")} for one in snapshots]
+        assert told == [{f"duckicelake.{name}": text for name, text in wanted.items()}] * 2, table
 
 
 def test_names_are_never_filled_in(mill: Mill) -> None:

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from duckdb import DuckDBPyConnection
+
 from duckicelake.commands.jobs.start import run_or_tell
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.ducklake import DuckLake
@@ -15,7 +17,7 @@ from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
 from tests.pipeline.limits.wired import Wired, open_wired
-from tests.pipeline.maintain.keeper import AT_ONCE, make_desk
+from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, grow_branch, make_desk
 from tests.pipeline.profile.measurer import Measurer
 from tests.pipeline.publish.press import MANIFESTS, Press
 from tests.pipeline.transfer.ferry import Ferry, open_ferry
@@ -116,11 +118,15 @@ class Job(ABC):
 
 
 class Maintaining(Job):
-    """`maintain` with files to put together, inlined rows to flush, snapshots and files to remove."""
+    """`maintain` with branches to drop, files to put together, rows to flush, snapshots and files to remove; of `b` one to forget."""
 
     def fill(self) -> None:
         self.make_tables()
         for name in "ab":
+            table = self.wired.whole.pyiceberg().catalog.load_table(f"main.{name}")
+            grow_branch(table, DEAD)
+            if name == "b":
+                table.append(table.schema().as_arrow().empty_table(), branch=None)
             self.duck.execute(f"DELETE FROM {name} WHERE id = 1")
             self.duck.execute(f"INSERT INTO {name} VALUES (1, 'inlined')")
 
@@ -248,6 +254,21 @@ class Importing(Ferrying):
         return {name: self.duck.execute(f"SELECT count(*) FROM ns.{name}").fetchall()[0][0] for name in found}
 
 
+class ImportingFromRest(Importing):
+    """`import` from another lake's catalog; `theirs` are the wires to that one."""
+
+    def __init__(self, wired: Wired, spark: Spark, ferry: Ferry, theirs: Wired) -> None:
+        super().__init__(wired, spark, ferry)
+        self.theirs = theirs
+
+    def fill(self) -> None:
+        make_namespace(self.theirs.whole.lake.duckdb())
+
+    def do(self, tell: Progress) -> Any:
+        given = make_given(self.theirs.whole, self.home)
+        return self.behind.bring("import", self.theirs.served.server.uri, mode=self.mode, tell=tell, **given)
+
+
 class Registering(Importing):
     """The same, where the tables stay where they are."""
 
@@ -258,9 +279,7 @@ class Exporting(Ferrying):
     """`export` to a Hadoop warehouse."""
 
     def fill(self) -> None:
-        self.duck.execute("CREATE SCHEMA ns")
-        for name in "ab":
-            self.duck.execute(f"CREATE TABLE ns.{name} AS SELECT range AS id FROM range({ROWS})")
+        make_namespace(self.duck)
 
     def do(self, tell: Progress) -> Any:
         return self.behind.bring("export", str(self.ferry.folder), tell=tell)
@@ -287,6 +306,13 @@ class ExportingToRest(Exporting):
         return {name: served.lake.duckdb().execute(f"SELECT count(*) FROM ns.{name}").fetchall()[0][0] for name in names}
 
 
+def make_namespace(duck: DuckDBPyConnection) -> None:
+    """Two tables in `ns`."""
+    duck.execute("CREATE SCHEMA ns")
+    for name in "ab":
+        duck.execute(f"CREATE TABLE ns.{name} AS SELECT range AS id FROM range({ROWS})")
+
+
 @contextmanager
 def _open_in_lake(job: Callable[[Wired, Spark, Path], Job], stack: SharedStack, spark: Spark, folder: Path) -> Generator[Job]:
     with make_lake(stack) as lake, serve(make_settings(lake)) as server, open_wired(Served(lake, server)) as wired:
@@ -300,13 +326,13 @@ def _open_ferrying(job: Callable[[Wired, Spark, Ferry], Job], stack: SharedStack
 
 
 @contextmanager
-def _open_between(stack: SharedStack, spark: Spark, folder: Path) -> Generator[Job]:
+def _open_between(job: Callable[[Wired, Spark, Ferry, Wired], Job], stack: SharedStack, spark: Spark, folder: Path) -> Generator[Job]:
     with ExitStack() as opened:
         lake = opened.enter_context(make_lake(stack))
         server = opened.enter_context(serve(make_settings(lake)))
         theirs = opened.enter_context(open_wired(Served(lake, server)))
         ferry = opened.enter_context(open_ferry(stack, spark, folder))
-        yield ExportingToRest(opened.enter_context(open_wired(ferry.served)), spark, ferry, theirs)
+        yield job(opened.enter_context(open_wired(ferry.served)), spark, ferry, theirs)
 
 
 OPENERS: Mapping[str, Callable[[SharedStack, Spark, Path], AbstractContextManager[Job]]] = {
@@ -317,5 +343,6 @@ OPENERS: Mapping[str, Callable[[SharedStack, Spark, Path], AbstractContextManage
     "import": partial(_open_ferrying, Importing),
     "register": partial(_open_ferrying, Registering),
     "export": partial(_open_ferrying, Exporting),
-    "export to REST": _open_between,
+    "export to REST": partial(_open_between, ExportingToRest),
+    "import from REST": partial(_open_between, ImportingFromRest),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.limits.jobs import OPENERS, ExportingToRest, Job, Told
+from tests.pipeline.limits.jobs import OPENERS, ExportingToRest, ImportingFromRest, Job, Told
 from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark
 
@@ -57,7 +57,7 @@ def late(*case: str) -> object:
     return pytest.param(*case, marks=pytest.mark.long)
 
 
-MAINTAIN = ("look at the catalog", "flush main.a", "compact main.a", "flush main.b")
+MAINTAIN = ("look at the catalog", "drop branches of main.a", "drop branches of main.b", "flush main.a", "compact main.a", "flush main.b")
 TRANSFER = ("copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publish ns.b", "compare ns.b")
 
 
@@ -66,7 +66,8 @@ TRANSFER = ("copy ns.a", "publish ns.a", "compare ns.a", "copy ns.b", "publish n
     [
         *(late("maintain", step, "main.a" if "main.b" in step else "") for step in MAINTAIN),
         late("maintain", "compact main.b", "main.a"),
-        late("maintain", "lake snapshots", "main.b"),
+        late("maintain", "lake snapshots", "main.a"),
+        late("maintain", "snapshots of main.b", "main.a"),
         late("maintain", "clean-up", "main.b"),
         late("maintain", "orphans", "main.b"),
         late("profile", "look at the catalog", ""),
@@ -101,13 +102,17 @@ def test_a_catalog_that_goes_in_the_midst(opening: Opening, name: str, step: str
 
 
 @pytest.mark.parametrize(
-    ("step", "kept"),
-    [*(late(step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER[:-2], TRANSFER[-1])), ("publish ns.b", "ns.a")],
+    ("name", "step", "kept"),
+    [
+        *(late("export to REST", step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER[:-2], TRANSFER[-1])),
+        ("export to REST", "publish ns.b", "ns.a"),
+        *(late("import from REST", step, "ns.a" if "ns.b" in step else "") for step in ("list", *TRANSFER)),
+    ],
 )
-def test_another_catalog_that_goes_in_the_midst(opening: Opening, step: str, kept: str) -> None:
-    """The target of an export: the message names that one."""
-    job = opening("export to REST")
-    assert isinstance(job, ExportingToRest)
+def test_another_catalog_that_goes_in_the_midst(opening: Opening, name: str, step: str, kept: str) -> None:
+    """The target of an export, the source of an import: the message names that one."""
+    job = opening(name)
+    assert isinstance(job, ExportingToRest | ImportingFromRest)
     told = job.run(job.wired.cutting(job.theirs.catalog, step))
     assert any(step in one for one in job.wired.told), job.wired.told
     check_told(told, [NO_CATALOG.format(port=job.theirs.catalog.port)], kept)
@@ -120,7 +125,8 @@ def test_another_catalog_that_goes_in_the_midst(opening: Opening, step: str, kep
     [
         *(late("maintain", step, "main.a" if "main.b" in step else "") for step in MAINTAIN),
         ("maintain", "compact main.b", "main.a"),
-        late("maintain", "lake snapshots", "main.b"),
+        late("maintain", "lake snapshots", "main.a"),
+        late("maintain", "snapshots of main.b", "main.a"),
         late("maintain", "clean-up", "main.b"),
         late("maintain", "orphans", "main.b"),
         late("profile", "look at the catalog", ""),

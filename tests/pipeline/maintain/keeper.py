@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from duckicelake.commands.jobs.maintain import open_postgres, sweep
+from duckicelake.pipeline.ingest.staging import RUN_ID
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.java import NoJava
 from duckicelake.pipeline.maintain.desk import MaintainDesk
@@ -27,6 +30,8 @@ from tests.support.readers import Served
 AT_ONCE = {"snapshot-age": "0s", "file-age": "0s", "orphan-age": "1h"}
 """Every age as low as it goes."""
 FUTURE = timedelta(days=1)
+DEAD = "ingest_20200101T000000_dead_1"
+"""The branch of a run of `ingest` that died long ago."""
 
 
 def make_desk(served: Served, tell: Progress) -> MaintainDesk:
@@ -100,6 +105,14 @@ class Keeper:
         """Both sides show the same rows, now and at every snapshot that is left."""
         report = self.checker.verify(every_snapshot=every_snapshot)
         assert report.status == 0, report.describe()
+
+
+def grow_branch(table: Table, branch: str, rows: pa.Table | None = None) -> None:
+    """A branch from main on, with a snapshot of rows, or of none, that such a run made."""
+    main = table.current_snapshot()
+    assert main is not None
+    table.manage_snapshots().create_branch(main.snapshot_id, branch).commit()
+    table.append(rows or table.schema().as_arrow().empty_table(), {RUN_ID: "20200101T000000_dead"}, branch)
 
 
 def find(report: MaintainReport, is_it: Callable[[Done], bool]) -> list[Done]:

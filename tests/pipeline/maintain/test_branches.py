@@ -18,13 +18,13 @@ from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.rest import Ident, Rest, open_rest, parse_ident
 from tests.differential.beside.rounds import EAGER, make_eager_desk
 from tests.pipeline.ingest.mill import TABLE, Mill, open_mill
-from tests.pipeline.maintain.keeper import AT_ONCE, Keeper, find, make_desk
+from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, Keeper, find, make_desk
 from tests.rest.serving import make_settings, serve
 from tests.support.readers import Served
 from tests.support.spark import Spark, letting_go
 
 OVERTAKEN = 6
-DEAD, YOUNG = "ingest_20200101T000000_dead_1", "ingest_29990101T000000_alive_1"
+YOUNG = "ingest_29990101T000000_alive_1"
 
 
 def run(served: Served, *, dry_run: bool = False) -> MaintainReport:

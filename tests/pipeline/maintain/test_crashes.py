@@ -6,12 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from duckicelake.pipeline.ingest.staging import RUN_ID
 from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.dying import AT_WORK, Moment, Span, draw, is_told
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import kill
-from tests.pipeline.maintain.keeper import AT_ONCE, Keeper
+from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, Keeper, grow_branch
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 SEED = 20261122
@@ -22,7 +21,6 @@ STEPS = [
 """What a run tells of the lake below, or how that begins."""
 LONG_KILLS = 20
 SPANS = (Span(), Span(0.05), Span(0.5), Span(2.0, has_tasks=True), Span(0.6), Span(0.02), Span(0.3), Span(0.3))
-DEAD = "ingest_20200101T000000_dead_1"
 
 
 def fill(keeper: Keeper) -> None:
@@ -33,10 +31,8 @@ def fill(keeper: Keeper) -> None:
     keeper.checker.run("DELETE FROM t WHERE id % 3 = 0")
     keeper.checker.ask_spark("ALTER TABLE {c}.main.t CREATE TAG kept")
     table = keeper.checker.served.pyiceberg().catalog.load_table("main.t")
-    for branch, row in ((DEAD, (7, "dead")), ("staged", (2000, "staged"))):
-        table.manage_snapshots().create_branch(table.refs()["kept"].snapshot_id, branch).commit()
-        rows = pa.Table.from_pylist([dict(zip(("id", "name"), row, strict=True))])
-        table.append(rows, branch=branch, snapshot_properties={RUN_ID: "20200101T000000_dead"})
+    grow_branch(table, DEAD, pa.table({"id": [7], "name": ["dead"]}))
+    grow_branch(table, "staged", pa.table({"id": [2000], "name": ["staged"]}))
     staged = table.refs()["staged"].snapshot_id
     table.manage_snapshots().set_current_snapshot(staged).remove_branch("staged").commit()
     keeper.checker.run("INSERT INTO t VALUES (1000, 'inlined')", "DELETE FROM t WHERE id = 1")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.pipeline.reports import Verdict
-from tests.pipeline.dying import AT_WORK, Moment, Span, draw
+from tests.pipeline.dying import AT_WORK, Moment, Span, draw, is_told
 from tests.pipeline.holding import check_cleared
 from tests.pipeline.maintain.doomed import kill
 from tests.pipeline.profile.measurer import Measurer
@@ -51,5 +51,7 @@ def test_a_killed_job_is_run_again(measurer: Measurer, tmp_path: Path) -> None:
 def test_a_job_may_be_killed_anywhere(measurer: Measurer, tmp_path: Path, number: int) -> None:
     """At each step, and some time after it."""
     fill(measurer)
-    told = kill(measurer.checker.served, tmp_path, draw(number, SEED, SPANS), MODULE)
+    moment = draw(number, SEED, SPANS)
+    told = kill(measurer.checker.served, tmp_path, moment, MODULE)
+    assert is_told(told, STEPS[: moment.step + 1]), told
     check_whole(measurer, told)

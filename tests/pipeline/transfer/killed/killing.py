@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.pipeline.dying import Moment, Span, run_module
+from tests.pipeline.dying import Moment, Span, is_told, run_module
 from tests.pipeline.holding import check_cleared, list_files
 from tests.pipeline.transfer.ferry import Ferry, describe, format_given
 
@@ -44,11 +44,12 @@ def fill_hadoop(ferry: Ferry) -> None:
     ferry.run(f"CREATE TABLE {{t}}.ns.a USING iceberg AS {rows}", f"CREATE TABLE {{t}}.ns.b USING iceberg PARTITIONED BY (part) AS {rows}")
 
 
-def kill(ferry: Ferry, job: str, blow: Blow, **given: Any) -> list[str]:
-    """Kill the job there; the steps that it told."""
+def kill(ferry: Ferry, job: str, blow: Blow, steps: Sequence[str] = STEPS, **given: Any) -> None:
+    """Kill the job there. Fail unless it told the steps until then, and no other."""
     doom = {"job": job, "catalog": asdict(ferry.served.rest_catalog()), "home": str(blow.home), "at": asdict(blow.moment)}
     asked = format_given(**{"place": str(ferry.folder), "tables": (), "mode": "copy"} | given)
-    return run_module("tests.pipeline.transfer.doomed", doom | {"given": asked})
+    told = run_module("tests.pipeline.transfer.doomed", doom | {"given": asked})
+    assert is_told(told, steps[: blow.moment.step + 1]), told
 
 
 def check_taken(ferry: Ferry, taking: Taking, blow: Blow) -> None:
@@ -58,8 +59,7 @@ def check_taken(ferry: Ferry, taking: Taking, blow: Blow) -> None:
     """
     taking.fill(ferry)
     source = read_files(ferry.folder)
-    told = kill(ferry, "import", blow, **taking.given)
-    assert ["list" if step.startswith("list ") else step for step in told] == list(taking.steps[: blow.moment.step + 1])
+    kill(ferry, "import", blow, taking.steps, **taking.given)
     for name in ferry.list_here("ns"):
         assert ferry.ask_duckdb(f"SELECT count(*), count(DISTINCT id) FROM lake.ns.{name}") == [(ROWS, ROWS)]
     again = {"place": str(ferry.folder), "mode": "copy"} | taking.given | {"no_verify": False}
