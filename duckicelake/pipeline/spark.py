@@ -193,7 +193,7 @@ def tagging_pieces(spark: SparkSession) -> Generator[None]:
 
 
 def naming_statements(spark: SparkSession, properties: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
-    """The same for statements that write rows, over Spark Connect too."""
+    """The same for statements; over Spark Connect for those that write rows."""
     return naming_writes(spark, properties) if is_remote() else naming_snapshots(properties)
 
 

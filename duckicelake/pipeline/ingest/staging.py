@@ -172,8 +172,10 @@ class Stage:
         return writer
 
 
-def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
+def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> int:
     """Remove branches of a table, those that are there and that nobody moves meanwhile, with the snapshots that their runs made there.
+
+    Returns how many went.
 
     Raises: CommitFailed: it is not left alone; ServiceUnavailable: nobody answered, and running again finds out what became of it
     """
@@ -183,17 +185,18 @@ def discard(rest: Rest, ident: Ident, branches: Iterable[str]) -> None:
         refs: Mapping[str, int] = {} if table is None else table.refs
         found = {branch: refs[branch] for branch in wanted if branch in refs and heads.get(branch, refs[branch]) == refs[branch]}
         if table is None or not found:
-            return
+            return 0
         try:
             rest.change([_format_removal(ident, table.uuid, found, list_own(rest.load_every(ident), found))])
         except NoSuchTable:
-            return
+            return 0
         except CommitFailed:
             if attempt == DISCARDS:
                 raise
             heads = found | heads
         else:
-            return
+            return len(found)
+    raise AssertionError("unreachable")
 
 
 def list_own(metadata: Mapping[str, Any], heads: Mapping[str, int]) -> list[int]:
@@ -207,11 +210,12 @@ def list_own(metadata: Mapping[str, Any], heads: Mapping[str, int]) -> list[int]
         run = f"_{branch.rpartition('_')[0].rpartition('_')[2]}"
         made = takewhile(lambda one: one["summary"].get(RUN_ID, "").endswith(run), walk(metadata, head))  # noqa: B023
         own.update(one["snapshot-id"] for one in made)
-        own.update(one["snapshot-id"] for one in walk(metadata, head) if _is_start(one))
+        own.update(one["snapshot-id"] for one in walk(metadata, head) if is_start(one))
     return sorted(own - named)
 
 
-def _is_start(snapshot: Mapping[str, Any]) -> bool:
+def is_start(snapshot: Mapping[str, Any]) -> bool:
+    """Whether a snapshot is the empty one that Iceberg makes for a branch of a table without any."""
     return snapshot.get("parent-snapshot-id") is None and snapshot["summary"].get("total-records") == "0"
 
 

@@ -44,7 +44,7 @@ from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.spark import LazySpark
 
 QUICK_ATTEMPTS = 10
-"""Of what takes a moment, which others overtake again and again; DuckLake would try as often."""
+"""How often a flush and a forgetting are tried, which others overtake easily; DuckLake would try as often."""
 PAUSE_SECONDS = 0.2
 EXPIRED_AT_ONCE = 500
 Begin = Callable[[Step], None]
@@ -137,9 +137,10 @@ class Keeper:
         return [Done(str(name.ident), None, verdict, message=message)] if message else []
 
     def _keep(self, name: TableName, kind: Kind, act: Callable[[Begin], Sequence[Done]]) -> Sequence[Done]:
-        """Take a step of a table's; nothing failed when that was dropped or renamed meanwhile."""
+        """Take a step of a table's; what did nothing has not failed when that was dropped or renamed meanwhile."""
         done = self._try(str(name.ident), kind, act)
-        return [] if any(step.verdict is Verdict.failed for step in done) and self._is_gone(name) else done
+        vain = [step for step in done if step.verdict is Verdict.failed and not step.removed]
+        return [step for step in done if step not in vain] if vain and self._is_gone(name) else done
 
     def _is_gone(self, name: TableName) -> bool:
         try:
@@ -175,8 +176,8 @@ class Keeper:
             return [plan_of(str(name.ident), step)]
         begin(step)
         self.desk.tell(f"drop branches of {name.ident}")
-        discard(self.desk.connect(), name.ident, stale)
-        return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=len(stale), attempts=1)]
+        removed = discard(self.desk.connect(), name.ident, stale)
+        return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=removed, attempts=1)] if removed else []
 
     def _flush(self, name: TableName, policy: Policy, begin: Begin) -> Sequence[Done]:
         failed: duckdb.Error | None = None
@@ -195,6 +196,8 @@ class Keeper:
             try:
                 self.desk.lake.flush(name, self.properties)
             except duckdb.Error as error:
+                if self._is_gone(name):
+                    return []
                 failed = error
                 self._pause(attempt, QUICK_ATTEMPTS)
             else:
@@ -258,7 +261,11 @@ class Keeper:
             try:
                 rest.commit([format_forgetting(name.ident, metadata, step.versions)])
             except (CommitFailed, CommitStateUnknown) as error:
+                # Where nobody answers, each try may take minutes.
+                if isinstance(error, CommitStateUnknown) and attempt >= ATTEMPTS:
+                    raise
                 failed = error
+                self._pause(attempt, QUICK_ATTEMPTS)
             else:
                 return [Done(str(name.ident), step.kind, Verdict.done, step.reason, removed=len(step.versions), attempts=attempt)]
         raise failed or CommitFailed("nothing was tried")

@@ -50,7 +50,7 @@ def name_runs(served: Served, table: str) -> list[tuple[str | None, str | None]]
 
 @pytest.mark.long
 def test_rows_come_in_over_spark_connect(served: Served, connect: ConnectServer, tmp_path: Path) -> None:
-    """Appended and merged, bad ones in quarantine, as on one machine; every snapshot names its run."""
+    """Appended and merged, bad ones in quarantine, as on one machine; every snapshot with rows names its run."""
     (tmp_path / "in").mkdir()
     lines = ["id,seen,fare,${env:HOME}", "1,2026-03-08 02:30:00,2.50,a", "2,2026-03-08 02:31:00,oops,b", "3,2026-03-08 02:32:00,7.25,c", ""]
     (tmp_path / "in" / "1.csv").write_text("\n".join(lines))

@@ -22,7 +22,16 @@ from duckicelake.pipeline.ingest.rows import ends_at_lines
 from duckicelake.pipeline.ingest.sources import files
 from duckicelake.pipeline.ingest.sources.files import choose_format, choose_reading, find_path_columns
 from duckicelake.pipeline.ingest.sources.reading import Taken
-from duckicelake.pipeline.ingest.staging import BRANCH_PREFIX, Staged, discard, format_identifier, is_stale, make_branch, make_run_id
+from duckicelake.pipeline.ingest.staging import (
+    BRANCH_PREFIX,
+    Staged,
+    discard,
+    format_identifier,
+    is_stale,
+    list_own,
+    make_branch,
+    make_run_id,
+)
 from duckicelake.pipeline.ingest.target import parse_order
 from duckicelake.pipeline.ingest.writing import check_count, check_growth, check_merged, check_moved
 from duckicelake.pipeline.objects import open_objects
@@ -217,6 +226,19 @@ class Overtaken(Rest):
         return found
 
 
+def test_what_runs_made_on_branches_is_known() -> None:
+    """By their ids, and the empty snapshot that Iceberg begins a branch with, whether it names the run or not; not what main was at."""
+    run = {"duckicelake.run-id": "20200101T000000_dead"}
+    start = {"snapshot-id": 1, "summary": {"total-records": "0"}}
+    own = {"snapshot-id": 2, "parent-snapshot-id": 1, "summary": run | {"total-records": "3"}}
+    other = {"snapshot-id": 3, "summary": {"total-records": "0"}}
+    metadata = {"snapshots": [start, own, other], "refs": {"ingest_20200101T000000_dead_1": {"snapshot-id": 2, "type": "branch"}}}
+    heads = {"ingest_20200101T000000_dead_1": 2}
+    assert list_own(metadata, heads) == [1, 2]
+    assert list_own(metadata | {"snapshots": [{**start, "summary": run | start["summary"]}, own, other]}, heads) == [1, 2]
+    assert list_own(metadata | {"snapshot-log": [{"snapshot-id": 1}]}, heads) == [2]
+
+
 def test_branches_that_others_move_stay(served: Served) -> None:
     """Those that others removed are no reason to leave the rest."""
     rest, ident = open_rest(served.rest_catalog()), parse_ident("raw.t")
@@ -231,7 +253,7 @@ def test_branches_that_others_move_stay(served: Served) -> None:
     second = rest.load(ident)
     assert second is not None
     changes = [format_branch(ident, "alive", second.main), format_branch(ident, "gone", None)]
-    discard(Overtaken(rest.base, rest.catalog, changes=changes), ident, ["dead", "alive", "gone", "never"])
+    assert discard(Overtaken(rest.base, rest.catalog, changes=changes), ident, ["dead", "alive", "gone", "never"]) == 1
     left = rest.load(ident)
     assert left is not None
     assert left.refs == {"main": second.main, "alive": second.main}

@@ -20,7 +20,7 @@ STEPS = [
 ]
 """What a run tells of the lake below, or how that begins."""
 LONG_KILLS = 20
-SPANS = (Span(), Span(0.05), Span(0.5), Span(2.0, has_tasks=True), Span(0.6), Span(0.02), Span(0.3), Span(0.3))
+SPANS = (Span(), Span(0.05), Span(0.5), Span(2.0, has_tasks=True), Span(0.6), Span(0.02), Span(0.3), Span(0.2))
 
 
 def fill(keeper: Keeper) -> None:
