@@ -66,6 +66,21 @@ def test_the_command_takes_files_and_reports(served: Served, tmp_path: Path) -> 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
+def test_the_plan_is_printed(served: Served, tmp_path: Path) -> None:
+    """What would be taken, made and written; nothing is."""
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    settings = settings_for(served.lake, port=str(served.server.port))
+    done = run(tmp_path, "pipeline", "ingest", "a.csv", "a.b", "--dry-run", *CALM_OPTIONS, settings=settings)
+    assert done.status == 0, done.err
+    assert done.out == (
+        "take 1 files of csv, 5 bytes\ncreate a.b (`id` int)\nappend the rows; bad ones go to a.b__quarantine, one commit for all\n"
+    )
+    assert served.server.get("namespaces/a").status == 404
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("ingest")
 def test_the_report_of_a_run_that_failed_says_which_one(served: Served, tmp_path: Path) -> None:
     """One that was refused in its midst, and one that could not begin."""
     (tmp_path / "trips.csv").write_text("id\n1\noops\n")

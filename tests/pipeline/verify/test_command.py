@@ -70,3 +70,14 @@ def test_what_is_no_comparison_is_no_difference(served: Served, tmp_path: Path, 
     assert done.status == 3, done.err
     assert "Traceback" not in done.err
     assert "duckicelake: " in done.err
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("pipeline")
+def test_the_plan_is_printed(served: Served, tmp_path: Path) -> None:
+    """What would be looked at."""
+    served.lake.duckdb().execute("CREATE TABLE lines AS SELECT i AS id FROM range(40) r(i)")
+    settings = settings_for(served.lake, port=str(served.server.port))
+    done = run(tmp_path, "pipeline", "verify", "--dry-run", *CALM_OPTIONS, settings=settings)
+    assert (done.status, done.out) == (0, "main.lines now: would be looked at\n1 planned\n"), done.err
