@@ -19,7 +19,7 @@ from duckicelake.errors import BadRequest, ServiceUnavailable
 from duckicelake.pipeline.transfer.jdbc import CREATE_TABLES, open_database
 from duckicelake.pipeline.transfer.report import TransferReport
 from tests.pipeline.holding import list_files, list_named
-from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
+from tests.pipeline.transfer.ferry import Ferry, check_signed, describe, write_properties
 from tests.rest.proxy import Wire, wire_to
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -104,6 +104,7 @@ def test_an_export_is_read_by_pyiceberg(ferry: Ferry) -> None:
     catalog = SqlCatalog("one", uri=f"sqlite:///{path}", warehouse=f"file://{ferry.folder}")
     table = catalog.load_table("s.t")
     assert table.scan().to_arrow().to_pylist() == [{"id": 7, "name": None}]
+    check_signed(report, json.loads(Path(table.metadata_location.removeprefix("file:")).read_text()))
     assert describe(ferry.bring("export", f"sqlite:///{path}", **given)) == [("s.t", "already-there", 1)]
     table.append(table.scan().to_arrow())
     catalog.close()

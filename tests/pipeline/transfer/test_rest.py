@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.transfer.ferry import Ferry, describe, write_properties
+from tests.pipeline.transfer.ferry import Ferry, check_signed, describe, write_properties
 from tests.rest.serving import WAREHOUSE, make_settings, serve
 from tests.support.lakes import FreshLake, make_lake
 from tests.support.readers import Served
@@ -52,6 +52,8 @@ def test_a_rest_catalog_is_imported_and_exported(ferry: Ferry, other: Served, tm
     assert ferry.ask_duckdb("SELECT count(*), sum(id), max(part) FROM lake.shop.t") == [(101, 10900, 66.0)]
     out = ferry.bring("export", other.server.uri, "shop.t", into="back", **given)
     assert describe(out) == [("back.shop.t", "done", 101)], out.describe()
+    check_signed(report, ferry.load_here("shop", "t"))
+    check_signed(out, other.server.get("namespaces/back%1Fshop/tables/t").json["metadata"])
     assert other.lake.duckdb().execute('SELECT count(*) FROM lake."back␟shop".t').fetchall() == [(101,)]
     again = ferry.bring("import", other.server.uri, "shop.t", "shop.v", mode="copy", **given)
     assert describe(again) == [("shop.t", "already-there", 101), ("shop.v", "already-there", None)]

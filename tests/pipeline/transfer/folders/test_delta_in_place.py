@@ -13,7 +13,7 @@ from duckicelake.errors import Unsupported
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.pipeline.transfer.folders.delta import parse_partition
 from tests.pipeline.holding import clear_up, list_files
-from tests.pipeline.transfer.ferry import Ferry, describe
+from tests.pipeline.transfer.ferry import Ferry, check_signed, describe
 from tests.pipeline.transfer.folders.test_delta import lay_out
 from tests.support.going_on import check_going_on
 
@@ -55,6 +55,7 @@ def test_delta_tables_become_tables_where_they_are(ferry: Ferry) -> None:
     assert describe(plan) == [("shop.empty", "planned", 0), ("shop.t", "planned", 6)], plan.describe()
     report = ferry.bring("import", str(ferry.folder), **GIVEN)
     assert describe(report) == [("shop.empty", "done", 0), ("shop.t", "done", 6)], report.describe()
+    check_signed(report, ferry.load_here("shop", "t"))
     again = ferry.bring("import", str(ferry.folder), **GIVEN)
     assert describe(again) == [("shop.empty", "already-there", 0), ("shop.t", "already-there", 6)], again.describe()
     wanted = [(*row[:5], None if row[0] < 2 else row[5]) for row in to_rows(ROWS)]
