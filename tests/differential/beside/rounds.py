@@ -59,8 +59,7 @@ class Stage:
 
     def leave(self) -> None:
         """What a run of `ingest` leaves that dies on its branch of a table, and one that was staged and never shown: no row of either."""
-        head = self.read_past().head if self.moments else Lake()
-        for table in head.tables.values():
+        for table in self.read_past().head.tables.values():
             published = self.reader.catalog.load_table(table.ident)
             # Only where the model knows that refs may keep more.
             if not published.current_snapshot() or not table.has_had_refs or published.format_version > PYICEBERG_WRITES:
