@@ -17,7 +17,7 @@ from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, ha
 from duckicelake.pipeline.maintain.planning import Kind, Step, TableFacts, plan_compaction
 from duckicelake.pipeline.maintain.policy import Policy
 from duckicelake.pipeline.maintain.report import Done, plan_of, tell_found
-from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, is_piecemeal, rewrite
+from duckicelake.pipeline.maintain.rewriting import Rewritten, is_passing, is_piecemeal, rewrite, tells_of_commit
 from duckicelake.pipeline.maintain.survey import TableName, check_shared
 from duckicelake.pipeline.reports import Verdict
 from duckicelake.pipeline.spark import LazySpark, naming_procedures
@@ -105,7 +105,7 @@ class Compactor:
     def _judge(self, told: Done, rewritten: Rewritten, before: Mapping[str, Any]) -> Sequence[Done]:
         """What became of the pieces.
 
-        Raises: SparkFailed: some could not be written, or committed; CommitFailed: others overtook all of them
+        Raises: SparkFailed: some could not be written, or committed; CommitFailed: others overtook all of them, or they each other
         """
         ident, after = self.name.ident, self._load()
         landed, lost = find_landed(after, self.properties[RUN_ID]), len(rewritten.uncommitted)
@@ -114,7 +114,9 @@ class Compactor:
             reason = next(iter(rewritten.unwritten), _OF_THE_LOG)
             raise SparkFailed(f"Spark could not write {rewritten.unwritten_files} files of {ident} anew: {reason}")
         if lost and not have_others_moved(before, after, self.properties[RUN_ID]):
-            raise SparkFailed(f"{lost} of {lost + come} pieces of {ident} could not be committed: {rewritten.uncommitted[0]}")
+            # Iceberg commits several at once and gives a piece up after a few tries.
+            failure = CommitFailed if all(map(tells_of_commit, rewritten.uncommitted)) else SparkFailed
+            raise failure(f"{lost} of {lost + come} pieces of {ident} could not be committed: {rewritten.uncommitted[0]}")
         if lost and not come:
             raise CommitFailed(f"others changed all that was written anew of {ident}")
         if not landed.snapshots:

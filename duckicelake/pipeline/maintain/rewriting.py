@@ -75,6 +75,11 @@ def is_passing(error: Exception) -> bool:
     return not _OF_COMMITS.isdisjoint(names) or _OF_CONFLICTS in names[1:]
 
 
+def tells_of_commit(trace: str) -> bool:
+    """Whether it is of a commit that somebody else's overtook, or of which nobody knows."""
+    return any(name in trace for name in _OF_COMMITS)
+
+
 def _list_classes(error: Exception) -> Iterator[str]:
     """The names of the classes of what went wrong in Java, each before its cause."""
     told: Any = error

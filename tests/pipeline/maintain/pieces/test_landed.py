@@ -13,6 +13,7 @@ from duckicelake.commands.jobs.session import cancelled_by_stops
 from duckicelake.commands.jobs.start import end
 from duckicelake.commands.jobs.stopping import INTERRUPTED, hearing_a_stop
 from duckicelake.pipeline.maintain import rewriting
+from duckicelake.pipeline.maintain.compacting import ATTEMPTS
 from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, have_others_moved
 from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.keeper import Keeper
@@ -21,6 +22,10 @@ from tests.rest.serving import Answer
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
+
+TRIES_OF_A_COMMIT = 5
+"""Iceberg's: `commit.retry.num-retries` is 4."""
+CONFLICT = 409, "CommitFailedException", "branch main has changed"
 
 
 @pytest.fixture
@@ -34,6 +39,12 @@ def fill(keeper: Keeper, files: int) -> None:
     """Small files."""
     inserts = (f"INSERT INTO t SELECT range FROM range({40 * i}, {40 * i + 40})" for i in range(files))
     keeper.checker.run("CREATE TABLE t (id BIGINT)", *inserts)
+
+
+def refuse(code: int, kind: str, message: str) -> Answer:
+    """An answer to a commit that is not made."""
+    error = {"error": {"message": message, "type": kind, "code": code}}
+    return Answer(code, {"Content-Type": "application/json"}, json.dumps(error).encode())
 
 
 def test_a_stop_has_no_other_piece_begun(large: Keeper) -> None:
@@ -61,15 +72,39 @@ def test_a_stop_has_no_other_piece_begun(large: Keeper) -> None:
 def test_what_cannot_be_committed_is_told_as_that(large: Keeper) -> None:
     """Nobody has overtaken it: the reason is told, at once."""
     fill(large, 6)
-    error = {"error": {"message": "the house is closed", "type": "ForbiddenException", "code": 403}}
 
-    def refuse(_: Callable[[], Answer]) -> Answer:
-        return Answer(403, {"Content-Type": "application/json"}, json.dumps(error).encode())
-
-    with meeting_commits(large, "t", refuse, every=True) as meeting:
+    with meeting_commits(large, "t", lambda _: refuse(403, "ForbiddenException", "the house is closed"), every=True) as meeting:
         [done] = meeting.run("main.t", min_files=2).steps
     assert (done.verdict, large.told.count("compact main.t"), done.removed) == (Verdict.failed, 1, 0), done
     assert ("3 of 3 pieces of main.t could not be committed" in done.message, "the house is closed" in done.message) == (True, True), done
+
+
+def test_pieces_that_get_in_each_others_way_are_taken_again(large: Keeper) -> None:
+    """Iceberg commits several at a time and gives each up after a few tries: nobody else was there, so the same run does the rest."""
+    fill(large, 6)
+    seen = 0
+
+    def jostle(send: Callable[[], Answer]) -> Answer:
+        nonlocal seen
+        seen += 1
+        in_the_way = 1 < seen <= 1 + 2 * TRIES_OF_A_COMMIT
+        return refuse(*CONFLICT) if in_the_way else send()
+
+    with meeting_commits(large, "t", jostle, every=True) as meeting:
+        [done] = meeting.run("main.t", min_files=2).steps
+    assert (done.verdict, done.attempts, done.message, large.told.count("compact main.t")) == (Verdict.done, 2, "", 2), done
+    # Whether one file of a pair is left alone the second time is up to the order in which Iceberg reads them.
+    assert (done.removed in {4, 6}, done.added, large.count_files("t")) == (True, done.removed // 2, 6 - done.added), done
+
+
+def test_pieces_that_never_get_through_are_told(large: Keeper) -> None:
+    """After the run's own tries: of what could not be committed, and why."""
+    fill(large, 4)
+
+    with meeting_commits(large, "t", lambda _: refuse(*CONFLICT), every=True) as meeting:
+        [done] = meeting.run("main.t", min_files=2).steps
+    assert (done.verdict, large.told.count("compact main.t"), done.removed) == (Verdict.failed, ATTEMPTS, 0), done
+    assert ("2 of 2 pieces of main.t could not be committed" in done.message, CONFLICT[2] in done.message) == (True, True), done
 
 
 def test_pieces_that_others_overtook_are_counted(large: Keeper) -> None:
