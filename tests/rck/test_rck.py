@@ -59,6 +59,7 @@ def test_the_kit_on_s3(stack: SharedStack, kind: Kind, iceberg: str, times: int)
         run(lake, kind, f"{lake.iceberg_path}rck", (iceberg, times), skipped)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("iceberg", "times"), RUNS)
 def test_the_kit_on_a_folder(stack: SharedStack, kind: Kind, iceberg: str, times: int, tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_a_commit_is_seen_at_once(served: Served, fresh: TrinoReader) -> None:
     assert len(fresh.read(T)) == 0
 
 
+@pytest.mark.long
 def test_the_demos_questions_have_duckdbs_answers(served: Served, fresh: TrinoReader, tmp_path: Path) -> None:
     """Whole tables, the past, filters and joins over flights, weather, planes, airports and airlines."""
     conn = served.lake.duckdb()

@@ -19,7 +19,10 @@ def main(doom: Doom) -> None:
     catalog = to_catalog(facts)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
         desk = Desk(spark, CATALOG, lambda: open_rest(catalog), tell)
-        verify(VerifyDesk(desk, partial(open_duckdb, facts, home, read_only=True), facts.ducklake_metadata_schema), VerifyOptions())
+        verify(
+            VerifyDesk(desk, partial(open_duckdb, facts, home, read_only=True), facts.ducklake_metadata_schema),
+            VerifyOptions(**doom.options),
+        )
 
 
 if __name__ == "__main__":

@@ -132,14 +132,14 @@ def test_another_catalog_that_goes_in_the_midst(opening: Opening, name: str, ste
         late("profile", "look at the catalog", ""),
         late("profile", "compute main.a", ""),
         late("profile", "scan main.a", ""),
-        ("profile", "compute main.b", "main.a"),
+        late("profile", "compute main.b", "main.a"),
         late("profile", "scan main.b", "main.a"),
         late("publish", "look at the catalog", ""),
         late("publish", "plan main.t", "main.a"),
         ("publish", "make", "main.a"),
         late("verify", "list tables", ""),
         late("verify", "main.a now", ""),
-        ("verify", "main.b now", "main.a"),
+        late("verify", "main.b now", "main.a"),
     ],
 )
 def test_a_postgres_that_goes_in_the_midst(opening: Opening, name: str, step: str, kept: str) -> None:

@@ -20,6 +20,7 @@ STEPS = ["list tables", "compare main.t now"]
 LONG_KILLS = 20
 SPANS = (Span(0.8), Span(1.0, has_tasks=True))
 """From the first task on the second one lasts for some seconds."""
+FILES_SPANS = (Span(0.5), Span(1.0))
 NAME = "doomed"
 COUNT_SESSIONS = b"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'doomed' AND datname = current_database()"
 LOOK = b"""
@@ -29,7 +30,7 @@ SELECT (SELECT max(snapshot_id) FROM ducklake_snapshot), (SELECT count(*) FROM p
 """
 
 
-def check_kill(served: Served, spark: Spark, home: Path, moment: Moment) -> None:
+def check_kill(served: Served, spark: Spark, home: Path, moment: Moment, *, files: bool = False) -> None:
     """Kill it, and look for what is left: sessions, locks, tables, objects; another run goes as if nothing had been."""
     checker, conn = open_checker(served, spark), served.lake.psycopg()
     checker.run("CREATE TABLE t AS SELECT i AS id, 'n' || i AS name FROM range(1000000) r(i)", "INSERT INTO t VALUES (-1, 'inlined')")
@@ -42,8 +43,9 @@ def check_kill(served: Served, spark: Spark, home: Path, moment: Moment) -> None
     assert conn.execute(COUNT_SESSIONS).fetchall() != [(0,)], "its sessions would not be known"
     session.close()
     before = conn.execute(LOOK).fetchall()
-    told = kill(named, home, moment, "tests.pipeline.limits.doomed")
-    assert told[: moment.step + 1] == STEPS[: moment.step + 1]
+    told = kill(named, home, moment, "tests.pipeline.limits.doomed", {"files": files})
+    steps = [STEPS[0], "look at files of main.t now"] if files else STEPS
+    assert told[: moment.step + 1] == steps[: moment.step + 1]
     wait_for(lambda: conn.execute(COUNT_SESSIONS).fetchall() == [(0,)], "the end of its sessions")
     assert conn.execute(LOOK).fetchall() == before
     assert checker.duck.execute(f"SELECT file FROM glob('{root}**') ORDER BY ALL").fetchall() == objects
@@ -60,3 +62,10 @@ def test_a_killed_look_leaves_nothing(served: Served, spark: Spark, tmp_path: Pa
 def test_a_look_may_be_killed_anywhere(served: Served, spark: Spark, tmp_path: Path, number: int) -> None:
     """At each step, and some time after it."""
     check_kill(served, spark, tmp_path, draw(number, SEED, SPANS))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(LONG_KILLS // 2))
+def test_a_look_at_files_may_be_killed_anywhere(served: Served, spark: Spark, tmp_path: Path, number: int) -> None:
+    """At each step, and some time after it."""
+    check_kill(served, spark, tmp_path, draw(number, SEED, FILES_SPANS), files=True)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.jobs.maintain import MaintainCall, make_desk
 from duckicelake.commands.jobs.session import Machine, opening_spark, to_catalog
 from duckicelake.config import LakeSettings
+from duckicelake.pipeline.maintain import rewriting
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
 from duckicelake.pipeline.maintain.policy import Policies
@@ -28,16 +29,18 @@ from tests.support.spark import CALM
 
 MACHINE = Machine("local[2]", "1g", {**CALM, "spark.ui.liveUpdate.period": "0"})
 """Tasks are known as soon as they run."""
+GROUP_BYTES = "group-bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Doom:
-    """Where the lake is, and when the process ends."""
+    """Where the lake is, when the process ends, and what is asked of the job beside what every test asks."""
 
     uri: str
     lake: dict[str, str]
     home: str
     at: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def moment(self) -> Moment:
@@ -45,7 +48,9 @@ class Doom:
         return Moment(**self.at)
 
 
-def kill(served: Served, home: Path, moment: Moment, module: str = "tests.pipeline.maintain.doomed") -> list[str]:
+def kill(
+    served: Served, home: Path, moment: Moment, module: str = "tests.pipeline.maintain.doomed", options: Mapping[str, Any] | None = None
+) -> list[str]:
     """Kill a job on that lake there; the steps that it told."""
     lake = served.lake
     settings = {
@@ -57,7 +62,7 @@ def kill(served: Served, home: Path, moment: Moment, module: str = "tests.pipeli
         "s3_access_key_id": lake.store.access_key_id,
         "s3_secret_access_key": lake.store.secret_access_key,
     }
-    return run_module(module, asdict(Doom(served.rest_catalog().uri, settings, str(home), asdict(moment))))
+    return run_module(module, asdict(Doom(served.rest_catalog().uri, settings, str(home), asdict(moment), options or {})))
 
 
 def open_place(doom: Doom) -> tuple[Facts, Home]:
@@ -75,8 +80,10 @@ def opening_early(facts: Facts) -> AbstractContextManager[SparkSession]:
 
 
 def main(doom: Doom) -> None:
-    """Run the job with every age as low as it goes, and no pity on orphans."""
-    call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE)), MACHINE, dry_run=False, report=None)
+    """Run the job with every age as low as it goes, and no pity on orphans. Options: a policy's, and from where on it goes by pieces."""
+    asked = dict(doom.options)
+    rewriting.GROUP_BYTES = asked.pop(GROUP_BYTES, rewriting.GROUP_BYTES)
+    call = MaintainCall(MaintainOptions(policies=Policies(AT_ONCE | asked)), MACHINE, dry_run=False, report=None)
     facts, home = open_place(doom)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
         desk = make_desk(facts, home, call, tell)

@@ -9,7 +9,7 @@ import pytest
 from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.dying import AT_WORK, Moment, Span, draw, is_told
 from tests.pipeline.holding import check_cleared
-from tests.pipeline.maintain.doomed import kill
+from tests.pipeline.maintain.doomed import GROUP_BYTES, kill
 from tests.pipeline.maintain.keeper import AT_ONCE, DEAD, Keeper, grow_branch
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
@@ -20,6 +20,13 @@ STEPS = [
 ]
 """What a run tells of the lake below, or how that begins."""
 LONG_KILLS = 20
+COMPACT = 3
+WAYS = {
+    "sort": {"strategy": "sort", "order": "name"},
+    "z-order": {"strategy": "zorder", "order": "id, name"},
+    "piece by piece": {GROUP_BYTES: 2000},
+}
+"""Compactions that are not put together at once."""
 SPANS = (Span(), Span(0.05), Span(0.5), Span(2.0, has_tasks=True), Span(0.6), Span(0.02), Span(0.3), Span(0.2))
 
 
@@ -76,5 +83,18 @@ def test_a_job_may_be_killed_anywhere(keeper: Keeper, tmp_path: Path, number: in
     moment = draw(number, SEED, SPANS)
     told = kill(keeper.checker.served, tmp_path, moment)
     assert is_told(told, STEPS[: moment.step + 1]), told
+    check_whole(keeper)
+    finish(keeper)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(LONG_KILLS // 2))
+@pytest.mark.parametrize("way", WAYS)
+def test_a_compaction_of_any_kind_may_be_killed(keeper: Keeper, tmp_path: Path, way: str, number: int) -> None:
+    """While it is sorted, or some pieces are in the table and others are not."""
+    fill(keeper)
+    moment = Moment(COMPACT, random.Random(SEED + number).uniform(0.0, SPANS[COMPACT].seconds), stage=0)
+    told = kill(keeper.checker.served, tmp_path, moment, options=WAYS[way])
+    assert is_told(told, STEPS[: COMPACT + 1]), told
     check_whole(keeper)
     finish(keeper)

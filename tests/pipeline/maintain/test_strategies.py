@@ -60,7 +60,10 @@ def test_rows_are_put_in_order(keeper: Keeper, policy: dict[str, Any]) -> None:
     assert [step.describe() for step in keeper.run(**policy).steps] == []
 
 
-@pytest.mark.parametrize(("policy", "stay"), [({}, True), ({"strategy": "sort"}, True), ({"strategy": "sort", "order": "name"}, False)])
+@pytest.mark.parametrize(
+    ("policy", "stay"),
+    [({}, True), pytest.param({"strategy": "sort"}, True, marks=pytest.mark.long), ({"strategy": "sort", "order": "name"}, False)],
+)
 def test_sorted_files_stay(keeper: Keeper, policy: dict[str, Any], stay: bool) -> None:
     """Those of half the size of a small file and more, if the order asked for is the one that they have."""
     session, table = keeper.checker.spark.session, f"{keeper.checker.catalog}.main.t"

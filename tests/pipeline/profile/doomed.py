@@ -15,7 +15,7 @@ from tests.pipeline.maintain.doomed import MACHINE, Doom, open_place, opening_ea
 def main(doom: Doom) -> None:
     """Run the job on all tables."""
     facts, _ = open_place(doom)
-    call = ProfileCall(ProfileOptions(), MACHINE, dry_run=False, report=None, html=None)
+    call = ProfileCall(ProfileOptions(**doom.options), MACHINE, dry_run=False, report=None, html=None)
     with opening_early(facts) as spark, dying(doom.moment, spark) as tell:
         profile(replace(make_desk(facts, call, tell), open_spark=lambda: nullcontext(spark)), call.options)
 

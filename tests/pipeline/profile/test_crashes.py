@@ -55,3 +55,25 @@ def test_a_job_may_be_killed_anywhere(measurer: Measurer, tmp_path: Path, number
     told = kill(measurer.checker.served, tmp_path, moment, MODULE)
     assert is_told(told, STEPS[: moment.step + 1]), told
     check_whole(measurer, told)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(LONG_KILLS // 2))
+def test_partitions_may_be_killed_as_they_are_counted(measurer: Measurer, tmp_path: Path, number: int) -> None:
+    """Their file is there once, too."""
+    measurer.checker.run(
+        "CREATE TABLE t (id BIGINT, name VARCHAR)",
+        "ALTER TABLE t SET PARTITIONED BY (name)",
+        "INSERT INTO t SELECT i, 'n' || i % 7 FROM range(300) r(i)",
+    )
+    moment = Moment(2, random.Random(SEED + number).uniform(0.0, 0.3) if number else 0.0)
+    told = kill(measurer.checker.served, tmp_path, moment, MODULE, {"partitions": True})
+    assert is_told(told, [*STEPS[:2], "compute partitions of main.t"]), told
+    measurer.measure("t", partitions=True)
+    metadata = measurer.load("t")
+    assert [len(metadata[kind]) for kind in ("statistics", "partition-statistics")] == [1, 1]
+    [named] = metadata["partition-statistics"]
+    assert measurer.measure("t", partitions=True, dry_run=True).verdict is Verdict.nothing
+    check_cleared(measurer.checker.served)
+    folder = named["statistics-path"].rpartition("/")[0]
+    assert measurer.ask(f"SELECT file FROM glob('{folder}/partition-stats-*')") == [(named["statistics-path"],)]

@@ -33,7 +33,8 @@ def test_a_key_that_was_renamed_is_the_key(mill: Mill) -> None:
     assert mill.rows() == [(1, 6, "newer", "m"), (2, 5, "second", None)]
 
 
-@pytest.mark.parametrize(("old", "new"), [pytest.param("id", "k", marks=pytest.mark.long), ("note", "text")])
+@pytest.mark.long
+@pytest.mark.parametrize(("old", "new"), [("id", "k"), ("note", "text")])
 def test_versions_go_on_under_other_names(mill: Mill, old: str, new: str) -> None:
     """A row that has not changed makes no version, and the one that has ends the one before it."""
     write(mill, "a.parquet", [1, 1])

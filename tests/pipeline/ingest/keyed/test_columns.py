@@ -93,7 +93,7 @@ def test_a_column_of_the_order_may_be_new(mill: Mill) -> None:
     assert mill.rows() == [(1, "c", 5), (2, "b", None), (3, "d", 6)]
 
 
-@pytest.mark.parametrize("mode", [Mode.scd2, pytest.param(Mode.upsert, marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", [Mode.upsert, pytest.param(Mode.scd2, marks=pytest.mark.long)])
 def test_options_name_columns_in_any_case(mill: Mill, mode: Mode) -> None:
     """Before there is a table, when it has rows, and in what is told of rows that contradict each other."""
     shape = {"partition_by": parse_partitions("bucket(2, ID)"), "sort_by": parse_order("NOTE desc")}

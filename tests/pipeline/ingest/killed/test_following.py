@@ -111,7 +111,8 @@ def check_whole(mill: Mill, case: Case) -> None:
     assert [told[row[2]] for row in ledger] == [1] * len(case.files)
 
 
-@pytest.mark.parametrize("mode", ["upsert", pytest.param("scd2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_batches_are_merged_in_order(mill: Mill, mode: str) -> None:
     """Each on what the ones before left, and the sums are those of all."""
     case = CASES[mode]

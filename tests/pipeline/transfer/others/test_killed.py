@@ -25,6 +25,7 @@ def find_taking(abroad: Abroad, mode: str) -> Taking:
     return Taking(fill, {"place": abroad.uri, "mode": mode, "no_verify": True}, REGISTERING, QUICK)
 
 
+@pytest.mark.long
 def test_a_killed_import_is_run_again(abroad: Abroad, tmp_path: Path) -> None:
     """When the second table is about to be registered, without Spark in the process that is killed."""
     check_taken(abroad.ferry, find_taking(abroad, "register"), Blow(tmp_path, Moment(REGISTERING.index("register ns.b"))))
