@@ -46,7 +46,7 @@ def check_row_ids(duck: DuckDBPyConnection, ids: list[int]) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("spec", "properties"),
     [
-        pytest.param(PartitionSpec(), {}, id="unpartitioned"),
+        pytest.param(PartitionSpec(), {}, id="unpartitioned", marks=pytest.mark.long),
         pytest.param(
             BY_NAME, {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}, id="partitioned, merging"
         ),

@@ -71,7 +71,10 @@ def test_every_statement_on_rows_and_columns(pair: Pair, format_version: int) ->
 
 @pytest.mark.parametrize(
     ("format_version", "parts"),
-    [pytest.param(2, "bucket(4, id), year(ts), name", id="v2"), pytest.param(3, "truncate(2, name), month(ts)", id="v3")],
+    [
+        pytest.param(2, "bucket(4, id), year(ts), name", id="v2", marks=pytest.mark.long),
+        pytest.param(3, "truncate(2, name), month(ts)", id="v3"),
+    ],
 )
 def test_partitioned_tables_are_made_filled_and_changed(pair: Pair, format_version: int, parts: str) -> None:
     """CREATE TABLE AS with partitions: rows move between them, filters find them, and DuckDB goes on."""

@@ -68,7 +68,7 @@ class Story:
 @pytest.mark.parametrize(
     ("spec", "properties"),
     [
-        pytest.param(PartitionSpec(), {}, id="unpartitioned"),
+        pytest.param(PartitionSpec(), {}, id="unpartitioned", marks=pytest.mark.long),
         pytest.param(BY_NAME, {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}, id="by name, merging"),
         pytest.param(BY_DAY, {"write.object-storage.enabled": "true"}, id="by day and bucket"),
     ],

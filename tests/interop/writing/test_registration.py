@@ -86,7 +86,7 @@ def both(world: World, table: Table) -> list[Any]:
     return mine
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("version", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_a_tables_rows_history_and_refs_come_along(world: World, version: str) -> None:
     """Under their own ids; nothing is copied, and everything goes on: writes of both sides, time travel."""
     there = world.there.create_table("ns.t", SCHEMA, properties={"format-version": version, "owner": "ann"})

@@ -204,6 +204,7 @@ def test_answers_that_never_come_are_found_in_the_ledger(mill: Mill, monkeypatch
     check_whole(mill)
 
 
+@pytest.mark.long
 def test_a_run_of_which_nobody_knows_is_told_by_its_name(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its id is in the message and in what is known of it, with the rows that may be there by now; the next run finds out."""
     fill(mill)

@@ -207,7 +207,8 @@ def test_versions_carry_on_what_files_lack(mill: Mill) -> None:
     ]
 
 
-@pytest.mark.parametrize("lacking", [pytest.param(9, id="another key", marks=pytest.mark.long), pytest.param(1, id="the same key")])
+@pytest.mark.long
+@pytest.mark.parametrize("lacking", [pytest.param(9, id="another key"), pytest.param(1, id="the same key")])
 def test_rows_that_contradict_each_other_are_refused_whatever_others_lack(mill: Mill, lacking: int) -> None:
     """Each has the value that its own file tells; where they agree, one of that moment whose file lacks the column is no other row."""
     how: dict[str, Any] = {"mode": Mode.scd2, "order_by": "seen"}

@@ -14,6 +14,7 @@ from tests.pipeline.ingest.mill import TABLE, Mill
 OTHER = TABLE.beside("_2")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_columns_without_names_are_named(mill: Mill) -> None:

@@ -91,6 +91,7 @@ def test_digits_of_json_stay_too(mill: Mill) -> None:
     assert mill.rows("trips_2", "n::VARCHAR") == [("2.50",)]
 
 
+@pytest.mark.long
 @spark
 def test_what_stands_in_a_path_stays_as_it_is(mill: Mill) -> None:
     """Leading zeros and letters are those of texts; a text may be asked for, and the table's columns are read as such."""

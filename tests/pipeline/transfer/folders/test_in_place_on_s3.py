@@ -84,6 +84,7 @@ class Account(Served):
         return RestCatalog(self.server.uri, WAREHOUSE, self.lake.store.endpoint, self.lake.store.region, credential=self.credential)
 
 
+@pytest.mark.long
 def test_an_account_registers_more_files_than_a_key_opens(ferry: Ferry, tmp_path: Path) -> None:
     """Spark has its requests signed then, and what asks for no file needs no keys: it is compared, found again and verified."""
     bucket, count = Bucket(ferry.served.lake), 40
