@@ -87,10 +87,11 @@ class Compactor:
         told = Done(str(self.name.ident), Kind.compact, Verdict.done, step.reason, attempts=attempt)
         if before is not None:
             return self._judge(told, rewritten, before)
-        if not rewritten.removed:
-            return []
         done = _add(told, self._find_landed())
-        return [replace(done, bytes=rewritten.bytes, removed=rewritten.removed, added=rewritten.added)]
+        # Pieces of an attempt before count too; where nobody tells, this one's are known.
+        if done.removed <= rewritten.removed:
+            done = replace(done, bytes=rewritten.bytes, removed=rewritten.removed, added=rewritten.added)
+        return [done] if done.removed else []
 
     def _have_written(self, facts: TableFacts, step: Step) -> Rewritten:
         try:

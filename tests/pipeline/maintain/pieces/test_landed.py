@@ -97,6 +97,22 @@ def test_pieces_that_get_in_each_others_way_are_taken_again(large: Keeper) -> No
     assert (done.removed in {4, 6}, done.added, large.count_files("t")) == (True, done.removed // 2, 6 - done.added), done
 
 
+def test_what_an_attempt_left_is_counted_with_the_next(large: Keeper) -> None:
+    """One piece of two landed; what is left then is no longer too large to be committed at once."""
+    fill(large, 4)
+    seen = 0
+
+    def jostle(send: Callable[[], Answer]) -> Answer:
+        nonlocal seen
+        seen += 1
+        return refuse(*CONFLICT) if 1 < seen <= 1 + TRIES_OF_A_COMMIT else send()
+
+    with meeting_commits(large, "t", jostle, every=True) as meeting:
+        [done] = meeting.run("main.t", min_files=2).steps
+    assert (done.verdict, done.attempts, done.message) == (Verdict.done, 2, ""), done
+    assert (done.removed > 3, done.removed - done.added) == (True, 4 - large.count_files("t")), done
+
+
 def test_pieces_that_never_get_through_are_told(large: Keeper) -> None:
     """After the run's own tries: of what could not be committed, and why."""
     fill(large, 4)
