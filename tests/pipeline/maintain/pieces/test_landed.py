@@ -17,7 +17,7 @@ from duckicelake.pipeline.maintain.compacting import ATTEMPTS
 from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, have_others_moved
 from duckicelake.pipeline.reports import Verdict
 from tests.pipeline.maintain.keeper import Keeper
-from tests.pipeline.maintain.overtaking import holding_files, meeting_commits
+from tests.pipeline.maintain.overtaking import Commit, holding_files, meeting_commits
 from tests.rest.serving import Answer
 from tests.support.waiting import wait_for
 
@@ -45,6 +45,12 @@ def refuse(code: int, kind: str, message: str) -> Answer:
     """An answer to a commit that is not made."""
     error = {"error": {"message": message, "type": kind, "code": code}}
     return Answer(code, {"Content-Type": "application/json"}, json.dumps(error).encode())
+
+
+def letting_first_pass(pieces: int) -> Commit:
+    """The first commit passes, so many others are given up by Iceberg, and what comes after them passes too."""
+    answers = iter([False, *[True] * (pieces * TRIES_OF_A_COMMIT)])
+    return lambda send: refuse(*CONFLICT) if next(answers, False) else send()
 
 
 def test_a_stop_has_no_other_piece_begun(large: Keeper) -> None:
@@ -82,15 +88,7 @@ def test_what_cannot_be_committed_is_told_as_that(large: Keeper) -> None:
 def test_pieces_that_get_in_each_others_way_are_taken_again(large: Keeper) -> None:
     """Iceberg commits several at a time and gives each up after a few tries: nobody else was there, so the same run does the rest."""
     fill(large, 6)
-    seen = 0
-
-    def jostle(send: Callable[[], Answer]) -> Answer:
-        nonlocal seen
-        seen += 1
-        in_the_way = 1 < seen <= 1 + 2 * TRIES_OF_A_COMMIT
-        return refuse(*CONFLICT) if in_the_way else send()
-
-    with meeting_commits(large, "t", jostle, every=True) as meeting:
+    with meeting_commits(large, "t", letting_first_pass(2), every=True) as meeting:
         [done] = meeting.run("main.t", min_files=2).steps
     assert (done.verdict, done.attempts, done.message, large.told.count("compact main.t")) == (Verdict.done, 2, "", 2), done
     # Whether one file of a pair is left alone the second time is up to the order in which Iceberg reads them.
@@ -100,14 +98,7 @@ def test_pieces_that_get_in_each_others_way_are_taken_again(large: Keeper) -> No
 def test_what_an_attempt_left_is_counted_with_the_next(large: Keeper) -> None:
     """One piece of two landed; what is left then is no longer too large to be committed at once."""
     fill(large, 4)
-    seen = 0
-
-    def jostle(send: Callable[[], Answer]) -> Answer:
-        nonlocal seen
-        seen += 1
-        return refuse(*CONFLICT) if 1 < seen <= 1 + TRIES_OF_A_COMMIT else send()
-
-    with meeting_commits(large, "t", jostle, every=True) as meeting:
+    with meeting_commits(large, "t", letting_first_pass(1), every=True) as meeting:
         [done] = meeting.run("main.t", min_files=2).steps
     assert (done.verdict, done.attempts, done.message) == (Verdict.done, 2, ""), done
     assert (done.removed > 3, done.removed - done.added) == (True, 4 - large.count_files("t")), done
