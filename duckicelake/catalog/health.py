@@ -2,21 +2,25 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from time import monotonic
 
 from duckicelake.catalog.memory import Published, TableMemory
+from duckicelake.catalog.publish import read_hint
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.errors import CatalogError
+from duckicelake.errors import BadRequest, CatalogError, NotFound
 from duckicelake.iceberg.decoding.avro_file import OUR_OWN
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import parse_metadata
 from duckicelake.lake.connect import reading
 from duckicelake.lake.read import read_iceberg_path
+from duckicelake.lake.rows import MetadataLogRow
 from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import metadata_uri, to_uri, version_hint_uri
 from duckicelake.translate.namespaces import to_levels
@@ -42,6 +46,39 @@ def list_missing_objects(objects: Objects, location: str, metadata_version: int)
     present = {uri for uri, _ in objects.list_under(location)}
     own = set(_list_needed(objects, location, metadata_version, present))
     return sorted(uri for uri in own if uri.startswith(location + "/") and uri not in present)
+
+
+METADATA_FILE = re.compile(r"/metadata/v(\d+)\.metadata\.json", re.ASCII)
+
+
+def list_stale_metadata(
+    objects: Objects, location: str, read_log: Callable[[], Sequence[MetadataLogRow]], *, newest_only: bool
+) -> list[str]:
+    """Return the metadata files in a table's location that do not belong to its notes, and the version hint that names one of them.
+
+    Restoring Postgres from an older backup leaves such files: the catalog gives their numbers out again, and never writes over a file.
+    A file belongs to the notes when its number is in the log and it has the time that the log says. `read_log` is called after the
+    files were listed, because a server notes a number before it writes the file. `newest_only` reads only the newest version's file.
+    """
+    found = {uri: METADATA_FILE.fullmatch(uri.removeprefix(location)) for uri, _ in objects.list_under(f"{location}/metadata")}
+    versions = {int(match[1]): uri for uri, match in found.items() if match is not None}
+    log = {row.metadata_version: row.updated_ms for row in read_log() if row.earlier_location is None}
+    if not log:
+        return []
+    newest = max(log)
+    looked_at = [newest] if newest_only else sorted(log)
+    stale = [versions[number] for number in looked_at if number in versions and _read_time(objects, versions[number]) != log[number]]
+    stale += [uri for number, uri in sorted(versions.items()) if number > newest]
+    hint = version_hint_uri(location)
+    return [*stale, hint] if hint in found and read_hint(objects, hint) > newest else stale
+
+
+def _read_time(objects: Objects, uri: str) -> int | None:
+    """Return when the state that a metadata file shows was made; None when the file cannot be read or has gone."""
+    try:
+        return parse_metadata(decode_json(objects.read(uri), uri)).last_updated_ms
+    except (BadRequest, NotFound):
+        return None
 
 
 def _list_needed(objects: Objects, location: str, metadata_version: int, present: set[str]) -> Iterator[str]:

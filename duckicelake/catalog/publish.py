@@ -223,13 +223,14 @@ def raise_hint(objects: Objects, uri: str, version: int, last_etag: str | None) 
         if written is not None:
             return written
         etag = objects.find_etag(uri)
-        if etag is not None and _read_hint(objects, uri) >= version:
+        if etag is not None and read_hint(objects, uri) >= version:
             return None
         written = objects.replace(uri, content, etag)
     return written
 
 
-def _read_hint(objects: Objects, uri: str) -> int:
+def read_hint(objects: Objects, uri: str) -> int:
+    """Return the metadata version that a version hint names, 0 when it names none."""
     try:
         text = objects.read(uri).decode("ascii", "replace").strip()
     except NotFound:

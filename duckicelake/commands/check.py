@@ -12,7 +12,7 @@ from rich.console import Console
 from duckicelake.backends.ducklake import connect_duckdb, quote
 from duckicelake.backends.home import Home
 from duckicelake.catalog.fold import fold, read
-from duckicelake.catalog.health import list_missing_objects
+from duckicelake.catalog.health import list_missing_objects, list_stale_metadata
 from duckicelake.catalog.memory import TableMemory
 from duckicelake.catalog.publish import new_note
 from duckicelake.catalog.tables import Ident, load_table
@@ -189,7 +189,13 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Findin
         else:
             remedy = "Run `duckicelake check --repair`."
             found += [Finding("error", name, f"the published object {uri} is missing", remedy) for uri in lost]
+            problem = "{} shows another state than the lake has had, as after a restore of Postgres"
+            found += [Finding("error", name, problem.format(uri), remedy) for uri in _list_stale(conn, objects, location, newest_only=True)]
     return found
+
+
+def _list_stale(conn: psycopg.Connection, objects: Objects, location: str, *, newest_only: bool = False) -> list[str]:
+    return list_stale_metadata(objects, location, lambda: inspect.read_published_log(conn, location), newest_only=newest_only)
 
 
 def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple[str, str]] = ()) -> list[str]:
@@ -254,7 +260,8 @@ def _remove_told(warehouse: Warehouse, uris: Sequence[str]) -> None:
 def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
     """Let servers trust nothing they remember, publish again what lost objects, and return the tables concerned.
 
-    `is_corrected`: somebody may have corrected rows, so manifests that others than servers made are forgotten, too.
+    `is_corrected`: somebody may have corrected rows, or restored Postgres, so manifests that others than servers made are forgotten,
+    and metadata files of a state that the lake has not had are removed.
     What cannot be published is left for the check to tell.
     """
     limits, dsn = Limits(), lake.postgres_dsn.get_secret_value()
@@ -265,6 +272,8 @@ def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
             read_paths(conn, lake)
             if is_corrected:
                 forget_adopted(conn)
+                for _, _, location, _ in inspect.read_published(conn):
+                    warehouse.objects.delete_many(_list_stale(conn, warehouse.objects, location))
             note_repair(conn)
             with conn.transaction():
                 reap_readers(conn, lake.metadata_schema)

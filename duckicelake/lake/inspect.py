@@ -7,6 +7,9 @@ import psycopg
 from psycopg import sql
 
 from duckicelake.lake.install import SUPPORTED_VERSION
+from duckicelake.lake.notes import METADATA_LOG_MAX
+from duckicelake.lake.read import fetch_rows
+from duckicelake.lake.rows import MetadataLogRow
 
 Severity = Literal["error", "warning"]
 
@@ -267,6 +270,23 @@ def read_file_paths(conn: psycopg.Connection) -> list[tuple[str, str]]:
 def read_published(conn: psycopg.Connection) -> list[tuple[str, str, str, int]]:
     """Return (DuckLake schema, table, Iceberg location, newest metadata version) of every live table that was ever published."""
     return conn.execute(SELECT_PUBLISHED).fetchall()
+
+
+SELECT_PUBLISHED_LOG = """
+SELECT g.metadata_version, g.updated_ms
+  FROM iceberg_table n JOIN ducklake_table t ON t.table_id = n.table_id AND t.end_snapshot IS NULL
+  JOIN iceberg_metadata_log g ON g.table_id = n.table_id
+ WHERE n.location = %(location)s
+   -- what was published before the table was moved lies elsewhere
+   AND NOT EXISTS (SELECT FROM iceberg_location l WHERE l.table_id = n.table_id AND l.metadata_version >= g.metadata_version)
+ ORDER BY g.metadata_version DESC
+ LIMIT %(most)s
+"""
+
+
+def read_published_log(conn: psycopg.Connection, location: str) -> list[MetadataLogRow]:
+    """Return the metadata versions that the live table at a location was given there, the newest first."""
+    return fetch_rows(conn, MetadataLogRow, SELECT_PUBLISHED_LOG, location=location, most=METADATA_LOG_MAX + 1)
 
 
 def read_defaults(conn: psycopg.Connection) -> list[tuple[str, str, str, str]]:
