@@ -1,11 +1,10 @@
-"""The house rules: walls between rooms, sizes, nothing done at import, no state in modules; read from the source with `ast`."""
+"""The style rules that `ast` can see: imports between packages, sizes, no work at import, no state in modules."""
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from duckicelake.translate.views.parser import CONFIG
 
@@ -50,7 +49,7 @@ WALLS: dict[str, set[str]] = {
     "cli_pipeline": {"backends", "commands", "config"},
     "__init__": set(),
 }
-"""What each room may import of the others; `lake.rows` opens that module only, `lake.changes` is as pure."""
+"""What each package may import of the others; `lake.rows` allows that module only, `lake.changes` is as pure."""
 
 LIBRARIES: dict[str, set[str]] = {
     "errors": set(),
@@ -80,7 +79,7 @@ LIBRARIES: dict[str, set[str]] = {
     "cli_pipeline": {"typer"},
     "__init__": set(),
 }
-"""What each room may touch of the outside world."""
+"""The outside libraries that each package may import."""
 
 DOING_MODULES = {
     *("os", "sys", "subprocess", "socket", "shutil", "time", "random", "secrets", "uuid", "logging", "threading"),
@@ -114,116 +113,155 @@ WIDE_SIGNATURES = {
 
 
 def name_of(path: Path) -> str:
-    """Return a file as a test id."""
+    """Return a file's path below the project's folder."""
     return str(path.relative_to(ROOT))
 
 
-def room_of(path: Path) -> str:
-    """Return the room a source file belongs to."""
+def package_of(path: Path) -> str:
+    """Return the first name below `duckicelake` that a source file belongs to: a package, or a module beside the packages."""
     parts = path.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else path.stem
 
 
-def parse(path: Path) -> ast.Module:
-    """Return a file's syntax tree."""
-    return ast.parse(path.read_text("utf-8"))
+@cache
+def parse(path: Path) -> tuple[ast.stmt, ...]:
+    """Return the statements of a file; each file is parsed once for all tests."""
+    return tuple(ast.parse(path.read_text("utf-8")).body)
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    """Yield every module that a file imports, names included: `duckicelake.lake.rows`, `psycopg`."""
-    for node in ast.walk(parse(path)):
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of a file's syntax tree."""
+    return tuple(node for statement in parse(path) for node in ast.walk(statement))
+
+
+@cache
+def imports_of(path: Path) -> tuple[tuple[int, str], ...]:
+    """Return line and name of everything that a file imports: `duckicelake.lake.rows`, `psycopg`."""
+    found: list[tuple[int, str]] = []
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name_of(path)}:{node.lineno} imports relatively"
-            assert node.module is not None
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [(node.lineno, f"{'.' * node.level}{node.module or ''}.{alias.name}") for alias in node.names]
+    return tuple(found)
 
 
 def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield every function of a file, inner ones too."""
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+    return (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def test_every_room_is_on_the_map() -> None:
-    """A new room gets its walls before its first import."""
-    assert {room_of(path) for path in SOURCES} <= WALLS.keys()
+def check_files(check: Callable[[Path], Iterator[str]], paths: Iterable[Path]) -> None:
+    """Raise AssertionError with everything that a check finds in these files, a line each."""
+    breaches = [breach for path in paths for breach in check(path)]
+    assert not breaches, "\n".join(breaches)
+
+
+def test_every_package_has_its_imports_listed() -> None:
+    """A new package is added to both tables before its first import."""
+    assert {package_of(path) for path in SOURCES} <= WALLS.keys()
     assert WALLS.keys() == LIBRARIES.keys()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_room_imports_only_the_rooms_it_may(path: Path) -> None:
-    """Nobody reaches through a wall."""
-    room = room_of(path)
-    for module in imports_of(path):
+def test_packages_import_only_what_they_may() -> None:
+    """The packages depend on each other in one direction (`WALLS`)."""
+    check_files(forbidden_packages, SOURCES)
+
+
+def forbidden_packages(path: Path) -> Iterator[str]:
+    """Yield each import of a package that `WALLS` does not allow."""
+    package = package_of(path)
+    for line, module in imports_of(path):
         parts = module.split(".")
-        if parts[0] != "duckicelake" or len(parts) == 1 or parts[1] == room:
+        if parts[0] != "duckicelake" or len(parts) == 1 or parts[1] == package:
             continue
-        doors = {".".join(parts[1:end]) for end in (2, 3, 4)}
-        assert doors & WALLS[room], f"{name_of(path)} imports {module}"
+        if not {".".join(parts[1:end]) for end in (2, 3, 4)} & WALLS[package]:
+            yield f"{name_of(path)}:{line} imports {module}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_room_touches_only_its_own_instruments(path: Path) -> None:
-    """Each outside library has its rooms."""
-    allowed = LIBRARIES[room_of(path)] | {"duckicelake"} | sys.stdlib_module_names
-    foreign = {module.split(".")[0] for module in imports_of(path)} - allowed
-    assert not foreign, f"{name_of(path)} imports {sorted(foreign)}"
+def test_packages_touch_only_their_own_libraries() -> None:
+    """Each outside library is imported by the packages that `LIBRARIES` names."""
+    check_files(forbidden_libraries, SOURCES)
 
 
-def test_the_bridge_only_parses_with_duckdb() -> None:
-    """One module of `translate` holds DuckDB, in a connection that can reach nothing."""
-    users = [name_of(path) for path in SOURCES if room_of(path) == "translate" and any(m.startswith("duckdb") for m in imports_of(path))]
-    assert users == ["duckicelake/translate/views/parser.py"]
+def forbidden_libraries(path: Path) -> Iterator[str]:
+    """Yield each import of a library that `LIBRARIES` does not allow."""
+    allowed = LIBRARIES[package_of(path)] | {"duckicelake"} | sys.stdlib_module_names
+    for line, module in imports_of(path):
+        if module.split(".")[0] not in allowed:
+            yield f"{name_of(path)}:{line} imports {module}"
+
+
+def test_translate_only_parses_with_duckdb() -> None:
+    """One module of `translate` opens DuckDB, in a connection that reads no file and no network."""
+    modules = [path for path in SOURCES if package_of(path) == "translate"]
+    users = {name_of(path) for path in modules for _, name in imports_of(path) if name.startswith("duckdb")}
+    assert users == {"duckicelake/translate/views/parser.py"}
     assert CONFIG["enable_external_access"] == "false"
     assert CONFIG["lock_configuration"] == "true"
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if room_of(path) == "catalog"], ids=name_of)
-def test_the_verbs_only_pass_connections_on(path: Path) -> None:
-    """`catalog` names `psycopg.Connection` in signatures and runs no SQL."""
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Attribute):
-            assert not (isinstance(node.value, ast.Name) and node.value.id == "psycopg" and node.attr != "Connection"), ast.unparse(node)
-            assert not (isinstance(node.value, ast.Name) and node.value.id == "conn"), f"{name_of(path)} uses conn.{node.attr}"
+def test_catalog_runs_no_sql() -> None:
+    """`catalog` names `psycopg.Connection` in signatures and passes connections on."""
+    check_files(uses_of_connections, [path for path in SOURCES if package_of(path) == "catalog"])
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
-def test_files_and_functions_are_small(path: Path) -> None:
-    """A file fits in a sitting, a function on a screen, a signature in a head."""
-    assert count_lines(path) <= FILE_LINES
+def uses_of_connections(path: Path) -> Iterator[str]:
+    """Yield each attribute of a connection, or of psycopg, that a module of `catalog` uses."""
+    for node in nodes_of(path):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            foreign = node.value.id == "psycopg" and node.attr != "Connection"
+            if foreign or node.value.id == "conn":
+                yield f"{name_of(path)}:{node.lineno} uses {node.value.id}.{node.attr}"
+
+
+def test_files_and_functions_are_small() -> None:
+    """A file, a function and a signature stay below the sizes that the style sets."""
+    check_files(too_large, EVERYTHING)
+
+
+def too_large(path: Path) -> Iterator[str]:
+    """Yield each file and function that is too long, and each signature that is too wide."""
+    if count_lines(path) > FILE_LINES:
+        yield f"{name_of(path)} has {count_lines(path)} lines"
     for function in functions_of(path):
         where = f"{name_of(path)}:{function.lineno} {function.name}"
-        assert (function.end_lineno or 0) - function.lineno + 1 <= FUNCTION_LINES, f"{where} is too long"
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES:
+            yield f"{where} has {lines} lines"
         # A test's parameters are its fixtures and drawn values.
-        if (name_of(path), function.name) not in WIDE_SIGNATURES and not function.name.startswith("test_"):
-            assert count_parameters(function) <= PARAMETERS, f"{where} takes too much"
+        wide = (name_of(path), function.name) not in WIDE_SIGNATURES and not function.name.startswith("test_")
+        if wide and (parameters := count_parameters(function)) > PARAMETERS:
+            yield f"{where} has {parameters} parameters"
 
 
 def count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return how many things a caller has to know; the object itself is not one."""
+    """Return how many values a caller passes; the object itself is not one."""
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return len([name for name in names if name not in ("self", "cls")])
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in EVERYTHING}), ids=name_of)
-def test_folders_are_small(folder: Path) -> None:
-    """A folder is a table of contents that fits in a glance."""
-    assert len([path for path in folder.iterdir() if path.is_file()]) <= FOLDER_FILES
+def test_folders_are_small() -> None:
+    """A folder's list of files can be read at once."""
+    counts = {name_of(folder): sum(path.is_file() for path in folder.iterdir()) for folder in {path.parent for path in EVERYTHING}}
+    assert {name: count for name, count in counts.items() if count > FOLDER_FILES} == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_module_does_nothing_when_imported(path: Path) -> None:
+def test_modules_do_nothing_when_imported() -> None:
     """Importing defines names and builds constants; it reads, opens, registers and starts nothing."""
-    for statement in parse(path).body:
-        assert is_definition(statement), f"{name_of(path)}:{statement.lineno} runs at import: {ast.unparse(statement)[:80]}"
+    check_files(work_at_import, SOURCES)
+
+
+def work_at_import(path: Path) -> Iterator[str]:
+    """Yield each statement of a module that does more than define something."""
+    for statement in parse(path):
+        if not is_definition(statement):
+            yield f"{name_of(path)}:{statement.lineno} runs at import: {ast.unparse(statement)[:80]}"
 
 
 def is_definition(statement: ast.stmt) -> bool:
-    """Say whether a module's statement only defines something."""
+    """Return True if a module's statement only defines something."""
     if isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return True
     if isinstance(statement, ast.If):
@@ -236,20 +274,33 @@ def is_definition(statement: ast.stmt) -> bool:
     return False
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_module_keeps_no_state(path: Path) -> None:
-    """Module names are constants: nobody rebinds or changes them, and nothing is ambient."""
-    tree = parse(path)
-    constants = {name.id for node in tree.body if isinstance(node, ast.Assign) for name in node.targets if isinstance(name, ast.Name)}
-    constants |= {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
-    for node in ast.walk(tree):
+def test_modules_keep_no_state() -> None:
+    """Module names are constants: no code rebinds or changes them, and there are no context variables."""
+    check_files(module_state, SOURCES)
+
+
+def module_state(path: Path) -> Iterator[str]:
+    """Yield each statement that rebinds or changes a module's name, or makes a context variable."""
+    body = parse(path)
+    constants = {name.id for node in body if isinstance(node, ast.Assign) for name in node.targets if isinstance(name, ast.Name)}
+    constants |= {node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    for node in nodes_of(path):
         where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
-        assert not isinstance(node, ast.Global), f"{where} rebinds a module's name"
-        assert not (isinstance(node, ast.Name) and node.id == "ContextVar"), f"{where} keeps ambient state"
-        if isinstance(node, ast.Attribute) and node.attr in MUTATORS and isinstance(node.value, ast.Name):
-            assert node.value.id not in constants, f"{where} changes {node.value.id}"
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del) and isinstance(node.value, ast.Name):
-            assert node.value.id not in constants, f"{where} changes {node.value.id}"
+        if isinstance(node, ast.Global):
+            yield f"{where} rebinds a module's name"
+        if isinstance(node, ast.Name) and node.id == "ContextVar":
+            yield f"{where} has a context variable"
+        if (changed := changed_name(node)) in constants:
+            yield f"{where} changes {changed}"
+
+
+def changed_name(node: ast.AST) -> str | None:
+    """Return the name whose value a node changes in place: `NAME.append`, `NAME[...] = `, `del NAME[...]`."""
+    changes = isinstance(node, ast.Attribute) and node.attr in MUTATORS
+    changes = changes or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del))
+    if changes and isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name):
+        return node.value.id
+    return None
 
 
 def test_tests_weigh_as_much_as_the_source() -> None:
