@@ -49,7 +49,7 @@ class LakeSettings(BaseModel):
     """One lake, ready to open: every value decided, except those that the lake itself knows.
 
     `data_path` None: what the lake's own metadata says. `iceberg_path` None: the one kept in the lake, else a folder beside DATA_PATH.
-    `s3_endpoint` None: AWS. Keys None: the AWS default chain, or no S3 at all.
+    `s3_endpoint` None: AWS. Keys None: the AWS default chain, or no S3 at all. `restored_max_bytes` None: what is kept in the lake.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +69,7 @@ class LakeSettings(BaseModel):
     sts_endpoint: str | None = None
     sts_external_id: str | None = None
     vended_lifetime_s: VendedLifetime = 3600
+    restored_max_bytes: int | None = Field(default=None, ge=0)
     ducklake_postgres: PublicPostgres | None = None
 
     @model_validator(mode="after")
@@ -102,6 +103,7 @@ class LakeSection(BaseModel):
     sts_endpoint: str | None = None
     sts_external_id: str | None = None
     vended_lifetime_s: VendedLifetime | None = None
+    restored_max_bytes: int | None = Field(default=None, ge=0)
     ducklake_postgres: PublicPostgres | None = None
 
 
@@ -150,6 +152,7 @@ class Settings(BaseSettings):
     sts_endpoint: str | None = None
     sts_external_id: str | None = None
     vended_lifetime_s: VendedLifetime = 3600
+    restored_max_bytes: int | None = Field(default=None, ge=0)
     ducklake_postgres: PublicPostgres | None = None
     cache_max: int = Field(1024, ge=0)
     memory_max_bytes: int = Field(1024 * 1024 * 1024, ge=0)

@@ -39,7 +39,6 @@ from duckicelake.translate.visibility import (
     track_restored,
 )
 
-RESTORED_MAX_BYTES = 16 * 1024 * 1024
 COPY = "If DuckDB still reads the table, copy it with CREATE TABLE … AS SELECT; `duckicelake check` says more."
 
 
@@ -145,7 +144,7 @@ def find_rewritten(
     found: dict[FileKey, RewrittenFile] = {}
     for row in partial:
         what = embedded[row.data_file_id]
-        if row.written_at is None or bytes_at[row.written_at] > RESTORED_MAX_BYTES:
+        if row.written_at is None or bytes_at[row.written_at] > state.restored_max_bytes:
             continue
         if not _is_rewriting(state, row) or not _is_restorable(state, row.written_at, what, layouts):
             continue

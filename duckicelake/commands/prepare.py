@@ -12,7 +12,7 @@ from duckicelake.backends.stack import Report
 from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.lake.connect import CONNECT
-from duckicelake.lake.install import check_absolute, check_beside, format_search_path, install, uninstall
+from duckicelake.lake.install import check_absolute, check_beside, format_search_path, install, note_restored_max, uninstall
 from duckicelake.lake.readers.install import remove_readers
 from duckicelake.lake.readers.roles import drop_readers
 
@@ -58,6 +58,8 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
             report(f"lake {lake.name}: created in schema {lake.metadata_schema}, data in {lake.data_path}")
         found = read_paths(conn, lake)
         _install(conn, found)
+        if found.restored_max_bytes is not None:
+            _note_restored_max(conn, found, found.restored_max_bytes)
     return found
 
 
@@ -186,6 +188,13 @@ def _install(conn: psycopg.Connection, lake: LakeSettings) -> None:
             f"Lake {lake.name!r}: the Postgres role may not create tables and triggers in schema {lake.metadata_schema!r}. "
             "Run `duckicelake init` once as the lake's owner."
         ) from error
+
+
+def _note_restored_max(conn: psycopg.Connection, lake: LakeSettings, restored_max_bytes: int) -> None:
+    try:
+        note_restored_max(conn, lake.metadata_schema, restored_max_bytes)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise Forbidden(f"Lake {lake.name!r}: the Postgres role may not write iceberg_setting; remove restored_max_bytes.") from error
 
 
 def _has_table(conn: psycopg.Connection, lake: LakeSettings, table: str) -> bool:

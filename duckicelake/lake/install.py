@@ -26,6 +26,24 @@ ON CONFLICT (key) DO NOTHING
 """
 
 
+SELECT_IS_RESTORED_MAX = """
+SELECT FROM iceberg_setting WHERE key = 'restored_max_bytes' AND value = %(restored_max_bytes)s
+"""
+
+UPDATE_RESTORED_MAX = """
+WITH changed AS (
+    INSERT INTO iceberg_setting (key, value) VALUES ('restored_max_bytes', %(restored_max_bytes)s)
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE iceberg_setting.value <> excluded.value
+    RETURNING value
+)
+-- snapshots from before a flush or merge may look otherwise now, in every table
+INSERT INTO iceberg_change (kind) SELECT 'restore' FROM changed
+"""
+
+LOCK_CHANGES = """
+LOCK TABLE iceberg_change IN EXCLUSIVE MODE
+"""
+
 UPSERT_INSTALLED = """
 INSERT INTO iceberg_setting (key, value) VALUES ('installed', %(digest)s)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value
@@ -123,6 +141,16 @@ def _install(conn: psycopg.Connection, iceberg_path: str) -> None:
     conn.execute(_read_script())
     conn.execute(UPSERT_ICEBERG_PATH, {"iceberg_path": with_slash(iceberg_path)})
     conn.execute(UPSERT_INSTALLED, {"digest": _find_digest()})
+
+
+def note_restored_max(conn: psycopg.Connection, metadata_schema: str, restored_max_bytes: int) -> None:
+    """Note in a prepared lake how many bytes of one flush or merge are restored: every server and job publishes by this number."""
+    with conn.transaction():
+        conn.execute(format_search_path(metadata_schema))
+        wanted = {"restored_max_bytes": str(restored_max_bytes)}
+        if conn.execute(SELECT_IS_RESTORED_MAX, wanted).fetchone() is None:
+            conn.execute(LOCK_CHANGES)
+            conn.execute(UPDATE_RESTORED_MAX, wanted)
 
 
 def _is_installed(conn: psycopg.Connection, metadata_schema: str) -> bool:

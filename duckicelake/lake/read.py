@@ -107,6 +107,11 @@ SELECT value FROM iceberg_setting WHERE key = 'iceberg_path'
 """
 
 
+SELECT_RESTORED_MAX = """
+SELECT value FROM iceberg_setting WHERE key = 'restored_max_bytes'
+"""
+
+
 def read_data_path(conn: psycopg.Connection) -> str:
     """Return DATA_PATH, with its trailing slash."""
     row = conn.execute(SELECT_DATA_PATH).fetchone()

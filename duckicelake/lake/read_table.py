@@ -15,11 +15,21 @@ from duckicelake.lake.bulk.spans import EVERYTHING, read_spans
 from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
 from duckicelake.lake.damage import check_state, check_table
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
-from duckicelake.lake.read import SELECT_DATA_PATH, SELECT_ICEBERG_PATH, SELECT_TAGS, Together, fetch_rows, fetch_together, to_iceberg_path
+from duckicelake.lake.read import (
+    SELECT_DATA_PATH,
+    SELECT_ICEBERG_PATH,
+    SELECT_RESTORED_MAX,
+    SELECT_TAGS,
+    Together,
+    fetch_rows,
+    fetch_together,
+    to_iceberg_path,
+)
 from duckicelake.lake.read_values import with_values
 from duckicelake.lake.refs.read import SELECT_HISTORY_ID
 from duckicelake.lake.refs.rows import RefNotes
 from duckicelake.lake.rows import (
+    RESTORED_MAX_BYTES,
     ColumnRow,
     ColumnTagRow,
     DeleteFileRow,
@@ -94,6 +104,7 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         aliases=lately.rows(SnapshotNote, SELECT_ALIASES),
         changed_at=None if (changed_at := lately.value(SELECT_CHANGED_AT)) is None else datetime.fromisoformat(changed_at),
         history_id=found.value(SELECT_HISTORY_ID) or 0,
+        restored_max_bytes=int(found.value(SELECT_RESTORED_MAX) or RESTORED_MAX_BYTES),
     )
     check_state(state)
     return with_values(conn, state, since.next_file_id)
@@ -361,6 +372,7 @@ STATE_QUERIES = (
     SELECT_NEXT_ROW_ID,
     SELECT_DATA_PATH,
     SELECT_ICEBERG_PATH,
+    SELECT_RESTORED_MAX,
     SELECT_TAGS,
     SELECT_OLDEST_SNAPSHOT,
     SELECT_COLUMNS,

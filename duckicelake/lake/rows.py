@@ -12,6 +12,9 @@ from uuid import UUID
 
 from duckicelake.lake.refs.rows import RefNotes
 
+RESTORED_MAX_BYTES = 16 * 1024 * 1024
+"""What one flush or merge may have written for its earlier files to be restored, unless the lake's settings say otherwise."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
@@ -392,3 +395,4 @@ class TableState:
     too_large: Sequence[int] = ()
     lacked: Sequence[int] = ()
     history_id: int = 0
+    restored_max_bytes: int = RESTORED_MAX_BYTES

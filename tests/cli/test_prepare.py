@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -28,7 +29,7 @@ Adopt = Callable[..., LakeSettings]
 def adopt(lake: FreshLake, tmp_path: Path) -> Adopt:
     """What makes a DuckLake with plain DuckDB, fills it and prepares it; settings may be given."""
 
-    def adopt_one(schema: str, data_path: str, **settings: str) -> LakeSettings:
+    def adopt_one(schema: str, data_path: str, **settings: Any) -> LakeSettings:
         made = replace(lake, metadata_schema=schema, data_path=data_path)
         create_lake(made.extension_folder, LakeAddress(made.dsn, schema, data_path), format_s3_keys(made.store))
         with made.duckdb() as conn:
@@ -39,12 +40,12 @@ def adopt(lake: FreshLake, tmp_path: Path) -> Adopt:
     return adopt_one
 
 
-def prepare(lake: FreshLake, folder: Path, schema: str, **settings: str) -> LakeSettings:
+def prepare(lake: FreshLake, folder: Path, schema: str, **settings: Any) -> LakeSettings:
     """Prepare the DuckLake of a metadata schema."""
     return prepare_lake(to_settings(lake, schema, **settings), folder, lambda line: None)
 
 
-def to_settings(lake: FreshLake, schema: str, **settings: str) -> LakeSettings:
+def to_settings(lake: FreshLake, schema: str, **settings: Any) -> LakeSettings:
     """How to reach a lake in the fresh lake's database."""
     keys = lake.store
     return LakeSettings(
@@ -79,6 +80,28 @@ def test_several_lakes_of_one_database_are_served_side_by_side(lake: FreshLake, 
             with replace(lake, metadata_schema=found.metadata_schema).duckdb() as conn:
                 conn.execute("INSERT INTO t VALUES (7)")
             assert server.get(f"/v1/l{number}/namespaces/main/tables/t").json["metadata"]["current-snapshot-id"] == 3
+
+
+def test_the_limit_of_what_is_restored_is_written_into_the_lake(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
+    """Servers without the setting and jobs publish by it; a server that remembers the table publishes anew when it changes."""
+    ready = adopt("public", f"s3://lake/{lake.name}/theirs/")
+    with serve(make_settings(lake, metadata_schema="public")) as server:
+        with replace(lake, metadata_schema="public").duckdb() as conn:
+            conn.execute("INSERT INTO t VALUES (1001)")
+            conn.execute("CALL ducklake_flush_inlined_data('lake')")
+
+        def list_operations() -> list[str]:
+            snapshots = server.get("namespaces/main/tables/t").json["metadata"]["snapshots"]
+            return [snapshot["summary"]["operation"] for snapshot in snapshots]
+
+        assert list_operations() == ["append", "append", "append", "replace"]
+        prepare(lake, tmp_path, "public", restored_max_bytes=0)
+        assert list_operations() == ["append", "overwrite", "overwrite", "replace"]
+        prepare(lake, tmp_path, "public")
+        assert list_operations() == ["append", "overwrite", "overwrite", "replace"]
+        prepare(lake, tmp_path, "public", restored_max_bytes=1_000_000)
+        assert list_operations() == ["append", "append", "append", "replace"]
+    assert ready.restored_max_bytes is None
 
 
 def test_a_whole_bucket_needs_another_place_for_iceberg(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
