@@ -21,11 +21,13 @@ class Step:
     """What one published snapshot did to the files, compared with the published snapshot before it.
 
     `deletes` names the live files whose deleted positions changed; False: the file has none any more.
+    `is_combined`: changes of lake snapshots that are not published are among them.
     """
 
     snapshot_id: int
     timestamp_ms: int
     is_rewrite: bool = False
+    is_combined: bool = False
     added: list[TrackedFile] = field(default_factory=list[TrackedFile])
     removed: list[TrackedFile] = field(default_factory=list[TrackedFile])
     deletes: dict[FileKey, bool] = field(default_factory=dict[FileKey, bool])
@@ -58,8 +60,10 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
             continue
         some = list(alike)
         every[first].added += some
+        every[first].is_combined |= begin < ids[first]
         if last < len(every):
             every[last].removed += some
+            every[last].is_combined |= end is not None and end < ids[last]
         for file in some if visibility else ():
             if file.key in visibility:
                 _add_deletes(file.key, visibility[file.key], every, range(first, last))
@@ -112,7 +116,13 @@ def _add_deletes(key: FileKey, visibility: Visibility, every: Sequence[Step], sp
         deleted = visibility.deleted_at(every[index].snapshot_id)
         if not np.array_equal(deleted, before):
             every[index].deletes[key] = len(deleted) > 0
+            every[index].is_combined |= _has_between(changes, every[index - 1].snapshot_id, every[index].snapshot_id)
         before = deleted
+
+
+def _has_between(changes: Longs, after: int, before: int) -> bool:
+    """Return True if any of these ascending lake snapshots lies strictly between the two."""
+    return int(np.searchsorted(changes, after, side="right")) < int(np.searchsorted(changes, before))
 
 
 def _due_steps(changes: Longs, every: Sequence[Step], span: range) -> list[int]:

@@ -15,20 +15,39 @@ OPERATION = "operation"
 COUNTS = ("added-", "removed-", "total-", "deleted-data-files", "deleted-records")
 
 
-def with_told_summary(derived: Mapping[str, str], note: SnapshotNote | None) -> Mapping[str, str]:
-    """Return a snapshot's summary: the client's own words, if a client made it, our counts, and the id DuckLake knows it by.
+def with_told_summary(derived: Mapping[str, str], note: SnapshotNote | None, *, is_combined: bool = False) -> Mapping[str, str]:
+    """Return a snapshot's summary: the client's own properties and operation, the counts of the rows, and DuckLake's snapshot id.
 
     A client does not know what its commit became: equality deletes are positions now, delete files went with their data
-    file, and maintenance may have put its rows into files with others. Readers of increments take an `append` at its
-    word, so it stays one only while the rows say nothing else.
+    file, and maintenance may have put its rows into files with others. Incremental readers trust the operation, so the
+    client's stays only while the rows agree; everything else of the client stays, because writers read their progress there.
+    `is_combined`: the snapshot also has changes of snapshots that are gone.
     """
     if note is None:
         return derived
     told: dict[str, str] = json.loads(note.summary)
-    if told.get(OPERATION) == "append" and derived[OPERATION] in ("overwrite", "delete"):
-        return derived
     kept = {key: text for key, text in told.items() if not key.startswith(COUNTS)}
+    if not _agrees(told.get(OPERATION), derived[OPERATION], is_combined=is_combined):
+        return {**kept, **derived}
     return kept | {key: text for key, text in derived.items() if key != OPERATION}
+
+
+def _agrees(told: str | None, derived: str, *, is_combined: bool) -> bool:
+    """Return False if the client's operation claims less than the rows show.
+
+    A client's rewrite replaces files like an overwrite does; only changes of other snapshots turn it into one.
+    """
+    match told:
+        case "append":
+            return derived not in ("overwrite", "delete")
+        case "delete":
+            return derived not in ("overwrite", "append")
+        case "replace":
+            return not is_combined
+        case None:
+            return False
+        case _:
+            return True
 
 
 def to_alias(snapshot: Snapshot, client_snapshot_id: int, manifest_list: str) -> Snapshot:
