@@ -9,7 +9,11 @@ SELECT_TOO_LARGE = """
 SELECT DISTINCT c.column_id
   FROM ducklake_column c
   -- files from before the column was changed to another type
-  JOIN ducklake_data_file f ON f.table_id = c.table_id AND (c.end_snapshot IS NULL OR f.begin_snapshot <= c.end_snapshot)
+  JOIN ducklake_data_file f ON f.table_id = c.table_id
+   AND (c.end_snapshot IS NULL OR f.begin_snapshot < c.end_snapshot
+        -- a transaction of DuckDB may insert rows and then change the type; a client's commit writes its files by the new one
+        OR (f.begin_snapshot = c.end_snapshot
+            AND NOT EXISTS (SELECT FROM iceberg_snapshot n WHERE n.table_id = c.table_id AND n.lake_snapshot_id = c.end_snapshot)))
   LEFT JOIN ducklake_file_column_stats s ON s.data_file_id = f.data_file_id AND s.table_id = f.table_id AND s.column_id = c.column_id
  WHERE c.table_id = %(table_id)s AND lower(c.column_type) = 'uint32' AND f.data_file_id >= %(next_file_id)s
    AND CASE WHEN s.data_file_id IS NULL

@@ -2,6 +2,7 @@
 
 import re
 
+import pyarrow as pa
 import pytest
 from duckdb import DuckDBPyConnection
 from duckdb import Error as DuckDBError
@@ -71,6 +72,29 @@ def test_large_unsigned_numbers_are_shown_until_they_lie_in_a_file(served: Serve
         assert f"Column '{column}' (uint32) holds numbers above 2147483647" in told
         replace_column(conn, told)
     assert pyiceberg.read(ident).to_pylist() == [{"v": 4294967295, "s": [2147483648]}]
+
+
+def test_a_clients_append_to_an_unsigned_column_stays_readable(served: Served) -> None:
+    """The commit that widens the column brings a file of signed 64 bits; neither it nor DuckDB's merge of it counts as unsigned."""
+    conn, ident = served.lake.duckdb(), ("main", "t")
+    conn.execute("CREATE TABLE t (v UINTEGER); INSERT INTO t SELECT range FROM range(20)")
+    pyiceberg = served.pyiceberg()
+    for value in (4294967295, 2147483648):
+        pyiceberg.catalog.load_table(ident).append(pa.table({"v": pa.array([value], pa.int64())}))
+    expected = [*range(20), 2147483648, 4294967295]
+    for _ in range(2):
+        assert sorted(row for (row,) in conn.execute("FROM t").fetchall()) == expected
+        for reader in (served.pyiceberg(), served.duckdb_iceberg()):
+            assert sorted(reader.read(ident).column("v").to_pylist()) == expected
+        conn.execute("CALL ducklake_merge_adjacent_files('lake')")
+
+
+def test_large_unsigned_numbers_are_refused_in_a_file_of_the_transaction_that_widens_their_column(served: Served) -> None:
+    """DuckDB wrote that file before it changed the type: its 32 bits are unsigned."""
+    conn, ident = served.lake.duckdb(), ("main", "t")
+    conn.execute("CREATE TABLE t (v UINTEGER)")
+    conn.execute("BEGIN; INSERT INTO t SELECT 4294967295 FROM range(20); ALTER TABLE t ALTER v TYPE BIGINT; COMMIT")
+    assert "Column 'v'" in refused(served.pyiceberg(), ident)
 
 
 def test_an_inexact_hugeint_is_refused_until_duckdb_rounds_it_itself(served: Served) -> None:
