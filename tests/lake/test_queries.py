@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from psycopg import Connection, sql
+from psycopg import Connection, Error, sql
 
 import duckicelake.lake
 from duckicelake.lake.install import install
@@ -141,31 +141,41 @@ def make_inlined(lake: FreshLake) -> None:
         session.execute(statement)
 
 
-@pytest.mark.parametrize("name", list_statements())
-def test_every_statement_prepares(filled: Connection, name: str) -> None:
+def test_every_statement_prepares(filled: Connection) -> None:
     """A DuckLake column that is renamed fails here, by the name of the statement."""
-    text = to_prepared(list_statements()[name], [])
-    with filled.transaction(force_rollback=True):
-        filled.execute(f"PREPARE statement AS {text}")  # pyright: ignore
-        filled.execute("DEALLOCATE statement")
+    failures: list[str] = []
+    for name, text in list_statements().items():
+        try:
+            with filled.transaction(force_rollback=True):
+                filled.execute(f"PREPARE statement AS {to_prepared(text, [])}")  # pyright: ignore
+                filled.execute("DEALLOCATE statement")
+        except Error as error:
+            failures.append(f"{name}: {error}")
+    assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n for n, text in list_statements().items() if n.rpartition(".")[0] in HOT_MODULES and text.lstrip().startswith(("SELECT", "WITH"))],
-)
-def test_no_hot_query_reads_a_big_table_from_end_to_end(filled: Connection, name: str) -> None:
+def test_no_hot_query_scans_a_big_table(filled: Connection) -> None:
     """Files, statistics, snapshots and our logs are found by index, at first and after Postgres has settled on a plan."""
+    statements = {name: text for name, text in list_statements().items() if name.rpartition(".")[0] in HOT_MODULES}
+    reading = {name: text for name, text in statements.items() if text.lstrip().startswith(("SELECT", "WITH"))}
+    scans = {name: found for name, text in reading.items() if (found := scans_of(filled, text))}
+    assert scans == {}
+
+
+def scans_of(conn: Connection, text: str) -> set[str]:
+    """Return the big tables that any plan of a statement scans, also the plan that Postgres keeps for all parameters."""
     parameters: list[str] = []
-    text = to_prepared(list_statements()[name], parameters)
+    prepared = to_prepared(text, parameters)
     values = sql.SQL("({})").format(sql.SQL(", ").join(PARAMETERS[p] for p in parameters)) if parameters else sql.SQL("")
-    with filled.transaction(force_rollback=True):
-        filled.execute(f"PREPARE statement AS {text}")  # pyright: ignore
+    found: set[str] = set()
+    with conn.transaction(force_rollback=True):
+        conn.execute(f"PREPARE statement AS {prepared}")  # pyright: ignore
         for _ in range(USES_BEFORE_A_PLAN_STAYS):
-            row = filled.execute(sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE statement{}").format(values)).fetchone()
+            row = conn.execute(sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE statement{}").format(values)).fetchone()
             assert row is not None
-            assert [relation for relation in scanned(row[0][0]["Plan"]) if relation in BIG] == []
-        filled.execute("DEALLOCATE statement")
+            found |= {relation for relation in scanned(row[0][0]["Plan"]) if relation in BIG}
+        conn.execute("DEALLOCATE statement")
+    return found
 
 
 def scanned(node: dict[str, object]) -> Iterator[str]:
