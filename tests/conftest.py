@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.examples import EXAMPLES_PER_CHANGE
+
 pytest_plugins = sorted(f"tests.{path.stem}" for path in Path(__file__).parent.glob("fix_*.py"))
 
 # What is looked for is the same in every run, so that a change alone turns a test red; `--long` looks elsewhere each time.
 # A machine that does other work too may take its time over an example.
-settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=EXAMPLES_PER_CHANGE)
 settings.register_profile("long", deadline=None)
 settings.load_profile("same")
 

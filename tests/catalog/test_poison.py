@@ -17,6 +17,7 @@ from duckicelake.catalog.warehouse import Memories, Warehouse, close_warehouse, 
 from duckicelake.errors import CatalogError, Damaged, NotFound, Unsupported
 from duckicelake.rest.errors import find_answer
 from duckicelake.store.s3 import StoreSettings
+from tests.support.examples import examples
 from tests.support.lakes import make_lake
 from tests.support.shared_stack import SharedStack
 
@@ -108,7 +109,7 @@ def ward(stack: SharedStack) -> Iterator[Ward]:
             close_warehouse(warehouse)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(draw=st.data())
 def test_no_row_makes_the_catalog_fail(ward: Ward, draw: st.DataObject) -> None:
     """Any value in any column of DuckLake's: valid metadata or a refusal with a reason, and another table stays as it is."""

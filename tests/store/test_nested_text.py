@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from duckicelake.errors import Unsupported
 from duckicelake.store.inlined_types import InlinedColumn, build_node
 from duckicelake.store.nested_text import parse_nested
+from tests.support.examples import examples
 
 TEXT = InlinedColumn(2, "element", "varchar")
 PAIR = InlinedColumn(1, "pair", "struct", (InlinedColumn(2, "a", "int32"), InlinedColumn(3, "b", "varchar")))
@@ -24,7 +25,7 @@ def parse(column: InlinedColumn, text: str) -> object:
     return parse_nested(build_node(column), text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
 def test_any_texts_in_a_list_come_back(texts: list[str | None]) -> None:
     """Whatever DuckDB prints for a list of texts is read as those texts."""

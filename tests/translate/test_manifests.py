@@ -26,6 +26,7 @@ from duckicelake.translate.manifests import (
     to_manifests,
 )
 from duckicelake.translate.visibility import TrackedFile
+from tests.support.examples import examples
 from tests.translate.support.states import Life, make_life
 
 lives = st.builds(
@@ -50,7 +51,7 @@ def own(plan: SnapshotPlan) -> list[ManifestPlan]:
     return [manifest for manifest in plan.manifests if manifest.snapshot_id == plan.step.snapshot_id]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives)
 def test_every_snapshot_lists_exactly_the_live_files(life: Life) -> None:
     """Each live file once, each deleted position once, none of another file; under the spec of the file."""
@@ -66,7 +67,7 @@ def test_every_snapshot_lists_exactly_the_live_files(life: Life) -> None:
         assert all(m.spec_id == life.specs[entry.key] for m, entry in entries)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives)
 def test_every_file_is_added_once_and_deleted_once(life: Life) -> None:
     """Where a file comes and goes is written by that snapshot alone; what was there before it all is only existing."""
@@ -86,7 +87,7 @@ def test_every_file_is_added_once_and_deleted_once(life: Life) -> None:
     assert +deleted == Counter((seen | base) & ends)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives)
 def test_what_a_snapshot_did_not_touch_is_carried_as_it_is(life: Life) -> None:
     """A carried manifest is the same object; one with nothing live in it is not carried further."""
@@ -103,7 +104,7 @@ def test_what_a_snapshot_did_not_touch_is_carried_as_it_is(life: Life) -> None:
         before = now
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives)
 def test_sequence_numbers_follow_the_lake(life: Life) -> None:
     """A file's number is its first lake snapshot, a delete's is never below that of its file, and none is from the future."""
@@ -116,7 +117,7 @@ def test_sequence_numbers_follow_the_lake(life: Life) -> None:
                 assert manifest.content == DELETES or entry.since == begins[entry.key]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives)
 def test_lists_stay_short(life: Life) -> None:
     """Per spec and size class there are fewer manifests than are merged at once, one more while one is being written."""
@@ -126,7 +127,7 @@ def test_lists_stay_short(life: Life) -> None:
         assert all(count <= MERGE_FAN for (_, _, tier), count in counts.items() if tier >= 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives, st.integers(0, 60))
 def test_going_on_is_the_same_as_beginning_again(life: Life, at: int) -> None:
     """A fold that stopped anywhere and went on later gives the same manifests."""

@@ -28,6 +28,7 @@ from duckicelake.iceberg.transforms import apply_transform
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.values import replace
 from tests.iceberg.expressions.rows import FIELD_ID, TRANSFORMS, Column, columns, describe, filters, matches
+from tests.support.examples import examples
 
 AS_PYICEBERG = ("boolean", "int", "long", "date", "time", "timestamp", "timestamptz", "string", "decimal(9, 2)")
 
@@ -42,7 +43,7 @@ def fits(column: Column, node: Any, value: Any) -> bool | None:
     return matches(node, column.type, parse_literal, value)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data(), column=columns(), counts=st.booleans())
 def test_bounds_and_counts_leave_out_no_row(data: st.DataObject, column: Column, counts: bool) -> None:
     """Of every type, cut bounds and missing counts included."""
@@ -51,7 +52,7 @@ def test_bounds_and_counts_leave_out_no_row(data: st.DataObject, column: Column,
         assert metrics_test(bind_to(column, node))(describe(column, counts=counts))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data(), column=columns())
 def test_partitions_leave_out_no_row_and_promise_none(data: st.DataObject, column: Column) -> None:
     """Under each transform: nothing is left to ask where all rows fit, no row is lost, and the rest is asked of the rows."""
@@ -72,7 +73,7 @@ def test_partitions_leave_out_no_row_and_promise_none(data: st.DataObject, colum
             assert (fits(column, format_bound(left), value) is True) == (found is True)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data(), column=columns())
 def test_manifest_lists_leave_out_no_row(data: st.DataObject, column: Column) -> None:
     """By the least and the greatest partition value, nulls and NaN."""
@@ -86,7 +87,7 @@ def test_manifest_lists_leave_out_no_row(data: st.DataObject, column: Column) ->
         assert manifest_test(bind_to(column, node), spec, types)(summarise_partitions(spec, types, entries))
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(data=st.data(), column=columns().filter(lambda column: column.type.name in AS_PYICEBERG))
 def test_what_pyiceberg_leaves_out_is_left_out(data: st.DataObject, column: Column) -> None:
     """By the same bounds and counts."""

@@ -42,10 +42,11 @@ from tests.iceberg.support.updates import (
     table,
 )
 from tests.iceberg.support.views import VIEW_UPDATES, version, view
+from tests.support.examples import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
-PATIENT = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+PATIENT = settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 
 # Where we say otherwise on purpose: what Java refuses for no need, or takes and cannot read any more.
 JAVA_ALONE_REFUSES = (
