@@ -1,7 +1,7 @@
 """Steps into rows: each step of a commit becomes one lake snapshot."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import groupby
 from typing import LiteralString
 
@@ -92,6 +92,19 @@ def apply(commit: Commit, steps: Sequence[LakeStep], notes: Sequence[NewRow] = (
     if steps or notes:
         commit.note(snapshot_id if steps else None)
     return snapshot_id
+
+
+def jump_to(commit: Commit, snapshot_id: int) -> Commit:
+    """Return the commit with its head moved up, so that its first step becomes lake snapshot `snapshot_id`.
+
+    A DuckDB transaction that began before finds out about other commits only because the id after its head is taken. So an
+    empty bridge snapshot is written there when the jump would leave that id free.
+    """
+    head = commit.head
+    if snapshot_id > head.snapshot_id + 1:
+        made = {"snapshot_id": head.snapshot_id + 1, "schema_version": head.schema_version, "changes_made": None}
+        commit.conn.execute(INSERT_SNAPSHOT, {**made, "next_catalog_id": head.next_catalog_id, "next_file_id": head.next_file_id})
+    return replace(commit, head=replace(head, snapshot_id=snapshot_id - 1))
 
 
 def _write_all(conn: psycopg.Connection, rows: Sequence[NewRow], made: dict[str, int]) -> None:

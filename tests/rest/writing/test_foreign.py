@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -171,6 +172,45 @@ def test_small_foreign_ids_are_passed_over(there: Elsewhere, lake: FreshLake) ->
     assert [s["sequence-number"] for s in there.client.load()["snapshots"]] == [6_000, 6_001]
     session.execute("CREATE TABLE u AS SELECT 1 AS i")
     assert lake.duckdb().execute("SELECT count(*) FROM t AT (VERSION => 6000)").fetchone() == (1,)
+
+
+def test_a_jump_of_snapshot_ids_is_seen_by_open_transactions(there: Elsewhere, lake: FreshLake) -> None:
+    """An open DELETE of DuckDB conflicts with a delete committed after the jump: without a row at head + 1 it would lose that one."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE other AS SELECT range AS id FROM range(100)")
+    head = read_snapshot_ids(lake)[-1]
+    session.execute("BEGIN")
+    session.execute("DELETE FROM other WHERE id < 30")
+    there.metadata["last-sequence-number"] = head + 5000
+    assert there.register().status == 200
+    lake.duckdb().execute("DELETE FROM other WHERE id >= 20 AND id < 60")
+    with pytest.raises(duckdb.TransactionException, match="conflict"):
+        session.execute("COMMIT")
+    assert read_snapshot_ids(lake)[-3:] == [head + 1, head + 5000, head + 5001]
+    assert read_ids(lake, "other") == [*range(20), *range(60, 100)]
+    changes = f"FROM ducklake_table_changes('lake', 'main', 'other', {head + 1}, {head + 5001})"
+    assert lake.duckdb().execute(f"SELECT count(*) {changes}").fetchone() == (40,)
+
+
+def test_an_open_insert_goes_on_above_a_jump(there: Elsewhere, lake: FreshLake) -> None:
+    """DuckDB tries again above the jump, and its rows get ids of their own; a jump by one has nothing to bridge."""
+    session = lake.duckdb()
+    session.execute("CREATE TABLE other AS SELECT range AS id FROM range(100)")
+    head = read_snapshot_ids(lake)[-1]
+    there.metadata["last-sequence-number"] = head + 1
+    assert there.register(name="t").status == 200
+    session.execute("BEGIN")
+    session.execute("INSERT INTO other SELECT range + 100 FROM range(50)")
+    there.metadata |= {"last-sequence-number": head + 3, "table-uuid": str(uuid4()), "location": f"{there.metadata['location']}2"}
+    assert there.register(name="u").status == 200
+    session.execute("COMMIT")
+    assert read_snapshot_ids(lake)[-4:] == [head + 1, head + 2, head + 3, head + 4]
+    assert lake.duckdb().execute("SELECT count(*), count(DISTINCT rowid) FROM other").fetchone() == (150, 150)
+
+
+def read_snapshot_ids(lake: FreshLake) -> list[int]:
+    """The ids of all lake snapshots, in order."""
+    return [row[0] for row in lake.psycopg().execute("SELECT snapshot_id FROM ducklake_snapshot ORDER BY snapshot_id").fetchall()]
 
 
 def test_files_keep_their_sequence_numbers(there: Elsewhere, lake: FreshLake) -> None:

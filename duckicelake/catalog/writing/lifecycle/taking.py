@@ -22,7 +22,7 @@ from duckicelake.lake.registered.read import find_known, find_live_name, find_sc
 from duckicelake.lake.registered.rows import FreedFile, MappedFile, NewRegistered, PinnedFile
 from duckicelake.lake.registered.rows import NumberedFile as NumberedRow
 from duckicelake.lake.rows import TableRow
-from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.apply import apply, jump_to
 from duckicelake.lake.writing.locations import find_owner
 from duckicelake.lake.writing.rows import NewRow
 from duckicelake.lake.writing.transaction import Commit
@@ -67,7 +67,7 @@ def take_in(commit: Commit, arrival: Arrival) -> UUID:
     """
     metadata = settle(commit.conn, arrival.foreign.metadata, arrival.grounds.roots, arrival.replaced)
     lake_snapshot_id = find_lake_snapshot_id(metadata, commit.head.snapshot_id, MAX_JUMP)
-    commit = replace(commit, head=replace(commit.head, snapshot_id=lake_snapshot_id - 1))
+    commit = jump_to(commit, lake_snapshot_id)
     ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
     table_id = ids.take_catalog_id()
     last_version = max(find_first_version(commit.conn, metadata.location), arrival.foreign.last_version)
