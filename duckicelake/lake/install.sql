@@ -414,6 +414,15 @@ SELECT f.path, coalesce(f.path_is_relative, true) FROM ducklake_files_scheduled_
 
 INSERT INTO iceberg_setting (key, value) VALUES ('gone_files', 'noted') ON CONFLICT (key) DO NOTHING;
 
+-- Until this setting was there, files in the locations of forgotten tables were not noted.
+INSERT INTO iceberg_gone_file (path, path_is_relative)
+SELECT f.path, false FROM ducklake_files_scheduled_for_deletion f
+ WHERE NOT coalesce(f.path_is_relative, true)
+   AND NOT EXISTS (SELECT FROM iceberg_setting WHERE key = 'gone_locations')
+   AND NOT EXISTS (SELECT FROM iceberg_gone_file g WHERE g.path = f.path);
+
+INSERT INTO iceberg_setting (key, value) VALUES ('gone_locations', 'noted') ON CONFLICT (key) DO NOTHING;
+
 CREATE OR REPLACE FUNCTION iceberg_note_gone() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -428,15 +437,24 @@ BEGIN
     EXECUTE format('
         WITH lake AS (
             SELECT coalesce((SELECT m.value FROM %1$I.ducklake_metadata m WHERE m.key = ''data_path'' AND m.scope IS NULL), '''') AS root
+        ), forgotten AS (
+            SELECT g.* FROM gone g WHERE NOT EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.table_id = g.table_id)
+        ), place AS (
+            -- the folder that DuckLake has for a table, and the locations that Iceberg clients wrote to
+            SELECT CASE WHEN NOT coalesce(g.path_is_relative, true) THEN ''''
+                        WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '''')
+                        ELSE l.root || coalesce(s.path, '''') END || coalesce(g.path, '''') AS path
+              FROM lake l CROSS JOIN forgotten g JOIN %1$I.ducklake_schema s ON s.schema_id = g.schema_id
+             UNION ALL
+            SELECT n.location || ''/''
+              FROM forgotten g JOIN (SELECT table_id, location FROM %1$I.iceberg_table
+                                     UNION ALL SELECT table_id, location FROM %1$I.iceberg_location) n ON n.table_id = g.table_id
         ), folder AS (
-            SELECT DISTINCT CASE WHEN NOT coalesce(g.path_is_relative, true) THEN ''''
-                                 WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '''')
-                                 ELSE l.root || coalesce(s.path, '''') END || coalesce(g.path, '''') AS whole
-              FROM lake l CROSS JOIN gone g JOIN %1$I.ducklake_schema s ON s.schema_id = g.schema_id
-             WHERE NOT EXISTS (SELECT FROM %1$I.ducklake_table t WHERE t.table_id = g.table_id)
+            SELECT DISTINCT regexp_replace(regexp_replace(path, ''^s3[an]://'', ''s3://''), ''^file:/+'', ''/'') AS whole FROM place
         ), file AS (
             SELECT f.path, coalesce(f.path_is_relative, true) AS is_relative,
-                   CASE WHEN coalesce(f.path_is_relative, true) THEN l.root ELSE '''' END || f.path AS whole
+                   regexp_replace(regexp_replace(CASE WHEN coalesce(f.path_is_relative, true) THEN l.root ELSE '''' END || f.path,
+                                                 ''^s3[an]://'', ''s3://''), ''^file:/+'', ''/'') AS whole
               FROM lake l CROSS JOIN %1$I.ducklake_files_scheduled_for_deletion f
         )
         INSERT INTO %1$I.iceberg_gone_file (path, path_is_relative)

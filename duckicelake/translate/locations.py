@@ -117,6 +117,12 @@ def table_location(iceberg_path: str, table_uuid: UUID, schema_name: str, table_
     return to_uri(iceberg_path) + "/".join([*namespace, name])
 
 
+def named_location(iceberg_path: str, levels: Sequence[str], table_name: str) -> str | None:
+    """Return the location that has a table's namespace and name and no uuid; None where a name is not plain."""
+    parts = (*levels, table_name)
+    return to_uri(iceberg_path) + "/".join(parts) if all(PLAIN_NAME.fullmatch(part) for part in parts) else None
+
+
 def format_digest(content: bytes) -> str:
     """Return what names an object after its bytes."""
     return hashlib.sha256(content).hexdigest()[:32]

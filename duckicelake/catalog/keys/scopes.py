@@ -14,7 +14,7 @@ import psycopg
 from duckicelake.catalog.tables import Ident, get_table
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.catalog.writing.places import NO_TABLE, check_free, check_new_location, get_place
-from duckicelake.errors import NoSuchTable
+from duckicelake.errors import NoSuchTable, Unsupported
 from duckicelake.lake.connect import reading
 from duckicelake.lake.keys.places import TablePlace, has_path, list_live_names, list_outside_paths, list_table_places
 from duckicelake.lake.read import read_data_path, read_iceberg_path
@@ -118,6 +118,27 @@ def is_alone(folder: str, others: frozenset[str], lake_paths: Sequence[str]) -> 
     if any(to_folder_uri(path).lower().startswith(folded) for path in lake_paths):
         return False
     return not any(other.startswith(folded) or folded.startswith(other) for other in others)
+
+
+def check_alone(conn: psycopg.Connection, location: str, neighbours: Sequence[str]) -> None:
+    """Raise Unsupported when a table that is to be made at a location would not have it alone: nobody would get a key to write there.
+
+    No keys are needed for what is not on S3.
+    """
+    if not to_canonical(location).startswith("s3://"):
+        return
+    data_path = read_data_path(conn)
+    others = _list_others(list_table_places(conn), NO_TABLE, data_path) | {to_folder_uri(path).lower() for path in neighbours}
+    if not is_alone(to_folder_uri(location), others, (data_path, read_iceberg_path(conn))):
+        raise Unsupported(
+            f"{format_not_alone(location)} Nothing was made: choose another location. "
+            "That of a dropped table is free when DuckLake has expired and cleaned up the table."
+        )
+
+
+def format_not_alone(location: str) -> str:
+    """Return what to tell about a location that keys to write cannot be cut for."""
+    return f"The location {location!r} is not this table's alone, so nobody gets a key to write there."
 
 
 def _list_files(conn: psycopg.Connection, table_id: int, folder: str, alone: Sequence[str]) -> tuple[str, ...]:

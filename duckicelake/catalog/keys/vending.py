@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from duckicelake.catalog.keys.scopes import read_scope
+from duckicelake.catalog.keys.scopes import format_not_alone, read_scope
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse, to_client_properties
 from duckicelake.errors import NotServed, Unsupported
@@ -24,11 +24,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class VendedKeys:
-    """Keys as clients take them: what is for the whole table, and per folder. Good to hand out until `fresh_until_s`."""
+    """Keys as clients take them: what is for the whole table, and per folder. Good to hand out until `fresh_until_s`.
+
+    `is_narrower`: they read alone, though keys to write were wanted, because the table's location is not its alone.
+    """
 
     config: Mapping[str, str] = field(repr=False)
     prefixes: tuple[str, ...]
     fresh_until_s: float
+    is_narrower: bool = False
 
     @property
     def whole_prefix(self) -> str:
@@ -40,6 +44,7 @@ class VendedKeys:
 def vend(warehouse: Warehouse, ident: Ident, loaded: LoadedTable, wanted: Wanted, now_s: float) -> VendedKeys | None:
     """Return keys for a table that was just loaded or staged; None where no keys are vended.
 
+    Where the table's location is not its alone, keys to read and write become keys to read.
     Raises: NoSuchTable: it has gone. Unsupported: no key can be cut for it alone. ServiceUnavailable: nobody gives keys now
     """
     vendor = warehouse.vendor
@@ -50,9 +55,10 @@ def vend(warehouse: Warehouse, ident: Ident, loaded: LoadedTable, wanted: Wanted
     scope = KeyScope((place,), (), (place,)) if is_staged else read_scope(warehouse, ident, loaded.location)
     if not is_on_s3(scope):
         return None
-    if wanted.writes and not scope.writable:
-        raise Unsupported(f"The location {loaded.location!r} is not this table's alone, so nobody gets a key to write there.")
-    return _cut(vendor, _narrow(scope, wanted), scope, wanted, now_s)
+    if wanted.writes and not scope.writable and not wanted.reads:
+        raise Unsupported(format_not_alone(loaded.location))
+    keys = _cut(vendor, _narrow(scope, wanted), scope, wanted, now_s)
+    return replace(keys, is_narrower=wanted.writes and not scope.writable)
 
 
 def get_keys(warehouse: Warehouse, ident: Ident, loaded: LoadedTable, wanted: Wanted, now_s: float) -> VendedKeys:

@@ -1,12 +1,14 @@
 """Tables: create, drop, rename."""
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 import psycopg
 
+from duckicelake.catalog.keys.scopes import check_alone
 from duckicelake.catalog.tables import LOAD_TRIES, Ident, LoadedTable, get_table, load_table, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
@@ -21,7 +23,7 @@ from duckicelake.catalog.writing.places import (
     find_first_version,
     get_place,
 )
-from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown, NoSuchTable
+from duckicelake.errors import CatalogError, CommitFailed, CommitStateUnknown, Forbidden, NoSuchTable
 from duckicelake.iceberg.metadata import TableMetadata, encode_metadata
 from duckicelake.iceberg.requests.bodies import CreateTable
 from duckicelake.iceberg.requests.creation import NewIdentity, new_metadata
@@ -34,22 +36,34 @@ from duckicelake.lake.writing.locations import note_staged
 from duckicelake.lake.writing.lookups import is_touched
 from duckicelake.lake.writing.revival import note_purge
 from duckicelake.lake.writing.transaction import committing
-from duckicelake.translate.locations import Roots, table_folder, table_location
+from duckicelake.translate.locations import Roots, named_location, table_folder, table_location, to_canonical, to_uri
 from duckicelake.translate.namespaces import to_levels, to_schema_name
 from duckicelake.translate.to_ducklake import tables as rows
 from duckicelake.translate.to_ducklake.tables import Place
 
 
-def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable) -> LoadedTable:
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """How the location that a client names for a new table is checked. `needs_alone`: it must be no other table's too."""
+
+    roots: Roots
+    needs_alone: bool = False
+    neighbours: Sequence[str] = ()
+
+
+def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, needs_keys: bool = False) -> LoadedTable:
     """Make a table, or, staged, only say what it would be: the commit that follows makes it.
 
-    Raises: NoSuchNamespace, AlreadyExists, BadRequest: DuckLake cannot hold what is asked for
+    `needs_keys`: the client will read and write the table with vended keys, or with signatures.
+    Raises: NoSuchNamespace, AlreadyExists, BadRequest: DuckLake cannot hold what is asked for. Forbidden: the client may not name that
+    location. Unsupported: nobody would get a key for it
     """
+    choice = _find_choice(warehouse, ident, asked, needs_keys=needs_keys)
     if asked.stage_create:
         with writing(warehouse.lake) as conn:
             place = get_place(conn, ident)
             check_free(conn, ident, place)
-            new = _describe(conn, place, asked, warehouse.roots)
+            new = _describe(conn, place, asked, choice)
             rows.create_table(0, place, new)
             if asked.location is None:
                 # in a place that a client chose others may have files too
@@ -58,7 +72,7 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable) -> Load
     with committing(warehouse.lake) as commit:
         place = get_place(commit.conn, ident)
         check_free(commit.conn, ident, place)
-        new = _describe(commit.conn, place, asked, warehouse.roots)
+        new = _describe(commit.conn, place, asked, choice)
         ids = Ids(commit.head.next_catalog_id, commit.head.next_file_id)
         step = rows.create_table(ids.take_catalog_id(), place, new, find_first_version(commit.conn, new.location))
         apply(commit, to_lake_steps(commit.head, ids, [[step]]))
@@ -66,13 +80,40 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable) -> Load
     return load_committed(warehouse, ident, UUID(new.table_uuid))
 
 
-def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, roots: Roots) -> TableMetadata:
+def _find_choice(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, needs_keys: bool) -> _Choice:
+    """Return how a new table's location is checked.
+
+    A client that may not choose may still name the one location that has the table's name, when nothing is there: tools that always
+    name a location work then. Not for a staged table: two clients could be given keys for one location.
+    Raises: Forbidden: something is there
+    """
+    if asked.location is None:
+        return _Choice(warehouse.roots)
+    roots = warehouse.roots
+    if not roots.free and not asked.stage_create and _is_named(warehouse, ident, asked.location):
+        if next(warehouse.objects.list_under(f"{to_uri(asked.location.rstrip('/'))}/"), None) is not None:
+            raise Forbidden(f"The location {asked.location!r} has objects in it, so only a principal with all rights may name it.")
+        return _Choice(Roots(), True, warehouse.neighbours.find())
+    return _Choice(roots, needs_keys, warehouse.neighbours.find() if needs_keys else ())
+
+
+def _is_named(warehouse: Warehouse, ident: Ident, location: str) -> bool:
+    """Tell whether a location is ICEBERG_PATH/<namespace>/<table> to the letter."""
+    with reading(warehouse.lake) as conn:
+        named = named_location(read_iceberg_path(conn), ident.namespace, ident.name)
+    return named is not None and to_canonical(location.rstrip("/")) == to_canonical(named)
+
+
+def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, choice: _Choice) -> TableMetadata:
     """Return the metadata of the table that is asked for."""
     uuid = uuid4()
     new = new_metadata(asked, NewIdentity(str(uuid), "", time.time_ns() // 1_000_000))
-    default = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
-    location = default if asked.location is None else check_table_location(conn, asked.location, roots)
-    check_paths(conn, NO_TABLE, Grounds((location,), roots), new.properties, {})
+    location = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
+    if asked.location is not None:
+        location = check_table_location(conn, asked.location, choice.roots)
+        if choice.needs_alone:
+            check_alone(conn, location, choice.neighbours)
+    check_paths(conn, NO_TABLE, Grounds((location,), choice.roots), new.properties, {})
     return replace(new, location=location)
 
 

@@ -31,9 +31,15 @@ SELECT DISTINCT t.table_id, '' AS location, coalesce(t.path, '') AS folder, coal
 UNION ALL
 SELECT n.table_id, n.location, NULL, true, NULL, true
   FROM (SELECT table_id, location FROM iceberg_table UNION SELECT table_id, location FROM iceberg_location) n
+ WHERE EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = n.table_id)
+    -- the files of an unregistered table stay where they are for ever, unless a table that was registered has them again
+    OR EXISTS (SELECT FROM ducklake_delete_file p
+                WHERE p.table_id = 9223372036854775807
+                  AND starts_with(regexp_replace(p.path, '^s3[an]://', 's3://'), regexp_replace(n.location, '^s3[an]://', 's3://') || '/')
+                  AND NOT EXISTS (SELECT FROM ducklake_data_file f WHERE f.path = p.path))
 UNION ALL
--- DuckLake has forgotten these tables, and their files are still there
-SELECT DISTINCT -1, '', regexp_replace(g.path, '[^/]*$', ''), g.path_is_relative, '', true
+-- DuckLake has forgotten these tables, and their files are still there; -1 stands for a table that is not made yet
+SELECT DISTINCT -2, '', regexp_replace(g.path, '[^/]*$', ''), g.path_is_relative, '', true
   FROM iceberg_gone_file g
  WHERE EXISTS (SELECT FROM ducklake_files_scheduled_for_deletion f WHERE f.path = g.path)
 """

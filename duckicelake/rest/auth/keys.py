@@ -15,7 +15,7 @@ from duckicelake.catalog.keys.vending import VendedKeys, Wanted, vend
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, Unsupported
-from duckicelake.rest.auth.ready import find_wanted, wants_signing
+from duckicelake.rest.auth.ready import SIGNING, VENDED, find_delegation, find_wanted, takes, wants_signing
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
 
 
@@ -48,6 +48,14 @@ def find_keys_after(scope: Scope, warehouse: Warehouse, ident: Ident, made: Load
         if made.metadata_location is None:
             raise
         return None
+
+
+def needs_keys(scope: Scope, warehouse: Warehouse) -> bool:
+    """Tell whether a client that makes a table wants vended keys or signatures for it, and the warehouse gives them."""
+    if scope.get("session") is None:
+        return False
+    asked = find_delegation(scope)
+    return (warehouse.vendor is not None and takes(asked, VENDED)) or (warehouse.signer is not None and takes(asked, SIGNING))
 
 
 def to_wanted(warehouse: Warehouse, ident: Ident, rights: Rights) -> Wanted:

@@ -23,7 +23,7 @@ from duckicelake.iceberg.requests.attribution import attribute_snapshots
 from duckicelake.iceberg.requests.bodies import Identifier, parse_commit_table, parse_create_table, parse_transaction
 from duckicelake.iceberg.requests.requirements import asks_to_create
 from duckicelake.rest.auth.at import AtParam
-from duckicelake.rest.auth.keys import find_keys_after, with_signing
+from duckicelake.rest.auth.keys import find_keys_after, needs_keys, with_signing
 from duckicelake.rest.auth.permissions import check_commit, check_moved, check_rename
 from duckicelake.rest.bodies import CommitTableResponse, LoadTableResult
 from duckicelake.rest.door import Door
@@ -77,7 +77,13 @@ class TableChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "table"))
         warehouse = self._door.get_warehouse(at)
         once = about(key, ident)
-        made = run_once(warehouse, once, lambda w: tables.create_table(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        keyed = needs_keys(request.scope, warehouse)
+        made = run_once(
+            warehouse,
+            once,
+            lambda w: tables.create_table(w, ident, asked, needs_keys=keyed),
+            lambda w, uuid: load_committed(w, ident, uuid),
+        )
         check_moved(at.session, TABLE, to_levels(made.moved_to))
         return build_made(request.scope, warehouse, ident, made)
 

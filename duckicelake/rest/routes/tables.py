@@ -88,7 +88,8 @@ class TableRoutes:
             loaded = with_signing(request.scope, lake.warehouse, Ident(levels, name), loaded)
         answer = build_ready_answer(encode_load_result(loaded, keys), tagged=list_tagged(loaded, keys))
         key: TableKey | None = request.scope.get("table_key")
-        if key is not None:
+        # keys that open less than was asked for are made anew with each load: nothing tells when the location is free
+        if key is not None and not (keys is not None and keys.is_narrower):
             fresh_until_s = None if keys is None else keys.fresh_until_s
             ready = ReadyTable(lake.prefix, loaded.table_id, loaded.position, answer, loaded.local_file, fresh_until_s)
             self._door.cache.put(key, ready)

@@ -1,0 +1,118 @@
+"""Tables that are made at a chosen location, where a dropped table was: keys, signatures, and when the location is free again."""
+
+from typing import Any
+
+import pytest
+
+from duckicelake.backends.buckets import ROLE_ARN
+from tests.rest.auth.escapes.ground import list_keys
+from tests.rest.auth.principals import Guarded, guard
+from tests.rest.auth.test_permissions import SCHEMA
+from tests.rest.auth.vended import is_refused, open_root, open_vended, split
+from tests.rest.serving import Answer
+from tests.support.lakes import FreshLake
+
+TABLES, TABLE = "namespaces/a/tables", "namespaces/a/tables/chosen"
+VENDED, SIGNED = "vended-credentials", "remote-signing"
+
+
+def make(guarded: Guarded, location: str, delegation: str | None, who: str = "admin", **more: Any) -> Answer:
+    """Create the table at a location."""
+    headers = {} if delegation is None else {"X_Iceberg_Access_Delegation": delegation}
+    return guarded.ask(who, "POST", TABLES, {"name": "chosen", "schema": SCHEMA, "location": location, **more}, **headers)
+
+
+def expire(lake: FreshLake) -> None:
+    """Let DuckLake forget dropped tables."""
+    lake.duckdb().execute("CALL ducklake_expire_snapshots('lake', older_than => now())")
+
+
+def expire_and_clean(lake: FreshLake) -> None:
+    """Let DuckLake forget dropped tables, and remove their files."""
+    expire(lake)
+    lake.duckdb().execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+
+
+def add_file(lake: FreshLake, location: str) -> None:
+    """Add a data file that lies in the table's location, as clients' files do."""
+    conn, uri = lake.duckdb(), f"{location}/data/x.parquet"
+    conn.execute(f"COPY (SELECT 1::BIGINT AS i) TO '{uri}'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 'chosen', '{uri}', schema => 'a', allow_missing => true)")
+
+
+@pytest.mark.parametrize("purged", ["true", "false"])
+def test_a_create_with_keys_is_refused_before_the_table_is_made(lake: FreshLake, purged: str) -> None:
+    """As long as DuckLake knows the dropped table; its location is free when the table has been expired and cleaned up."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        location = lake.iceberg_path + "a/chosen"
+        assert "storage-credentials" in make(guarded, location, VENDED).json
+        add_file(lake, location)
+        assert guarded.ask("admin", "DELETE", f"{TABLE}?purgeRequested={purged}").status == 204
+        for delegation in (VENDED, SIGNED):
+            for more in ({}, {"stage-create": True}):
+                refused = make(guarded, location, delegation, **more)
+                assert refused.error == (406, "UnsupportedOperationException"), (delegation, more)
+                assert "is not this table's alone" in refused.json["error"]["message"]
+        assert guarded.get("admin", TABLE).status == 404
+        expire(lake)
+        assert make(guarded, location, VENDED).status == 406, "the dropped table's file is still there"
+        expire_and_clean(lake)
+        made = make(guarded, location, VENDED).json
+        bucket, key = split(location)
+        open_vended(made["config"]).put_object(Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
+
+
+def test_a_table_where_another_was_is_read_with_keys(lake: FreshLake) -> None:
+    """By whoever may write, too: with keys that read alone, until the dropped table has been expired and cleaned up."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        location = lake.iceberg_path + "a/chosen"
+        assert make(guarded, location, None).status == 200
+        assert guarded.ask("admin", "DELETE", TABLE).status == 204
+        assert make(guarded, location, None).status == 200
+        lake.duckdb().execute("INSERT INTO a.chosen SELECT range FROM range(100000)")
+        bucket, key = split(location)
+        [file] = list_keys(open_root(guarded), split(lake.data_path)[1])
+        for path in (TABLE, f"{TABLE}/credentials"):
+            told = guarded.get("admin", path, X_Iceberg_Access_Delegation=VENDED)
+            assert told.status == 200, told.body
+            s3 = open_vended(told.json["storage-credentials"][0]["config"])
+            assert s3.get_object(Bucket=bucket, Key=file)["Body"].read(4) == b"PAR1"
+            assert is_refused(s3.put_object, Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
+        expire_and_clean(lake)
+        told = guarded.get("admin", TABLE, X_Iceberg_Access_Delegation=VENDED).json
+        open_vended(told["config"]).put_object(Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
+
+
+def test_who_may_make_a_table_may_name_the_location_that_has_its_name(lake: FreshLake) -> None:
+    """Exactly that one, while nothing is and was there; tools that always name a location work then."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        location = lake.iceberg_path + "a/chosen"
+        for other in (lake.iceberg_path + "a/other", lake.iceberg_path + "b/chosen", location + "/x", lake.iceberg_path + "chosen"):
+            assert make(guarded, other, VENDED, "writer").error == (403, "NotAuthorizedException")
+        assert make(guarded, location, VENDED, "reader").status == 403
+        assert make(guarded, location, VENDED, "writer", **{"stage-create": True}).status == 403
+        made = make(guarded, location + "/", VENDED, "writer").json
+        assert made["metadata"]["location"] == location
+        bucket, key = split(location)
+        open_vended(made["config"]).put_object(Bucket=bucket, Key=f"{key}/data/x", Body=b"x")
+        assert guarded.ask("writer", "DELETE", TABLE).status == 204
+        assert make(guarded, location, VENDED, "writer").status == 403, "its objects are still there"
+
+
+def test_a_location_with_objects_is_not_free(lake: FreshLake) -> None:
+    """Nor one that a dropped table had whose files DuckLake has not removed yet."""
+    with guard(lake, sts_role_arn=ROLE_ARN) as guarded:
+        location = lake.iceberg_path + "a/chosen"
+        bucket, key = split(location)
+        open_root(guarded).put_object(Bucket=bucket, Key=f"{key}/data/stray.parquet", Body=b"x")
+        refused = make(guarded, location, VENDED, "writer")
+        assert refused.error == (403, "NotAuthorizedException")
+        assert "has objects in it" in refused.json["error"]["message"]
+        open_root(guarded).delete_object(Bucket=bucket, Key=f"{key}/data/stray.parquet")
+        assert make(guarded, location, VENDED, "admin").status == 200
+        assert guarded.ask("admin", "DELETE", f"{TABLE}?purgeRequested=true").status == 204
+        for found in open_root(guarded).list_objects_v2(Bucket=bucket, Prefix=f"{key}/").get("Contents", []):
+            open_root(guarded).delete_object(Bucket=bucket, Key=found["Key"])
+        assert make(guarded, location, None, "writer").error == (406, "UnsupportedOperationException")
+        expire_and_clean(lake)
+        assert "storage-credentials" in make(guarded, location, VENDED, "writer").json
