@@ -1,8 +1,8 @@
 """DuckLake's file rows as Iceberg data files, with the statistics Iceberg readers prune by.
 
 Bounds are outer bounds or left out: those of uuids (readers disagree about their order) and of binaries (their texts
-are ambiguous) always are, and those of floats where a NaN may be: engines sort it above all numbers, bounds do not.
-Zero bounds of floats cover both zeros.
+are ambiguous) always are, those of floats where a NaN may be (engines sort it above all numbers, bounds do not), and
+those of columns whose NULLs are not counted. Zero bounds of floats cover both zeros.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,9 +70,10 @@ def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stat
     """Return a DuckLake data file for a manifest; `types` are those of the schema it was written by."""
     # maps are written in their own order, and equal files must give equal bytes
     known = sorted((row for row in stats if row.column_id in types), key=lambda row: row.column_id)
-    lower, upper = _bounds(known, types)
-    # DuckLake has both as 0 where it counts nothing: of timetz
-    counted = [s for s in known if s.value_count is not None and s.null_count is not None and s.value_count + s.null_count > 0]
+    nulls = _count_nulls(known)
+    # Iceberg readers delete a whole file by its bounds where no NULL is counted, even if that is because none was looked for
+    counted = [s for s in known if s.column_id in nulls]
+    lower, upper = _bounds(counted, types)
     return DataFile(
         content=0,
         file_path=uri,
@@ -83,14 +84,20 @@ def to_data_file(row: DataFileRow, uri: str, partition: tuple[object, ...], stat
         # PyIceberg's table `entries` cannot do without, so an unknown size is an empty map, here and below
         column_sizes={s.column_id: s.column_size_bytes for s in known if s.column_size_bytes is not None},
         # DuckLake counts the values that are not null, Iceberg all of them
-        value_counts={s.column_id: (s.value_count or 0) + (s.null_count or 0) for s in counted} or None,
-        null_value_counts={s.column_id: s.null_count for s in counted if s.null_count is not None} or None,
+        value_counts={s.column_id: s.value_count + nulls[s.column_id] for s in counted if s.value_count is not None} or None,
+        null_value_counts=nulls or None,
         nan_value_counts={s.column_id: 0 for s in known if s.contains_nan is False} or None,
         lower_bounds=lower or None,
         upper_bounds=upper or None,
         # a file without a start holds its rows' ids itself
         first_row_id=row.row_id_start or 0,
     )
+
+
+def _count_nulls(stats: Sequence[ColumnStatsRow]) -> dict[int, int]:
+    """Return the number of NULLs by column, where it is known. DuckLake has both counts as 0 where it counts nothing: of timetz."""
+    known = ((row.column_id, row.value_count, row.null_count) for row in stats)
+    return {column_id: nulls for column_id, values, nulls in known if nulls is not None and (values is None or values + nulls > 0)}
 
 
 def _bounds(stats: Sequence[ColumnStatsRow], types: Mapping[int, PrimitiveType]) -> tuple[Bounds, Bounds]:

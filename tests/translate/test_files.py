@@ -4,6 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from pyiceberg.expressions import GreaterThan, LessThan
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator  # pyright: ignore[reportPrivateUsage] -- its own delete asks it
+from pyiceberg.manifest import DataFile as PyIcebergFile
+from pyiceberg.schema import Schema as PyIcebergSchema
+from pyiceberg.types import DoubleType, IntegerType
+from pyiceberg.types import NestedField as PyIcebergField
 
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.bounds import decode_value
@@ -111,6 +117,44 @@ def test_nan_counts_are_told_only_when_there_is_none(room: Room) -> None:
     assert 1 not in (file.upper_bounds or {})
 
 
+def to_file(*stats: ColumnStatsRow, **types: str) -> DataFile:
+    """A file of five rows whose statistics are these rows, for columns 1, 2, … of these types."""
+    row = DataFileRow(1, 1, "f", True, 5, 100, 40, None, None, None, None, None)
+    return to_data_file(row, "s3://b/f", (), stats, {place: PrimitiveType(name) for place, name in enumerate(types.values(), 1)})
+
+
+def test_null_counts_are_told_without_value_counts() -> None:
+    """Zeros on both sides count nothing, a zero alone does."""
+    counts = ((None, 0), (None, 2), (3, 2), (0, 0), (3, None), (None, None))
+    stats = [ColumnStatsRow(1, place, None, *both, None, None, None) for place, both in enumerate(counts, 1)]
+    file = to_file(*stats, **{f"c{place}": "int" for place in range(len(counts))})
+    assert file.null_value_counts == {1: 0, 2: 2, 3: 2}
+    assert file.value_counts == {3: 5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "nulls", "has_nan", "is_told"),
+    [
+        pytest.param("int", 0, None, True, id="no null"),
+        pytest.param("int", 2, None, True, id="known nulls"),
+        pytest.param("int", None, None, False, id="unknown nulls"),
+        pytest.param("double", 0, False, True, id="no NaN"),
+        pytest.param("double", 0, None, False, id="unknown NaN"),
+        pytest.param("double", 0, True, False, id="NaN"),
+        pytest.param("double", None, False, False, id="no NaN, unknown nulls"),
+    ],
+)
+def test_bounds_are_told_only_beside_what_they_leave_out(kind: str, nulls: int | None, has_nan: bool | None, is_told: bool) -> None:
+    """Readers that delete whole files by bounds take a count that is not told for none: see decision 062."""
+    file = to_file(ColumnStatsRow(1, 1, None, None, nulls, "1", "2", has_nan), c=kind)
+    assert (file.lower_bounds is not None, file.upper_bounds is not None) == (is_told, is_told)
+    schema = PyIcebergSchema(PyIcebergField(1, "c", IntegerType() if kind == "int" else DoubleType(), required=False))
+    told = {name: getattr(file, name) or {} for name in ("value_counts", "null_value_counts", "nan_value_counts")}
+    known = PyIcebergFile.from_args(record_count=5, lower_bounds=file.lower_bounds or {}, upper_bounds=file.upper_bounds or {}, **told)
+    is_whole = [_StrictMetricsEvaluator(schema, each).eval(known) for each in (LessThan("c", 9), GreaterThan("c", 0))]
+    assert is_whole == [is_told and nulls == 0] * 2
+
+
 def test_leaves_within_lists_structs_and_maps_have_counts(room: Room) -> None:
     """Each leaf by its own field id."""
     name = room.name()
@@ -126,9 +170,7 @@ def test_leaves_within_lists_structs_and_maps_have_counts(room: Room) -> None:
 
 def test_statistics_of_columns_nobody_knows_are_passed_over() -> None:
     """A column that is gone, and counts that are missing, are simply not told."""
-    row = DataFileRow(1, 1, "f", True, 5, 100, 40, None, None, None, None, None)
-    stats = [ColumnStatsRow(1, 9, 1, 1, 1, "1", "2", None), ColumnStatsRow(1, 1, None, None, None, "3", None, None)]
-    file = to_data_file(row, "s3://b/f", (), stats, {1: PrimitiveType("int")})
+    file = to_file(ColumnStatsRow(1, 9, 1, 1, 1, "1", "2", None), ColumnStatsRow(1, 1, None, None, None, "3", None, None), c="int")
     assert (file.value_counts, file.null_value_counts, file.lower_bounds, file.upper_bounds, file.nan_value_counts) == (None,) * 5
     assert file.column_sizes == {}
     assert file.first_row_id == 40

@@ -120,7 +120,7 @@ def _is_within(type: PrimitiveType, value: object) -> bool:
         return -(1 << WHOLE_SIZES[type.name] * 8 - 1) < value < (1 << WHOLE_SIZES[type.name] * 8 - 1) - 1
     if isinstance(value, Decimal):
         precision, scale = find_decimal(type) or (0, 0)
-        return decimal_value(unscaled_value(value, scale), scale) == value and abs(value) < 10 ** (precision - scale)
+        return decimal_value(unscaled_value(value, scale), scale) == value and value.copy_abs() < 10 ** (precision - scale)
     return not isinstance(value, float)
 
 

@@ -46,15 +46,17 @@ def encode_metrics(statistics: PackedColumnStats, data_file_ids: Sequence[int], 
     """
     rows, starts = _arrange(statistics, data_file_ids, types)
     keys = long_column(rows.column_id)
-    lower, upper = _find_bounds(rows, types)
+    has_values = rows.value_count >= 0
     # DuckLake has both as 0 where it counts nothing
-    counted = (rows.value_count >= 0) & (rows.null_count >= 0) & (rows.value_count + rows.null_count > 0)
+    has_nulls = (rows.null_count >= 0) & ~(has_values & (rows.value_count + rows.null_count == 0))
+    counted = has_values & has_nulls
+    lower, upper = _find_bounds(rows, has_nulls, types)
     maps: tuple[tuple[Flags, BytesColumn, bytes], ...] = (
         # PyIceberg's table `entries` cannot do without, so an unknown size is an empty map
         (rows.column_size_bytes >= 0, join_columns(keys, long_column(rows.column_size_bytes)), PRESENT + NULL),
         # DuckLake counts the values that are not null, Iceberg all of them
         (counted, join_columns(keys, long_column(rows.value_count + rows.null_count)), NULL),
-        (counted, join_columns(keys, long_column(rows.null_count)), NULL),
+        (has_nulls, join_columns(keys, long_column(rows.null_count)), NULL),
         (rows.contains_nan == 0, join_columns(keys, NULL), NULL),
         (np.asarray(lower.is_valid()), map_items(keys, lower), NULL),
         (np.asarray(upper.is_valid()), map_items(keys, upper), NULL),
@@ -94,10 +96,11 @@ def _texts(packed: str, lengths: Longs) -> Texts:
     return from_buffers(pa.string(), len(lengths), (validity, offsets.astype(np.int32), packed.encode()))
 
 
-def _find_bounds(rows: Rows, types: LeafTypes) -> tuple[BytesColumn, BytesColumn]:
+def _find_bounds(rows: Rows, has_nulls: Flags, types: LeafTypes) -> tuple[BytesColumn, BytesColumn]:
+    """Return the lower and the upper bounds; none of rows without a count of NULLs, nor of floats that may be NaN."""
     by_column = np.argsort(rows.column_id, kind="stable")
     floating = [column for column, type_ in types.items() if type_.name in FLOATING]
-    safe: Flags = np.asarray((rows.contains_nan == 0) | ~np.isin(rows.column_id, floating))
+    safe: Flags = np.asarray(has_nulls & ((rows.contains_nan == 0) | ~np.isin(rows.column_id, floating)))
     told = (arrow.if_else(pa.array(safe), texts, None) for texts in (rows.min_value, rows.max_value))
     least, greatest = (texts.take(pa.array(by_column)) for texts in told)
     different, starts = np.unique(rows.column_id[by_column], return_index=True)

@@ -58,10 +58,11 @@ def check_file(taken: TakenFile) -> None:
 
 
 class _Leaf(NamedTuple):
-    """A primitive at any level, and whether it is within a list or map."""
+    """A primitive at any level, whether it is a column of the table itself, and whether it is within a list or map."""
 
     field_id: int
     type: PrimitiveType
+    is_root: bool
     is_repeated: bool
 
 
@@ -74,7 +75,8 @@ def add_files(table_id: int, files: Sequence[TakenFile], schema: Schema, first: 
         starts.append(next_row_id if taken.first_row_id is None else taken.first_row_id)
         next_row_id += taken.file.record_count
     repeated = list_repeated(schema)
-    leaves = [_Leaf(i, type_, i in repeated) for i, type_ in leaf_fields(schema)]
+    roots = {field.field_id for field in schema.fields}
+    leaves = [_Leaf(i, type_, i in roots, i in repeated) for i, type_ in leaf_fields(schema)]
     size = sum(taken.file.file_size_in_bytes for taken in files)
     return [
         *(
@@ -96,29 +98,42 @@ def _to_note(table_id: int, data_file_id: int, taken: TakenFile, schema: Schema)
 
 
 def _to_stats(table_id: int, data_file_id: int, file: DataFile, leaves: Sequence[_Leaf]) -> Iterator[NewColumnStats]:
-    for field_id, type_, is_repeated in leaves:
-        values, nulls = _find_count(file.value_counts, field_id), _find_count(file.null_value_counts, field_id)
-        if values is not None and nulls is not None and not is_repeated:
-            # Iceberg 1.11 leaves out the NULLs of floating-point fields whose struct is NULL, and its readers such rows
-            nulls += max(0, file.record_count - values)
-            values = max(values, file.record_count)
+    for leaf in leaves:
+        field_id, type_ = leaf.field_id, leaf.type
+        values, nulls = _find_counts(file, leaf)
         lower, upper = _find_bounds(file, field_id, type_)
         size, nans = _find_count(file.column_sizes, field_id), _find_count(file.nan_value_counts, field_id)
-        is_counted = values is not None and nulls is not None and values >= nulls
         row = NewColumnStats(
             data_file_id=data_file_id,
             table_id=table_id,
             column_id=field_id,
             column_size_bytes=size,
             # DuckLake counts the values that are not null, Iceberg all of them
-            value_count=(values or 0) - (nulls or 0) if is_counted else None,
-            null_count=nulls if is_counted else None,
+            value_count=None if values is None or nulls is None else values - nulls,
+            null_count=nulls,
             min_value=lower,
             max_value=upper,
             contains_nan=nans > 0 if nans is not None and type_.name in FLOATING else None,
         )
-        if size is not None or is_counted or lower is not None:
+        if size is not None or nulls is not None or lower is not None:
             yield row
+
+
+def _find_counts(file: DataFile, leaf: _Leaf) -> tuple[int | None, int | None]:
+    """Return how many values a column has in a file and how many of them are NULL; None for what is unknown or cannot be."""
+    values, nulls = _find_count(file.value_counts, leaf.field_id), _find_count(file.null_value_counts, leaf.field_id)
+    if nulls is None:
+        return None, None
+    if values is None and leaf.is_root:
+        values = file.record_count
+    if values is None:
+        # without the number of values it is unknown whether NULLs of rows whose struct is NULL are counted
+        return None, nulls if nulls > 0 or leaf.is_repeated else None
+    if not leaf.is_repeated:
+        # Iceberg 1.11 leaves out the NULLs of floating-point fields whose struct is NULL, and its readers such rows
+        nulls += max(0, file.record_count - values)
+        values = max(values, file.record_count)
+    return (values, nulls) if values >= nulls else (None, None)
 
 
 def _find_count(counts: Mapping[int, int] | None, field_id: int) -> int | None:

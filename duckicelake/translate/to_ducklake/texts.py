@@ -42,8 +42,9 @@ def find_text(type_: PrimitiveType, value: object | None) -> str | None:
 def _is_held(type_: PrimitiveType, value: object) -> bool:
     """Tell whether DuckDB reads the text of a value: a bound that it does not read hides its file from every query."""
     if isinstance(value, Decimal):
+        # `abs` rounds to 28 digits
         decimal = find_decimal(type_)
-        return decimal is not None and abs(value.scaleb(decimal[1], WIDE)) < 10 ** decimal[0]
+        return decimal is not None and value.scaleb(decimal[1], WIDE).copy_abs() < 10 ** decimal[0]
     limits = LIMITS.get(type_.name)
     return limits is None or (isinstance(value, int) and limits[0] <= value <= limits[1])
 

@@ -56,6 +56,14 @@ def test_rows_without_a_value_are_nulls_outside_of_lists_and_maps() -> None:
     assert (found[6].value_count, found[6].null_count) == (6, 1)
 
 
+def test_null_counts_are_kept_without_value_counts() -> None:
+    """A column of the table has a value in each row; of a field of a struct, 0 may leave out the rows whose struct is NULL."""
+    inside = (NestedField(4, "a", LONG, False), NestedField(5, "b", LONG, False), NestedField(6, "l", ListType(7, LONG, False), False))
+    schema = Schema(0, (*SCHEMA.fields, NestedField(3, "s", StructType(inside), False)))
+    found = stats(file(null_value_counts={1: 0, 2: 4, 4: 0, 5: 3, 7: 0}), schema)
+    assert {key: (row.value_count, row.null_count) for key, row in found.items()} == {1: (10, 0), 2: (6, 4), 5: (None, 3), 7: (None, 0)}
+
+
 def test_bounds_are_kept_in_pairs() -> None:
     """Half of them, reversed ones and nonsense prove nothing."""
     low, high = encode_value(LONG, -5), encode_value(LONG, 7)
@@ -76,6 +84,7 @@ def test_counts_that_cannot_be_are_left_out() -> None:
     """More nulls than values, or negative ones."""
     assert stats(file(value_counts={1: 3}, null_value_counts={1: 4})) == {}
     assert stats(file(value_counts={1: -3}, null_value_counts={1: -4})) == {}
+    assert stats(file(null_value_counts={1: 11})) == {}
 
 
 def test_what_ducklake_has_no_column_for_is_noted() -> None:
