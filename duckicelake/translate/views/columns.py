@@ -7,7 +7,7 @@ any other expression gives only DuckDB's binder knows.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from duckicelake.iceberg.types import IcebergType, PrimitiveType
 from duckicelake.translate.shape.leaf_types import find_primitive
@@ -99,8 +99,12 @@ def _with_ctes(node: Tree, scope: Scope) -> Scope:
     return scope
 
 
-Source = tuple[str, Columns]
-"""A name in FROM and its columns."""
+class Source(NamedTuple):
+    """A name in FROM, its columns, and the schema that may stand before the name: of tables and views without an alias."""
+
+    name: str
+    columns: Columns
+    schema_name: str | None = None
 
 
 def _read_source(node: Tree, scope: Scope) -> list[Source]:
@@ -108,10 +112,10 @@ def _read_source(node: Tree, scope: Scope) -> list[Source]:
     if kind == "EMPTY":
         return []
     if kind == "BASE_TABLE":
-        found = _find_relation(node, scope)
-        return [(alias or node["table_name"], _rename(found, node["column_name_alias"]))]
+        columns, schema_name = _find_relation(node, scope)
+        return [Source(alias or node["table_name"], _rename(columns, node["column_name_alias"]), None if alias else schema_name)]
     if kind == "SUBQUERY":
-        return [(alias, _rename(_read_query(node["subquery"]["node"], scope), node["column_name_alias"]))]
+        return [Source(alias, _rename(_read_query(node["subquery"]["node"], scope), node["column_name_alias"]))]
     if kind == "JOIN" and node["ref_type"] in ("REGULAR", "CROSS") and node["join_type"] in ("INNER", "LEFT", "RIGHT", "OUTER"):
         if node["using_columns"]:
             raise _Unknown
@@ -119,11 +123,13 @@ def _read_source(node: Tree, scope: Scope) -> list[Source]:
     raise _Unknown
 
 
-def _find_relation(node: Tree, scope: Scope) -> Columns:
+def _find_relation(node: Tree, scope: Scope) -> tuple[Columns, str | None]:
+    """Return the columns of a table, a view or a query of WITH, and the schema that it is in."""
     name = fold_name(node["table_name"])
     if not node["schema_name"] and not node["catalog_name"] and name in scope.ctes:
-        return scope.ctes[name]
-    return scope.relations[fold_name(node["schema_name"] or scope.default_schema), name]
+        return scope.ctes[name], None
+    schema_name = fold_name(node["schema_name"] or scope.default_schema)
+    return scope.relations[schema_name, name], schema_name
 
 
 def _rename(columns: Columns, names: Sequence[str]) -> Columns:
@@ -146,7 +152,7 @@ def _read_star(item: Tree, sources: Sequence[Source]) -> list[Column]:
     if item["columns"] or any(item.get(key) for key in changes):
         raise _Unknown
     relation = fold_name(item["relation_name"])
-    taken = [columns for name, columns in sources if not relation or fold_name(name) == relation]
+    taken = [source.columns for source in sources if not relation or fold_name(source.name) == relation]
     excluded = {fold_name(name) for name in item["exclude_list"]}
     return [column for columns in taken for column in columns if fold_name(column.name) not in excluded]
 
@@ -154,10 +160,15 @@ def _read_star(item: Tree, sources: Sequence[Source]) -> list[Column]:
 def _find_column(path: Sequence[str], sources: Sequence[Source]) -> IcebergType | None:
     """Return the type of a plain column; a part of a struct, or a name that two tables have, is left to DuckDB."""
     *table, name = (fold_name(part) for part in path)
-    if len(table) > 1:
-        return None
-    found = [c.type for alias, columns in sources if table in ([], [fold_name(alias)]) for c in columns if fold_name(c.name) == name]
+    meant = [source for source in sources if tuple(table) in _list_prefixes(source)]
+    found = [column.type for source in meant for column in source.columns if fold_name(column.name) == name]
     return found[0] if len(found) == 1 else None
+
+
+def _list_prefixes(source: Source) -> Sequence[tuple[str, ...]]:
+    """Return what may stand before the name of a column of the source."""
+    name = fold_name(source.name)
+    return [(), (name,), *([] if source.schema_name is None else [(source.schema_name, name)])]
 
 
 def _find_type(item: Tree, sources: Sequence[Source]) -> IcebergType | None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from duckicelake.errors import BadRequest
 from duckicelake.translate.namespaces import Levels, to_schema_name
 from duckicelake.translate.to_ducklake.names import fold_name
-from duckicelake.translate.views.parser import Parser, Tree
+from duckicelake.translate.views.parser import Parser, Tree, replace_unquoted
 
 CATALOG = "{DUCKLAKE_CATALOG}"
 """What DuckLake writes in the place of the name under which a session has attached it."""
@@ -35,7 +35,7 @@ class _Foreign(Exception):
 
 def find_whole(parser: Parser, sql: str, names: Names) -> str | None:
     """Return a query in DuckDB's dialect with every table under its whole name, None when it reads anything else."""
-    if CATALOG in sql:
+    if CATALOG in sql and replace_unquoted(sql, CATALOG, "", in_names=True) != sql:
         return None
     tree = parser.find_query(sql)
     if tree is None:
@@ -46,7 +46,7 @@ def find_whole(parser: Parser, sql: str, names: Names) -> str | None:
     except (_Foreign, BadRequest, RecursionError):
         return None
     text = parser.find_text(tree)
-    return None if text is None else text.replace(QUOTED_CATALOG, f"{CATALOG}.")
+    return None if text is None else replace_unquoted(text, QUOTED_CATALOG, f"{CATALOG}.", in_names=True)
 
 
 def _complete(table: Tree, names: Names) -> None:
@@ -114,5 +114,8 @@ def list_names(tree: Tree, default_schema: str) -> set[tuple[str, str]]:
 
 
 def as_query(sql: str) -> str:
-    """Return a DuckLake view's text as everybody may read it: names without a catalog are of the view's own."""
-    return sql.replace(f"{CATALOG}.", "")
+    """Return a DuckLake view's text as everybody may read it: names without a catalog are of the view's own.
+
+    Source: DuckLake puts the catalog's name there, but not into texts and quoted names (DuckLakeUtil::ReplaceSkippingQuotes)
+    """
+    return replace_unquoted(sql, f"{CATALOG}.", "") if f"{CATALOG}." in sql else sql

@@ -53,6 +53,21 @@ class Parser:
         return str(row[0])
 
 
+def replace_unquoted(sql: str, old: str, new: str, *, in_names: bool = False) -> str:
+    """Replace a part of a text wherever it is in no string constant nor, unless `in_names`, in a quoted name."""
+    content = sql.encode()
+    tokens = duckdb.tokenize(sql)
+    ends = [start for start, _ in tokens[1:]] + [len(content)]
+    parts: list[bytes] = []
+    at = 0
+    for (start, kind), end in zip(tokens, ends, strict=True):
+        is_name = kind == duckdb.token_type.identifier and content[start : start + 1] == b'"'
+        if kind == duckdb.token_type.string_const or (is_name and not in_names):
+            parts += [content[at:start].replace(old.encode(), new.encode()), content[start:end]]
+            at = end
+    return b"".join([*parts, content[at:].replace(old.encode(), new.encode())]).decode()
+
+
 @contextmanager
 def open_parser() -> Generator[Parser]:
     """A parser, closed at the end."""

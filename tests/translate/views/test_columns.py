@@ -23,10 +23,10 @@ def parser() -> Iterator[Parser]:
 
 
 def read(parser: Parser, sql: str) -> list[str] | None:
-    """The columns of a query over the tables `main.t` and `ns.u`, each as `name type`."""
+    """The columns of a query over the tables `main.t`, `main.u` and `ns.u`, each as `name type`."""
     tree = parser.find_query(sql)
     assert tree is not None
-    relations = {("main", "t"): TABLE, ("ns", "u"): OTHER}
+    relations = {("main", "t"): TABLE, ("main", "u"): TABLE, ("ns", "u"): OTHER}
     found = find_columns(tree, Scope(relations, "main", lambda item: f"<{item['type']}>", {}))
     return None if found is None else [f"{column.name} {column.type or '?'}" for column in found]
 
@@ -40,6 +40,10 @@ def read(parser: Parser, sql: str) -> list[str] | None:
         pytest.param("SELECT * EXCLUDE (b, odd) FROM t", ["a int"], id="star-without"),
         pytest.param("SELECT a FROM t JOIN ns.u ON t.a = u.a", ["a ?"], id="a-name-of-two-tables"),
         pytest.param("SELECT x.a AS z FROM t AS x", ["z int"], id="aliases"),
+        pytest.param("SELECT main.T.a, NS.u.c, main.t.a > 1 AS w FROM t, ns.u", ["a int", "c date", "w boolean"], id="with-schemas"),
+        pytest.param("SELECT ns.u.a AS y FROM main.u, ns.u", ["y long"], id="a-table-of-each-schema"),
+        pytest.param("SELECT x.t.a, t.st.f FROM ns.u AS x, t", ["a ?", "f ?"], id="parts-of-structs"),
+        pytest.param("WITH t AS (SELECT b FROM t) SELECT main.t.b FROM t", ["b ?"], id="a-query-has-no-schema"),
         pytest.param("SELECT q FROM t AS x(q)", ["q int"], id="column-aliases"),
         pytest.param("SELECT a + 1, a + 1 AS s FROM t", ["<FUNCTION> ?", "s ?"], id="expressions"),
         pytest.param("SELECT count(*) n, a > 1 y, 'x' t, 1 i, 1.50 d, true w FROM t", None, id="told-by-the-text"),

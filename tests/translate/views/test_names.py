@@ -30,6 +30,11 @@ def parser() -> Iterator[Parser]:
             id="a-query-of-its-own-hides-a-table-outside-itself",
         ),
         pytest.param("SELECT * FROM ns.t WHERE x = 'FROM t'", "SELECT * FROM {DUCKLAKE_CATALOG}.ns.t WHERE (x = 'FROM t')", id="text"),
+        pytest.param(
+            """SELECT '{DUCKLAKE_CATALOG}.x', '"{DUCKLAKE_CATALOG}".ns.t' FROM ns.t""",
+            """SELECT '{DUCKLAKE_CATALOG}.x', '"{DUCKLAKE_CATALOG}".ns.t' FROM {DUCKLAKE_CATALOG}.ns.t""",
+            id="the-catalogs-word-in-a-text",
+        ),
         pytest.param("SELECT i FROM range(3) r(i)", 'SELECT i FROM "range"(3) AS r(i)', id="numbers"),
     ],
 )
@@ -61,7 +66,9 @@ def test_a_recursive_query_reads_itself(parser: Parser) -> None:
         "CREATE VIEW v AS SELECT 1",
         "SELECT",
         "",
-        "SELECT '{DUCKLAKE_CATALOG}.'",
+        'SELECT "{DUCKLAKE_CATALOG}".a FROM t AS "{DUCKLAKE_CATALOG}"',
+        'SELECT 1 FROM "{DUCKLAKE_CATALOG}".ns.t',
+        "SELECT 1 FROM {DUCKLAKE_CATALOG}.ns.t",
         "SELECT '\0'",
         "SELECT 1 /*" + "x" * 70_000 + "*/",
         "SELECT 1" + " + 1" * 5_000,
@@ -86,6 +93,21 @@ def test_names_that_a_ducklake_view_reads(parser: Parser) -> None:
     tree = parser.find_query(as_query("SELECT * FROM {DUCKLAKE_CATALOG}.m.t, u WHERE EXISTS (FROM m.w)"))
     assert tree is not None
     assert list_names(tree, "own") == {("m", "t"), ("own", "u"), ("m", "w")}
+
+
+@pytest.mark.parametrize(
+    ("held", "shown"),
+    [
+        ("SELECT 'ü{DUCKLAKE_CATALOG}.x' FROM {DUCKLAKE_CATALOG}.m.t", "SELECT 'ü{DUCKLAKE_CATALOG}.x' FROM m.t"),
+        ('SELECT a AS "{DUCKLAKE_CATALOG}.a" FROM {DUCKLAKE_CATALOG}.t', 'SELECT a AS "{DUCKLAKE_CATALOG}.a" FROM t'),
+        ("SELECT 'it''s', {DUCKLAKE_CATALOG}.m.t.a FROM {DUCKLAKE_CATALOG}.m.t", "SELECT 'it''s', m.t.a FROM m.t"),
+        ("SELECT $$ {DUCKLAKE_CATALOG}. $$", "SELECT $$ {DUCKLAKE_CATALOG}. $$"),
+        ("SELECT 1", "SELECT 1"),
+    ],
+)
+def test_texts_and_quoted_names_of_a_ducklake_view_stay(held: str, shown: str) -> None:
+    """DuckLake puts no catalog into them either."""
+    assert as_query(held) == shown
 
 
 def test_the_parser_reaches_nothing(parser: Parser) -> None:

@@ -69,6 +69,20 @@ def test_what_duckdb_makes_is_listed_and_loaded(server: Server, lake: FreshLake,
     assert load(server, "one") == one
 
 
+def test_the_catalogs_word_in_a_text_stays(server: Server, duck: DuckDBPyConnection) -> None:
+    """Whoever made the view; columns under their whole names have their types, and a rename into another namespace changes nothing."""
+    duck.execute("CREATE SCHEMA far; CREATE VIEW found AS SELECT '{DUCKLAKE_CATALOG}.x' AS x, lake.main.t.b FROM lake.main.t")
+    found = load(server, "found")
+    assert texts(found)["duckdb"] == "SELECT '{DUCKLAKE_CATALOG}.x' AS x, main.t.b FROM main.t"
+    assert names(found) == [("x", "string"), ("b", "string")]
+    create(server, "told", {"duckdb": "SELECT 1, '{DUCKLAKE_CATALOG}.x' FROM t"})
+    for name in ("found", "told"):
+        assert post(server, "views/rename", {"source": ident(name), "destination": ident(name, "far")}).status == 204
+    duck.execute("USE memory")
+    assert duck.execute("FROM lake.far.found").fetchall() == [("{DUCKLAKE_CATALOG}.x", "x")]
+    assert duck.execute("FROM lake.far.told").fetchall() == [(1, "{DUCKLAKE_CATALOG}.x")]
+
+
 def test_a_star_follows_the_table(server: Server, duck: DuckDBPyConnection) -> None:
     """A column that the table gets is in DuckDB's view at once, so it is a new version over REST."""
     duck.execute("CREATE VIEW v AS FROM t")
