@@ -19,8 +19,14 @@ from duckicelake.lake.readers.roles import drop_readers
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
 NEWEST_TABLE = "iceberg_staged"
 """Of the tables that a server cannot do without; it comes with the columns that are as new."""
+NEWEST_TRIGGER = "iceberg_note_version"
+"""Of the triggers that a server cannot do without."""
 
 HAS_TABLE = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) IS NOT NULL"
+HAS_TRIGGER = """
+SELECT EXISTS (SELECT FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+                WHERE n.nspname = %(schema)s AND t.tgname = %(trigger)s)
+"""
 SELECT_LAKE_SCHEMAS = "SELECT schemaname FROM pg_tables WHERE tablename = 'ducklake_metadata' ORDER BY schemaname"
 SELECT_DATA_PATH = "SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
 SELECT_DATA_PATH_OF = sql.SQL("SELECT value FROM {}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL")
@@ -177,7 +183,7 @@ def _install(conn: psycopg.Connection, lake: LakeSettings) -> None:
         install(conn, lake.metadata_schema, lake.iceberg_path or "")
     except psycopg.errors.InsufficientPrivilege as error:
         # A server may run with a role that only reads and writes, when the lake's owner ran `init` before.
-        if _has_table(conn, lake, NEWEST_TABLE):
+        if _has_table(conn, lake, NEWEST_TABLE) and _has_trigger(conn, lake, NEWEST_TRIGGER):
             return
         if _has_table(conn, lake, "iceberg_setting"):
             raise Forbidden(
@@ -199,6 +205,11 @@ def _note_restored_max(conn: psycopg.Connection, lake: LakeSettings, restored_ma
 
 def _has_table(conn: psycopg.Connection, lake: LakeSettings, table: str) -> bool:
     row = conn.execute(HAS_TABLE, {"schema": lake.metadata_schema, "table": table}).fetchone()
+    return row is not None and row[0]
+
+
+def _has_trigger(conn: psycopg.Connection, lake: LakeSettings, trigger: str) -> bool:
+    row = conn.execute(HAS_TRIGGER, {"schema": lake.metadata_schema, "trigger": trigger}).fetchone()
     return row is not None and row[0]
 
 

@@ -17,7 +17,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from duckicelake.errors import CatalogError, CommitFailed, Damaged, Forbidden, LakeMoved, PostgresRefused, ServiceUnavailable
 from duckicelake.lake.audit.rows import Asker
 from duckicelake.lake.bulk.quick import hasten
-from duckicelake.lake.install import format_search_path
+from duckicelake.lake.install import check_version, format_search_path
 from duckicelake.lake.writing.pacing import Others
 
 Found = TypeVar("Found")
@@ -31,6 +31,9 @@ CONNECT: Mapping[str, Any] = {"connect_timeout": 5, "keepalives_idle": 5, "keepa
 
 Of several hosts in a connection string each has these seconds.
 """
+
+SELECT_VERSION = "SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL"
+"""Last of the statements that begin a transaction, in their round trip: a migration makes no lake snapshot that would tell of it."""
 
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_WAIT_S = 10.0
@@ -161,7 +164,7 @@ def writing_apart(lake: Lake) -> Generator[psycopg.Connection]:
 
 @contextmanager
 def _transaction(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
-    with mapped_errors(lake.name), begun(lake, begin) as conn:
+    with mapped_errors(lake.name), begun(lake, b"; ".join((begin, SELECT_VERSION.encode()))) as conn:
         yield conn
         conn.commit()
 
@@ -170,11 +173,14 @@ def _transaction(lake: Lake, begin: bytes) -> Generator[psycopg.Connection]:
 def begun(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.Connection]:
     """A connection in a transaction just begun, rolled back by any error; whoever asks for it commits.
 
+    The last statement of `begin` returns the lake's version of DuckLake.
     That Postgres begins it within seconds, after `waits_s` for a lock, shows that the connection is alive; those that are not are closed.
-    Raises: PoolTimeout: no live connection is to be had. psycopg.errors.LockNotAvailable, DeadlockDetected: nor the lock
+    Raises: PoolTimeout: no live connection is to be had. psycopg.errors.LockNotAvailable, DeadlockDetected: nor the lock.
+    Unsupported: the lake has another version of DuckLake by now
     """
-    conn, _ = _open(lake.pool, lambda conn: conn.execute(begin), waits_s)
+    conn, version = _open(lake.pool, lambda conn: read_version(conn, begin), waits_s)
     try:
+        check_version(version)
         yield conn
     except BaseException:
         if not conn.closed:
@@ -182,6 +188,15 @@ def begun(lake: Lake, begin: bytes, waits_s: float = 0.0) -> Generator[psycopg.C
         raise
     finally:
         lake.pool.putconn(conn)
+
+
+def read_version(conn: psycopg.Connection, statements: bytes) -> str | None:
+    """Run statements of which the last one selects the lake's version of DuckLake, and return that."""
+    cursor = conn.execute(statements)
+    while cursor.nextset():
+        pass
+    row = cursor.fetchone()
+    return None if row is None else row[0]
 
 
 def look(lake: Lake, ask: Callable[[psycopg.Connection], Found]) -> Found:

@@ -81,7 +81,7 @@ PLAIN = (
 LOCK_TRIES, LOCK_PAUSE_S = 600, 0.05
 NEVER_IDLE = "Other transactions hold the lake's tables all the time; end the long ones, or try again when the lake is quieter."
 OURS: Sequence[tuple[LiteralString, str]] = (
-    ("TRIGGER", r"CREATE OR REPLACE TRIGGER (\w+)\s+\w+ \w+ ON (\w+)"),
+    ("TRIGGER", r"CREATE OR REPLACE TRIGGER (\w+)\s+[\w ]+ ON (\w+)"),
     ("FUNCTION", r"CREATE OR REPLACE FUNCTION (\w+)"),
     ("INDEX", r"CREATE INDEX IF NOT EXISTS (\w+)"),
     ("TABLE", r"CREATE TABLE IF NOT EXISTS (\w+)"),
@@ -204,14 +204,18 @@ def _find_digest() -> str:
     return hashlib.sha256(_read_script()).hexdigest()
 
 
-def check_supported(settings: dict[str, str]) -> None:
-    """Refuse a lake this catalog cannot serve, saying why."""
-    version = settings.get("version")
+def check_version(version: str | None) -> None:
+    """Raise Unsupported for a version of DuckLake whose tables this catalog neither reads nor writes."""
     if version != SUPPORTED_VERSION:
         raise Unsupported(
             f"The lake's DuckLake version is {version!r}; this catalog serves {SUPPORTED_VERSION!r}. "
             "Attach it with the matching DuckDB release, or copy it into a new lake."
         )
+
+
+def check_supported(settings: dict[str, str]) -> None:
+    """Refuse a lake this catalog cannot serve, saying why."""
+    check_version(settings.get("version"))
     if settings.get("encrypted") == "true":
         raise Unsupported("The lake is encrypted; no Iceberg reader can open its files. Copy it into a lake without ENCRYPTED.")
 

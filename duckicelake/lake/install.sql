@@ -321,6 +321,25 @@ CREATE OR REPLACE TRIGGER iceberg_note_expiry
     AFTER DELETE ON ducklake_snapshot
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_note_expiry();
 
+-- A migration to another version of DuckLake makes no lake snapshot. It is noted here, so that servers look again and refuse the lake.
+CREATE OR REPLACE FUNCTION iceberg_note_version() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_metadata') THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('LOCK TABLE %I.iceberg_change IN EXCLUSIVE MODE', TG_TABLE_SCHEMA);
+    EXECUTE format('INSERT INTO %I.iceberg_change (kind) VALUES (''version'')', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_note_version
+    AFTER INSERT OR UPDATE ON ducklake_metadata
+    FOR EACH ROW WHEN (NEW.key = 'version' AND NEW.scope IS NULL) EXECUTE FUNCTION iceberg_note_version();
+
 -- A file that a kept snapshot needs loses its row: it gets one that belongs to no data file, so that DuckLake goes on
 -- knowing it. Commits of refs change the setting, which fails a transaction that began before and cannot see them.
 INSERT INTO iceberg_setting (key, value) VALUES ('refs', '0') ON CONFLICT (key) DO NOTHING;
@@ -503,6 +522,7 @@ CREATE INDEX IF NOT EXISTS iceberg_ix_changes ON ducklake_snapshot_changes
 
 -- Who may call these could give them to a trigger of their own table. Triggers that are there need no right to fire.
 REVOKE ALL ON FUNCTION iceberg_note_expiry() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_note_version() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_pin_files() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_keep_file() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_note_gone() FROM PUBLIC;

@@ -207,8 +207,8 @@ def test_a_second_time_changes_nothing(lake: FreshLake) -> None:
 def test_a_lake_we_cannot_serve_is_left_alone(lake: FreshLake, statement: str, word: str) -> None:
     """The refusal says what is wrong, and nothing of ours stays behind."""
     conn = lake.psycopg()
-    conn.execute("DROP TABLE iceberg_change, iceberg_setting")
     conn.execute(statement)  # pyright: ignore
+    conn.execute("DROP TABLE iceberg_change, iceberg_setting")
     before = list_relations(lake)
     with pytest.raises(Unsupported, match=word):
         install(conn, lake.metadata_schema, lake.iceberg_path)

@@ -43,6 +43,19 @@ def test_an_expiry_that_is_rolled_back_is_not_noted(lake: FreshLake) -> None:
     assert conn.execute(SELECT_CHANGES).fetchall() == []
 
 
+def test_a_migration_is_noted_and_other_settings_are_not(lake: FreshLake) -> None:
+    """Whether the version's row is changed or written anew; options of DuckDB, of the lake or of one table, write the same table."""
+    session, conn = lake.duckdb(), lake.psycopg()
+    session.execute("CREATE TABLE t (i INTEGER)")
+    session.execute("CALL lake.set_option('target_file_size', '10MB')")
+    session.execute("CALL lake.set_option('target_file_size', '20MB', table_name => 't')")
+    assert conn.execute(SELECT_CHANGES).fetchall() == []
+    conn.execute("UPDATE ducklake_metadata SET value = '1.1' WHERE key = 'version'")
+    conn.execute("DELETE FROM ducklake_metadata WHERE key = 'version'")
+    conn.execute("INSERT INTO ducklake_metadata (key, value) VALUES ('version', '1.0')")
+    assert [row[1:] for row in conn.execute(SELECT_CHANGES)] == [("version", None)] * 2
+
+
 def test_changes_appear_in_order_of_their_ids(lake: FreshLake) -> None:
     """A transaction that would get a higher id waits, so whoever has seen an id has seen all below it."""
     session = lake.duckdb()

@@ -13,7 +13,8 @@ from duckicelake.errors import BadRequest, CommitFailed, CommitStateUnknown, Lak
 from duckicelake.lake.audit.lines import tell, write_done
 from duckicelake.lake.audit.rows import DONE, UNKNOWN, Asker, AuditLine
 from duckicelake.lake.changes import TABLE_KINDS, format_tokens
-from duckicelake.lake.connect import BEGIN_WRITING, LOCK_WAIT_S, Lake, RequestKey, begun, mapped_errors
+from duckicelake.lake.connect import BEGIN_WRITING, LOCK_WAIT_S, SELECT_VERSION, Lake, RequestKey, begun, mapped_errors, read_version
+from duckicelake.lake.install import check_version
 from duckicelake.lake.read import fetch_rows
 from duckicelake.lake.rows import Position
 from duckicelake.lake.writing.idempotency import claim, note_object
@@ -21,7 +22,8 @@ from duckicelake.lake.writing.lookups import SELECT_KNOWN_SNAPSHOTS, SELECT_TOUC
 from duckicelake.lake.writing.pacing import OTHERS, Others
 from duckicelake.lake.writing.rows import LakeHead
 
-LOCK_LAKE = b"LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
+# The version is locked too: a migration changes it last, and whoever writes what it has changed would write the old shape.
+LOCK_LAKE = b"LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE; " + SELECT_VERSION.encode() + b" FOR SHARE"
 BEGIN_LOCKED = BEGIN_WRITING + b"; " + LOCK_LAKE
 
 SELECT_HEAD = """
@@ -125,7 +127,8 @@ def committing(lake: Lake, watched: Watched | None = None, *, gives_way: bool = 
 
     DuckDB's readers are not held up; its committers wait and then commit after us. A watched table is looked after at once.
     Raises: LakeBusy: the lock was not to be had in time, and nothing was done. CommitStateUnknown: the connection was
-    lost in COMMIT. Repeated: the request that the lake is used for has landed. GivenWay: one that `gives_way` let others pass
+    lost in COMMIT. Unsupported: the lake was migrated to another version of DuckLake.
+    Repeated: the request that the lake is used for has landed. GivenWay: one that `gives_way` let others pass
     """
     with mapped_errors(lake.name), ExitStack() as held:
         with _told_apart():
@@ -165,7 +168,7 @@ def _let_pass(conn: psycopg.Connection, others: Others) -> None:
         conn.rollback()
         conn.execute(BEGIN_WRITING)
         others.let_pass(conn)
-        conn.execute(LOCK_LAKE)
+        check_version(read_version(conn, LOCK_LAKE))
 
 
 @contextmanager
