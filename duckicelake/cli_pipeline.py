@@ -94,7 +94,7 @@ def ingest(
     """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
     given = locals() | {"credential": partial(read_named_credential, credential_file, os.environ), "environment": os.environ}
-    raise typer.Exit(start_ingest(given, partial(_find_facts, arguments, warehouse)))
+    raise typer.Exit(start_ingest(given, partial(find_place, arguments, warehouse)))
 
 
 def verify(
@@ -115,7 +115,7 @@ def verify(
 ) -> None:
     """Compare tables as Iceberg and as DuckLake, row by row; status 0 the same, 1 not, 2 misuse, 3 could not look."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_verify(locals(), partial(_find_facts, arguments, warehouse)))
+    raise typer.Exit(start_verify(locals(), partial(find_place, arguments, warehouse)))
 
 
 def maintain(
@@ -136,7 +136,7 @@ def maintain(
 ) -> None:
     """Compact, flush, expire and clean up, as policies say; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_maintain(locals(), partial(_find_facts, arguments, warehouse)))
+    raise typer.Exit(start_maintain(locals(), partial(find_place, arguments, warehouse)))
 
 
 def profile(
@@ -156,7 +156,7 @@ def profile(
 ) -> None:
     """Measure tables, and give planners their distinct values; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_profile(locals(), partial(_find_facts, arguments, warehouse)))
+    raise typer.Exit(start_profile(locals(), partial(find_place, arguments, warehouse)))
 
 
 def publish(
@@ -173,7 +173,7 @@ def publish(
 ) -> None:
     """Make manifests of tables with very many files on Spark; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_publish(locals(), partial(_find_facts, arguments, warehouse)))
+    raise typer.Exit(start_publish(locals(), partial(find_place, arguments, warehouse)))
 
 
 def import_tables(
@@ -204,7 +204,7 @@ def import_tables(
 ) -> None:
     """Bring the tables and views of another catalog in; status 0 done or there already, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_transfer("import", locals(), partial(_find_facts, arguments, warehouse)))
+    raise typer.Exit(start_transfer("import", locals(), partial(find_place, arguments, warehouse)))
 
 
 def export_tables(
@@ -228,9 +228,10 @@ def export_tables(
 ) -> None:
     """Copy tables into another catalog; status 0 done or there already, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_transfer("export", locals(), partial(_find_facts, arguments, warehouse)))
+    raise typer.Exit(start_transfer("export", locals(), partial(find_place, arguments, warehouse)))
 
 
-def _find_facts(arguments: dict[str, Any], warehouse: str | None) -> tuple[Facts, Home]:
+def find_place(arguments: dict[str, Any], warehouse: str | None) -> tuple[Facts, Home]:
+    """Return how a job reaches the lake, and the home. Raises: CatalogError: nothing runs there, or the settings are refused."""
     settings, opened = read_joined(arguments)
     return find_facts(settings, opened, warehouse), opened

@@ -10,6 +10,7 @@ from duckicelake.backends.buckets import BUCKET, StoreAccess
 from duckicelake.backends.home import BackendError, Home, find_holder, open_home, read_json, read_keys
 from duckicelake.backends.postgres import find_access
 from duckicelake.backends.stack import Report, StackOptions, start_stack
+from duckicelake.commands.calling import format_command
 from duckicelake.config import Settings, read_settings
 
 METADATA_SCHEMA = "lake"
@@ -53,15 +54,31 @@ def join_home(settings: Settings, home: Home) -> Settings:
 
 
 def read_joined(arguments: dict[str, Any]) -> tuple[Settings, Home]:
-    """Return the settings of a command with what its home knows of the embedded servers, and that home."""
+    """Return the settings of a command with what its home knows of the embedded servers, and that home.
+
+    Raises: BackendError: the settings ask for embedded servers, and none run
+    """
     settings = read_settings(arguments)
     opened = open_home(settings.home)
-    return join_home(settings, opened), opened
+    return join_running(settings, opened), opened
+
+
+def join_running(settings: Settings, home: Home) -> Settings:
+    """Return the settings completed with the embedded servers that run on the home; start none.
+
+    Raises: BackendError: none run; the message is the same for every command
+    """
+    if is_embedded(settings) and find_holder(home) is None:
+        raise BackendError(
+            f"Nothing runs on the home {home.path}. Start the server with `{format_command('serve')}`, "
+            f"or Postgres and S3 alone with `{format_command('backends', 'up')}`; --home names another home."
+        )
+    return join_home(settings, home)
 
 
 @contextmanager
 def using_stack(settings: Settings, purpose: str, report: Report) -> Generator[Settings]:
-    """The settings of a stack that runs: the one that already does, else one started for as long as this is open."""
+    """The settings of a stack that runs: the one that already does, else one started while this is open, as `init` does."""
     if not is_embedded(settings):
         yield settings
         return

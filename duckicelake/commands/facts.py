@@ -1,19 +1,24 @@
 """How to reach a lake, as facts: for snippets, for machines and for our own smoke test."""
 
 import os
+import socket
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.backends.ducklake import LakeAddress, S3Keys, format_attach
 from duckicelake.backends.home import Home, read_json, write_json
 from duckicelake.backends.processes import find_running
+from duckicelake.commands.calling import format_command
 from duckicelake.commands.keys.credential import read_credential
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings, SettingsError
+from duckicelake.errors import ServiceUnavailable
 from duckicelake.store.place import S3_SCHEMES
 
+CONNECT_SECONDS = 3.0
 HIDDEN = "…"
 SOMEBODY = "ID:SECRET"
 """Where an account has to be named, and none is known."""
@@ -138,6 +143,17 @@ def find_catalog_uri(settings: Settings, home: Home | None) -> str:
     if found is not None and _identify(found["server"]["pid"]) == found["server"]:
         return found["catalog_uri"]
     return format_catalog_uri(settings)
+
+
+def check_answers(catalog_uri: str) -> None:
+    """Check that a server listens at the catalog's address. Raises: ServiceUnavailable: none does; the message says how to start it."""
+    address = urlsplit(catalog_uri)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        socket.create_connection((address.hostname or "", port), CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ServiceUnavailable(f"No catalog answers at {catalog_uri}. Start it with `{format_command('serve')}` ({reason}).") from None
 
 
 def remember_server(home: Home, catalog_uri: str) -> None:

@@ -3,12 +3,11 @@
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.console import Console
-
+from duckicelake.backends.home import open_home
 from duckicelake.catalog.record.trail import Asker
 from duckicelake.catalog.rules import changes
 from duckicelake.catalog.rules.changes import Given, Lake, NewSecret
-from duckicelake.commands.embedded import using_stack
+from duckicelake.commands.embedded import join_running
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.config import Settings
@@ -26,8 +25,8 @@ def manage(settings: Settings, warehouse: str | None, operation: str, *texts: st
     Raises: CatalogError: why nothing was done
     """
     asker = Asker(f"cli-{secrets.token_hex(6)}", WHO, operation)
-    with stopping_on_signals(), using_stack(settings, operation, Console(stderr=True).print) as running:
-        chosen = choose_lake(running, warehouse)
+    with stopping_on_signals():
+        chosen = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
         lake = open_lake(chosen.name, chosen.postgres_dsn.get_secret_value(), chosen.metadata_schema, 1)
         try:
             return ACTS[operation](changes.with_asker(lake, asker, name_objects(operation, texts)), *texts)

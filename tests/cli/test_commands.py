@@ -199,20 +199,6 @@ def test_every_client_has_its_snippet(lake: FreshLake, tmp_path: Path, client: s
     assert lake.store.secret_access_key in text
 
 
-def test_commands_without_a_home_say_what_to_do_first(tmp_path: Path) -> None:
-    """Nothing was ever started here."""
-    for command in ("connect", "smoke", "duckdb"):
-        done = run(tmp_path, command, "--home", str(tmp_path / "home"))
-        assert (done.status, "Run `duckicelake serve` or `duckicelake init` first" in done.err) == (1, True)
-
-
-def test_smoke_says_when_no_server_answers(lake: FreshLake, tmp_path: Path) -> None:
-    """Both readers fail with their reason, the scratch table is gone, and the status is 1."""
-    done = run(tmp_path, "smoke", "--home", str(tmp_path / "home"), settings=settings_for(lake))
-    assert done.status == 1
-    assert lake.duckdb().sql("SELECT count(*) FROM duckdb_tables() WHERE database_name = 'lake'").fetchone() == (0,)
-
-
 def test_a_role_that_may_not_install_is_told_so(foreign: FreshLake, stack: SharedStack, tmp_path: Path) -> None:
     """The message names the remedy; once the owner ran `init`, a role that only reads and writes is enough."""
     role = f"clerk_{foreign.name}"

@@ -1,0 +1,31 @@
+"""How a user calls this command again, for every message that tells one to."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+WRAPPER = CHECKOUT / "scripts" / "duckicelake"
+
+
+def format_command(*arguments: str) -> str:
+    """Return the command line that works in a new shell in this folder: `scripts/duckicelake` of a checkout, else what is installed."""
+    return " ".join((shlex.quote(_find_command()), *arguments))
+
+
+def _find_command() -> str:
+    if WRAPPER.is_file():
+        return _shorten(WRAPPER)
+    installed = Path(sys.executable).parent / "duckicelake"
+    found = shutil.which("duckicelake")
+    if found is not None and Path(found).resolve() == installed.resolve():
+        return "duckicelake"
+    return _shorten(installed)
+
+
+def _shorten(path: Path) -> str:
+    """Return the path as seen from the working folder where it lies below it."""
+    below = os.path.relpath(path)
+    return str(path) if below.startswith("..") else below
