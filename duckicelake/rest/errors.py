@@ -82,6 +82,12 @@ HTTP_TYPES: Mapping[int, str] = {404: "NotFoundException", 405: "UnsupportedOper
 UNROUTED = "unrouted"
 """What requests are counted as that belong to no operation."""
 
+NAMED: Mapping[str, type[CatalogError]] = {"table": NoSuchTable, "view": NoSuchView, "namespace": NoSuchNamespace}
+"""What a path names by each of its parameters; the first that it has is what it is about."""
+
+NAMELESS = "\0"
+"""Stands for an empty name where routes are looked for: no path that a client sends holds it."""
+
 READS = frozenset({"GET", "HEAD"})
 RETRY_AFTER_S = "1"
 CHALLENGE = 'Bearer realm="duckicelake"'
@@ -157,10 +163,31 @@ def build_error_handlers(note: Callable[[Scope, CatalogError], None]) -> dict[in
 def build_http_error(scope: Scope, error: HTTPException) -> Response:
     """Return the answer to what Starlette itself refuses: unknown routes, wrong methods, broken bodies."""
     status = error.status_code
+    nameless = find_nameless(scope) if status == 404 else None
+    if nameless is not None:
+        return build_catalog_error(scope, nameless)
     headers = {"Allow": ", ".join(find_methods(scope))} if status == 405 else error.headers
     shown = f"{scope['method']} {scope['path'][:MAX_SHOWN_PATH]}"
     message = {404: f"There is no route {shown}.", 405: f"The method does not fit the path: {shown}."}.get(status, error.detail)
     return build_error(scope, status, HTTP_TYPES.get(status, "BadRequestException"), message, headers)
+
+
+def find_nameless(scope: Scope) -> CatalogError | None:
+    """Return the error of a path that fits an operation but for an empty name, None when it fits none.
+
+    Spark looks for a table in the namespace without a name, and takes only an error that the table is not there for an answer.
+    """
+    first, *parts = scope["path"].split("/")
+    filled = {**scope, "path": "/".join([first, *(part or NAMELESS for part in parts)])}
+    for route in scope["app"].routes:
+        match, found = route.matches(filled)
+        if match is Match.FULL:
+            named: Mapping[str, str] = found["path_params"]
+            empty = {name for name, value in named.items() if value == NAMELESS}
+            kind = next((kind for name, kind in NAMED.items() if name in named), None)
+            is_nameless = bool(empty) and empty <= NAMED.keys()
+            return kind(f"Nothing has an empty name: {scope['path'][:MAX_SHOWN_PATH]}") if kind and is_nameless else None
+    return None
 
 
 def find_methods(scope: Scope) -> list[str]:

@@ -140,3 +140,27 @@ def test_a_dot_segment_is_a_name_and_no_way_up(standing: Server) -> None:
 def test_an_unknown_warehouse_in_the_path_is_named(standing: Server) -> None:
     """404 with the warehouse's own type."""
     assert standing.get("/v1/other/namespaces").error == (404, "NoSuchWarehouseException")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        pytest.param("GET", "namespaces//tables/sp", "NoSuchTableException", id="loadTable"),
+        pytest.param("HEAD", "namespaces//tables/sp", "", id="tableExists"),
+        pytest.param("POST", "namespaces//tables/sp", "NoSuchTableException", id="updateTable"),
+        pytest.param("DELETE", "namespaces//tables/sp", "NoSuchTableException", id="dropTable"),
+        pytest.param("GET", "namespaces/main/tables/", "NoSuchTableException", id="no-table"),
+        pytest.param("GET", "namespaces//views/v", "NoSuchViewException", id="loadView"),
+        pytest.param("GET", "namespaces/", "NoSuchNamespaceException", id="loadNamespaceMetadata"),
+        pytest.param("HEAD", "namespaces/", "", id="namespaceExists"),
+        pytest.param("GET", "namespaces//tables", "NoSuchNamespaceException", id="listTables"),
+        pytest.param("POST", "namespaces//tables", "NoSuchNamespaceException", id="createTable"),
+        pytest.param("GET", "namespaces//nonsense", "NotFoundException", id="no-operation"),
+        pytest.param("GET", "/v1//namespaces", "NotFoundException", id="no-prefix"),
+    ],
+)
+def test_an_empty_name_in_the_path_is_one_of_nothing(standing: Server, method: str, path: str, kind: str) -> None:
+    """Spark looks for a table of the namespace without a name before it takes `sp.snapshots` for a table's metadata."""
+    answer = standing.ask(method, path, {"Content-Type": "application/json"}, b"{}" if method == "POST" else None)
+    assert answer.status == 404
+    assert answer.body == b"" if method == "HEAD" else answer.error == (404, kind)
