@@ -103,7 +103,7 @@ def test_head_says_yes_without_a_body(server: Server, tables: list[str]) -> None
 
 
 def test_metrics_reports_are_taken(server: Server, tables: list[str]) -> None:
-    """204 and a number in /metrics; a report on a missing table is refused, one that is none as well."""
+    """204 and a number in /metrics; a report of a scan of a missing table is refused, one that is none as well."""
     headers = {"Content-Type": "application/json"}
     report = b'{"report-type":"scan-report","table-name":"main.a","snapshot-id":1,"filter":true,"metrics":{}}'
     answer = server.ask("POST", "namespaces/main/tables/a/metrics", headers, report)
@@ -112,3 +112,12 @@ def test_metrics_reports_are_taken(server: Server, tables: list[str]) -> None:
     assert server.ask("POST", "namespaces/main/tables/nope/metrics", headers, report).error == (404, "NoSuchTableException")
     for body in (b"{}", b"[]", b"{", b'{"report-type":1}', b"\xff", b"[" * 100_000):
         assert server.ask("POST", "namespaces/main/tables/a/metrics", headers, body).error == (400, "BadRequestException")
+
+
+def test_a_commit_of_a_table_that_is_not_made_yet_is_reported(server: Server, tables: list[str]) -> None:
+    """Java reports the append of CREATE TABLE … AS before it makes the table; it does so in a namespace that is there."""
+    headers = {"Content-Type": "application/json"}
+    report = b'{"report-type":"commit-report","table-name":"main.new","snapshot-id":1,"operation":"append","metrics":{}}'
+    assert server.ask("POST", "namespaces/main/tables/new/metrics", headers, report).status == 204
+    assert server.count("duckicelake_client_reports_total", type="commit-report") == 1
+    assert server.ask("POST", "namespaces/nope/tables/new/metrics", headers, report).error == (404, "NoSuchTableException")
