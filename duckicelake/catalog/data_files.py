@@ -198,7 +198,8 @@ class DataFiles:
         """Refuse an added file that Iceberg would read otherwise than DuckLake; each is looked into once."""
         if row.mapping_id is None or row.data_file_id in self.memory.checked_files:
             return
-        check_hive_columns(row, self.mapping.hive_columns.get(row.mapping_id, frozenset()), spec)
+        in_path = self.mapping.hive_columns.get(row.mapping_id, frozenset())
+        check_hive_columns(row, in_path, spec, self.partitioning, self.schemas.at(row.begin_snapshot))
         columns = FileColumns(*read_columns(self.objects.open(uri, row.file_size_bytes)))
         check_mapped_file(row.path, row.mapping_id, columns, self.mapping)
         self.breaks_vectors |= breaks_vectors(columns, self.mapping.by_mapping.get(row.mapping_id, {}), self.mapping.types)

@@ -11,7 +11,7 @@ from duckicelake.errors import Damaged, Unsupported
 from duckicelake.iceberg.bounds import lower_bound, upper_bound
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.puffin import PuffinFile
-from duckicelake.iceberg.schema import Schema
+from duckicelake.iceberg.schema import Schema, find_field
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow
 from duckicelake.translate.partitions import Partitioning, PublishedSpec, find_partition
@@ -49,14 +49,36 @@ def check_readable(row: DataFileRow, *, is_told: bool = False) -> None:
         raise Unsupported(f"Data file {row.path!r} is encrypted; no Iceberg reader can open it. Copy the table into an open lake.")
 
 
-def check_hive_columns(row: DataFileRow, field_ids: frozenset[int], spec: PublishedSpec) -> None:
-    """Refuse a file that has some column only in its path, unless its partition tuple says it."""
-    told = {key.source_id for key in spec.keys if key.transform == "identity"}
-    if not field_ids <= told:
+def check_hive_columns(
+    row: DataFileRow, field_ids: frozenset[int], spec: PublishedSpec, partitioning: Partitioning, schema: Schema
+) -> None:
+    """Refuse a file that has some column only in its path, unless its partition tuple says it.
+
+    `spec` is the one that the file is published under: not the one that it was written by when a value of that proves nothing.
+    Raises: Unsupported: names the reason
+    """
+    untold = field_ids - _find_identities(spec).keys()
+    if not untold:
+        return
+    own = None if row.partition_id is None else partitioning.by_partition_id.get(row.partition_id)
+    indexes = {} if own is None else _find_identities(own)
+    if not untold <= indexes.keys():
         raise Unsupported(
             f"Data file {row.path!r} has columns only in its path, and the table is not partitioned by them, which Iceberg "
             "cannot say. Copy the table with CREATE TABLE … AS SELECT."
         )
+    field_id = min(untold)
+    field, texts, index = find_field(schema, field_id), row.partition_values or (), indexes[field_id]
+    name, value = field.name if field else str(field_id), texts[index] if index < len(texts) else None
+    raise Unsupported(
+        f"Data file {row.path!r} has the column {name!r} only in its path, and Iceberg has no exact partition value of its type for "
+        f"{value!r}. Copy the table with CREATE TABLE … AS SELECT."
+    )
+
+
+def _find_identities(spec: PublishedSpec) -> dict[int, int]:
+    """Return the columns that a spec takes as they are, each with the place of its text among DuckLake's partition values."""
+    return {key.source_id: key.key_indexes[0] for key in spec.keys if key.transform == "identity"}
 
 
 def choose_spec(row: DataFileRow, partitioning: Partitioning, schema: Schema) -> tuple[PublishedSpec, tuple[object, ...]]:

@@ -88,6 +88,24 @@ def test_columns_of_the_path_are_partition_values(lake: FreshLake, warehouse: Wa
     assert rows(table.scan().to_arrow()) == rows(conn.execute("SELECT * FROM t").to_arrow_table())
 
 
+@pytest.mark.parametrize(("kind", "value"), [("DOUBLE", "inf"), ("FLOAT", "nan"), ("DOUBLE", "0.0"), ("DATE", "infinity")])
+def test_a_value_in_the_path_that_no_partition_can_say_is_named(lake: FreshLake, warehouse: Warehouse, kind: str, value: str) -> None:
+    """The table is partitioned by the column: what is wrong is the value, and a copy has it in the file."""
+    conn = lake.duckdb()
+    conn.execute(f"CREATE TABLE t (id INTEGER, k {kind}); ALTER TABLE t SET PARTITIONED BY (k)")
+    conn.execute(f"COPY (SELECT i::INT AS id FROM range(20) r(i)) TO '{outside(lake, f'k={value}')}/a.parquet'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{outside(lake, '')}*/*.parquet', hive_partitioning => true)")
+    with pytest.raises(Unsupported, match=rf"k={value}/a.parquet' has the column 'k' only in its path, and .* '{value}'"):
+        load(warehouse)
+    conn.execute("CREATE TABLE copied AS SELECT * FROM t")
+    assert open_static(lake, load(warehouse, "copied")).scan().to_arrow().num_rows == 20
+    conn.execute("CREATE TABLE plain (id INTEGER, k INTEGER)")
+    conn.execute(f"COPY (SELECT i::INT AS id FROM range(20) r(i)) TO '{outside(lake, 'plain/k=7')}/a.parquet'")
+    conn.execute(f"CALL ducklake_add_data_files('lake', 'plain', '{outside(lake, 'plain/')}*/*.parquet', hive_partitioning => true)")
+    with pytest.raises(Unsupported, match="the table is not partitioned by"):
+        load(warehouse, "plain")
+
+
 def test_an_added_file_shows_the_defaults_of_columns_it_lacks(lake: FreshLake, warehouse: Warehouse) -> None:
     """DuckLake takes a default that stood in CREATE TABLE for the value of files without the column; so do Iceberg's readers."""
     conn = lake.duckdb()
