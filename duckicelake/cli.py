@@ -59,23 +59,23 @@ def main() -> None:
 
 def build_cli() -> typer.Typer:
     """Return the command line."""
-    cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
     cli.callback()(describe)
     for command in (serve, init, connect, check, smoke, version):
         cli.command()(command)
     cli.command("duckdb")(duckdb_client)
-    backends = typer.Typer(no_args_is_help=True, help="The embedded Postgres and S3 without the catalog.")
+    backends = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The embedded Postgres and S3 without the catalog.")
     for name, command in {"up": backends_up, "down": backends_down, "run": backends_run}.items():
         backends.command(name)(command)
     cli.add_typer(backends, name="backends")
     cli.add_typer(build_pipeline(), name="pipeline")
     for command in (grant, revoke, grants):
         cli.command()(command)
-    principals = typer.Typer(no_args_is_help=True, help="Who may ask for tokens, kept in the lake.")
+    principals = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who may ask for tokens, kept in the lake.")
     named = {"add": principal_add, "remove": principal_remove, "rotate": principal_rotate, "list": principal_list}
     for name, command in named.items():
         principals.command(name)(command)
-    roles = typer.Typer(no_args_is_help=True, help="Roles, whose members have what is granted to them.")
+    roles = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Roles, whose members have what is granted to them.")
     named = {"add": role_add, "remove": role_remove, "join": role_join, "leave": role_leave, "list": role_list}
     for name, command in named.items():
         roles.command(name)(command)
@@ -84,7 +84,16 @@ def build_cli() -> typer.Typer:
     return cli
 
 
-def describe() -> None:
+def print_version(is_asked: bool) -> None:
+    """Print the version of DuckIceLake and end."""
+    if is_asked:
+        typer.echo(f"duckicelake {read_version('duckicelake')}")
+        raise typer.Exit
+
+
+def describe(
+    version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
     """An Iceberg REST catalog whose only truth is a DuckLake. Settings: DUCKICELAKE_*, .env, duckicelake.toml."""
 
 
@@ -204,7 +213,10 @@ def version() -> None:
 
 
 def duckdb_client(
-    command: Annotated[str | None, typer.Option("--command", "-c", help="SQL to run; without it, standard input is read.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="SQL", help="One statement or several to run; without it, standard input is read.")
+    ] = None,
+    command: Annotated[str | None, typer.Option("--command", "-c", help="The same as an option, as DuckDB's own shell has it.")] = None,
     warehouse: WarehouseOption = None,
     home: HomeOption = None,
     config: ConfigOption = None,
@@ -213,7 +225,8 @@ def duckdb_client(
     settings, opened = read_joined({"home": home, "config": config})
     from duckicelake.commands.shell import read_statements, run_statements  # noqa: PLC0415  DuckDB takes a second to import
 
-    statements = read_statements() if command is None else [command]
+    given = [sql for sql in (text, command) if sql is not None]
+    statements = given or read_statements()
     if not run_statements(choose_lake(settings, warehouse), opened, statements, Console()):
         raise typer.Exit(FAILED)
 

@@ -39,7 +39,8 @@ NoVerifyOption = Annotated[bool, typer.Option("--no-verify", help="Do not compar
 
 def build_pipeline() -> typer.Typer:
     """Return the jobs as commands."""
-    pipeline = typer.Typer(no_args_is_help=True, help="Jobs on Spark: heavy work that writes through REST (docs/pipeline.md).")
+    about = "Jobs on Spark: heavy work that writes through REST (docs/pipeline.md)."
+    pipeline = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=about)
     pipeline.callback()(describe_pipeline)
     for command in (ingest, maintain, profile, publish, verify):
         pipeline.command()(command)

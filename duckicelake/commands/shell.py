@@ -1,4 +1,4 @@
-"""`duckicelake duckdb`: DuckDB with the lake attached, for statements given or typed."""
+"""`duckicelake duckdb`: DuckDB with the lake attached, for statements given or typed; called by the command line."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,22 +14,29 @@ from duckicelake.config import LakeSettings
 PROMPT, MORE = "lake> ", "   .. "
 
 
-def run_statements(lake: LakeSettings, home: Home, statements: Iterable[str], console: Console) -> bool:
-    """Run each statement on the lake, print what it returns, and say whether all went well."""
-    well = True
+def run_statements(lake: LakeSettings, home: Home, texts: Iterable[str], console: Console) -> bool:
+    """Run the statements of each text on the lake, print what each one returns, and return True if none failed.
+
+    A statement that fails ends its text; the next text is run.
+    """
+    is_well = True
     with connect_duckdb(home.make_folder("extensions")) as conn:
         attach_lake(conn, LakeAddress(lake.postgres_dsn.get_secret_value(), lake.metadata_schema), find_s3_keys(lake))
         conn.execute("USE lake")
-        for statement in statements:
+        for text in texts:
             try:
-                result = conn.sql(statement)
+                _run(conn, text, console)
             except duckdb.Error as error:
-                well = False
+                is_well = False
                 console.print(str(error), style="red", markup=False, highlight=False)
-                continue
-            if result is not None:  # pyright: ignore[reportUnnecessaryComparison]  a statement without rows returns None
-                console.print(str(result), markup=False, highlight=False, soft_wrap=True)
-    return well
+    return is_well
+
+
+def _run(conn: duckdb.DuckDBPyConnection, text: str, console: Console) -> None:
+    for statement in conn.extract_statements(text):
+        result = conn.sql(statement.query)
+        if result is not None:  # pyright: ignore[reportUnnecessaryComparison]  a statement without rows returns None
+            console.print(str(result), markup=False, highlight=False, soft_wrap=True)
 
 
 def read_statements() -> Iterator[str]:

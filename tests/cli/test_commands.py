@@ -7,8 +7,10 @@ from pathlib import Path
 import duckdb
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
 from duckicelake.backends.ducklake import LakeAddress, create_lake, format_attach
+from duckicelake.cli import build_cli
 from duckicelake.commands.prepare import find_path_beside
 from duckicelake.config import SettingsError
 from tests.support.commands import run
@@ -218,6 +220,15 @@ def test_a_role_that_may_not_install_is_told_so(foreign: FreshLake, stack: Share
         finally:
             owner.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {role}".encode())
             admin.execute(f"DROP ROLE {role}".encode())
+
+
+def test_help_and_version_are_those_of_other_commands() -> None:
+    """Flags have no type in the help, `--version` is an option, and shells complete the commands."""
+    shown = [CliRunner().invoke(build_cli(), arguments).output for arguments in (["check", "--help"], ["--help"], ["--version"])]
+    assert "--help               Show" in shown[0]
+    assert "bool" not in "".join(shown)
+    assert "--install-completion" in shown[1]
+    assert shown[2].startswith("duckicelake ")
 
 
 def test_version_names_what_runs(tmp_path: Path) -> None:

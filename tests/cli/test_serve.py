@@ -82,14 +82,16 @@ def test_what_is_written_through_the_command_is_read_by_other_clients(server: Se
 
 
 def test_sql_runs_in_duckdb_with_the_lake_attached(server: Server) -> None:
-    """From an option or from standard input; a mistake is shown and makes the status 1."""
+    """From an argument, an option or standard input, one or several; a mistake is shown, ends them and makes the status 1."""
     arguments = ("duckdb", "--home", str(server.home))
     typed = run(server.home.parent, *arguments, text="CREATE OR REPLACE TABLE typed AS\nSELECT 41 AS i;\nUPDATE typed SET i = i + 1;")
     assert (typed.status, typed.err) == (0, "")
     shown = run(server.home.parent, *arguments, "-c", "SELECT i FROM lake.typed")
     assert "42" in shown.out
-    wrong = run(server.home.parent, *arguments, "-c", "SELECT * FROM nowhere")
-    assert wrong.status == 1
+    several = run(server.home.parent, *arguments, "SELECT i + 1 FROM lake.typed; SELECT i + 2 FROM lake.typed;")
+    assert ("43" in several.out, "44" in several.out, several.status) == (True, True, 0)
+    wrong = run(server.home.parent, *arguments, "-c", "SELECT * FROM nowhere; SELECT 77")
+    assert (wrong.status, "77" in wrong.out) == (1, False)
     assert "nowhere does not exist" in wrong.out
 
 
