@@ -1,7 +1,9 @@
 """One frozen `Settings`: environment `DUCKICELAKE_*`, over `.env`, over a TOML file; read once."""
 
+import difflib
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -27,6 +30,9 @@ DEFAULT_CONFIG = "duckicelake.toml"
 LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
 WAREHOUSE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LOCATION_PATTERN = r"^(\*|s3[an]?://.+|(file:)?/.*)$"
+
+_SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 
 Locations = tuple[Annotated[str, Field(pattern=LOCATION_PATTERN)], ...]
 """Folders as URIs or absolute paths; `*` is everywhere."""
@@ -249,11 +255,20 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources, strongest first: arguments, environment, `.env`, the TOML file that one of those names."""
+        env_settings = EnvironmentSource(settings_cls)
         dotenv = DotEnvSettingsSource(settings_cls, env_file=".env", dotenv_filtering="match_prefix")
         named = next((found for source in (init_settings, env_settings, dotenv) if (found := source().get("config"))), None)
         if named is not None and not Path(named).is_file():
             raise SettingsError(f"The settings file {named} does not exist.")
         return (init_settings, env_settings, dotenv, TomlConfigSettingsSource(settings_cls, toml_file=named or DEFAULT_CONFIG))
+
+
+class EnvironmentSource(EnvSettingsSource):
+    """The environment without Kubernetes' service links."""
+
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        super().__init__(settings_cls)
+        self.env_vars = {name: text for name, text in self.env_vars.items() if not is_service_link(name, text or "")}
 
 
 def read_settings(arguments: Mapping[str, Any]) -> Settings:
@@ -309,11 +324,31 @@ def list_setting_names() -> list[str]:
     return [str(field.validation_alias or name) for name, field in Settings.model_fields.items()]
 
 
+def is_service_link(name: str, text: str) -> bool:
+    """Return True if an environment variable describes a Kubernetes Service whose name begins with `duckicelake`, and is no setting.
+
+    Kubernetes sets `DUCKICELAKE_SERVICE_HOST`, `DUCKICELAKE_PORT=tcp://…` and others in every container beside such a Service.
+    Source: Kubernetes documentation, «Service», environment variables
+    """
+    name = name.upper()
+    if not name.startswith(PREFIX):
+        return False
+    return _SERVICE_LINK.fullmatch(name) is not None or (name.endswith("_PORT") and _SERVICE_ADDRESS.fullmatch(text) is not None)
+
+
 def _check_known(environment: Mapping[str, str]) -> None:
     known = {(PREFIX + name).upper() for name in list_setting_names()}
-    unknown = sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)
+    prefixed = (name for name, text in environment.items() if name.upper().startswith(PREFIX) and not is_service_link(name, text))
+    unknown = sorted(name for name in prefixed if name.upper() not in known)
     if unknown:
-        raise SettingsError(f"Unknown settings in the environment: {', '.join(unknown)}. Known: {', '.join(sorted(known))}.")
+        named = ", ".join(_suggest(name, known) for name in unknown)
+        raise SettingsError(f"Unknown settings in the environment: {named}. Known: {', '.join(sorted(known))}.")
+
+
+def _suggest(name: str, known: set[str]) -> str:
+    """Return the name, with the known one that it resembles most."""
+    close = difflib.get_close_matches(name.upper(), known, 1, 0.8)
+    return f"{name} (did you mean {close[0]}?)" if close else name
 
 
 def _format_problem(where: tuple[int | str, ...], message: str) -> str:

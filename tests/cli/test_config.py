@@ -79,7 +79,45 @@ def test_an_unknown_setting_is_named_wherever_it_stands(folder: Path, monkeypatc
     assert refusal() == "prot: there is no such setting"
     (folder / ".env").unlink()
     monkeypatch.setenv("DUCKICELAKE_PROT", "1")
-    assert refusal().startswith("Unknown settings in the environment: DUCKICELAKE_PROT. Known: DUCKICELAKE_ALLOWED_LOCATIONS, ")
+    assert refusal().startswith(
+        "Unknown settings in the environment: DUCKICELAKE_PROT (did you mean DUCKICELAKE_PORT?). Known: DUCKICELAKE_ALLOWED_LOCATIONS, "
+    )
+    monkeypatch.setenv("DUCKICELAKE_ZZZZZZ", "1")
+    assert "DUCKICELAKE_PORT?), DUCKICELAKE_ZZZZZZ. Known" in refusal()
+
+
+SERVICE_LINKS = {
+    "SERVICE_HOST": "10.96.12.7",
+    "SERVICE_PORT": "8181",
+    "SERVICE_PORT_HTTP": "8181",
+    "PORT": "tcp://10.96.12.7:8181",
+    "PORT_8181_TCP": "tcp://10.96.12.7:8181",
+    "PORT_8181_TCP_PROTO": "tcp",
+    "PORT_8181_TCP_PORT": "8181",
+    "PORT_8181_TCP_ADDR": "10.96.12.7",
+}
+"""What Kubernetes sets in every container of a namespace that has a Service `duckicelake`."""
+
+
+@pytest.mark.parametrize("service", ["", "POSTGRES_", "S3_", "UI_"])
+def test_service_links_of_kubernetes_are_no_settings(folder: Path, monkeypatch: pytest.MonkeyPatch, service: str) -> None:
+    """Neither of a Service `duckicelake` nor of `duckicelake-postgres`; the port stays what other sources say."""
+    for name, text in SERVICE_LINKS.items():
+        monkeypatch.setenv(f"DUCKICELAKE_{service}{name}", text)
+    settings = read_settings({})
+    assert (settings.port, settings.postgres_port, settings.s3_port) == (8181, None, None)
+    (folder / "duckicelake.toml").write_text("port = 77\n")
+    assert read_settings({}).port == 77
+    monkeypatch.setenv("DUCKICELAKE_SERVICE_HOTS", "1")
+    assert "DUCKICELAKE_SERVICE_HOTS" in refusal()
+
+
+def test_only_ports_can_be_service_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that is a number counts, and an address elsewhere is refused as before."""
+    monkeypatch.setenv("DUCKICELAKE_PORT", "9000")
+    assert read_settings({}).port == 9000
+    monkeypatch.setenv("DUCKICELAKE_PORT", "http://10.96.12.7:8181")
+    assert refusal().startswith("port: Input should be a valid integer")
 
 
 @pytest.mark.parametrize(
