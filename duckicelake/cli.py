@@ -53,7 +53,12 @@ def main() -> None:
     try:
         build_cli()()
     except CatalogError as error:
-        Console(stderr=True).print(f"duckicelake: {error.message}", style="red", markup=False, highlight=False, soft_wrap=True)
+        _tell(error.message, "red")
+        sys.exit(FAILED)
+    except Exception as error:  # noqa: BLE001  the outermost layer: a user gets a message, and a fault of ours leaves its trace in a file
+        from duckicelake.commands.failing import explain_failure  # noqa: PLC0415  DuckDB takes a second to import
+
+        _tell(explain_failure(error), "red")
         sys.exit(FAILED)
 
 
@@ -147,7 +152,7 @@ def connect(
     try:
         check_answers(facts.catalog_uri)
     except ServiceUnavailable as error:
-        _warn(error.message)
+        _tell(error.message, "yellow")
     if form is OutputFormat.json:
         typer.echo(format_json(facts), nl=False)
     elif form is OutputFormat.env:
@@ -342,8 +347,8 @@ def _manage(settings: Settings, warehouse: str | None, operation: str, *texts: s
         typer.echo(line)
 
 
-def _warn(message: str) -> None:
-    Console(stderr=True).print(f"duckicelake: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+def _tell(message: str, style: str) -> None:
+    Console(stderr=True).print(f"duckicelake: {message}", style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:
