@@ -21,6 +21,7 @@ from duckicelake.catalog.writing.lifecycle.orphans import list_orphans
 from duckicelake.catalog.writing.lifecycle.purging import finish
 from duckicelake.catalog.writing.lifecycle.staging import forget, list_given_up, list_left
 from duckicelake.commands.prepare import connect_postgres, read_paths
+from duckicelake.commands.store_settings import read_store_settings
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
@@ -35,7 +36,7 @@ from duckicelake.lake.readers.roles import reap_readers
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.locations import Staged
 from duckicelake.lake.writing.revival import list_purges
-from duckicelake.store.objects import Objects, StoreSettings, open_objects
+from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.unfinished import Uploads
 from duckicelake.translate.locations import to_uri
 from duckicelake.translate.namespaces import to_levels
@@ -97,14 +98,14 @@ def _find_in_postgres(conn: psycopg.Connection, lake: LakeSettings, home: Home) 
     found += inspect.read_findings(conn)
     found += list_public_findings(conn)
     found += _find_bad_defaults(conn, home)
-    objects, data_uri = open_objects(_read_store_settings(lake)), to_uri(lake.data_path or "")
+    objects, data_uri = open_objects(read_store_settings(lake)), to_uri(lake.data_path or "")
     try:
         objects.check(data_uri)
     except ServiceUnavailable as error:
         return [*found, Finding("error", "lake", error.message, "")]
     found += _find_missing_files(conn, objects, data_uri)
     found += find_lost_objects(conn, objects)
-    found += _find_unpublished_tables(conn, Onlooker(_read_store_settings(lake)))
+    found += _find_unpublished_tables(conn, Onlooker(read_store_settings(lake)))
     return found
 
 
@@ -208,7 +209,7 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
     table: one that publishes meanwhile may count on an object that goes, and `repair_lake` afterwards brings it back.
     Uploads that nobody finished are given up in the same places and below DATA_PATH, if nothing has come to them since that time.
     """
-    store = _read_store_settings(lake)
+    store = read_store_settings(lake)
     warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, store)
     uploads, removed = Uploads(store), list[str]()
     try:
@@ -265,7 +266,7 @@ def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
     What cannot be published is left for the check to tell.
     """
     limits, dsn = Limits(), lake.postgres_dsn.get_secret_value()
-    warehouse = open_warehouse(lake.name, dsn, lake.metadata_schema, _read_store_settings(lake), limits)
+    warehouse = open_warehouse(lake.name, dsn, lake.metadata_schema, read_store_settings(lake), limits)
     restored: list[str] = []
     try:
         with connect_postgres(lake) as conn, mapped_errors(lake.name):
@@ -297,9 +298,3 @@ def _find_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: st
     with ThreadPoolExecutor(LOOK_UP_THREADS) as pool:
         present |= {uri for uri, exists in zip(elsewhere, pool.map(objects.exists, elsewhere), strict=True) if exists}
     return inspect.list_missing_files(paths, present)
-
-
-def _read_store_settings(lake: LakeSettings) -> StoreSettings:
-    secret = lake.s3_secret_access_key
-    keys = (lake.s3_access_key_id, None if secret is None else secret.get_secret_value())
-    return StoreSettings(lake.s3_endpoint, lake.s3_region, *keys)

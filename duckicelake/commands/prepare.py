@@ -9,12 +9,15 @@ from psycopg import sql
 
 from duckicelake.backends.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.backends.stack import Report
+from duckicelake.commands.store_settings import read_store_settings
 from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.lake.connect import CONNECT
 from duckicelake.lake.install import check_absolute, check_beside, format_search_path, install, note_restored_max, uninstall
 from duckicelake.lake.readers.install import remove_readers
 from duckicelake.lake.readers.roles import drop_readers
+from duckicelake.store.objects import open_objects
+from duckicelake.translate.locations import to_uri
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
 NEWEST_TABLE = "iceberg_staged"
@@ -55,18 +58,33 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
     DuckDB's own tables are never changed. Several servers may do this at once: one prepares, the others find it done.
     Raises: SettingsError: the settings contradict the lake, or there is none and nothing says where its data would go
             Unsupported: a DuckLake this catalog cannot serve. Forbidden: the role may not create our notes
+            ServiceUnavailable: the store does not take objects under ICEBERG_PATH
     """
     with connect_postgres(lake) as conn:
         if not _has_table(conn, lake, "ducklake_metadata"):
             _lock(conn, lake)
         if not _has_table(conn, lake, "ducklake_metadata"):
+            if lake.data_path is not None:
+                check_store(lake, lake.iceberg_path or find_path_beside(lake.data_path))
             _create(conn, lake, extension_folder)
             report(f"lake {lake.name}: created in schema {lake.metadata_schema}, data in {lake.data_path}")
         found = read_paths(conn, lake)
+        check_store(found, found.iceberg_path or "")
         _install(conn, found)
         if found.restored_max_bytes is not None:
             _note_restored_max(conn, found, found.restored_max_bytes)
     return found
+
+
+def check_store(lake: LakeSettings, iceberg_path: str) -> None:
+    """Write, read and delete one object under ICEBERG_PATH.
+
+    Raises: ServiceUnavailable: the store does not do one of these
+    """
+    try:
+        open_objects(read_store_settings(lake)).prove(to_uri(iceberg_path))
+    except ServiceUnavailable as error:
+        raise ServiceUnavailable(f"Lake {lake.name!r}: {error.message}") from error
 
 
 def abandon_lake(lake: LakeSettings) -> None:

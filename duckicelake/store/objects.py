@@ -8,8 +8,9 @@ from datetime import datetime
 from operator import length_hint
 from threading import Condition, Event, Lock
 from typing import BinaryIO, TypeVar, cast
+from uuid import uuid4
 
-from duckicelake.errors import NotFound, Unsupported
+from duckicelake.errors import NotFound, ServiceUnavailable, Unsupported
 from duckicelake.store.disk import LocalDisk
 from duckicelake.store.place import Place, parse_uri
 from duckicelake.store.s3 import S3Bucket, StoreSettings
@@ -161,6 +162,22 @@ class Objects:
     def delete_many(self, uris: Iterable[str]) -> None:
         """Remove objects side by side; those that are missing are fine."""
         _side_by_side(self._pool, self.delete, uris)
+
+    def prove(self, folder_uri: str) -> None:
+        """Write, read and delete one object in a folder.
+
+        Raises: ServiceUnavailable: the store does not do one of these, or returns something else than was written
+        """
+        uri, content = f"{folder_uri.rstrip('/')}/duckicelake-probe-{uuid4().hex}", b"duckicelake"
+        self.put_new(uri, content)
+        try:
+            found = self.read(uri)
+        except NotFound as error:
+            raise ServiceUnavailable(f"The object store has lost {uri!r}, which was just written.") from error
+        finally:
+            self.delete(uri)
+        if found != content:
+            raise ServiceUnavailable(f"The object store returns something else for {uri!r} than was written.")
 
     def check(self, uri: str) -> None:
         """Raise ServiceUnavailable, within about three seconds, unless the URI's bucket answers us."""

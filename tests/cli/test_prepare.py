@@ -16,7 +16,8 @@ from duckicelake.backends.home import open_home
 from duckicelake.commands.check import find_problems
 from duckicelake.commands.prepare import abandon_lake, find_path_beside, prepare_lake
 from duckicelake.config import LakeSettings, SettingsError
-from duckicelake.errors import BadRequest, Forbidden
+from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
+from duckicelake.store.objects import StoreSettings, open_objects
 from tests.rest.serving import make_settings, serve
 from tests.support.keys import format_s3_keys
 from tests.support.lakes import FreshLake
@@ -105,13 +106,13 @@ def test_the_limit_of_what_is_restored_is_written_into_the_lake(lake: FreshLake,
 
 
 def test_a_whole_bucket_needs_another_place_for_iceberg(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
-    """Without one it says so, a folder inside is refused, one in another bucket is taken."""
+    """Without one it says so, a folder inside is refused, one elsewhere is taken."""
     abandon_lake(to_settings(lake, lake.metadata_schema))
     with pytest.raises(SettingsError, match="set iceberg_path"):
         adopt("whole", "s3://lake/")
     with pytest.raises(BadRequest, match="one under the other"):
         prepare(lake, tmp_path, "whole", iceberg_path="s3://lake/iceberg/")
-    assert prepare(lake, tmp_path, "whole", iceberg_path="s3://other/iceberg/").data_path == "s3://lake/"
+    assert prepare(lake, tmp_path, "whole", iceberg_path=f"{tmp_path}/iceberg/").data_path == "s3://lake/"
 
 
 def test_a_relative_data_path_is_refused_with_the_remedy(
@@ -222,3 +223,26 @@ def test_a_role_that_may_make_nothing_needs_a_lake_that_is_prepared(
             owner.execute(sql.SQL("REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}").format(schema, role))
             owner.execute(sql.SQL("REVOKE ALL ON SCHEMA {} FROM {}").format(schema, role))
             admin.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+@pytest.mark.parametrize("wrong", [pytest.param({"data_path": "s3://no-such-bucket/data/"}, id="bucket"), pytest.param({}, id="secret")])
+def test_a_store_that_takes_nothing_stops_it_before_a_lake_is_made(lake: FreshLake, tmp_path: Path, wrong: dict[str, str]) -> None:
+    """One object is written, read and deleted under ICEBERG_PATH; the message names the lake and what to look at."""
+    settings = to_settings(lake, "fresh", **{"data_path": f"s3://lake/{lake.name}/fresh/", **wrong})
+    if not wrong:
+        settings = settings.model_copy(update={"s3_secret_access_key": SecretStr("wrong")})
+    with pytest.raises(ServiceUnavailable, match=r"Lake 'lake-5': .* let us write .* that the bucket exists and that the keys are right"):
+        prepare_lake(settings, tmp_path, lambda line: None)
+    with lake.psycopg() as conn:
+        assert conn.execute("SELECT to_regclass('fresh.ducklake_metadata')").fetchone() == (None,)
+
+
+def test_a_lake_that_is_there_is_proven_too_and_nothing_stays(lake: FreshLake, tmp_path: Path) -> None:
+    """The object that proves the store is deleted again."""
+    settings = to_settings(lake, lake.metadata_schema)
+    ready = prepare_lake(settings, tmp_path, lambda line: None)
+    keys = lake.store
+    objects = open_objects(StoreSettings(keys.endpoint, keys.region, keys.access_key_id, keys.secret_access_key))
+    assert list(objects.list_under(ready.iceberg_path or "")) == []
+    with pytest.raises(ServiceUnavailable, match=r"that the keys are right"):
+        prepare_lake(settings.model_copy(update={"s3_secret_access_key": SecretStr("wrong")}), tmp_path, lambda line: None)

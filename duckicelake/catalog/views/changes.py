@@ -12,7 +12,7 @@ import psycopg
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.views.loading import FoundView, LoadedView, get_view, load_committed, read_view
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.places import check_location, get_place
+from duckicelake.catalog.writing.places import check_location, check_store, get_place
 from duckicelake.errors import AlreadyExists, BadRequest, CommitFailed, LakeBusy, Unsupported
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.requests.bodies import CommitView, CreateView
@@ -56,6 +56,8 @@ def create_view(warehouse: Warehouse, ident: Ident, asked: CreateView) -> Loaded
         place = get_place(conn, ident)
         default = table_location(read_iceberg_path(conn), uuid, place.schema_name, place.table_name)
         location = default if asked.location is None else check_location(conn, asked.location, warehouse.roots)
+    if asked.location is not None:
+        check_store(warehouse, location, None)
     _make(warehouse, ident, new_view(asked, NewIdentity(str(uuid), location, _now_ms())), None)
     return load_committed(warehouse, ident, uuid)
 
@@ -147,7 +149,10 @@ def replace_view(warehouse: Warehouse, ident: Ident, asked: CommitView) -> Loade
     """
     ready: ReadyTexts = {}
     with reading(warehouse.lake) as conn:
-        _plan(warehouse, read_view(conn, ident), asked, ready)
+        found = read_view(conn, ident)
+        planned = _plan(warehouse, found, asked, ready)
+    if planned is not None and metadata_folder(planned.view) != metadata_folder(found.view):
+        check_store(warehouse, metadata_folder(planned.view))
     for _ in range(COMMIT_TRIES):
         try:
             with committing(warehouse.lake) as commit:

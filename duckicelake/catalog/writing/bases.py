@@ -10,7 +10,7 @@ import psycopg
 from duckicelake.catalog.memory import Published
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.places import Grounds, check_files, check_given, get_place
+from duckicelake.catalog.writing.places import NO_TABLE, Grounds, check_files, check_given, check_store, get_place
 from duckicelake.catalog.writing.ready.beside import ReadySnapshot, find_deleted, list_numbers, make_ready, with_copies
 from duckicelake.catalog.writing.ready.deletes import NO_DELETES, DeleteWriter, ReadyDeletes
 from duckicelake.catalog.writing.ready.footers import Footers, may_lack_field_ids, read_footers
@@ -149,7 +149,7 @@ def _build_on(warehouse: Warehouse, ask: Ask, past: Past) -> Base:
     if table is not None:
         table, published = publish_table(warehouse, ask.ident, past.seen)
         metadata, position = undo_aliases(published.metadata), published.position
-    _check_told_locations(warehouse, ask, metadata)
+    _check_told_locations(warehouse, ask, metadata, table)
     locations = (*earlier, *_list_locations(ask, metadata))
     base = Base(ask.ident, table, metadata, position, published, grounds=Grounds(locations, warehouse.roots, lake_folder))
     reader = ManifestReader(warehouse.objects, base.grounds, readers=warehouse.readers)
@@ -309,10 +309,17 @@ def _list_locations(ask: Ask, metadata: TableMetadata | None) -> Sequence[str]:
     return [*present, *told]
 
 
-def _check_told_locations(warehouse: Warehouse, ask: Ask, metadata: TableMetadata | None) -> None:
-    """Raise Forbidden for a location that the client may not choose, before anything is read or written there."""
+def _check_told_locations(warehouse: Warehouse, ask: Ask, metadata: TableMetadata | None, table: TableRow | None) -> None:
+    """Raise Forbidden for a location that the client may not choose, before anything is read or written there.
+
+    Raises: BadRequest: the table may not have it, or the store takes no objects there
+    """
     told = [update.location.rstrip("/") for update in ask.commit.updates if isinstance(update, SetLocation)]
-    if warehouse.roots.free or not told:
+    if not told:
+        return
+    if warehouse.roots.free:
+        if metadata is None or told[-1] != metadata.location:
+            check_store(warehouse, told[-1], NO_TABLE if table is None else table.table_id)
         return
     if metadata is not None:
         given = metadata.location

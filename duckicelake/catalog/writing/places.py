@@ -8,11 +8,14 @@ import psycopg
 
 from duckicelake.catalog.namespaces import find_schema, format_levels
 from duckicelake.catalog.tables import Ident
-from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNamespace
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import AlreadyExists, BadRequest, Forbidden, NoSuchNamespace, ServiceUnavailable, Unsupported
+from duckicelake.lake.connect import reading
 from duckicelake.lake.read import find_table, read_data_path, read_iceberg_path
 from duckicelake.lake.registered.read import has_uuid
 from duckicelake.lake.writing.locations import find_last_version, find_neighbour, find_owner, find_view_neighbour
 from duckicelake.lake.writing.lookups import has_view
+from duckicelake.store.place import parse_uri
 from duckicelake.translate.locations import Roots, has_empty_part, has_steps, to_canonical, to_folder_uri, to_uri
 from duckicelake.translate.namespaces import to_schema_name
 from duckicelake.translate.to_ducklake.tables import Place
@@ -115,6 +118,30 @@ def check_table_location(conn: psycopg.Connection, location: str, roots: Roots, 
     if view is not None:
         raise BadRequest(f"The location {location!r} lies in a view's, or holds one: {view!r}. Choose another.")
     return kept
+
+
+def check_store(warehouse: Warehouse, location: str, table_id: int | None = NO_TABLE) -> None:
+    """Raise BadRequest when the store takes no objects at a location that a client names, in another bucket than ICEBERG_PATH's.
+
+    Called before the lake's lock. ICEBERG_PATH was proven when the server started. Nothing is written to a location that the table
+    (None: it was checked before) may not have.
+    Raises: ServiceUnavailable: the store does not answer at all. What `check_location` raises
+    """
+    uri = to_uri(location.rstrip("/"))
+    with reading(warehouse.lake) as conn:
+        home = to_uri(read_iceberg_path(conn))
+        try:
+            if parse_uri(uri).bucket == parse_uri(home).bucket:
+                return
+        except Unsupported as error:
+            raise BadRequest(f"The location {location!r} cannot be used: {error.message}") from error
+        if table_id is not None:
+            check_location(conn, location, warehouse.roots, table_id)
+    try:
+        warehouse.objects.prove(uri)
+    except ServiceUnavailable as error:
+        warehouse.objects.check(home)
+        raise BadRequest(f"The location {location!r} cannot be used: {error.message} Nothing was done.") from error
 
 
 def check_given(location: str, given: str) -> None:

@@ -18,6 +18,7 @@ from duckicelake.catalog.writing.places import (
     Grounds,
     check_free,
     check_paths,
+    check_store,
     check_table_location,
     check_target_free,
     find_first_version,
@@ -94,6 +95,7 @@ def _find_choice(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, need
         if next(warehouse.objects.list_under(f"{to_uri(asked.location.rstrip('/'))}/"), None) is not None:
             raise Forbidden(f"The location {asked.location!r} has objects in it, so only a principal with all rights may name it.")
         return _Choice(Roots(), True, warehouse.neighbours.find())
+    check_store(warehouse, asked.location)
     return _Choice(roots, needs_keys, warehouse.neighbours.find() if needs_keys else ())
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from tests.rest.auth.test_permissions import VIEW
 from tests.rest.serving import Server, make_settings, serve
-from tests.rest.writing.client import Client, assert_main, data_file, open_client, read_rows
+from tests.rest.writing.client import COLUMNS, Client, assert_main, data_file, open_client, read_rows
 from tests.support.lakes import FreshLake
 
 
@@ -173,3 +175,36 @@ def test_the_log_is_as_long_as_the_property_says(client: Client, most: int) -> N
         client.commit([{"action": "set-properties", "updates": {"write.metadata.previous-versions-max": str(most), "k": str(value)}}])
     names = [item["metadata-file"].rpartition("/")[2] for item in client.load()["metadata-log"]]
     assert names == [f"v{n}.metadata.json" for n in range(5 - most, 5)]
+
+
+def test_a_location_in_a_bucket_that_is_not_there_is_refused_before_anything_is_made(lake: FreshLake) -> None:
+    """Whether a table or a view is made there, at once or by a commit, or moved there."""
+    place = "s3://no-such-bucket/x"
+    with serve(make_settings(lake, allowed_locations=("*",))) as server:
+        client = open_client(server, lake)
+        base = client.create().json["metadata"]
+        view = {**VIEW, "name": "v"}
+        assert client.post("namespaces/main/views", view).status == 200
+        rows = read_rows(lake)
+        by_commit = [
+            {"action": "assign-uuid", "uuid": str(uuid4())},
+            {"action": "add-schema", "schema": COLUMNS},
+            {"action": "set-current-schema", "schema-id": -1},
+            {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+            {"action": "set-default-spec", "spec-id": -1},
+            {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+            {"action": "set-default-sort-order", "sort-order-id": -1},
+            *move(place),
+        ]
+        answers = {
+            "create": client.create("u", location=place),
+            "stage": client.create("u", location=place, **{"stage-create": True}),
+            "commit": client.commit(by_commit, [{"type": "assert-create"}], "u"),
+            "move": client.commit(move(place), [assert_main(None)]),
+            "view": client.post("namespaces/main/views", {**VIEW, "name": "w", "location": place}),
+            "move a view": client.post("namespaces/main/views/v", {"requirements": [], "updates": move(place)}),
+        }
+        assert {name: answer.error for name, answer in answers.items()} == dict.fromkeys(answers, (400, "BadRequestException"))
+        assert all("no-such-bucket" in answer.json["error"]["message"] for answer in answers.values())
+        assert read_rows(lake) == rows
+        assert client.load()["location"] == base["location"]

@@ -10,7 +10,7 @@ from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.catalog.writing.ids import Ids, to_lake_steps
 from duckicelake.catalog.writing.lifecycle.foreign import Foreign, read_foreign, read_metadata
 from duckicelake.catalog.writing.lifecycle.taking import Arrival, settle, spell, take_in
-from duckicelake.catalog.writing.places import NO_TABLE, Grounds, check_free, find_first_version, get_place
+from duckicelake.catalog.writing.places import NO_TABLE, Grounds, check_free, check_store, find_first_version, get_place
 from duckicelake.catalog.writing.tables import load_committed
 from duckicelake.errors import AlreadyExists, BadRequest
 from duckicelake.lake.changes import kinds_of_table
@@ -74,6 +74,7 @@ def _take_in(warehouse: Warehouse, ident: Ident, metadata_location: str, *, over
         # now, and under the lock: one that ends between the two has taken what is read here
         _check_not_purged(conn, metadata_location, metadata.location)
         was_here = find_first_version(conn, metadata.location) > 0
+    check_store(warehouse, metadata.location, None)
     foreign = read_foreign(warehouse, metadata, with_past=was_here)
     seen = _find_seen(warehouse, foreign) if was_here else None
     grounds = Grounds((metadata.location,), warehouse.roots)
