@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -91,7 +92,11 @@ class LakeSettings(BaseModel):
 
 
 class LakeSection(BaseModel):
-    """One `[lakes.NAME]` table of the TOML file; what is left out is taken from the top level."""
+    """One `[lakes.NAME]` table of the TOML file.
+
+    What is left out is taken from the top level, and the two S3 keys as a pair. `data_path` and `iceberg_path` belong to one lake, so they
+    are never taken from there.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -194,8 +199,21 @@ class Settings(BaseSettings):
                 f"host {self.host!r} is reachable from other machines and no authentication is configured: "
                 "everybody there could read and change the lake. Bind to 127.0.0.1, or accept it with insecure (--insecure)"
             )
+        self._check_paths()
         self._check_auth()
         return self
+
+    def _check_paths(self) -> None:
+        """Refuse paths that several lakes would share: DuckLake removes files that it does not know from a lake's data_path."""
+        for field in ("data_path", "iceberg_path"):
+            if self.lake_sections and getattr(self, field) is not None:
+                raise ValueError(f"{field} at the top level would be every lake's; set it in the [lakes.NAME] tables")
+        named = [(lake.name, with_slash(path)) for lake in self.lakes() for path in (lake.data_path, lake.iceberg_path) if path]
+        for (name, path), (other, theirs) in combinations(named, 2):
+            if name != other and (path.startswith(theirs) or theirs.startswith(path)):
+                raise ValueError(
+                    f"lakes.{name} and lakes.{other} have paths in one folder, {min(path, theirs, key=len)}; give each its own"
+                )
 
     def _check_auth(self) -> None:
         """Refuse clients whom nobody asks, and with authentication folders where everybody may take everybody's files."""
@@ -239,8 +257,6 @@ class Settings(BaseSettings):
         own = {field: value for field in LakeSection.model_fields if (value := getattr(section, field)) is not None}
         if section.s3_access_key_id is not None or section.s3_secret_access_key is not None:
             shared |= {"s3_access_key_id": None, "s3_secret_access_key": None}
-        if self.lake_sections:
-            shared |= {"data_path": None, "iceberg_path": None}
         if (own.get("postgres_dsn") or shared["postgres_dsn"]) is None:
             raise ValueError(f"lakes.{name} has no postgres_dsn, and none is set at the top level")
         return LakeSettings(name=name, **shared | own)

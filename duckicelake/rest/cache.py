@@ -62,6 +62,8 @@ class TableCache:
         """Keep an entry in the place of an older one; one that is larger than the cache is not kept."""
         with self._lock:
             self._remove(key)
+            if entry.answer.size_bytes > self._max_bytes:
+                return
             self._entries[key] = entry
             self.size_bytes += entry.answer.size_bytes
             while self._entries and (len(self._entries) > self._max_entries or self.size_bytes > self._max_bytes):

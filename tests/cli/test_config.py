@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -144,6 +144,14 @@ def test_a_file_that_is_no_toml_is_refused(folder: Path) -> None:
     assert "line 1" in refusal()
 
 
+TWO_LAKES: Mapping[str, object] = {"postgres_dsn": "x", "lakes": {"a": {}, "b": {"metadata_schema": "bee"}}}
+
+
+def with_paths(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, object]:
+    """Return two lakes with these paths."""
+    return {"postgres_dsn": "x", "lakes": {"a": first, "b": {"metadata_schema": "bee", **second}}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -155,6 +163,12 @@ def test_a_file_that_is_no_toml_is_refused(folder: Path) -> None:
             {"postgres_dsn": "x", "data_path": "s3://b/data", "iceberg_path": "s3://b/data/iceberg/"}, "put it beside", id="path below"
         ),
         pytest.param({"lakes": {"a": {}}}, "lakes.a has no postgres_dsn", id="lake without Postgres"),
+        pytest.param(
+            {**TWO_LAKES, "data_path": "s3://b/data/"}, "data_path at the top level would be every lake's", id="one data_path for all"
+        ),
+        pytest.param({**TWO_LAKES, "iceberg_path": "s3://b/x/"}, "iceberg_path at the top level", id="one iceberg_path for all"),
+        pytest.param(with_paths({"data_path": "s3://b/d"}, {"data_path": "s3://b/d/"}), "lakes.a and lakes.b", id="a data_path twice"),
+        pytest.param(with_paths({"iceberg_path": "s3://b/d/i/"}, {"data_path": "s3://b/d/"}), "in one folder, s3://b/d/", id="path below"),
         pytest.param({"oidc_issuers": [ISSUER]}, "set require_auth too", id="issuer for nobody"),
         pytest.param({"oidc_issuers": [ISSUER, {**ISSUER, "name": "b"}], "require_auth": True}, "one issuer", id="issuer twice"),
         pytest.param({"oidc_issuers": [ISSUER, {**ISSUER, "issuer": "https://b"}], "require_auth": True}, "one name", id="two of a name"),

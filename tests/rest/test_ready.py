@@ -129,13 +129,15 @@ def test_the_least_recently_used_entry_leaves_first() -> None:
 
 
 def test_the_cache_is_bounded_in_bytes() -> None:
-    """Large entries push out as many as they need, and one larger than the cache is not kept."""
+    """Large entries push out as many as they need; one larger than the cache is not kept, pushes out none, and ends its older self."""
     cache = TableCache(max_entries=10, max_bytes=100)
     cache.put((b"a", "all"), make_entry(b"a" * 40))
     cache.put((b"b", "all"), make_entry(b"b" * 40))
     cache.put((b"c", "all"), make_entry(b"c" * 61))
     assert (len(cache), cache.size_bytes) == (1, 61)
     cache.put((b"d", "all"), make_entry(b"d" * 101))
+    assert (len(cache), cache.size_bytes) == (1, 61)
+    cache.put((b"c", "all"), make_entry(b"c" * 101))
     assert (len(cache), cache.size_bytes) == (0, 0)
 
 
