@@ -21,6 +21,8 @@ from duckicelake.config import Settings
 
 SHUTDOWN_SECONDS = 10
 KEEP_ALIVE_SECONDS = 75
+WORKER_ANSWER_SECONDS = 60
+"""A worker that does not answer its parent for so long is ended. Importing, before it answers, takes seconds on a busy machine."""
 ASK_SECONDS = 0.05
 COLLECT_AFTER = (50_000, 20, 50)
 """How many objects, and rounds of the younger generation, until Python looks for cycles."""
@@ -62,6 +64,7 @@ def serve_http(settings: Settings, announce: Callable[[], None]) -> None:
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_worker_healthcheck=WORKER_ANSWER_SECONDS,
     )
     listening = config.bind_socket()
     end_stalled(listening)
