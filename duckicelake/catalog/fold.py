@@ -19,6 +19,7 @@ from duckicelake.catalog.outbox import Outbox
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.snapshots import Snapshot, Snapshots
 from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
+from duckicelake.lake.null_proofs import find_default_ends, list_required
 from duckicelake.lake.read_table import Since, read_table
 from duckicelake.lake.read_values import read_repeated_files
 from duckicelake.lake.rows import TableNote, TableRow, TableState
@@ -30,6 +31,7 @@ from duckicelake.translate.manifests import KEY_OF, Shelves, new_shelves, to_man
 from duckicelake.translate.partitions import Partitioning, to_partitioning
 from duckicelake.translate.schemas import Schemas, to_schemas
 from duckicelake.translate.shape.name_mapping import NameMapping, to_name_mapping
+from duckicelake.translate.shape.nullable import with_nullable
 from duckicelake.translate.shape.told_specs import with_told_specs
 from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
 from duckicelake.values import replace
@@ -87,6 +89,11 @@ def _interpret(objects: Objects, state: TableState, memory: TableMemory, earlier
     if earlier is not None and not _goes_on(state, earlier):
         return None
     folder = table_folder(state.data_path, state.table)
+    required = list_required(state.columns, state.notes.schemas)
+    if earlier is not None and not required <= earlier.required:
+        # the files that were read before were not asked for NULLs of these columns
+        return None
+    state = with_nullable(state, find_default_ends(state.columns, required), earlier.nullable if earlier else ())
     if earlier is not None and not set(earlier.lacked) <= set(state.lacked):
         state = replace(state, lacked=sorted({*earlier.lacked, *state.lacked}))
     state = without_lost(objects, folder, state, memory)
@@ -111,7 +118,7 @@ def _find_schemas(state: TableState, oldest_row: int, has_deletes: bool, memory:
     """Return the table's schemas, those made last where all that they are made of is as it was then."""
     notes, note = state.notes, state.notes.table
     numbers = None if note is None else (note.format_version, note.last_column_id)
-    told = (notes.schemas, notes.shapes, numbers, state.too_large, state.lacked)
+    told = (notes.schemas, notes.shapes, numbers, state.too_large, state.lacked, state.nullable)
     source = (state.table, state.columns, state.column_tags, state.name_mappings, told, oldest_row, has_deletes)
     if memory.schemas is None or memory.schemas[0] != source:
         memory.schemas = (source, to_schemas(state, oldest_row, has_deletes=has_deletes))
@@ -189,6 +196,8 @@ def fold(conn: psycopg.Connection, objects: Objects, reading: Reading, note: Tab
         history_id=state.history_id,
         oldest_row=reading.oldest_row,
         lacked=state.lacked,
+        required=list_required(state.columns, state.notes.schemas),
+        nullable=state.nullable,
         specs=reading.partitioning.specs,
         format_version=reading.schemas.format_version,
         hidden=reading.schemas.hidden,

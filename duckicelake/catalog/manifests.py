@@ -111,7 +111,7 @@ class ManifestWriter:
             timestamp_ms=plan.step.timestamp_ms,
             manifest_list=newest[0],
             summary=with_told_summary(summary, note, is_combined=plan.step.is_combined),
-            schema_id=schema_id if note is None else note.schema_id,
+            schema_id=schema_id if note is None else self.files.schemas.find_snapshot_schema_id(snapshot_id, note.schema_id),
             first_row_id=first_row_id,
             added_rows=added_rows,
         )

@@ -15,7 +15,7 @@ from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
 from duckicelake.iceberg.snapshots import Snapshot, Snapshots
 from duckicelake.lake.read_table import Since
-from duckicelake.lake.rows import Position, TableState
+from duckicelake.lake.rows import NullableRow, Position, TableState
 from duckicelake.lake.writing.lookups import Past
 from duckicelake.store.keys.policy import KeyScope
 from duckicelake.store.rewritten import Embedded
@@ -53,13 +53,16 @@ class Published:
 class Folded:
     """A history as far as it has been folded into manifests, to go on from when only newer snapshots follow.
 
-    `held` are objects that the next snapshot may name, and nothing names yet.
+    `held` are objects that the next snapshot may name, and nothing names yet. `required` are the columns whose NULLs were looked for,
+    in all files.
     """
 
     since: Since
     history_id: int
     oldest_row: int
     lacked: Sequence[int]
+    required: frozenset[int]
+    nullable: Sequence[NullableRow]
     specs: tuple[PublishedSpec, ...]
     format_version: int
     hidden: frozenset[int]

@@ -40,8 +40,14 @@ from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.unfinished import Uploads
 from duckicelake.translate.locations import to_uri
 from duckicelake.translate.namespaces import to_levels
+from duckicelake.translate.shape.nullable import list_nullable_names
 
 LOOK_UP_THREADS = 16
+MAY_HOLD_NULLS = "it must hold no NULL, and files or inlined rows that a snapshot shows are not proven to hold none"
+NULLS_REMEDY = (
+    "Look for rows WHERE {column} IS NULL in DuckDB and correct them, rewrite the table's files and expire its old snapshots; "
+    "or ALTER COLUMN {column} DROP NOT NULL. Files without counts of NULLs, and empty lists and maps, count as NULLs here."
+)
 ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
@@ -155,26 +161,25 @@ def _find_unpublished_tables(conn: psycopg.Connection, objects: Onlooker) -> lis
         for schema in read_schemas(conn):
             for name in read_table_names(conn, schema.schema_id):
                 table = find_table(conn, schema.schema_name, name)
-                refusal = None if table is None else _find_refusal(conn, objects, table)
-                if refusal is not None:
-                    found.append(Finding("warning", f"{schema.schema_name}.{name}", "Iceberg clients cannot read it yet", refusal))
+                found += [] if table is None else _find_in_table(conn, objects, table)
     return found
 
 
-def _find_refusal(conn: psycopg.Connection, objects: Onlooker, table: TableRow) -> str | None:
-    """Return why a load of the table would be refused: everything is made as for a load, and nothing is kept."""
-    memory = TableMemory()
+def _find_in_table(conn: psycopg.Connection, objects: Onlooker, table: TableRow) -> list[Finding]:
+    """Return what Iceberg clients do not see of a table as DuckDB does: everything is made as for a load, and nothing is kept."""
+    memory, name = TableMemory(), f"{table.schema_name}.{table.table_name}"
     try:
         # what Postgres refuses for one table is no reason to stop
         with conn.transaction():
             reading = read(conn, objects, table, memory)
             fold(conn, objects, reading, reading.state.notes.table or new_note(objects, reading.state), memory)
     except (Unsupported, TableVanished) as error:
-        return error.message
+        return [Finding("warning", name, "Iceberg clients cannot read it yet", error.message)]
     except NotFound:
         # Missing files are findings of their own.
-        return None
-    return None
+        return []
+    columns = ((path, f"Iceberg clients see column {path!r} as optional: {MAY_HOLD_NULLS}") for path in list_nullable_names(reading.state))
+    return [Finding("warning", name, problem, NULLS_REMEDY.format(column=path.partition(".")[0])) for path, problem in columns]
 
 
 def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 import psycopg
 
+from duckicelake.lake.null_proofs import read_nullable
 from duckicelake.lake.rows import RepeatedFileRow, TableState
 from duckicelake.values import replace
 
@@ -48,14 +49,16 @@ def with_values(conn: psycopg.Connection, state: TableState, next_file_id: int) 
 
     `too_large`: the uint32 columns of which a file not read before may hold numbers from 2^31 on. `lacked`: the columns with a
     default that such a file has none of though it came later than they did. DuckLake's rewrites leave them out where the rows are older,
-    and so do files that a transaction wrote before it added them, and those of clients that did not know them yet.
+    and so do files that a transaction wrote before it added them, and those of clients that did not know them yet. `nullable`: the
+    required columns that such a file is not proven to hold no NULL of.
     """
     known = {"table_id": state.table.table_id, "next_file_id": next_file_id}
     if any(row.column_type.lower() == "uint32" for row in state.columns):
         state = replace(state, too_large=[row[0] for row in conn.execute(SELECT_TOO_LARGE, known)])
     if any(row.initial_default is not None for row in state.columns):
         state = replace(state, lacked=[row[0] for row in conn.execute(SELECT_LACKED, known)])
-    return state
+    nullable = read_nullable(conn, state, next_file_id)
+    return replace(state, nullable=nullable) if nullable else state
 
 
 SELECT_REPEATED_FILES = """

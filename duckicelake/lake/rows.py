@@ -229,6 +229,13 @@ class ColumnStatsRow(NamedTuple):
     contains_nan: bool | None
 
 
+class NullableRow(NamedTuple):
+    """A column that is to hold no NULL, and the first lake snapshot from which on some file or inlined row may hold one."""
+
+    column_id: int
+    lake_snapshot_id: int
+
+
 class PackedColumnStats(NamedTuple):
     """Many rows of `ducklake_file_column_stats`, in no order.
 
@@ -364,7 +371,7 @@ class TableState:
     began or ended then, and everything that decides which rows of the files with changed deletes are visible. `aliases` are
     the snapshots of the table's newest change, when a client made it; `changed_at` is the time of the newest change after
     `since`. `history_id` is the newest of our changes that may have changed the table's past.
-    `too_large` and `lacked` are columns: see `lake.read_values`.
+    `too_large` and `lacked` are columns: see `lake.read_values`; for `nullable` see `lake.null_proofs`.
     """
 
     position: Position
@@ -394,5 +401,6 @@ class TableState:
     changed_at: datetime | None = None
     too_large: Sequence[int] = ()
     lacked: Sequence[int] = ()
+    nullable: Sequence[NullableRow] = ()
     history_id: int = 0
     restored_max_bytes: int = RESTORED_MAX_BYTES

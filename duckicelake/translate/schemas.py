@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.schema import LAST_COLUMN_ID_MAX, Schema, leaf_fields
 from duckicelake.iceberg.types import NestedField, PrimitiveType, find_fixed_length, walk_fields
-from duckicelake.lake.rows import ColumnRow, JsonNote, TableState
+from duckicelake.lake.rows import ColumnRow, JsonNote, NullableRow, TableState
 from duckicelake.translate.shape.leaf_types import ONLY_IN_V3
+from duckicelake.translate.shape.nullable import loosen
 from duckicelake.translate.shape.told_schemas import carry_over, format_note, parse_notes
 from duckicelake.translate.types import (
     FieldRules,
@@ -33,7 +34,7 @@ class Schemas:
     `format_version` is the lowest that can say them all, and never below the one given out before. `hidden` are columns
     that none of them shows. `told` are the schemas that Iceberg clients gave it, by id. `breaks_vectors`: files may hold
     what Spark's vectorised reader (Iceberg 1.11) cannot read (an int that became a long, BYTE_ARRAY in a `fixed` column) or
-    reads wrongly (milliseconds).
+    reads wrongly (milliseconds). `nullable` are the columns that are optional from a lake snapshot on, whatever was said of them.
     """
 
     timeline: tuple[tuple[int, Schema], ...]
@@ -43,11 +44,19 @@ class Schemas:
     hidden: frozenset[int] = frozenset()
     told: Mapping[int, Schema] = field(default_factory=dict[int, Schema])
     breaks_vectors: bool = False
+    nullable: Sequence[NullableRow] = ()
 
     def at(self, lake_snapshot_id: int) -> Schema:
         """Return the schema at a lake snapshot, the oldest known one when it is older still."""
         index = bisect_right(self.timeline, lake_snapshot_id, key=lambda item: item[0])
         return self.timeline[max(index - 1, 0)][1]
+
+    def find_snapshot_schema_id(self, lake_snapshot_id: int, told_id: int) -> int:
+        """Return the id of a client's schema for its snapshot, or another id where that schema requires a column that may hold a NULL."""
+        told = self.told.get(told_id)
+        nullable = [row.column_id for row in self.nullable if row.lake_snapshot_id <= lake_snapshot_id]
+        is_true = told is None or not nullable or loosen(told, nullable) == told
+        return told_id if is_true else self.at(lake_snapshot_id).schema_id
 
     def list_ids(self, lake_snapshot_id: int) -> list[int]:
         """Return the ids of the schemas up to a lake snapshot, in their order."""
@@ -77,28 +86,8 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     Raises: Unsupported: a column that cannot be published, by name, type and remedy
     """
     told = parse_notes(state.notes.schemas if state.notes.shapes else ())
-    shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
-    unreadable = find_unreadable(state.columns, oldest_row)
     defaulted, hidden = find_defaulted(state, oldest_row), find_hidden(state.columns)
-    ids = {note.json: note.id for note in state.notes.schemas}
-    new_notes: list[JsonNote] = []
-    timeline: list[tuple[int, Schema]] = []
-    changes = sorted({*schema_changes(state.columns, state.column_tags), *shapes})
-    for since, until in zip(changes, [*changes[1:], None], strict=True):
-        if since in shapes:
-            timeline.append((since, told[shapes[since].schema_id]))
-            continue
-        rules = FieldRules(state.table, since != changes[-1], defaulted, unreadable, hidden)
-        fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
-        fields = without_twins(fields, is_in_files=until is None or until >= oldest_row)
-        if not fields:
-            continue
-        schema = carry_over(fields, timeline[-1][1]) if shapes and since > min(shapes) else Schema(0, fields)
-        text = format_note(schema)
-        if text not in ids:
-            ids[text] = max(ids.values(), default=-1) + 1
-            new_notes.append(JsonNote(ids[text], text))
-        timeline.append((since, replace(schema, schema_id=ids[text])))
+    timeline, new_notes = _find_timeline(state, oldest_row, told, (defaulted, hidden))
     _check_numbers(state, hidden)
     _check_ids(timeline)
     table = state.notes.table
@@ -107,7 +96,47 @@ def to_schemas(state: TableState, oldest_row: int, *, has_deletes: bool = True) 
     noted = table.format_version if table else needed
     breaks_vectors = _has_widened(timeline, oldest_row) or _has_millis(state.columns, oldest_row) or bool(find_lengths(timeline))
     breaks_vectors = breaks_vectors or _has_decimal_default(timeline)
-    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, max(needed, noted), hidden, told, breaks_vectors)
+    format_version = max(needed, noted)
+    return Schemas(tuple(timeline), tuple(new_notes), last_column_id, format_version, hidden, told, breaks_vectors, state.nullable)
+
+
+def _find_timeline(
+    state: TableState, oldest_row: int, told: Mapping[int, Schema], apart: tuple[frozenset[int], frozenset[int]]
+) -> tuple[list[tuple[int, Schema]], list[JsonNote]]:
+    """Return the schemas of a table from the lake snapshots on that each is valid from, and notes of those that have no id yet.
+
+    `told` are the schemas of clients by id, `apart` the columns that have a default and those that are hidden.
+    """
+    shapes = {shape.lake_snapshot_id: shape for shape in state.notes.shapes}
+    unreadable = find_unreadable(state.columns, oldest_row)
+    ids = {note.json: note.id for note in state.notes.schemas}
+    new_notes: list[JsonNote] = []
+    timeline: list[tuple[int, Schema]] = []
+    own = {*schema_changes(state.columns, state.column_tags), *shapes}
+    changes = sorted({*own, *(row.lake_snapshot_id for row in state.nullable if row.lake_snapshot_id > min(own))})
+    for since, until in zip(changes, [*changes[1:], None], strict=True):
+        nullable = frozenset([row.column_id for row in state.nullable if row.lake_snapshot_id <= since])
+        if since in shapes:
+            schema = told[shapes[since].schema_id]
+            if (loosened := loosen(schema, nullable)) == schema:
+                timeline.append((since, schema))
+                continue
+            schema = loosened
+        else:
+            rules = FieldRules(state.table, since != changes[-1], apart[0], unreadable, apart[1])
+            fields = to_fields(columns_at(state.columns, state.column_tags, since), rules)
+            fields = without_twins(fields, is_in_files=until is None or until >= oldest_row)
+            if not fields:
+                continue
+            is_told = bool(shapes) and since > min(shapes)
+            schema = loosen(carry_over(fields, timeline[-1][1]) if is_told else Schema(0, fields), nullable)
+        text = format_note(schema)
+        if text not in ids:
+            ids[text] = max(ids.values(), default=-1) + 1
+            new_notes.append(JsonNote(ids[text], text))
+        if since in own or not timeline or ids[text] != timeline[-1][1].schema_id:
+            timeline.append((since, replace(schema, schema_id=ids[text])))
+    return timeline, new_notes
 
 
 def find_lengths(timeline: Sequence[tuple[int, Schema]]) -> Mapping[int, int]:

@@ -49,6 +49,10 @@ PARAMETERS: dict[str, object] = {
     "until": SNAPSHOTS,
     "next_file_id": SNAPSHOTS - 50,
     "data_file_ids": [TABLE_ID + TABLES * n for n in range(1, 6)],
+    "column_ids": [1, 2],
+    "defaulted_until": [0, 0],
+    "leaves": [1, 2],
+    "proofs": ["{1}", "{1,2}"],
     "first": TABLE_ID + TABLES,
     "last": TABLE_ID + TABLES + 3,
     "tokens": [f"inserted_into_table:{TABLE_ID}", f"merge_adjacent:{TABLE_ID}"],
@@ -90,7 +94,7 @@ BIG = (
     "iceberg_file",
 )
 USES_BEFORE_A_PLAN_STAYS = 8
-HOT_MODULES = ("read", "bulk.spans", "read_files", "read_table", "watch", "notes", "writing.client_notes", "writing.lookups")
+HOT_MODULES = ("read", "bulk.spans", "read_files", "read_table", "null_proofs", "watch", "notes", "writing.client_notes", "writing.lookups")
 
 
 def list_statements() -> dict[str, str]:

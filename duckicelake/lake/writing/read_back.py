@@ -14,6 +14,7 @@ from duckicelake.lake.bulk.spans import SELECT_SPANS
 from duckicelake.lake.changes import DATA_KINDS, format_changes, kinds_of_table
 from duckicelake.lake.damage import check_table
 from duckicelake.lake.notes import SELECT_TABLE_NOTE
+from duckicelake.lake.null_proofs import is_proven
 from duckicelake.lake.read import SELECT_TAGS, fetch_together
 from duckicelake.lake.read_table import (
     LATE_QUERIES,
@@ -111,12 +112,12 @@ def foresee(commit: Commit, known: TableState, step: LakeStep, since: Since) -> 
         return None
     tags, stats = _foresee_tags(known, step), _list_stats(step)
     files = [row for row in step.rows if isinstance(row, NewDataFile)]
-    if tags is None or _has_telling_values(known, files, stats):
+    spans = [FileSpan(row.data_file_id, snapshot_id, None, row.record_count) for row in files]
+    if tags is None or _has_telling_values(known, files, stats) or not is_proven(known, spans, stats):
         return None
     notes = [_to_snapshot_note(row, snapshot_id) for row in step.rows if isinstance(row, NewSnapshotNote)]
     made = SnapshotRow(snapshot_id, opening.next_time, format_changes(step.changes))
     is_shown = bool(kinds_of_table(made.changes_made, table_id) & DATA_KINDS)
-    spans = [FileSpan(row.data_file_id, snapshot_id, None, row.record_count) for row in files]
     check_table(known.table, spans, (), ())
     state = replace(
         known,

@@ -165,6 +165,9 @@ def change_columns(table_id: int, columns: Sequence[ColumnRow], after: Schema, r
             _check_length(before, item.field)
             keeps_default = before is not None and before.write_default == item.field.write_default
             new = _keep(new, old, kind, keeps_default=keeps_default)
+            if before is not None and before.required == item.field.required:
+                # a NOT NULL column that may hold a NULL is published as optional, and stays NOT NULL to DuckDB
+                new = replace(new, nulls_allowed=old.nulls_allowed)
             if is_same(new, old):
                 continue
             if (old.column_type.lower(), kind) == WIDENING:

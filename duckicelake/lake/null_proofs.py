@@ -1,0 +1,172 @@
+"""Columns that must hold no NULL, and the first file of each in which the statistics do not prove that there is none.
+
+`lake.read_table` and `lake.writing.read_back` call this in their own transactions.
+DuckLake checks NOT NULL only where it has statistics of the column itself: it lets NULLs into STRUCT, LIST and MAP columns by INSERT
+and UPDATE, and into columns of every type by `ducklake_add_data_files`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, cast
+
+import psycopg
+
+from duckicelake.lake.rows import ColumnRow, ColumnStatsRow, FileSpan, JsonNote, NullableRow, TableState
+
+FLOATING = frozenset({"float32", "float64"})
+
+
+def list_required(columns: Sequence[ColumnRow], schemas: Sequence[JsonNote]) -> frozenset[int]:
+    """Return the ids of the columns that some schema of the table may call `required`.
+
+    Those are the NOT NULL columns of the root, and the parts of columns that a noted schema says it of: DuckDB gives parts
+    `nulls_allowed = false` whatever they hold.
+    """
+    found = frozenset([row.column_id for row in columns if not row.nulls_allowed and row.parent_column is None])
+    parts = frozenset([row.column_id for row in columns if row.parent_column is not None])
+    return found | (parts & frozenset().union(*[_read_required(note.json) for note in schemas])) if parts else found
+
+
+@lru_cache(maxsize=512)
+def _read_required(text: str) -> frozenset[int]:
+    node: object = json.loads(text)
+    fields = cast("Mapping[str, object]", node)["fields"] if isinstance(node, dict) else node
+    return frozenset(_walk_required(cast("Iterable[Mapping[str, object]]", fields)))
+
+
+def _walk_required(fields: Iterable[Mapping[str, object]]) -> Iterator[int]:
+    for field in fields:
+        if field.get("required"):
+            yield cast("int", field["id"])
+        type_ = field["type"]
+        if isinstance(type_, dict):
+            yield from _walk_required(_list_children(cast("Mapping[str, object]", type_)))
+
+
+def _list_children(type_: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+    if "fields" in type_:
+        return cast("Iterable[Mapping[str, object]]", type_["fields"])
+    parts = [part for part in ("element", "key", "value") if part in type_]
+    return [{"id": type_[f"{part}-id"], "type": type_[part], "required": type_.get(f"{part}-required", False)} for part in parts]
+
+
+class Proof(NamedTuple):
+    """A leaf that is a required column, or a part of it: where the leaf has no NULL, the column has none."""
+
+    column_id: int
+    leaf_id: int
+    is_repeated: bool
+
+
+def list_proofs(columns: Sequence[ColumnRow], required: Iterable[int]) -> list[Proof]:
+    """Return what may prove that required columns hold no NULL.
+
+    A leaf has a NULL wherever it, or anything that it is a part of, is NULL, and one for each empty list or map. Iceberg's
+    writers (Java 1.11) count the floating-point leaves of lists and maps by their values alone, so these prove nothing.
+    """
+    rows = {row.column_id: row for row in columns}
+    parents = {row.parent_column for row in rows.values()}
+    proofs: list[Proof] = []
+    wanted = frozenset(required)
+    for leaf in rows.values():
+        path = [] if leaf.column_id in parents else _list_path(leaf, rows)
+        is_repeated = any(row.column_type.lower() in ("list", "map") for row in path)
+        if path and not (is_repeated and leaf.column_type.lower() in FLOATING):
+            proofs += [Proof(row.column_id, leaf.column_id, is_repeated) for row in path if row.column_id in wanted]
+    return proofs
+
+
+def _list_path(leaf: ColumnRow, rows: Mapping[int, ColumnRow]) -> list[ColumnRow]:
+    """Return a leaf and everything that it is a part of; parents have lower ids in most lakes, so a circle is cut."""
+    path = [leaf]
+    while (parent := path[-1].parent_column) is not None and parent in rows and rows[parent] not in path:
+        path.append(rows[parent])
+    return path
+
+
+SELECT_PROOFS = """
+SELECT column_id, count(*)
+  FROM ducklake_file_column_stats
+ WHERE table_id = %(table_id)s AND data_file_id BETWEEN %(first)s AND %(last)s AND column_id = ANY(%(leaves)s)
+   -- where DuckLake counts nothing, both counts are 0
+   AND null_count = 0 AND value_count > 0
+ GROUP BY column_id
+"""
+
+SELECT_NULLABLE = """
+SELECT t.column_id, n.begin_snapshot AS lake_snapshot_id
+  FROM unnest(%(column_ids)s::bigint[], %(defaulted_until)s::bigint[], %(proofs)s::text[]) AS t(column_id, defaulted_until, leaves)
+ CROSS JOIN LATERAL (
+       SELECT f.begin_snapshot
+         FROM ducklake_data_file f
+        WHERE f.table_id = %(table_id)s AND f.data_file_id BETWEEN %(first)s AND %(last)s AND f.record_count > 0
+          -- the index has files by this, and the first one that is found ends the search
+          AND f.begin_snapshot >= %(begin_snapshot)s
+          -- files from before the column have its default
+          AND f.begin_snapshot >= t.defaulted_until
+          AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
+                           WHERE s.table_id = %(table_id)s AND s.data_file_id = f.data_file_id
+                             AND s.column_id = ANY(t.leaves::bigint[]) AND s.null_count = 0 AND s.value_count >= f.record_count)
+          -- DuckLake has statistics of all that it writes, and its rewrites lack columns that are younger than the rows
+          AND NOT (t.defaulted_until > 0 AND f.mapping_id IS NULL
+                   AND NOT EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id)
+                   AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
+                                    WHERE s.table_id = %(table_id)s AND s.data_file_id = f.data_file_id
+                                      AND s.column_id = ANY(t.leaves::bigint[])))
+        ORDER BY f.begin_snapshot
+        LIMIT 1) n
+ ORDER BY t.column_id
+"""
+
+
+def read_nullable(conn: psycopg.Connection, state: TableState, next_file_id: int) -> list[NullableRow]:
+    """Return the required columns that some file from `next_file_id` on is not proven to hold no NULL of, each with its first such file."""
+    required = list_required(state.columns, state.notes.schemas)
+    new = [span for span in state.spans if span.data_file_id >= next_file_id and span.record_count] if required else []
+    if not new:
+        return []
+    proofs = list_proofs(state.columns, required)
+    known: dict[str, object] = {
+        "table_id": state.table.table_id,
+        "first": min([span.data_file_id for span in new]),
+        "last": max([span.data_file_id for span in new]),
+        "leaves": sorted({proof.leaf_id for proof in proofs if not proof.is_repeated}),
+    }
+    counts: dict[int, int] = dict(conn.execute(SELECT_PROOFS, known).fetchall())
+    # lists and maps may have less values than the file has rows, so their files are looked at one by one
+    proven = {proof.column_id for proof in proofs if not proof.is_repeated and counts.get(proof.leaf_id) == len(new)}
+    ends = find_default_ends(state.columns, sorted(required - proven))
+    if not ends:
+        return []
+    known |= {
+        "column_ids": list(ends),
+        "defaulted_until": list(ends.values()),
+        "proofs": ["{" + ",".join(str(proof.leaf_id) for proof in proofs if proof.column_id == column_id) + "}" for column_id in ends],
+        "begin_snapshot": min([span.begin_snapshot for span in new]),
+    }
+    return [NullableRow(*row) for row in conn.execute(SELECT_NULLABLE, known)]
+
+
+def find_default_ends(columns: Sequence[ColumnRow], column_ids: Iterable[int]) -> dict[int, int]:
+    """Return, for each of these columns, the lake snapshot before which its default stands for it; 0 where NULL does."""
+    first: dict[int, ColumnRow] = {}
+    for row in columns:
+        if row.column_id not in first or row.begin_snapshot < first[row.column_id].begin_snapshot:
+            first[row.column_id] = row
+    return {i: 0 if first[i].initial_default is None else first[i].begin_snapshot for i in column_ids}
+
+
+def is_proven(state: TableState, files: Sequence[FileSpan], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
+    """Return True if the statistics of new files prove that no required column of a table holds a NULL in them."""
+    required = list_required(state.columns, state.notes.schemas)
+    if not required:
+        return True
+    proofs = list_proofs(state.columns, required)
+    for file in files:
+        counted = {row.column_id for row in stats.get(file.data_file_id, ()) if row.null_count == 0}
+        counted &= {row.column_id for row in stats.get(file.data_file_id, ()) if (row.value_count or 0) >= file.record_count}
+        proven = frozenset([proof.column_id for proof in proofs if proof.leaf_id in counted])
+        if file.record_count and not required <= proven:
+            return False
+    return True
