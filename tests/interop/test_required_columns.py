@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 from duckdb import ConstraintException
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import BadRequestError
 from pyiceberg.expressions import IsNull
+from pyiceberg.io.pyarrow import _dataframe_to_data_files  # pyright: ignore[reportPrivateUsage]
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StructType
 
@@ -184,3 +186,32 @@ def test_columns_that_nothing_counts_are_optional(served: Served) -> None:
     table.append(make_rows(3))
     assert read_metadata(served)["current-schema-id"] == known["current-schema-id"]
     assert sorted(served.pyiceberg().read(T)["a"].to_pylist()) == [1, 2, 3]
+
+
+def test_a_commit_that_says_that_it_brings_nulls_is_refused(served: Served) -> None:
+    """The files were written before the column became required; the refusal names file and column, and nothing changes."""
+    catalog = served.pyiceberg().catalog
+    catalog.create_table(T, Schema(NestedField(1, "a", IntegerType()), NestedField(2, "b", IntegerType())))
+    table = catalog.load_table(T)
+    schema = pa.schema([pa.field("a", pa.int32()), pa.field("b", pa.int32())])
+    rows = {"nulls": {"a": [1, None], "b": [1, 2]}, "lacks": {"b": [1, 2]}, "whole": {"a": [1, 2], "b": [3, None]}}
+    with table.transaction() as transaction:
+        metadata = transaction.table_metadata
+        made = {
+            name: list(_dataframe_to_data_files(metadata, pa.table(found, pa.schema([schema.field(key) for key in found])), table.io))
+            for name, found in rows.items()
+        }
+    with catalog.load_table(T).update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("a", required=True)
+    for name, files in made.items():
+        transaction = catalog.load_table(T).transaction()
+        with transaction.update_snapshot().fast_append() as append:
+            append.append_data_file(files[0])
+        if name == "whole":
+            transaction.commit_transaction()
+            continue
+        with pytest.raises(BadRequestError) as refusal:
+            transaction.commit_transaction()
+        assert files[0].file_path in str(refusal.value)
+        assert "column 'a'" in str(refusal.value)
+    assert served.lake.duckdb().execute("FROM t ORDER BY a").fetchall() == [(1, 3), (2, None)]

@@ -24,6 +24,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.application import apply_updates
 from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
+from duckicelake.iceberg.requests.nulls import build_rules, check_required
 from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
 from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
 from duckicelake.lake.read import read_iceberg_path
@@ -88,6 +89,10 @@ def plan(commit: Commit, ask: Ask, base: Base, ids: Ids, now_ms: int) -> TablePl
         # there is nothing to end, so main stays where it is
         new = replace(new, current_snapshot_id=base.metadata.current_snapshot_id)
     for change in (*base.changes, *(ready.change for ready in base.beside.values())):
+        if change.added and not change.is_trusted:
+            rules = build_rules(new)
+            for file in change.added:
+                check_required(file, change.spec_ids[file.file_path], rules)
         check_added_once(change.fresh)
         for manifest in change.fresh:
             check_manifest(manifest, new)
