@@ -8,7 +8,7 @@ from duckicelake.catalog.writing.bases import Base
 from duckicelake.catalog.writing.ids import Ids
 from duckicelake.catalog.writing.names import ColumnNames
 from duckicelake.catalog.writing.places import Grounds, check_files
-from duckicelake.catalog.writing.ready.beside import Numbers, ReadySnapshot, to_kept
+from duckicelake.catalog.writing.ready.beside import WITHOUT_INHERITANCE, Numbers, ReadySnapshot, to_kept, write_lake_ids
 from duckicelake.catalog.writing.ready.deletes import ReadyDeletes
 from duckicelake.catalog.writing.ready.snapshots import FIRST_LINEAGE_FORMAT, FileChange, take_files
 from duckicelake.errors import BadRequest
@@ -126,7 +126,8 @@ class FileWriter:
         made = find_snapshot(planned.new, snapshot_id)
         parent = made.parent_snapshot_id if made else None
         first_row_id = next_row_id if planned.new.format_version >= FIRST_LINEAGE_FORMAT else None
-        numbers = Numbers(snapshot_id, parent, self._find_base(parent), snapshot_id - planned.sequence_base, first_row_id)
+        sequence_number = 0 if planned.new.format_version == WITHOUT_INHERITANCE else snapshot_id - planned.sequence_base
+        numbers = Numbers(snapshot_id, parent, self._find_base(parent), sequence_number, first_row_id)
         self.given[snapshot.snapshot_id] = snapshot, numbers
 
     def add_beside(self, step: TableStep, ready: ReadySnapshot, snapshot_id: int, next_row_id: int) -> int:
@@ -142,6 +143,7 @@ class FileWriter:
             "schema-id": planned.new.current_schema_id,
             "timestamp-ms": planned.new.last_updated_ms,
         }
+        ready = write_lake_ids(ready, self.given)
         self.notes.append(to_kept(planned.table_id, planned.new.location, ready, self.given, told))
         self.bases[snapshot_id] = numbers.base_snapshot_id
         self.notes += [NewKeptFile(planned.table_id, path) for path in ready.paths]

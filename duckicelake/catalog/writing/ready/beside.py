@@ -7,30 +7,41 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, live_files
+from duckicelake.catalog.writing.ready.manifests import ManifestReader, Manifests, OpenManifest, live_files
 from duckicelake.catalog.writing.ready.row_ids import put_in_place
 from duckicelake.catalog.writing.ready.snapshots import FileChange, Grown, find_added, renumber_specs
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import ADDED, DATA, DELETED, DataFile, ManifestEntry, ManifestHeader, encode_manifest
-from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, WrittenManifest, describe_manifest, encode_manifest_list
+from duckicelake.iceberg.manifest_list import (
+    ManifestFile,
+    ManifestListHeader,
+    WrittenManifest,
+    describe_manifest,
+    encode_manifest_list,
+    inherit,
+)
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.snapshots import Snapshot, format_snapshot
 from duckicelake.lake.refs.rows import NewKept
 from duckicelake.translate.locations import format_digest, manifest_list_uri, manifest_uri, to_canonical
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 
+WITHOUT_INHERITANCE = 1
+"""The format version without sequence numbers, in whose manifests each entry names the snapshot that it is of."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadySnapshot:
     """A snapshot beside main with its manifests copied, as its client numbered them.
 
-    `change` holds its own data files, and `paths` are those of all files that its parent has not.
+    `change` holds its own data files, and `paths` are those of all files that its parent has not. `reader` has read its manifests.
     """
 
     snapshot: Snapshot
     files: Sequence[ManifestFile]
     change: FileChange
     paths: Sequence[str]
+    reader: ManifestReader
 
 
 def make_ready(
@@ -56,7 +67,8 @@ def make_ready(
     _check_once(reader, paths, {path: file for path, file in before.items() if path in after} if may_have(paths) else {})
     copies = {file.manifest_path: copier.copy(file) for file in fresh}
     files = [copy for path, file in after.items() for copy in copies.get(path, [file])]
-    return ReadySnapshot(snapshot, files, renumber_specs(change, {theirs: ours.spec_id for theirs, ours in grown.specs.items()}), paths)
+    own_specs = {theirs: ours.spec_id for theirs, ours in grown.specs.items()}
+    return ReadySnapshot(snapshot, files, renumber_specs(change, own_specs), paths, reader)
 
 
 def _check_once(reader: ManifestReader, paths: Sequence[str], carried: Manifests) -> None:
@@ -137,10 +149,23 @@ class _Copier:
         header = header or self.reader.read_manifest(listed).header
         if listed.added_snapshot_id in self.numbers and header.spec.spec_id in self.specs:
             header = replace(header, spec=self.specs[header.spec.spec_id])
-        content = encode_manifest(header, entries)
-        uri = manifest_uri(self.reader.grounds.locations[-1], format_digest(content))
-        self.reader.objects.put_new(uri, content)
-        return replace(listed, manifest_path=uri, manifest_length=len(content), partition_spec_id=header.spec.spec_id)
+        if header.format_version == WITHOUT_INHERITANCE:
+            entries = [
+                entry if entry.snapshot_id is not None else replace(entry, snapshot_id=listed.added_snapshot_id) for entry in entries
+            ]
+        return put_manifest(self.reader, listed, header, entries)
+
+
+def put_manifest(reader: ManifestReader, listed: ManifestFile, header: ManifestHeader, entries: Sequence[ManifestEntry]) -> ManifestFile:
+    """Write a manifest in the table's location, and return what lists say of it."""
+    content = encode_manifest(header, entries)
+    uri = manifest_uri(reader.grounds.locations[-1], format_digest(content))
+    reader.objects.put_new(uri, content)
+    made = replace(listed, manifest_path=uri, manifest_length=len(content), partition_spec_id=header.spec.spec_id)
+    if header.format_version == WITHOUT_INHERITANCE:
+        # under the lake's lock it is not read again
+        reader.manifests[uri] = OpenManifest(header, inherit(entries, made))
+    return made
 
 
 def _list_runs(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
@@ -222,6 +247,23 @@ def to_kept(table_id: int, location: str, ready: ReadySnapshot, given: Given, to
     )
     text = json.dumps(format_snapshot(made), separators=(",", ":"), ensure_ascii=False)
     return NewKept(table_id, numbers.snapshot_id, numbers.base_snapshot_id, text, content)
+
+
+def write_lake_ids(ready: ReadySnapshot, given: Given) -> ReadySnapshot:
+    """Return a snapshot whose manifests of format version 1 are written once more, with the lake's ids of the snapshots in `given`.
+
+    Entries of version 1 inherit no snapshot id from the list, and the lake's ids are known only under its lock.
+    """
+    return replace(ready, files=[_write_lake_ids(ready.reader, file, given) for file in ready.files])
+
+
+def _write_lake_ids(reader: ManifestReader, file: ManifestFile, given: Given) -> ManifestFile:
+    opened = reader.manifests.get(file.manifest_path) if file.added_snapshot_id in given else None
+    if opened is None or opened.header.format_version != WITHOUT_INHERITANCE:
+        return file
+    ids: dict[int | None, int] = {theirs: numbers.snapshot_id for theirs, (_, numbers) in given.items()}
+    entries = [replace(entry, snapshot_id=ids.get(entry.snapshot_id, entry.snapshot_id)) for entry in opened.entries]
+    return put_manifest(reader, file, opened.header, entries)
 
 
 def _renumber(file: ManifestFile, given: Given) -> ManifestFile:
