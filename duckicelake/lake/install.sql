@@ -370,55 +370,68 @@ CREATE OR REPLACE TRIGGER iceberg_pin_files
     AFTER DELETE ON ducklake_data_file REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_pin_files();
 
--- One path may have several rows: it is not removed before the last of them.
+-- One path may have several rows: it is not removed before the last of them. One look per statement: DuckDB's expiry writes the paths
+-- of all its files by one, and a query whose text depends on the schema is planned each time it runs.
 CREATE OR REPLACE FUNCTION iceberg_keep_file() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    is_named boolean;
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
                     WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
                       AND c.relname = 'ducklake_files_scheduled_for_deletion') THEN
-        RETURN NEW;
+        RETURN NULL;
     END IF;
     EXECUTE format('
         WITH lake AS (
             SELECT coalesce((SELECT m.value FROM %1$I.ducklake_metadata m WHERE m.key = ''data_path'' AND m.scope IS NULL), '''') AS root
-        ), path AS (
+        ), file AS (
+            SELECT DISTINCT s.path, coalesce(s.path_is_relative, true) AS is_relative FROM scheduled s
+        ), whole AS (
             -- clients call a local file by its URI, DuckLake by its path
-            SELECT l.root, regexp_replace(CASE WHEN $2 THEN l.root || $1 ELSE $1 END, ''^file://'', '''') AS whole FROM lake l
-        ), tails AS (
-            SELECT p.root, p.whole, ''file://'' || p.whole AS uri,
-                   ARRAY(SELECT substr(p.whole, n + 1) FROM generate_series(0, length(p.whole)) n
-                          WHERE n = 0 OR substr(p.whole, n, 1) = ''/'') || (''file://'' || p.whole) AS paths
-              FROM path p
+            SELECT g.path, g.is_relative, l.root, u.whole, string_to_array(u.whole, ''/'') AS parts
+              FROM lake l CROSS JOIN file g
+             CROSS JOIN LATERAL regexp_replace(CASE WHEN g.is_relative THEN l.root || g.path ELSE g.path END, ''^file://'', '''') AS u(whole)
+        ), tail AS (
+            -- joined one by one, not by = ANY: the planner then takes the indexes for few files and hashes for many
+            -- of an array the planner expects ten elements, of a series a thousand: then it reads all files for a few paths
+            SELECT w.*, unnest(ARRAY(SELECT array_to_string(w.parts[n:], ''/'') FROM generate_subscripts(w.parts, 1) n)
+                               || (''file://'' || w.whole)) AS tail
+              FROM whole w
         ), found AS (
-            SELECT f.table_id, f.path, coalesce(f.path_is_relative, true) AS is_relative
-              FROM tails x JOIN %1$I.ducklake_data_file f ON f.path = ANY(x.paths)
+            SELECT x.*, d.table_id, coalesce(d.path_is_relative, true) AS lies_in_table
+              FROM tail x JOIN %1$I.ducklake_data_file d ON d.path = x.tail
              UNION ALL
-            SELECT f.table_id, f.path, coalesce(f.path_is_relative, true)
-              FROM tails x JOIN %1$I.ducklake_delete_file f ON f.path = ANY(x.paths)
-        )
-        SELECT EXISTS (SELECT FROM tails x, found f WHERE NOT f.is_relative AND f.path IN (x.whole, x.uri))
-            OR EXISTS (SELECT FROM tails x, found f
-                         JOIN %1$I.ducklake_table t ON t.table_id = f.table_id
-                         JOIN %1$I.ducklake_schema s ON s.schema_id = t.schema_id
-                        WHERE f.is_relative
-                          AND x.whole = CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''''
-                                             WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '''')
-                                             ELSE x.root || coalesce(s.path, '''') END || coalesce(t.path, '''') || f.path)
-            OR EXISTS (SELECT FROM tails x JOIN %1$I.iceberg_kept_file k ON k.path IN (x.whole, x.uri)
-                         JOIN %1$I.ducklake_table t ON t.table_id = k.table_id AND t.end_snapshot IS NULL)
+            SELECT x.*, d.table_id, coalesce(d.path_is_relative, true)
+              FROM tail x JOIN %1$I.ducklake_delete_file d ON d.path = x.tail
+        ), named AS (
+            SELECT f.path, f.is_relative FROM found f WHERE NOT f.lies_in_table AND f.tail IN (f.whole, ''file://'' || f.whole)
+             UNION
+            SELECT f.path, f.is_relative
+              FROM found f
+              JOIN %1$I.ducklake_table t ON t.table_id = f.table_id
+              JOIN %1$I.ducklake_schema s ON s.schema_id = t.schema_id
+             WHERE f.lies_in_table
+               AND f.whole = CASE WHEN NOT coalesce(t.path_is_relative, true) THEN ''''
+                                  WHEN NOT coalesce(s.path_is_relative, true) THEN coalesce(s.path, '''')
+                                  ELSE f.root || coalesce(s.path, '''') END || coalesce(t.path, '''') || f.tail
+             UNION
+            SELECT x.path, x.is_relative
+              FROM tail x
+              JOIN %1$I.iceberg_kept_file k ON k.path = x.tail
+              JOIN %1$I.ducklake_table t ON t.table_id = k.table_id AND t.end_snapshot IS NULL
+             WHERE x.tail IN (x.whole, ''file://'' || x.whole)
+             UNION
             -- derived files are published for older snapshots too
-            OR EXISTS (SELECT FROM tails x WHERE x.whole ~ ''/data/inlined-[0-9]+-[0-9a-f]+\.parquet$'')', TG_TABLE_SCHEMA)
-       INTO is_named USING NEW.path, coalesce(NEW.path_is_relative, true);
-    RETURN CASE WHEN is_named THEN NULL ELSE NEW END;
+            SELECT w.path, w.is_relative FROM whole w WHERE w.whole ~ ''/data/inlined-[0-9]+-[0-9a-f]+\.parquet$''
+        )
+        DELETE FROM %1$I.ducklake_files_scheduled_for_deletion d USING named n
+         WHERE d.path = n.path AND coalesce(d.path_is_relative, true) = n.is_relative', TG_TABLE_SCHEMA);
+    RETURN NULL;
 END
 $$;
 
 CREATE OR REPLACE TRIGGER iceberg_keep_file
-    BEFORE INSERT ON ducklake_files_scheduled_for_deletion
-    FOR EACH ROW EXECUTE FUNCTION iceberg_keep_file();
+    AFTER INSERT ON ducklake_files_scheduled_for_deletion REFERENCING NEW TABLE AS scheduled
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_keep_file();
 
 -- Files that DuckLake is about to remove and whose tables it has forgotten: their folders are not yet those of tables that have them now.
 -- Of what was about to be removed when a lake was prepared nobody knows whose it was.

@@ -16,6 +16,16 @@ SELECT_CHANGES = "SELECT id, kind, table_id FROM iceberg_change ORDER BY id"
 SELECT_WAITING = (
     "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
+COUNT_SCHEDULED = """
+CREATE FUNCTION count_scheduled() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO lake.scheduled_by SELECT count(*) FROM scheduled;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER count_scheduled AFTER INSERT ON ducklake_files_scheduled_for_deletion REFERENCING NEW TABLE AS scheduled
+    FOR EACH STATEMENT EXECUTE FUNCTION count_scheduled()
+"""
 WRITERS, INSERTS = 8, 20
 
 
@@ -106,6 +116,32 @@ def test_a_file_is_removed_with_its_last_row(lake: FreshLake) -> None:
         conn.execute(insert, known)
     found = conn.execute("SELECT path FROM ducklake_files_scheduled_for_deletion ORDER BY 1").fetchall()
     assert found == sorted([(path,), ("main/t/other.parquet",)])
+
+
+def test_all_files_of_an_expiry_are_looked_at_by_one_query(lake: FreshLake) -> None:
+    """DuckDB schedules them by one statement; those that another row names are not, nor stay what was scheduled of them before."""
+    session, conn = lake.duckdb(), lake.psycopg()
+    session.execute("CREATE TABLE t AS SELECT range AS i FROM range(20)")
+    (path,) = conn.execute("SELECT path FROM ducklake_data_file").fetchone() or ("",)
+    insert = "INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative) "
+    named = f"UNION ALL SELECT 0, 'main/t/{path}', true"
+    explained = conn.execute(
+        f"EXPLAIN (ANALYZE, FORMAT JSON) {insert} SELECT n, 'main/t/' || n, true FROM generate_series(1, 200) n {named}".encode()
+    )
+    row = explained.fetchone()
+    assert row is not None
+    assert [(trigger["Trigger Name"], trigger["Calls"]) for trigger in row[0][0]["Triggers"]] == [("iceberg_keep_file", 1)]
+    count = "SELECT count(*), count(*) FILTER (WHERE data_file_id = 0) FROM ducklake_files_scheduled_for_deletion"
+    assert conn.execute(count).fetchone() == (200, 0)
+    conn.execute("DELETE FROM ducklake_files_scheduled_for_deletion")
+    conn.execute("CREATE TABLE scheduled_by (count bigint)")
+    conn.execute(COUNT_SCHEDULED)
+    session.execute("CALL lake.set_option('data_inlining_row_limit', 0)")
+    for i in range(6):
+        session.execute(f"INSERT INTO t VALUES ({i})")
+    session.execute("CALL ducklake_merge_adjacent_files('lake')")
+    session.execute("CALL ducklake_expire_snapshots('lake', older_than => now())")
+    assert conn.execute("SELECT count FROM scheduled_by WHERE count > 1").fetchall() == [(7,)]
 
 
 def test_the_rows_of_kept_files_stay_known_to_ducklake(lake: FreshLake) -> None:
