@@ -29,6 +29,14 @@ FAILED, MISUSED = 1, 2
 StoreOption = Annotated[str | None, typer.Option(help="Embedded S3: auto, minio, seaweedfs, none.")]
 
 
+EMPTY = {
+    "listGrants": "Nothing is granted.",
+    "listPrincipals": "The lake keeps no principals.",
+    "listRoles": "There are no roles.",
+}
+"""What is said on standard error of a list without entries."""
+
+
 class ClientName(StrEnum):
     """The clients `connect` knows."""
 
@@ -51,7 +59,7 @@ class OutputFormat(StrEnum):
 def main() -> None:
     """Run the command line; the status is 0 when all went well, 1 when something is wrong, 2 when the call is."""
     try:
-        build_cli()()
+        build_cli()(prog_name="duckicelake")
     except CatalogError as error:
         _tell(error.message, "red")
         sys.exit(FAILED)
@@ -92,7 +100,7 @@ def build_cli() -> typer.Typer:
 def print_version(is_asked: bool) -> None:
     """Print the version of DuckIceLake and end."""
     if is_asked:
-        typer.echo(f"duckicelake {read_version('duckicelake')}")
+        typer.echo(f"duckicelake {read_version('duckicelake')} (for DuckDB {read_version('duckdb')})")
         raise typer.Exit
 
 
@@ -343,8 +351,16 @@ def role_list(warehouse: WarehouseOption = None, home: HomeOption = None, config
 def _manage(settings: Settings, warehouse: str | None, operation: str, *texts: str) -> None:
     from duckicelake.commands.rules import manage  # noqa: PLC0415  the catalog takes a second to import
 
-    for line in manage(settings, warehouse, operation, *texts):
+    lines = manage(settings, warehouse, operation, *texts)
+    for line in lines:
         typer.echo(line)
+    if operation in EMPTY and not lines:
+        _tell(EMPTY[operation], "yellow")
+    if operation in ("addPrincipal", "rotatePrincipal") and not settings.require_auth:
+        _tell(
+            "Principals have no effect while require_auth is false, as it is in these settings: the server asks nobody for a token.",
+            "yellow",
+        )
 
 
 def _tell(message: str, style: str) -> None:

@@ -59,10 +59,10 @@ def test_a_fault_of_ours_keeps_its_trace_in_a_file(
 def fail(failure: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
     """Run the command line where a command raises that; return the status and what was printed."""
 
-    def call() -> None:
+    def call(prog_name: str) -> None:
         raise failure
 
-    def build() -> Callable[[], None]:
+    def build() -> Callable[[str], None]:
         return call
 
     monkeypatch.setattr(cli, "build_cli", build)

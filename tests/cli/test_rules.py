@@ -25,6 +25,9 @@ def test_the_command_line_manages_who_may_do_what(lake: FreshLake, tmp_path: Pat
         assert done.status == 0, done.err
         return done.out
 
+    for words, empty in ((("grants",), "Nothing is granted."), (("role", "list"), "There are no roles.")):
+        done = call(*words)
+        assert (done.status, done.out, empty in done.err) == (0, "", True)
     with guard(lake) as guarded:
         managed = Managed(guarded)
         name, _, secret = do("principal", "add", "alice").strip().partition(":")
@@ -46,6 +49,8 @@ def test_the_command_line_manages_who_may_do_what(lake: FreshLake, tmp_path: Pat
         do("role", "remove", "analysts")
         do("principal", "remove", "alice")
         assert managed.ask_token("alice").status == 401
+    warned = call("principal", "add", "bob")
+    assert (warned.status, "no effect while require_auth is false" in warned.err) == (0, True)
     refused = call("grant", "read", "table:a.t", "nobody")
     assert (refused.status, refused.out) == (1, "")
     assert "Principal does not exist: nobody" in refused.err
@@ -66,6 +71,7 @@ def assert_recorded(guarded: Guarded) -> None:
         ("removeMember", ["role:analysts", "alice"]),
         ("removeRole", ["role:analysts"]),
         ("removePrincipal", ["alice"]),
+        ("addPrincipal", ["bob"]),
     ]
 
 
