@@ -5,10 +5,18 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import duckdb
+from psycopg.conninfo import conninfo_to_dict
+
 from duckicelake.backends.ducklake import format_secret, quote
+from duckicelake.commands.calling import format_command
 from duckicelake.commands.facts import Facts
 
 Client = Literal["pyiceberg", "spark", "trino", "duckdb", "ducklake"]
+DUCKDB_NOTE = (
+    f"-- DuckDB {duckdb.__version__} (pip install duckdb=={duckdb.__version__}), whose ducklake extension has DuckLake 1.0, "
+    "is what this server works with\n"
+)
 SPARK_PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0,org.apache.iceberg:iceberg-aws-bundle:1.11.0"
 
 
@@ -49,10 +57,19 @@ def format_welcome(lakes: Sequence[Facts]) -> str:
     lines = [f"\nDuckIceLake is ready at {lakes[0].catalog_uri}" if lakes else "\nDuckIceLake is ready"]
     for facts in lakes:
         lines += [f"\nWarehouse {facts.warehouse!r}: data in {facts.ducklake_data_path}, Iceberg files in {facts.iceberg_path}"]
+        lines += [_format_places(facts)]
         lines += ["\nDuckDB, as DuckLake (reads and writes):", format_ducklake(facts)]
         lines += ["PyIceberg:", format_pyiceberg(facts)]
-    lines += ["Every client, with its keys: duckicelake connect --show-secrets. Stop with Ctrl-C."]
+    lines += [f"SQL at once, in another shell: {format_command('duckdb', shlex.quote('SHOW ALL TABLES'))}"]
+    lines += [f"Every client, with its keys: {format_command('connect', '--show-secrets')}. Stop with Ctrl-C."]
     return "\n".join(lines)
+
+
+def _format_places(facts: Facts) -> str:
+    """Return where the lake's Postgres and S3 listen."""
+    parts = conninfo_to_dict(facts.ducklake_dsn)
+    postgres = f"Postgres at {parts.get('host') or 'localhost'}:{parts.get('port') or 5432}"
+    return f"{postgres}, S3 at {facts.s3_endpoint or 'AWS'}" if facts.ducklake_data_path.startswith("s3") else postgres
 
 
 def list_pyiceberg(facts: Facts) -> dict[str, str]:
@@ -74,8 +91,12 @@ def format_pyiceberg(facts: Facts) -> str:
 
 
 def format_spark(facts: Facts) -> str:
-    """Return a `spark-sql` command line for Spark 4.1."""
+    """Return a `spark-sql` command line for Spark 4.1.
+
+    Iceberg reads `env:NAME` from the environment, so no secret stands among the arguments, which every user of the machine sees.
+    """
     name = f"spark.sql.catalog.{_identifier(facts.warehouse)}"
+    secret = dict[str, str]()
     properties = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         name: "org.apache.iceberg.spark.SparkCatalog",
@@ -84,13 +105,17 @@ def format_spark(facts: Facts) -> str:
         f"{name}.warehouse": facts.warehouse,
     }
     if facts.credential is not None:
-        properties |= {f"{name}.{key}": fact for key, fact in _list_spark_account(facts, facts.credential).items()}
+        secret = {"LAKE_CREDENTIAL": facts.credential}
+        properties |= {f"{name}.{key}": fact for key, fact in _list_spark_account(facts, "env:LAKE_CREDENTIAL").items()}
     elif facts.s3_access_key_id is not None:
         properties[f"{name}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
-        properties |= {f"{name}.{key}": fact for key, fact in _list_s3(facts, region="client.region").items()}
+        secret = {"LAKE_S3_SECRET_ACCESS_KEY": facts.s3_secret_access_key or ""}
+        keys = _list_s3(facts, region="client.region") | {"s3.secret-access-key": "env:LAKE_S3_SECRET_ACCESS_KEY"}
+        properties |= {f"{name}.{key}": fact for key, fact in keys.items()}
         properties[f"{name}.s3.path-style-access"] = "true"
     lines = [f"spark-sql --packages {SPARK_PACKAGES}"] + [f"--conf {shlex.quote(f'{key}={fact}')}" for key, fact in properties.items()]
-    return " \\\n  ".join(lines) + "\n"
+    exports = "".join(f"export {variable}={shlex.quote(text)}\n" for variable, text in secret.items())
+    return exports + " \\\n  ".join(lines) + "\n"
 
 
 def _list_spark_account(facts: Facts, credential: str) -> dict[str, str]:
@@ -152,12 +177,12 @@ def format_duckdb(facts: Facts) -> str:
     """Return SQL that attaches the catalog through DuckDB's iceberg extension, which reads it as Iceberg."""
     keys = _secret(facts) if facts.credential is None else ""
     statements = "".join(f"{statement};\n" for statement in list_duckdb(facts, f"iceberg_{_identifier(facts.warehouse)}"))
-    return "INSTALL httpfs; LOAD httpfs; INSTALL avro; LOAD avro; INSTALL iceberg; LOAD iceberg;\n" + keys + statements
+    return DUCKDB_NOTE + "INSTALL httpfs; LOAD httpfs; INSTALL avro; LOAD avro; INSTALL iceberg; LOAD iceberg;\n" + keys + statements
 
 
 def format_ducklake(facts: Facts) -> str:
     """Return SQL that attaches the lake itself, the way DuckDB reads and writes it."""
-    start = "INSTALL httpfs; LOAD httpfs; INSTALL postgres; LOAD postgres; INSTALL ducklake; LOAD ducklake;\n"
+    start = DUCKDB_NOTE + "INSTALL httpfs; LOAD httpfs; INSTALL postgres; LOAD postgres; INSTALL ducklake; LOAD ducklake;\n"
     return start + _secret(facts) + facts.ducklake_attach + ";\nUSE lake;\n"
 
 

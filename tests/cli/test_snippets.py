@@ -1,6 +1,8 @@
 """What `connect` prints, run as it is printed, against a running server."""
 
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +11,21 @@ import duckdb
 import pytest
 
 from duckicelake.backends.ducklake import LakeAddress, format_attach
+from duckicelake.commands.calling import format_command
 from duckicelake.commands.facts import Facts, format_facts
-from duckicelake.commands.snippets import format_duckdb, format_ducklake, format_environment, format_pyiceberg, format_spark, list_pyiceberg
+from duckicelake.commands.snippets import (
+    format_duckdb,
+    format_ducklake,
+    format_environment,
+    format_pyiceberg,
+    format_spark,
+    format_welcome,
+    list_pyiceberg,
+)
 from tests.rest.hostile.test_injection import TEXTS
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
+from tests.support.shared_stack import ROOT
 
 
 @pytest.fixture
@@ -73,7 +85,15 @@ def test_what_is_printed_is_taken_as_one_text(text: str, tmp_path: Path) -> None
     assert run_shell(tmp_path, format_environment(odd) + 'printf %s "$LAKE_ICEBERG_PATH$LAKE_CREDENTIAL"') == f"s3://{text}id:{text}"
     words = run_shell(tmp_path, "spark-sql() { printf '%s\\0' \"$@\"; }\n" + format_spark(odd)).split("\0")
     assert len(words) == len(run_shell(tmp_path, "spark-sql() { printf '%s\\0' \"$@\"; }\n" + format_spark(PLAIN)).split("\0"))
-    assert [word.partition("=")[2] for word in words if ".credential=" in word] == [f"id:{text}"]
+    # A secret among the arguments would be seen by every user of the machine, so Iceberg reads it from the environment.
+    assert [word.partition("=")[2] for word in words if ".credential=" in word] == ["env:LAKE_CREDENTIAL"]
+    assert run_shell(tmp_path, 'spark-sql() { printf %s "$LAKE_CREDENTIAL"; }\n' + format_spark(odd)) == f"id:{text}"
+    keyed = replace(odd, credential=None)
+    assert run_shell(tmp_path, 'spark-sql() { printf %s "$LAKE_S3_SECRET_ACCESS_KEY"; }\n' + format_spark(keyed)) == text
+    arguments = run_shell(
+        tmp_path, "spark-sql() { printf '%s\\0' \"$@\"; }\n" + format_spark(replace(PLAIN, credential=None, s3_secret_access_key="geheim"))
+    )
+    assert "geheim" not in arguments
     printed = format_pyiceberg(odd).replace("load_catalog(", "dict(warehouse_name=")
     names: dict[str, dict[str, str]] = {}
     exec("\n".join(line for line in printed.splitlines() if not line.startswith(("from ", "print("))), names)
@@ -90,3 +110,27 @@ def run_shell(folder: Path, script: str) -> str:
     done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, timeout=60, check=True)
     assert not done.stderr
     return done.stdout.decode()
+
+
+def test_what_is_printed_names_the_duckdb_that_it_is_for() -> None:
+    """`pip install duckdb` gives a newer one, with another DuckLake: banner and SQL name the version that works here."""
+    for text in (format_ducklake(PLAIN), format_duckdb(PLAIN), format_welcome([PLAIN])):
+        assert f"pip install duckdb=={duckdb.__version__}" in text
+
+
+def test_the_welcome_names_ports_and_commands_that_can_be_called() -> None:
+    """Where Postgres and S3 listen, and the wrapper of the checkout, which is there and needs no PATH."""
+    facts = replace(PLAIN, ducklake_dsn="host=127.0.0.1 port=5433", s3_endpoint="http://127.0.0.1:9001")
+    welcome = format_welcome([facts])
+    assert "Postgres at 127.0.0.1:5433, S3 at http://127.0.0.1:9001" in welcome
+    wrapper = format_command()
+    assert (Path.cwd() / wrapper).samefile(ROOT / "scripts" / "duckicelake")
+    assert f"{wrapper} connect --show-secrets" in welcome
+
+
+def test_the_wrapper_calls_the_command_from_any_folder(tmp_path: Path) -> None:
+    """With a PATH that has no `duckicelake`."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "PIXI_PROJECT_ROOT": str(ROOT), "HOME": str(tmp_path)}
+    done = subprocess.run([ROOT / "scripts" / "duckicelake", "--version"], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout.startswith(b"duckicelake ")) == (0, True), done.stderr
