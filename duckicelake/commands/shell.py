@@ -34,7 +34,8 @@ def run_statements(lake: LakeSettings, home: Home, texts: Iterable[str], console
 
 def _run(conn: duckdb.DuckDBPyConnection, text: str, console: Console) -> None:
     for statement in conn.extract_statements(text):
-        result = conn.sql(statement.query)
+        # The text of one statement is not enough: PIVOT is several, whose texts are parts.
+        result = conn.sql(statement)
         if result is not None:  # pyright: ignore[reportUnnecessaryComparison]  a statement without rows returns None
             console.print(str(result), markup=False, highlight=False, soft_wrap=True)
 

@@ -110,7 +110,7 @@ def _open(url: str, place: str) -> SparkSession:
         from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: PLC0415
     except ImportError as error:
         missing = str(error).strip().splitlines()[0]
-        raise BadRequest(f"Spark Connect needs more of Python ({missing}): pip install 'duckicelake[spark,connect]'") from None
+        raise BadRequest(f"Spark Connect needs more of Python ({missing}): .venv/bin/pip install -e '.[spark,connect]'") from None
 
     try:
         builder = DefaultChannelBuilder(url)
@@ -226,8 +226,8 @@ def check_executors(session: SparkSession) -> None:
     if found != ours:
         has = f"duckicelake {found}" if found else "no duckicelake"
         raise BadRequest(
-            f"the executors of the Spark Connect server have {has} in their Python, and need {ours}: install 'duckicelake[spark]=={ours}' "
-            "there, and have PYSPARK_PYTHON name that Python when the server is started"
+            f"the executors of the Spark Connect server have {has} in their Python, and need {ours}: install it "
+            "there with the extra `spark`, and have PYSPARK_PYTHON name that Python when the server is started"
         )
 
 

@@ -80,7 +80,7 @@ def _has_ended(ivy: "subprocess.Popen[bytes]") -> bool:
 def _find_ivy() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JarUnavailable("pyspark is not installed: pip install 'duckicelake[spark]'")
+        raise JarUnavailable("pyspark is not installed: .venv/bin/pip install -e '.[spark]'")
     found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     if not found:
         raise JarUnavailable("this pyspark has no Ivy among its jars")

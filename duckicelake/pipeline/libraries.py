@@ -125,7 +125,7 @@ def _find(spark: str | None) -> Libraries:
     libraries = RELEASES.get(".".join(found.split(".")[:2]))
     if libraries is None:
         known = ", ".join(RELEASES)
-        raise JarUnavailable(f"Spark {found} is not among those that the jobs run on ({known}): pip install 'duckicelake[spark]'")
+        raise JarUnavailable(f"Spark {found} is not among those that the jobs run on ({known}): .venv/bin/pip install -e '.[spark]'")
     return libraries
 
 
@@ -133,4 +133,4 @@ def _find_installed() -> str:
     try:
         return version("pyspark")
     except PackageNotFoundError:
-        raise JarUnavailable("pyspark is not installed: pip install 'duckicelake[spark]'") from None
+        raise JarUnavailable("pyspark is not installed: .venv/bin/pip install -e '.[spark]'") from None

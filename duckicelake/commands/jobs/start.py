@@ -25,7 +25,7 @@ FAILED, MISUSED, UNKNOWN = 1, 2, 3
 Call = TypeVar("Call")
 Told = TypeVar("Told")
 Find = Callable[[], tuple[Facts, Home]]
-_NO_SPARK = "Jobs need Spark, which is not installed: pip install 'duckicelake[spark]'"
+_NO_SPARK = "Jobs need Spark, which is not installed: .venv/bin/pip install -e '.[spark]'"
 
 
 def start_ingest(given: Mapping[str, Any], find: Find) -> int:

@@ -77,7 +77,7 @@ def read_log(place: str, names: Collection[str], keys: Mapping[str, str]) -> Del
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra of its own
     except ImportError as error:
-        raise BadRequest("Delta tables are read with deltalake, which is not installed: pip install 'duckicelake[delta]'") from error
+        raise BadRequest("Delta tables are read with deltalake, which is not installed: .venv/bin/pip install -e '.[delta]'") from error
     with explaining(place):
         table = DeltaTable(_to_uri(place), storage_options=dict(keys) or None)
         protocol, metadata = table.protocol(), table.metadata()
