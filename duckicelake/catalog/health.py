@@ -16,6 +16,7 @@ from duckicelake.errors import BadRequest, CatalogError, NotFound
 from duckicelake.iceberg.decoding.avro_file import OUR_OWN
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.manifest import DELETED
 from duckicelake.iceberg.manifest_list import ManifestFile
 from duckicelake.iceberg.metadata import parse_metadata
 from duckicelake.lake.connect import reading
@@ -46,6 +47,20 @@ def list_missing_objects(objects: Objects, location: str, metadata_version: int)
     present = {uri for uri, _ in objects.list_under(location)}
     own = set(_list_needed(objects, location, metadata_version, present))
     return sorted(uri for uri in own if uri.startswith(location + "/") and uri not in present)
+
+
+def list_lost_versions(objects: Objects, location: str, log: Sequence[MetadataLogRow]) -> list[MetadataLogRow]:
+    """Return the metadata versions that the metadata log of a table's newest metadata file names, and whose files are gone.
+
+    They cannot be made again: notes say when they were given out, and not all that they showed. `log` is the newest version first.
+    """
+    uris = {metadata_uri(location, row.metadata_version): row for row in log}
+    newest = next(iter(uris), None)
+    present = {uri for uri, _ in objects.list_under(f"{location}/metadata")}
+    if newest not in present or uris.keys() <= present:
+        return []
+    metadata = parse_metadata(decode_json(objects.read(newest), newest))
+    return [uris[uri] for _, uri in metadata.metadata_log if uri in uris and uri not in present]
 
 
 METADATA_FILE = re.compile(r"/metadata/v(\d+)\.metadata\.json", re.ASCII)
@@ -95,7 +110,9 @@ def _list_needed(objects: Objects, location: str, metadata_version: int, present
     yield from manifests
     for uri in manifests:
         if uri in present:
-            yield from (entry.data_file.file_path for entry in decode_manifest(objects.read(uri), uri, OUR_OWN)[1])
+            entries = decode_manifest(objects.read(uri), uri, OUR_OWN)[1]
+            # DuckLake's clean-up removes what a snapshot has deleted, when the snapshots before it have expired
+            yield from (entry.data_file.file_path for entry in entries if entry.status != DELETED)
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from rich.console import Console
 from duckicelake.backends.ducklake import connect_duckdb, quote
 from duckicelake.backends.home import Home
 from duckicelake.catalog.fold import fold, read
-from duckicelake.catalog.health import list_missing_objects, list_stale_metadata
+from duckicelake.catalog.health import list_lost_versions, list_missing_objects, list_stale_metadata
 from duckicelake.catalog.memory import TableMemory
-from duckicelake.catalog.publish import new_note
+from duckicelake.catalog.publish import make_draft, new_note
 from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Limits, Warehouse, close_warehouse, open_warehouse
 from duckicelake.catalog.writing.lifecycle.orphans import list_orphans
@@ -29,7 +29,7 @@ from duckicelake.lake.adopted.manifests import forget_adopted
 from duckicelake.lake.connect import mapped_errors, writing
 from duckicelake.lake.inspect import Finding
 from duckicelake.lake.install import SUPPORTED_VERSION, format_search_path
-from duckicelake.lake.notes import note_repair
+from duckicelake.lake.notes import forget_versions, note_repair
 from duckicelake.lake.read import find_table, read_schemas, read_table_names
 from duckicelake.lake.readers.install import list_public_findings
 from duckicelake.lake.readers.roles import reap_readers
@@ -38,7 +38,7 @@ from duckicelake.lake.writing.locations import Staged
 from duckicelake.lake.writing.revival import list_purges
 from duckicelake.store.objects import Objects, open_objects
 from duckicelake.store.unfinished import Uploads
-from duckicelake.translate.locations import to_uri
+from duckicelake.translate.locations import metadata_uri, to_uri
 from duckicelake.translate.namespaces import to_levels
 from duckicelake.translate.shape.nullable import list_nullable_names
 
@@ -110,7 +110,7 @@ def _find_in_postgres(conn: psycopg.Connection, lake: LakeSettings, home: Home) 
     except ServiceUnavailable as error:
         return [*found, Finding("error", "lake", error.message, "")]
     found += _find_missing_files(conn, objects, data_uri)
-    found += find_lost_objects(conn, objects)
+    found += find_lost_objects(conn, objects, Onlooker(read_store_settings(lake)))
     found += _find_unpublished_tables(conn, Onlooker(read_store_settings(lake)))
     return found
 
@@ -182,13 +182,19 @@ def _find_in_table(conn: psycopg.Connection, objects: Onlooker, table: TableRow)
     return [Finding("warning", name, problem, NULLS_REMEDY.format(column=path.partition(".")[0])) for path, problem in columns]
 
 
-def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Finding]:
-    """Return a finding for every object that we published and the store does not have any more."""
+def find_lost_objects(conn: psycopg.Connection, objects: Objects, onlooker: Onlooker | None = None) -> list[Finding]:
+    """Return a finding for every object that we published and the store does not have any more.
+
+    With an onlooker, a table whose newest metadata file does not show its present state misses nothing: the next load publishes it, and
+    what expiry and clean-up have removed is named by no one then.
+    """
     found: list[Finding] = []
     for schema_name, table_name, location, metadata_version in inspect.read_published(conn):
         name = f"{schema_name}.{table_name}"
         try:
             lost = list_missing_objects(objects, location, metadata_version)
+            if lost and onlooker is not None and _is_outdated(conn, onlooker, schema_name, table_name):
+                lost = []
         except (BadRequest, ValueError) as error:
             remedy = f"Delete the folder {location}/metadata and run `duckicelake check --repair`."
             found.append(Finding("error", name, f"a published object cannot be read: {error}", remedy))
@@ -197,7 +203,28 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects) -> list[Findin
             found += [Finding("error", name, f"the published object {uri} is missing", remedy) for uri in lost]
             problem = "{} shows another state than the lake has had, as after a restore of Postgres"
             found += [Finding("error", name, problem.format(uri), remedy) for uri in _list_stale(conn, objects, location, newest_only=True)]
+            gone = list_lost_versions(objects, location, inspect.read_published_log(conn, location))
+            problem = "the metadata log names {}, which is gone"
+            found += [Finding("warning", name, problem.format(metadata_uri(location, row.metadata_version)), remedy) for row in gone]
     return found
+
+
+def _is_outdated(conn: psycopg.Connection, onlooker: Onlooker, schema_name: str, table_name: str) -> bool:
+    """Tell whether the table would get a new metadata version if it were loaded now."""
+    memory = TableMemory()
+    with conn.transaction():
+        conn.execute(ONE_STATE)
+        table = find_table(conn, schema_name, table_name)
+        if table is None:
+            return True
+        try:
+            known = read(conn, onlooker, table, memory)
+            draft = make_draft(conn, onlooker, known, memory)
+        except (Unsupported, TableVanished, NotFound):
+            # findings of their own say so
+            return False
+    noted = known.state.notes.table
+    return noted is None or noted.token != draft.wanted.token
 
 
 def _list_stale(conn: psycopg.Connection, objects: Objects, location: str, *, newest_only: bool = False) -> list[str]:
@@ -291,9 +318,29 @@ def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
                 with contextlib.suppress(Unsupported, NotFound, NoSuchTable):
                     load_table(warehouse, Ident(to_levels(schema_name), table_name))
                     restored.append(name)
+        if is_corrected:
+            restored += _shorten_logs(lake, warehouse)
     finally:
         close_warehouse(warehouse)
     return restored
+
+
+def _shorten_logs(lake: LakeSettings, warehouse: Warehouse) -> list[str]:
+    """Take metadata files that are gone out of the metadata logs that name them, publish those tables again, and return them."""
+    shortened: list[str] = []
+    with connect_postgres(lake) as conn, mapped_errors(lake.name):
+        read_paths(conn, lake)
+        for schema_name, table_name, location, metadata_version in inspect.read_published(conn):
+            gone = list_lost_versions(warehouse.objects, location, inspect.read_published_log(conn, location))
+            if not gone:
+                continue
+            forget_versions(conn, location, [row.metadata_version for row in gone])
+            warehouse.objects.delete(metadata_uri(location, metadata_version))
+            note_repair(conn)
+            with contextlib.suppress(Unsupported, NotFound, NoSuchTable):
+                load_table(warehouse, Ident(to_levels(schema_name), table_name))
+                shortened.append(f"{schema_name}.{table_name}")
+    return shortened
 
 
 def _find_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: str) -> list[Finding]:

@@ -280,6 +280,19 @@ def number(conn: psycopg.Connection, wanted: Numbering, now_ms: int) -> TableNot
     return read_notes(conn, table_id)
 
 
+DELETE_VERSIONS = """
+DELETE FROM iceberg_metadata_log g
+ USING iceberg_table n
+ WHERE n.location = %(location)s AND g.table_id = n.table_id
+   AND g.metadata_version = ANY(%(versions)s) AND g.metadata_version < n.metadata_version
+"""
+
+
+def forget_versions(conn: psycopg.Connection, location: str, versions: Sequence[int]) -> None:
+    """Take metadata versions out of the log of the table at a location; the newest one stays, and no number is given out again."""
+    conn.execute(DELETE_VERSIONS, {"location": location, "versions": list(versions)})
+
+
 def _find_new(wanted: Sequence[JsonNote], noted: Sequence[JsonNote]) -> list[JsonNote]:
     known = {note.id: note.json for note in noted}
     for note in wanted:

@@ -1,14 +1,18 @@
 """Objects that somebody deletes or replaces behind the catalog's back."""
 
+import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from duckicelake.lake.notes import note_repair
 from duckicelake.store.objects import Objects, StoreSettings, open_objects
+from tests.cli.test_commands import settings_for
 from tests.rest.serving import Server, make_settings, serve
 from tests.support.commands import run
 from tests.support.lakes import FreshLake
@@ -22,6 +26,10 @@ STEPS = (
     "DELETE FROM t WHERE i BETWEEN 20 AND 60",
     "CREATE TABLE u AS SELECT range AS i FROM range(10)",
 )
+MAINTENANCE = {
+    "expired": "CALL ducklake_expire_snapshots('lake', older_than => now())",
+    "cleaned": "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)",
+}
 ROWS = 100 + 2 - 1 - 41
 
 
@@ -88,14 +96,7 @@ def test_a_running_server_writes_published_objects_again(filled: FreshLake, obje
 
 def test_check_names_lost_objects_and_repairs_them(filled: FreshLake, objects: Objects, tmp_path: Path) -> None:
     """Each by its name, with the command that brings it back; other tables are not concerned."""
-    keys = filled.store
-    settings = {
-        "DUCKICELAKE_POSTGRES_DSN": filled.dsn,
-        "DUCKICELAKE_METADATA_SCHEMA": filled.metadata_schema,
-        "DUCKICELAKE_S3_ENDPOINT": keys.endpoint,
-        "DUCKICELAKE_S3_ACCESS_KEY_ID": keys.access_key_id,
-        "DUCKICELAKE_S3_SECRET_ACCESS_KEY": keys.secret_access_key,
-    }
+    settings = settings_for(filled)
     home = ("--home", str(tmp_path / "home"))
     with serve(make_settings(filled)) as server:
         assert server.get("namespaces/main/tables/u").status == 200
@@ -111,6 +112,53 @@ def test_check_names_lost_objects_and_repairs_them(filled: FreshLake, objects: O
         assert (repaired.status, "published again: main.t" in repaired.out) == (0, True), repaired.out
         assert {uri for uri, _ in objects.list_under(location)} == set(gone)
         assert count_rows(server, filled) == ROWS
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        pytest.param((), id="not loaded"),
+        pytest.param(("expired",), id="loaded before the clean-up"),
+        pytest.param(("expired", "cleaned"), id="loaded before and after it"),
+    ],
+)
+def test_what_expiry_and_clean_up_remove_is_not_missing(lake: FreshLake, tmp_path: Path, loads: tuple[str, ...]) -> None:
+    """Clients' data files lie at the table's location too, and manifests go on naming those that a snapshot has deleted."""
+    keys = {"s3.access-key-id": str(lake.store.access_key_id), "s3.secret-access-key": str(lake.store.secret_access_key)}
+    with serve(make_settings(lake)) as server, closing(RestCatalog("door", uri=server.uri, warehouse="lake", **keys)) as catalog:
+        rows = pa.table({"i": pa.array(range(10), pa.int64())})
+        table = catalog.create_table("main.t", rows.schema)
+        for _ in range(2):
+            table.append(rows)
+        table.overwrite(rows)
+        assert server.get(PATH).status == 200
+        conn = lake.duckdb()
+        for step in ("expired", "cleaned"):
+            conn.execute(MAINTENANCE[step])
+            if step in loads:
+                assert server.get(PATH).status == 200
+        found = run(tmp_path, "check", "--home", str(tmp_path / "home"), settings=settings_for(lake))
+        assert (found.status, "all is well" in found.out) == (0, True), found.out
+        assert table.refresh().scan().to_arrow().num_rows == 10
+
+
+def test_older_metadata_files_that_are_gone_leave_the_log(filled: FreshLake, objects: Objects, tmp_path: Path) -> None:
+    """They cannot be made again: `check` names them as a warning, and `--repair` takes them out of the log."""
+    settings, home = settings_for(filled), ("--home", str(tmp_path / "home"))
+    with serve(make_settings(filled)) as server:
+        for number in range(3):
+            filled.duckdb().execute(f"INSERT INTO t VALUES ({number})")
+            assert server.get(PATH).status == 200
+        log = [entry["metadata-file"] for entry in server.get(PATH).json["metadata"]["metadata-log"]]
+        assert len(log) == 2
+        objects.delete(log[0])
+        found = run(tmp_path, "check", *home, settings=settings)
+        assert (found.status, f"warning main.t: the metadata log names {log[0]}" in found.out) == (0, True), found.out
+        assert run(tmp_path, "check", "--repair", *home, settings=settings).status == 0
+        newest, metadata = (server.get(PATH).json[name] for name in ("metadata-location", "metadata"))
+        assert [entry["metadata-file"] for entry in metadata["metadata-log"]] == log[1:]
+        assert json.loads(objects.read(newest)) == metadata
+        assert "all is well" in run(tmp_path, "check", *home, settings=settings).out
 
 
 def test_a_delete_file_that_is_gone_is_named(filled: FreshLake, objects: Objects) -> None:

@@ -44,9 +44,13 @@ def test_check_repair_after_a_restore(stack: SharedStack, lake: FreshLake, tmp_p
         assert f"error main.t: {lost} shows another state than the lake has had" in found.out
         repaired = run(tmp_path, "check", "--repair", *home, settings=settings)
         assert (repaired.status, "all is well" in repaired.out) == (0, True), repaired.out
-        assert json.loads(objects.read(newest)) == metadata
+        again, shown = change_and_load(restored)
+        assert again == newest
+        assert json.loads(objects.read(newest)) == shown
+        assert {**shown, "metadata-log": metadata["metadata-log"]} == metadata
         assert objects.exists(data_file)
         assert not objects.exists(first), "it showed rows that were never in this lake"
+        assert first not in json.dumps(shown["metadata-log"])
         location, metadata = change_and_load(restored, "INSERT INTO t VALUES (8)")
         assert location == lost
         assert json.loads(objects.read(location)) == metadata
