@@ -19,7 +19,7 @@ from duckicelake.translate.locations import format_digest, manifest_list_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
 from duckicelake.translate.schemas import V3
 from duckicelake.translate.shape.told_snapshots import to_alias, with_told_summary
-from duckicelake.translate.summaries import Tally, Totals, summarise
+from duckicelake.translate.summaries import Tally, Totals, count_manifests, summarise
 from duckicelake.translate.visibility import FileKey, Visibility
 from duckicelake.values import replace
 
@@ -110,7 +110,7 @@ class ManifestWriter:
             sequence_number=header.sequence_number,
             timestamp_ms=plan.step.timestamp_ms,
             manifest_list=newest[0],
-            summary=with_told_summary(summary, note, is_combined=plan.step.is_combined),
+            summary=with_told_summary(summary, note, count_manifests(plan), is_combined=plan.step.is_combined),
             schema_id=schema_id if note is None else self.files.schemas.find_snapshot_schema_id(snapshot_id, note.schema_id),
             first_row_id=first_row_id,
             added_rows=added_rows,

@@ -58,10 +58,14 @@ class ManifestPlan:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """One snapshot's manifests, those it wrote itself last."""
+    """One snapshot's manifests, those of data first, and of each content the newest first, as Java's writers list them.
+
+    `replaced_count`: so many of its parent's manifests were written anew, as a part of others.
+    """
 
     step: Step
     manifests: tuple[ManifestPlan, ...]
+    replaced_count: int = 0
 
 
 @dataclass(slots=True)
@@ -116,10 +120,13 @@ def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[Fil
     `spec_of` gives the spec id that a data file is published under.
     """
     for step in steps:
+        replaced_count = 0
         for shelf in shelves:
             shelf.drop_empty()
+            before = [number for number, plan in shelf.plans.items() if plan.snapshot_id != step.snapshot_id]
             _fold(shelf, step, spec_of)
-        yield SnapshotPlan(step, tuple(plan for shelf in shelves for plan in shelf.plans.values()))
+            replaced_count += sum(number not in shelf.plans for number in before)
+        yield SnapshotPlan(step, tuple(plan for shelf in shelves for plan in reversed(shelf.plans.values())), replaced_count)
 
 
 def _put_base(shelf: Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:

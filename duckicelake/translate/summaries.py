@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from duckicelake.iceberg.manifest import AnyFile
 from duckicelake.translate.history import Step
-from duckicelake.translate.manifests import ADDED, DELETED
+from duckicelake.translate.manifests import ADDED, DELETED, EXISTING, SnapshotPlan
 from duckicelake.values import replace
 
 SNAPSHOT_ID_PROPERTY = "ducklake.snapshot-id"
@@ -96,6 +96,18 @@ def summarise(step: Step, tally: Tally, before: Totals) -> tuple[dict[str, str],
     after = before.moved(added, removed)
     summary = {"operation": find_operation(step, added, removed), SNAPSHOT_ID_PROPERTY: str(step.snapshot_id)}
     return summary | _format_changes(added, removed) | _format_totals(after), after
+
+
+def count_manifests(plan: SnapshotPlan) -> dict[str, str]:
+    """Return what Java's writers say of the manifests of a snapshot: how many it wrote, has of its parent, and wrote anew."""
+    own = [manifest for manifest in plan.manifests if manifest.snapshot_id == plan.step.snapshot_id]
+    counts = {
+        "manifests-created": len(own),
+        "manifests-kept": len(plan.manifests) - len(own),
+        "manifests-replaced": plan.replaced_count,
+        "entries-processed": sum(entry.status == EXISTING for manifest in own for entry in manifest.entries) if plan.replaced_count else 0,
+    }
+    return {key: str(count) for key, count in counts.items()}
 
 
 def find_operation(step: Step, added: Totals, removed: Totals) -> str:

@@ -25,6 +25,7 @@ from duckicelake.translate.manifests import (
     size_class,
     to_manifests,
 )
+from duckicelake.translate.summaries import count_manifests
 from duckicelake.translate.visibility import TrackedFile
 from tests.support.examples import examples
 from tests.translate.support.states import Life, make_life
@@ -65,6 +66,24 @@ def test_every_snapshot_lists_exactly_the_live_files(life: Life) -> None:
         found = {key: tuple(life.visibility[key].deleted_at(since).tolist()) for key, since in deletes.items()}
         assert found == {key: positions for key, positions in expected.items() if positions}
         assert all(m.spec_id == life.specs[entry.key] for m, entry in entries)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(lives)
+def test_lists_have_the_newest_manifest_first(life: Life) -> None:
+    """Those of data before those of deletes; the counts are of what a list has and its parent's had."""
+    before: set[tuple[int, int]] = set()
+    for plan in write(life)[1]:
+        assert [m.content for m in plan.manifests] == sorted(m.content for m in plan.manifests)
+        for content in (DATA, DELETES):
+            written = [m.snapshot_id for m in plan.manifests if m.content == content]
+            assert written == sorted(written, reverse=True)
+        names = {(m.content, m.number) for m in plan.manifests}
+        counts = {key: int(text) for key, text in count_manifests(plan).items()}
+        assert counts["manifests-created"] == len(own(plan)) == len(names - before)
+        assert counts["manifests-kept"] == len(names & before)
+        assert counts["manifests-replaced"] <= len(before - names)
+        before = names
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -164,7 +183,8 @@ def test_full_manifests_are_left_alone(sizes: list[int]) -> None:
     """Only full ones grow in number with the table, and are never written again; the others stay within their size classes."""
     plans = fold(list(appends(sizes)))
     last, full = plans[-1], [m for plan in plans for m in own(plan) if size_class(len(m.entries)) < 0]
-    assert full == [m for m in last.manifests if size_class(len(m.entries)) < 0]
+    # the newest is listed first
+    assert full == [m for m in reversed(last.manifests) if size_class(len(m.entries)) < 0]
     counts = Counter(size_class(len(m.entries)) for m in last.manifests)
     assert sum(len(m.entries) for m in last.manifests) == sum(sizes)
     assert counts.pop(-1, 0) <= sum(sizes) // ENTRIES_MAX

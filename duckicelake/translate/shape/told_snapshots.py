@@ -15,18 +15,21 @@ OPERATION = "operation"
 COUNTS = ("added-", "removed-", "total-", "deleted-data-files", "deleted-records")
 
 
-def with_told_summary(derived: Mapping[str, str], note: SnapshotNote | None, *, is_combined: bool = False) -> Mapping[str, str]:
+def with_told_summary(
+    derived: Mapping[str, str], note: SnapshotNote | None, manifests: Mapping[str, str], *, is_combined: bool = False
+) -> Mapping[str, str]:
     """Return a snapshot's summary: the client's own properties and operation, the counts of the rows, and DuckLake's snapshot id.
 
     A client does not know what its commit became: equality deletes are positions now, delete files went with their data
     file, and maintenance may have put its rows into files with others. Incremental readers trust the operation, so the
     client's stays only while the rows agree; everything else of the client stays, because writers read their progress there.
-    `is_combined`: the snapshot also has changes of snapshots that are gone.
+    `manifests` are counts of the published manifests: they stand for the client's own counts, where it gives any. `is_combined`:
+    the snapshot also has changes of snapshots that are gone.
     """
     if note is None:
         return derived
     told: dict[str, str] = json.loads(note.summary)
-    kept = {key: text for key, text in told.items() if not key.startswith(COUNTS)}
+    kept = {key: manifests.get(key, text) for key, text in told.items() if not key.startswith(COUNTS)}
     if not _agrees(told.get(OPERATION), derived[OPERATION], is_combined=is_combined):
         return {**kept, **derived}
     return kept | {key: text for key, text in derived.items() if key != OPERATION}

@@ -30,6 +30,12 @@ def planner(stack: SharedStack) -> Generator[Planner]:
         for statement in HISTORY:
             conn.execute(statement)
         conn.execute("CREATE TABLE none (i INTEGER)")
+        for statement in (
+            "CREATE TABLE less AS FROM range(50) r(i)",
+            "INSERT INTO less FROM range(50, 100)",
+            "DELETE FROM less WHERE i = 77",
+        ):
+            conn.execute(statement)
         with serve(make_settings(lake)) as server:
             yield Planner(server)
 
@@ -112,9 +118,12 @@ def test_statistics_come_of_the_columns_that_are_named(planner: Planner) -> None
 
 
 def test_no_more_files_are_planned_than_rows_are_wanted(planner: Planner) -> None:
-    """Deleted rows are none; under a filter nobody knows how many rows fit."""
-    assert len(planner.plan(min_rows_requested=99)["file-scan-tasks"]) == 1
-    assert len(planner.plan(min_rows_requested=200)["file-scan-tasks"]) == 3
+    """The newest files come first; deleted rows are none; under a filter nobody knows how many rows fit."""
+    for wanted, files in ((100, 1), (101, 2), (200, 2), (201, 3)):
+        assert len(planner.plan(min_rows_requested=wanted)["file-scan-tasks"]) == files
+    less = Planner(planner.server, "namespaces/main/tables/less")
+    for wanted, files in ((49, 1), (50, 2)):
+        assert len(less.plan(min_rows_requested=wanted)["file-scan-tasks"]) == files
     assert len(planner.plan(min_rows_requested=1, filter=is_("id", "gt-eq", 0))["file-scan-tasks"]) == 3
 
 

@@ -46,6 +46,26 @@ def test_a_snapshot_gets_the_id_of_its_lake_snapshot(client: Client, lake: Fresh
     assert client.load()["properties"]["ducklake.snapshot-id"] == str(head)
 
 
+def test_a_rewrite_of_manifests_says_what_became_of_them(client: Client) -> None:
+    """The server merges manifests by size itself; a client's own arrangement is not kept, and the summary does not claim that it is."""
+    for number in range(3):
+        base = client.load()
+        client.commit(
+            client.append(base, 9_000_000_001 + number, [data_file(base, f"f{number}")]), [assert_main(base.get("current-snapshot-id"))]
+        )
+    base = client.load()
+    head = base["snapshots"][-1]
+    told = {"manifests-created": "1", "manifests-kept": "0", "manifests-replaced": "3", "entries-processed": "3"}
+    made = client.rewrite(base, 9_000_000_009, head, 0)
+    made["summary"] |= told
+    ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 9_000_000_009}
+    assert client.commit([{"action": "add-snapshot", "snapshot": made}, ref]).status == 200
+    metadata = client.load()
+    summary = next(s for s in metadata["snapshots"] if s["snapshot-id"] == metadata["current-snapshot-id"])["summary"]
+    assert summary["operation"] == "replace"
+    assert {key: summary[key] for key in told} == {**dict.fromkeys(told, "0"), "manifests-kept": "3"}
+
+
 def test_a_commit_that_landed_is_answered_again(client: Client, lake: FreshLake) -> None:
     """Whatever it requires by now, at once or after others: 200, and nothing is doubled."""
     base = client.load()

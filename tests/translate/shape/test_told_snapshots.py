@@ -40,8 +40,17 @@ def note(operation: str | None) -> SnapshotNote:
 )
 def test_a_corrected_operation_leaves_what_the_client_wrote(client: str | None, rows: str, is_combined: bool, published: str) -> None:
     """Writers read their progress from the summary; only the operation and the counts are the rows'."""
-    found = with_told_summary({**ROWS, "operation": rows}, note(client), is_combined=is_combined)
+    found = with_told_summary({**ROWS, "operation": rows}, note(client), {}, is_combined=is_combined)
     assert found == {**ROWS, **OWN, "operation": published}
+
+
+def test_counts_of_manifests_are_those_of_what_is_published() -> None:
+    """The server arranges manifests itself, whatever a client wrote; a client that counts none is left at that."""
+    told = SnapshotNote(4, 77, 0, json.dumps({"operation": "replace", "manifests-replaced": "9", "manifests-created": "1"}))
+    counts = {"manifests-replaced": "0", "manifests-created": "0", "manifests-kept": "9"}
+    found = with_told_summary({**ROWS, "operation": "replace"}, told, counts)
+    assert found == {**ROWS, "operation": "replace", "manifests-replaced": "0", "manifests-created": "0"}
+    assert with_told_summary(ROWS, None, counts) == ROWS
 
 
 def find_combined(files: list[TrackedFile], deletes: dict[int, Visibility]) -> list[bool]:
