@@ -116,6 +116,47 @@ ALTER TABLE iceberg_file ADD COLUMN IF NOT EXISTS sequence_number bigint;
 
 -- Manifests that executors of Spark wrote and the catalog took over: by what they were made of, the name of their bytes, and what
 -- manifest lists say of them. Each can be made again, so a row may go at any time.
+-- Data files that a merge of DuckLake replaced, as their rows were, for as long as DuckLake has not deleted the files: snapshots
+-- from before the merge name them. `end_snapshot` is the lake snapshot of the merge, which wrote the data files from
+-- `first_file_id` up to, and without, `next_file_id`.
+CREATE TABLE IF NOT EXISTS iceberg_merged_file (
+    data_file_id bigint PRIMARY KEY,
+    table_id bigint,
+    begin_snapshot bigint,
+    end_snapshot bigint NOT NULL,
+    first_file_id bigint NOT NULL,
+    next_file_id bigint NOT NULL,
+    path text,
+    path_is_relative boolean,
+    file_format text,
+    record_count bigint,
+    file_size_bytes bigint,
+    footer_size bigint,
+    row_id_start bigint,
+    partition_id bigint,
+    mapping_id bigint,
+    partial_max bigint,
+    encryption_key text,
+    partition_values text[]
+);
+
+CREATE INDEX IF NOT EXISTS iceberg_ix_merged_file ON iceberg_merged_file (table_id);
+
+CREATE TABLE IF NOT EXISTS iceberg_merged_column_stats (
+    data_file_id bigint NOT NULL,
+    table_id bigint,
+    column_id bigint,
+    column_size_bytes bigint,
+    value_count bigint,
+    null_count bigint,
+    min_value text,
+    max_value text,
+    contains_nan boolean,
+    extra_stats text
+);
+
+CREATE INDEX IF NOT EXISTS iceberg_ix_merged_column_stats ON iceberg_merged_column_stats (data_file_id);
+
 CREATE TABLE IF NOT EXISTS iceberg_manifest (
     table_id bigint NOT NULL,
     digest text NOT NULL,
@@ -313,6 +354,17 @@ BEGIN
     END IF;
     EXECUTE format('LOCK TABLE %I.iceberg_change IN EXCLUSIVE MODE', TG_TABLE_SCHEMA);
     EXECUTE format('INSERT INTO %I.iceberg_change (kind) VALUES (''expire'')', TG_TABLE_SCHEMA);
+    -- No snapshot from before these merges is left.
+    EXECUTE format('
+        WITH past AS (
+            SELECT m.table_id, m.end_snapshot FROM %1$I.iceberg_merged_file m GROUP BY m.table_id, m.end_snapshot
+            HAVING NOT EXISTS (SELECT FROM %1$I.ducklake_snapshot s
+                                WHERE s.snapshot_id >= min(m.begin_snapshot) AND s.snapshot_id < m.end_snapshot)
+        ), removed AS (
+            DELETE FROM %1$I.iceberg_merged_file m USING past p
+             WHERE m.table_id = p.table_id AND m.end_snapshot = p.end_snapshot RETURNING m.data_file_id
+        )
+        DELETE FROM %1$I.iceberg_merged_column_stats c USING removed r WHERE c.data_file_id = r.data_file_id', TG_TABLE_SCHEMA);
     RETURN NULL;
 END
 $$;
@@ -369,6 +421,135 @@ $$;
 CREATE OR REPLACE TRIGGER iceberg_pin_files
     AFTER DELETE ON ducklake_data_file REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_pin_files();
+
+-- A merge deletes live rows of data files, in a transaction whose lake snapshot is there already; their statistics and partition
+-- values go afterwards. An expiry deletes rows that ended.
+CREATE OR REPLACE FUNCTION iceberg_note_merge() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_data_file') THEN
+        RETURN NULL;
+    END IF;
+    IF NOT EXISTS (SELECT FROM gone WHERE end_snapshot IS NULL) THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('
+        WITH merge AS (
+            SELECT s.snapshot_id, s.next_file_id,
+                   (SELECT max(b.next_file_id) FROM %1$I.ducklake_snapshot b WHERE b.snapshot_id < s.snapshot_id) AS first_file_id
+              FROM %1$I.ducklake_snapshot s
+             WHERE s.snapshot_id = (SELECT max(snapshot_id) FROM %1$I.ducklake_snapshot) AND s.xmin = pg_current_xact_id()::xid
+        ), noted AS (
+            INSERT INTO %1$I.iceberg_merged_file (data_file_id, table_id, begin_snapshot, end_snapshot, first_file_id, next_file_id, path,
+                                                  path_is_relative, file_format, record_count, file_size_bytes, footer_size,
+                                                  row_id_start, partition_id, mapping_id, partial_max, encryption_key, partition_values)
+            SELECT g.data_file_id, g.table_id, g.begin_snapshot, m.snapshot_id, m.first_file_id, m.next_file_id, g.path,
+                   g.path_is_relative, g.file_format, g.record_count, g.file_size_bytes, g.footer_size,
+                   g.row_id_start, g.partition_id, g.mapping_id, g.partial_max, g.encryption_key,
+                   CASE WHEN g.partition_id IS NOT NULL THEN
+                       ARRAY(SELECT p.partition_value FROM %1$I.ducklake_file_partition_value p
+                              WHERE p.data_file_id = g.data_file_id ORDER BY p.partition_key_index)
+                   END
+              FROM gone g CROSS JOIN merge m
+             WHERE g.end_snapshot IS NULL AND m.first_file_id IS NOT NULL
+            ON CONFLICT (data_file_id) DO NOTHING
+            RETURNING data_file_id
+        )
+        INSERT INTO %1$I.iceberg_merged_column_stats (data_file_id, table_id, column_id, column_size_bytes, value_count, null_count,
+                                                      min_value, max_value, contains_nan, extra_stats)
+        SELECT c.data_file_id, c.table_id, c.column_id, c.column_size_bytes, c.value_count, c.null_count,
+               c.min_value, c.max_value, c.contains_nan, c.extra_stats
+          FROM noted n JOIN %1$I.ducklake_file_column_stats c ON c.data_file_id = n.data_file_id', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_note_merge
+    AFTER DELETE ON ducklake_data_file REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_note_merge();
+
+-- DuckLake has deleted these files, if nothing else names them: snapshots from before the merge are published from what it wrote.
+CREATE OR REPLACE FUNCTION iceberg_note_cleanup() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    table_ids bigint[];
+BEGIN
+    -- our own triggers take files that are named from those that DuckLake is going to delete
+    IF pg_trigger_depth() > 1 THEN
+        RETURN NULL;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+                    WHERE t.tgrelid = TG_RELID AND t.tgname = TG_NAME AND f.pronamespace = c.relnamespace
+                      AND c.relname = 'ducklake_files_scheduled_for_deletion') THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('
+        WITH removed AS (
+            DELETE FROM %1$I.iceberg_merged_file m
+             -- a file may have been in its table twice: names are unique but for that
+             WHERE substring(m.path from ''[^/]*$'') IN (SELECT substring(g.path from ''[^/]*$'') FROM gone g)
+               AND NOT EXISTS (SELECT FROM %1$I.ducklake_data_file d WHERE d.path = m.path AND d.table_id = m.table_id)
+               AND NOT EXISTS (SELECT FROM %1$I.ducklake_delete_file d WHERE d.path = m.path AND d.table_id = m.table_id)
+            RETURNING m.data_file_id, m.table_id
+        ), stats AS (
+            DELETE FROM %1$I.iceberg_merged_column_stats c USING removed r WHERE c.data_file_id = r.data_file_id
+        )
+        SELECT array_agg(DISTINCT table_id) FROM removed', TG_TABLE_SCHEMA) INTO table_ids;
+    IF table_ids IS NOT NULL THEN
+        EXECUTE format('LOCK TABLE %I.iceberg_change IN EXCLUSIVE MODE', TG_TABLE_SCHEMA);
+        EXECUTE format('INSERT INTO %I.iceberg_change (kind, table_id) SELECT ''hide'', unnest($1)', TG_TABLE_SCHEMA) USING table_ids;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_note_cleanup
+    AFTER DELETE ON ducklake_files_scheduled_for_deletion REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_note_cleanup();
+
+-- What is about to name files that merges replaced waits for a clean-up that is deleting files: it has read their list in its
+-- transaction. Then DuckLake must still have the files.
+CREATE OR REPLACE FUNCTION iceberg_hold_merged(ids bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM iceberg_merged_file WHERE data_file_id = ANY(ids)) THEN
+        LOCK TABLE ducklake_files_scheduled_for_deletion IN ACCESS EXCLUSIVE MODE;
+    END IF;
+    IF EXISTS (SELECT FROM unnest(ids) AS n(id)
+                WHERE NOT EXISTS (SELECT FROM ducklake_data_file f WHERE f.data_file_id = n.id)
+                  AND NOT EXISTS (SELECT FROM iceberg_merged_file m WHERE m.data_file_id = n.id)) THEN
+        RAISE EXCEPTION 'DuckLake has deleted files of the snapshot meanwhile.' USING ERRCODE = 'serialization_failure';
+    END IF;
+END
+$$;
+
+-- A kept snapshot from before a merge needs the files that the merge replaced: they get rows that belong to no data file.
+CREATE OR REPLACE FUNCTION iceberg_pin_merged() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[];
+BEGIN
+    SELECT array_agg(m.data_file_id) INTO ids
+      FROM kept k JOIN iceberg_merged_file m
+        ON m.table_id = k.table_id AND k.base_snapshot_id >= m.begin_snapshot AND k.base_snapshot_id < m.end_snapshot;
+    IF ids IS NULL THEN
+        RETURN NULL;
+    END IF;
+    PERFORM iceberg_hold_merged(ids);
+    INSERT INTO ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative,
+                                      format, delete_count, file_size_bytes)
+    SELECT m.data_file_id, m.table_id, 0, 9223372036854775807, m.path, m.path_is_relative, 'parquet', 0, 0
+      FROM iceberg_merged_file m
+     WHERE m.data_file_id = ANY(ids)
+       AND NOT EXISTS (SELECT FROM ducklake_delete_file d WHERE d.delete_file_id = m.data_file_id);
+    DELETE FROM ducklake_files_scheduled_for_deletion WHERE data_file_id = ANY(ids);
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER iceberg_pin_merged
+    AFTER INSERT ON iceberg_kept REFERENCING NEW TABLE AS kept
+    FOR EACH STATEMENT EXECUTE FUNCTION iceberg_pin_merged();
 
 -- One path may have several rows: it is not removed before the last of them. One look per statement: DuckDB's expiry writes the paths
 -- of all its files by one, and a query whose text depends on the schema is planned each time it runs.
@@ -538,4 +719,6 @@ REVOKE ALL ON FUNCTION iceberg_note_expiry() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_note_version() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_pin_files() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_keep_file() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_note_merge() FROM PUBLIC;
+REVOKE ALL ON FUNCTION iceberg_note_cleanup() FROM PUBLIC;
 REVOKE ALL ON FUNCTION iceberg_note_gone() FROM PUBLIC;

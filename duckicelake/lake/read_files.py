@@ -16,15 +16,24 @@ _DATA_FILES = """
        END AS partition_values
   FROM ducklake_data_file f
  WHERE """
+SELECT_MERGED_FILES = """
+SELECT data_file_id, begin_snapshot, path, coalesce(path_is_relative, true) AS path_is_relative,
+       record_count, file_size_bytes, row_id_start, partition_id, mapping_id, partial_max, encryption_key, partition_values
+  FROM iceberg_merged_file
+ WHERE data_file_id = ANY(%(data_file_ids)s)
+"""
 SELECT_DATA_FILES = "SELECT" + _DATA_FILES + "f.data_file_id = ANY(%(data_file_ids)s)"
 SELECT_DATA_FILES_BETWEEN = "SELECT" + _DATA_FILES + "f.data_file_id BETWEEN %(first)s AND %(last)s"
 
 
 def read_data_files(conn: psycopg.Connection, data_file_ids: Sequence[int]) -> list[DataFileRow]:
-    """Return the details of some data files, in no order."""
+    """Return the details of some data files, in no order; of those that a merge replaced, as they were."""
     if is_run(data_file_ids):
-        return fetch_plain(conn, DataFileRow, SELECT_DATA_FILES_BETWEEN, first=min(data_file_ids), last=max(data_file_ids))
-    return fetch_plain(conn, DataFileRow, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
+        rows = fetch_plain(conn, DataFileRow, SELECT_DATA_FILES_BETWEEN, first=min(data_file_ids), last=max(data_file_ids))
+    else:
+        rows = fetch_plain(conn, DataFileRow, SELECT_DATA_FILES, data_file_ids=list(data_file_ids))
+    replaced = set(data_file_ids) - {row.data_file_id for row in rows} if len(rows) < len(data_file_ids) else ()
+    return [*rows, *fetch_plain(conn, DataFileRow, SELECT_MERGED_FILES, data_file_ids=sorted(replaced))] if replaced else rows
 
 
 def is_run(data_file_ids: Sequence[int]) -> bool:
@@ -35,6 +44,10 @@ def is_run(data_file_ids: Sequence[int]) -> bool:
 SELECT_COLUMN_STATS = """
 SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_value, max_value, contains_nan
   FROM ducklake_file_column_stats
+ WHERE data_file_id = ANY(%(data_file_ids)s) AND table_id = %(table_id)s
+ UNION ALL
+SELECT data_file_id, column_id, column_size_bytes, value_count, null_count, min_value, max_value, contains_nan
+  FROM iceberg_merged_column_stats
  WHERE data_file_id = ANY(%(data_file_ids)s) AND table_id = %(table_id)s
 """
 
@@ -65,16 +78,22 @@ _PACK_END = """
         OFFSET 0) s
 """
 
-SELECT_PACKED_COLUMN_STATS = "SELECT" + _PACK + "data_file_id = ANY(%(data_file_ids)s)" + _PACK_END
-SELECT_PACKED_COLUMN_STATS_BETWEEN = "SELECT" + _PACK + "data_file_id BETWEEN %(first)s AND %(last)s" + _PACK_END
+_SOME, _RUN = "data_file_id = ANY(%(data_file_ids)s)", "data_file_id BETWEEN %(first)s AND %(last)s"
+_STATS, _MERGED_STATS = "ducklake_file_column_stats", "iceberg_merged_column_stats"
+SELECT_PACKED_COLUMN_STATS = "SELECT" + _PACK + _SOME + _PACK_END
+SELECT_PACKED_COLUMN_STATS_BETWEEN = "SELECT" + _PACK + _RUN + _PACK_END
+SELECT_PACKED_MERGED_STATS = "SELECT" + _PACK.replace(_STATS, _MERGED_STATS) + _SOME + _PACK_END
+SELECT_PACKED_MERGED_STATS_BETWEEN = "SELECT" + _PACK.replace(_STATS, _MERGED_STATS) + _RUN + _PACK_END
 
 
 def read_packed_column_stats(conn: psycopg.Connection, table_id: int, data_file_ids: Sequence[int]) -> PackedColumnStats:
     """Return the same rows column by column, of one file at least: for more files than are worth an object per row."""
     if is_run(data_file_ids):
-        query, known = SELECT_PACKED_COLUMN_STATS_BETWEEN, {"first": min(data_file_ids), "last": max(data_file_ids)}
+        queries = SELECT_PACKED_COLUMN_STATS_BETWEEN, SELECT_PACKED_MERGED_STATS_BETWEEN
+        known = {"first": min(data_file_ids), "last": max(data_file_ids)}
     else:
-        query, known = SELECT_PACKED_COLUMN_STATS, {"data_file_ids": list(data_file_ids)}
-    row = conn.execute(query, {"table_id": table_id, **known}, binary=True).fetchone()
-    assert row is not None
-    return PackedColumnStats(row[0] or b"", row[1] or "", row[2] or "")
+        queries = SELECT_PACKED_COLUMN_STATS, SELECT_PACKED_MERGED_STATS
+        known = {"data_file_ids": list(data_file_ids)}
+    found = [conn.execute(query, {"table_id": table_id, **known}, binary=True).fetchone() for query in queries]
+    rows = [row for row in found if row is not None]
+    return PackedColumnStats(b"".join(row[0] or b"" for row in rows), *("".join(row[i] or "" for row in rows) for i in (1, 2)))

@@ -14,6 +14,7 @@ from duckicelake.errors import TableVanished
 from duckicelake.lake.bulk.spans import EVERYTHING, read_spans
 from duckicelake.lake.changes import DATA_KINDS, TABLE_KINDS, format_tokens
 from duckicelake.lake.damage import check_state, check_table
+from duckicelake.lake.merged import Unmerged, read_merged_files, undo_merges
 from duckicelake.lake.notes import METADATA_LOG_MAX, NOTE_QUERIES, to_notes
 from duckicelake.lake.read import (
     SELECT_DATA_PATH,
@@ -71,11 +72,13 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
     has_deletes = found.value(SELECT_HAS_INLINED_DELETES)
     inlined_tables = _read_inlined_tables(conn, found, after)
     affected = sorted({*lately.column(SELECT_AFFECTED_FILES), *(_list_affected(conn, table_id, after) if has_deletes else ())})
-    spans = read_spans(conn, table_id, after, affected)
+    unmerged = _read_unmerged(conn, table_id, after, affected)
     deletes = fetch_rows(conn, DeleteFileRow, SELECT_DELETE_FILES, table_id=table_id, data_file_ids=affected) if affected else []
-    inlined_deletes = _read_inlined_deletes(conn, table_id, affected) if has_deletes and affected else []
-    check_table(table, spans, deletes, inlined_tables)
-    events = event_ids(spans, deletes, inlined_tables, inlined_deletes)
+    # DuckDB shows a row again when its delete was inlined while the merge of its file was under way
+    deletable = [file_id for file_id in affected if file_id not in unmerged.replaced]
+    inlined_deletes = _read_inlined_deletes(conn, table_id, deletable) if has_deletes and deletable else []
+    check_table(table, unmerged.spans, deletes, inlined_tables)
+    events = event_ids(unmerged.spans, deletes, inlined_tables, inlined_deletes)
     head, notes = found.rows(HeadRow, SELECT_HEAD)[0], to_notes(found)
     state = TableState(
         position=Position(head.snapshot_id, head.change_id),
@@ -93,8 +96,8 @@ def read_table(conn: psycopg.Connection, table: TableRow, since: Since) -> Table
         partitions=found.rows(PartitionRow, SELECT_PARTITIONS),
         sort_keys=found.rows(SortRow, SELECT_SORT_KEYS),
         name_mappings=found.rows(NameMappingRow, SELECT_NAME_MAPPINGS),
-        spans=spans,
-        partial_files=found.rows(PartialFileRow, SELECT_PARTIAL_FILES),
+        spans=unmerged.spans,
+        partial_files=_list_partial(found, unmerged),
         schema_versions=found.rows(SchemaVersionRow, SELECT_SCHEMA_VERSIONS),
         delete_files=deletes,
         inlined_tables=inlined_tables,
@@ -116,6 +119,20 @@ def _ask(conn: psycopg.Connection, table_id: int, since: Since) -> tuple[Togethe
     found = fetch_together(conn, STATE_QUERIES, table_id=table_id, object_id=table_id, most=METADATA_LOG_MAX + 1, name=name)
     known = {"table_id": table_id, "since": since.lake_snapshot_id, "next_file_id": since.next_file_id}
     return found, fetch_together(conn, LATE_QUERIES, **known, **format_table_tokens(table_id))
+
+
+def _read_unmerged(conn: psycopg.Connection, table_id: int, after: int, affected: Sequence[int]) -> Unmerged:
+    """Return the files that changed after a lake snapshot, or have changed deletes; all of them as they were before each merge."""
+    merged = read_merged_files(conn, table_id) if after == EVERYTHING else ()
+    return undo_merges(read_spans(conn, table_id, after, affected), merged)
+
+
+def _list_partial(found: Together, unmerged: Unmerged) -> list[PartialFileRow]:
+    """Return the files that hold rows of several lake snapshots for the past; not those whose earlier files are still there."""
+    files = found.rows(PartialFileRow, SELECT_PARTIAL_FILES)
+    merged = found.rows(PartialFileRow, SELECT_MERGED_PARTIAL_FILES)
+    files += [row for row in merged if row.data_file_id in unmerged.replaced]
+    return [row for row in files if row.data_file_id not in unmerged.written]
 
 
 def on_main(snapshots: Sequence[SnapshotRow], refs: RefNotes) -> list[SnapshotRow]:
@@ -146,6 +163,8 @@ SELECT f.data_file_id, f.begin_snapshot, f.path, coalesce(f.path_is_relative, tr
  WHERE f.table_id = %(table_id)s AND f.partial_max IS NOT NULL
  ORDER BY f.data_file_id
 """
+
+SELECT_MERGED_PARTIAL_FILES = SELECT_PARTIAL_FILES.replace("ducklake_data_file", "iceberg_merged_file")
 
 SELECT_SCHEMA_VERSIONS = """
 SELECT begin_snapshot, schema_version
@@ -215,7 +234,9 @@ SELECT n.mapping_id, n.column_id, n.source_name, n.target_field_id, n.parent_col
   FROM ducklake_column_mapping m JOIN ducklake_name_mapping n ON n.mapping_id = m.mapping_id
  -- a mapping outlives its files
  WHERE m.table_id = %(table_id)s
-   AND EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = m.table_id AND f.mapping_id = m.mapping_id)
+   AND EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = m.table_id AND f.mapping_id = m.mapping_id
+                UNION ALL
+               SELECT FROM iceberg_merged_file f WHERE f.table_id = m.table_id AND f.mapping_id = m.mapping_id)
  ORDER BY n.mapping_id, n.column_id
 """
 
@@ -381,6 +402,7 @@ STATE_QUERIES = (
     SELECT_SORT_KEYS,
     SELECT_NAME_MAPPINGS,
     SELECT_PARTIAL_FILES,
+    SELECT_MERGED_PARTIAL_FILES,
     SELECT_SCHEMA_VERSIONS,
     SELECT_HISTORY_ID,
     SELECT_INLINED_TABLES,

@@ -66,7 +66,9 @@ SELECT path, data_file_id, begin_snapshot, end_snapshot
   FROM (SELECT r.*, count(*) OVER (PARTITION BY r.path) AS times
           FROM (SELECT CASE WHEN coalesce(path_is_relative, true) THEN %(folder)s::text || path ELSE path END AS path,
                        data_file_id, begin_snapshot, end_snapshot
-                  FROM ducklake_data_file
+                  FROM (SELECT table_id, path, path_is_relative, data_file_id, begin_snapshot, end_snapshot FROM ducklake_data_file
+                         UNION ALL
+                        SELECT table_id, path, path_is_relative, data_file_id, begin_snapshot, end_snapshot FROM iceberg_merged_file) f
                  WHERE table_id = %(table_id)s) r) counted
  WHERE times > 1
  ORDER BY path, begin_snapshot, data_file_id

@@ -4,6 +4,7 @@ import pytest
 
 from duckicelake.catalog.tables import LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.lake.install import note_restored_max
 from tests.catalog.conftest import Opener
 from tests.catalog.reading import check_every_snapshot, ids_by_iceberg, load, open_static
 from tests.support.lakes import FreshLake
@@ -27,6 +28,7 @@ INLINED = [
     "UPDATE t SET s = 1 WHERE id = 4",
 ]
 FLUSH = "CALL ducklake_flush_inlined_data('lake')"
+CLEAN_UP = "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)"
 MERGE = "CALL ducklake_merge_adjacent_files('lake')"
 
 
@@ -101,12 +103,15 @@ def test_going_on_after_a_flush_equals_starting_over(lake: FreshLake, warehouse:
 
 
 def test_a_rewriting_too_large_to_restore_hides_newer_rows(lake: FreshLake, warehouse: Warehouse) -> None:
-    """The merged file stands for the files before it; old snapshots are exact, and overwrites."""
+    """When DuckLake has deleted the files before it, the merged file stands for them; old snapshots are exact, and overwrites."""
     conn = lake.duckdb()
     conn.execute("CREATE TABLE t (id BIGINT, noise DOUBLE)")
     for number in range(2):
         conn.execute(f"INSERT INTO t SELECT i, random() FROM range({number}, 2_400_000 + {number}, 2) r(i)")
+    before = lists_of(lake, load(warehouse))
     conn.execute(MERGE)
+    assert lists_of(lake, load(warehouse))[:-1] == before
+    conn.execute(CLEAN_UP)
     loaded = load(warehouse)
     assert [operation for _, operation, _ in lists_of(lake, loaded)] == ["overwrite", "overwrite", "replace"]
     table = open_static(lake, loaded)
@@ -181,3 +186,52 @@ def test_a_flush_that_was_the_last_change_stays_the_current_snapshot_when_it_exp
     later = load(warehouse)
     assert load(open_server(lake)).metadata == later.metadata
     check_every_snapshot(lake, conn, later)
+
+
+CHAIN = [
+    "CREATE TABLE t (id BIGINT, name VARCHAR)",
+    "INSERT INTO t SELECT range, 'a' FROM range(20)",
+    "INSERT INTO t VALUES (100, 'inlined')",
+    "INSERT INTO t VALUES (101, 'inlined')",
+    FLUSH,
+    "INSERT INTO t SELECT range, 'b' FROM range(20, 40)",
+    MERGE,
+    "INSERT INTO t SELECT range, 'c' FROM range(40, 60)",
+    "ALTER TABLE t ADD COLUMN later INTEGER",
+    "INSERT INTO t SELECT range, 'd', 1 FROM range(60, 80)",
+    "INSERT INTO t SELECT range, 'e', 2 FROM range(80, 100)",
+    MERGE,
+    "DELETE FROM t WHERE id = 70",
+    "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)",
+    "INSERT INTO t SELECT range, 'f', 3 FROM range(200, 220)",
+    MERGE,
+]
+
+
+@pytest.mark.parametrize("restored_max_bytes", [0, 1_000_000], ids=["nothing is restored", "all is restored"])
+def test_merges_of_merged_files_leave_history_as_it_is(
+    lake: FreshLake, warehouse: Warehouse, open_server: Opener, restored_max_bytes: int
+) -> None:
+    """Byte for byte until the files are deleted; exact after that, and after an expiry; a new server says the same at each step."""
+    note_restored_max(lake.psycopg(), lake.metadata_schema, restored_max_bytes)
+    conn = lake.duckdb()
+    before: list[tuple[int, str, str]] = []
+    for statement in CHAIN:
+        conn.execute(statement)
+        loaded = load(warehouse)
+        after = lists_of(lake, loaded)
+        if restored_max_bytes or not statement.startswith(FLUSH):
+            assert after[: len(before)] == before
+        before = after
+        assert load(open_server(lake)).metadata == loaded.metadata
+    check_every_snapshot(lake, conn, loaded)
+    conn.execute(f"CALL ducklake_expire_snapshots('lake', versions => [{before[2][0]}, {before[4][0]}])")
+    for statement in ("CALL ducklake_cleanup_old_files('lake', older_than => now() - INTERVAL 1 DAY)", CLEAN_UP):
+        conn.execute(statement)
+        loaded = load(warehouse)
+        assert load(open_server(lake)).metadata == loaded.metadata
+        check_every_snapshot(lake, conn, loaded)
+    conn.execute("CALL ducklake_expire_snapshots('lake', older_than => now())")
+    check_every_snapshot(lake, conn, load(warehouse))
+    rows = lake.psycopg().execute("SELECT count(*) FROM iceberg_merged_file").fetchone()
+    assert rows == (0,)

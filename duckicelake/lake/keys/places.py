@@ -54,6 +54,8 @@ SELECT_OUTSIDE_PATHS = """
 SELECT n.path, n.path_is_relative FROM (
     SELECT path, coalesce(path_is_relative, true) AS path_is_relative FROM ducklake_data_file WHERE table_id = %(table_id)s
     UNION
+    SELECT path, coalesce(path_is_relative, true) FROM iceberg_merged_file WHERE table_id = %(table_id)s AND path IS NOT NULL
+    UNION
     SELECT path, coalesce(path_is_relative, true) FROM ducklake_delete_file WHERE table_id = %(table_id)s
 ) n
  WHERE NOT EXISTS (SELECT FROM unnest(%(alone)s::text[]) f
@@ -70,6 +72,8 @@ def list_outside_paths(conn: psycopg.Connection, table_id: int, folder: str, alo
 
 SELECT_HAS_PATH = """
 SELECT EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = %(table_id)s
+                  AND CASE WHEN coalesce(f.path_is_relative, true) THEN f.path = %(relative)s ELSE f.path = ANY(%(whole)s::text[]) END)
+    OR EXISTS (SELECT FROM iceberg_merged_file f WHERE f.table_id = %(table_id)s
                   AND CASE WHEN coalesce(f.path_is_relative, true) THEN f.path = %(relative)s ELSE f.path = ANY(%(whole)s::text[]) END)
     OR EXISTS (SELECT FROM ducklake_delete_file f WHERE f.table_id = %(table_id)s
                   AND CASE WHEN coalesce(f.path_is_relative, true) THEN f.path = %(relative)s ELSE f.path = ANY(%(whole)s::text[]) END)

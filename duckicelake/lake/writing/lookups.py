@@ -146,19 +146,24 @@ def is_any_named(conn: psycopg.Connection, paths: Iterable[str]) -> bool:
 
 
 SELECT_SOURCES = """
-SELECT DISTINCT ON (path) path, data_file_id FROM ducklake_data_file
- WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[])
+SELECT DISTINCT ON (path) path, data_file_id
+  FROM (SELECT path, data_file_id FROM ducklake_data_file WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[])
+         UNION ALL
+        SELECT path, data_file_id FROM iceberg_merged_file WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[])) f
  ORDER BY path, data_file_id DESC
 """
 
 
 def find_sources(conn: psycopg.Connection, table_id: int, paths: Iterable[str]) -> dict[str, int]:
-    """Return the newest data file, live or not, of each of these paths that a table has had."""
+    """Return the newest data file, live or not, of each of these paths that a table has had; those that a merge replaced, too."""
     return dict(conn.execute(SELECT_SOURCES, {"table_id": table_id, "paths": list(paths)}).fetchall())
 
 
 SELECT_DATED = """
 SELECT DISTINCT path FROM ducklake_data_file
+ WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[]) AND partial_max IS NOT NULL
+ UNION
+SELECT path FROM iceberg_merged_file
  WHERE table_id = %(table_id)s AND path = ANY(%(paths)s::text[]) AND partial_max IS NOT NULL
 """
 

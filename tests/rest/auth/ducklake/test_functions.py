@@ -21,6 +21,7 @@ from tests.support.shared_stack import SharedStack
 TRIGGERS = (
     *("lake_readers.iceberg_show_rows", "lake_readers.iceberg_show_deletes"),
     *("lake.iceberg_note_expiry", "lake.iceberg_pin_files", "lake.iceberg_keep_file", "lake.iceberg_note_gone"),
+    *("lake.iceberg_note_merge", "lake.iceberg_note_cleanup"),
 )
 OPEN = """
 SELECT p.proname FROM pg_proc p
@@ -72,9 +73,8 @@ def test_nobody_gives_our_functions_to_triggers_of_their_own(shared: Guarded, st
     before = admin.execute(MADE).fetchone()
     make_evil(admin)
     for name in TRIGGERS:
-        when = "BEFORE" if name.endswith("keep_file") else "AFTER"
-        of = "STATEMENT" if name.endswith(("expiry", "files")) else "ROW"
-        admin.execute(f"CREATE TRIGGER mine {when} INSERT ON evil FOR EACH {of} EXECUTE FUNCTION {name}()")  # pyright: ignore
+        of = "STATEMENT" if name.endswith(("expiry", "files", "keep_file")) else "ROW"
+        admin.execute(f"CREATE TRIGGER mine AFTER INSERT ON evil FOR EACH {of} EXECUTE FUNCTION {name}()")  # pyright: ignore
         admin.execute(EVIL)
         admin.execute("DROP TRIGGER mine ON evil")
     assert admin.execute(MADE).fetchone() == before
