@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -38,11 +39,12 @@ from duckicelake.rest.cache import TableCache
 from duckicelake.rest.door import Door, OpenLake
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.web import Lifespan, build_web
+from duckicelake.rest.worker_metrics import WorkerFiles
 from duckicelake.store.s3 import StoreSettings
 
 
-def build_app(settings: Settings) -> ASGIApp:
-    """Return the server for the lakes that the settings name.
+def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
+    """Return the server for the lakes that the settings name; it counts in `metrics`, or in new ones.
 
     It opens them when it starts and closes them when it stops. Neither needs Postgres or the object store to be
     up: until they are, `/readyz` says what is missing and requests are answered 503.
@@ -51,13 +53,18 @@ def build_app(settings: Settings) -> ASGIApp:
     issuers = None if accounts is None or not settings.oidc_issuers else Issuers(read_issuers(settings), accounts.bearers)
     door = Door(
         TableCache(settings.cache_max),
-        Metrics(),
+        metrics or Metrics(),
         accounts,
         body_timeout_s=settings.body_timeout_s,
         issuers=issuers,
         pace=Pace(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
     )
     return build_web(door, build_lifespan(settings, door))
+
+
+def open_worker_metrics(folder: Path, server_pid: int) -> Metrics:
+    """Return the metrics of this process as one of the workers of a server, whose files lie in that folder."""
+    return Metrics(WorkerFiles(folder, server_pid))
 
 
 def open_accounts(settings: Settings) -> Accounts | None:

@@ -40,7 +40,7 @@ def serve(settings: Settings, console: Console) -> None:
         open_accounts(settings)
         running.callback(forget_server, home)
         lakes = [prepare_lake(lake, home.make_folder("extensions"), log.info) for lake in settings.lakes()]
-        serve_http(settings, lambda: _announce(settings, home, lakes, console))
+        serve_http(settings, home, lambda: _announce(settings, home, lakes, console))
 
 
 def _start_embedded(settings: Settings, home: Home, running: ExitStack, report: Report) -> Settings:

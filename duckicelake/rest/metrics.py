@@ -6,15 +6,20 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from duckicelake.rest.worker_metrics import SharedState, WorkerFiles
+
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0)
 
 
 class Metrics:
-    """One application's counters, in a registry of its own."""
+    """One application's counters, in a registry of its own. `workers`: a scrape shows the sum over all workers of the server."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: WorkerFiles | None = None) -> None:
         self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
+        self._workers = workers
+        self._shared: list[SharedState] = []
+        if workers is None:
+            ProcessCollector(registry=registry)
         self._requests = Counter("duckicelake_requests", "Requests answered.", ["operation", "status"], registry=registry)
         self._seconds = Histogram(
             "duckicelake_request_seconds", "Seconds until the answer was sent.", ["operation"], registry=registry, buckets=LATENCY_BUCKETS_S
@@ -41,6 +46,9 @@ class Metrics:
         latency.observe(seconds)
         if status == 503:
             self._unavailable.labels(operation).inc()
+        # another worker may be scraped next, and cannot ask this one
+        for state in self._shared:
+            state.write_soon()
 
     def count_load(self, outcome: str) -> None:
         """Count one look into the cache of ready table loads."""
@@ -51,12 +59,15 @@ class Metrics:
         self._reports.labels(kind).inc()
 
     def add_state(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Add numbers that are read when Prometheus asks."""
-        self.registry.register(StateCollector(read))
+        """Add numbers that are read when Prometheus asks; with several workers, within a second after a request."""
+        if self._workers is None:
+            self.registry.register(StateCollector(read))
+        else:
+            self._shared.append(SharedState(self.registry, read))
 
     def format(self) -> bytes:
         """Return all numbers in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) if self._workers is None else self._workers.format()
 
 
 class StateCollector(Collector):
