@@ -21,6 +21,7 @@ from duckicelake.catalog.writing.lifecycle.orphans import list_orphans
 from duckicelake.catalog.writing.lifecycle.purging import finish
 from duckicelake.catalog.writing.lifecycle.staging import forget, list_given_up, list_left
 from duckicelake.commands.prepare import connect_postgres, read_paths
+from duckicelake.commands.reader_warnings import ReaderWarnings
 from duckicelake.commands.store_settings import read_store_settings
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
@@ -111,7 +112,7 @@ def _find_in_postgres(conn: psycopg.Connection, lake: LakeSettings, home: Home) 
         return [*found, Finding("error", "lake", error.message, "")]
     found += _find_missing_files(conn, objects, data_uri)
     found += find_lost_objects(conn, objects, Onlooker(read_store_settings(lake)))
-    found += _find_unpublished_tables(conn, Onlooker(read_store_settings(lake)))
+    found += _find_table_problems(conn, Onlooker(read_store_settings(lake)))
     return found
 
 
@@ -154,19 +155,24 @@ class Onlooker(Objects):
         return set()
 
 
-def _find_unpublished_tables(conn: psycopg.Connection, objects: Onlooker) -> list[Finding]:
+def _find_table_problems(conn: psycopg.Connection, objects: Onlooker) -> list[Finding]:
+    """Return which tables Iceberg clients cannot read, and which of the others single readers cannot read."""
     found: list[Finding] = []
+    warnings = ReaderWarnings()
     with conn.transaction():
         conn.execute(ONE_STATE)
         for schema in read_schemas(conn):
             for name in read_table_names(conn, schema.schema_id):
                 table = find_table(conn, schema.schema_name, name)
-                found += [] if table is None else _find_in_table(conn, objects, table)
-    return found
+                found += [] if table is None else _find_in_table(conn, objects, table, warnings)
+    return [*found, *warnings.list_findings()]
 
 
-def _find_in_table(conn: psycopg.Connection, objects: Onlooker, table: TableRow) -> list[Finding]:
-    """Return what Iceberg clients do not see of a table as DuckDB does: everything is made as for a load, and nothing is kept."""
+def _find_in_table(conn: psycopg.Connection, objects: Onlooker, table: TableRow, warnings: ReaderWarnings) -> list[Finding]:
+    """Return what Iceberg clients do not see of a table as DuckDB does: everything is made as for a load, and nothing is kept.
+
+    What single readers do not read of a published table is added to `warnings`.
+    """
     memory, name = TableMemory(), f"{table.schema_name}.{table.table_name}"
     try:
         # what Postgres refuses for one table is no reason to stop
@@ -178,6 +184,7 @@ def _find_in_table(conn: psycopg.Connection, objects: Onlooker, table: TableRow)
     except NotFound:
         # Missing files are findings of their own.
         return []
+    warnings.add(reading)
     columns = ((path, f"Iceberg clients see column {path!r} as optional: {MAY_HOLD_NULLS}") for path in list_nullable_names(reading.state))
     return [Finding("warning", name, problem, NULLS_REMEDY.format(column=path.partition(".")[0])) for path, problem in columns]
 

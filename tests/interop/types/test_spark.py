@@ -1,14 +1,21 @@
 """Every published type in Spark with Iceberg's own runtime: DuckDB's values, or a clear refusal."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from duckicelake.backends.home import open_home
+from duckicelake.commands.check import find_problems
 from tests.interop.rich_lake import RichLake
-from tests.interop.types.tables import TypeTable, list_tables, name_of
-from tests.support.readers import SparkReader
-from tests.support.spark import SparkRefused
+from tests.interop.types.tables import EXTREMES, TypeTable, list_tables, name_of
+from tests.rest.serving import make_settings
+from tests.support.readers import Served, SparkReader
+from tests.support.spark import Spark, SparkRefused
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
+SQL = re.compile(r": (ALTER TABLE .*;)$")
 REFUSED = {
     "TIME": "does not support time",
     "TIMETZ": "does not support time",
@@ -32,3 +39,19 @@ def test_spark_says_what_it_cannot_read(typed_spark: SparkReader, sql_type: str)
     name = typed_spark.sql_name(TypeTable(sql_type, "flushed").ident)
     with pytest.raises(SparkRefused, match=REFUSED[sql_type]):
         typed_spark.spark.arrow(f"SELECT i, v FROM {name}")
+
+
+def test_spark_reads_what_was_changed_as_check_says(served: Served, spark: Spark, tmp_path: Path) -> None:
+    """Each type and name that Spark refuses is warned of, and the SQL of the warnings, run as printed, lets Spark read the table."""
+    conn, reader, table = served.lake.duckdb(), served.spark(spark), ("main", "odd")
+    columns = ", ".join(f'CAST({EXTREMES[sql_type][1]} AS {sql_type}) AS "c_{sql_type}"' for sql_type in REFUSED)
+    conn.execute(f"CREATE TABLE odd AS SELECT range::INTEGER AS i, {columns}, range::INTEGER AS _file FROM range(20)")
+    with pytest.raises(SparkRefused):
+        reader.read(table)
+    (settings,) = make_settings(served.lake).lakes()
+    while sql := [found[1] for finding in find_problems(settings, open_home(tmp_path / "home")) if (found := SQL.search(finding.remedy))]:
+        conn.execute(sql[0])
+    rows = sorted(reader.read(table).to_pylist(), key=lambda row: row["i"])
+    assert [(row["i"], row["file"]) for row in rows] == [(i, i) for i in range(20)]
+    assert (rows[0]["c_UTINYINT"], rows[0]["c_USMALLINT"], rows[0]["c_UINTEGER"]) == (255, 65535, 2147483647)
+    assert (rows[0]["c_TIME"], str(rows[0]["c_TIMESTAMP_NS"])) == ("23:59:59.999999", "2262-04-11 00:00:00.123456")
