@@ -22,6 +22,7 @@ PRIVILEGES: Mapping[str, Rights] = {
     "drop": Rights.DROP,
     "manage": Rights.MANAGE,
 }
+EVERY_PRIVILEGE = "all"
 NAME = re.compile(r"[!-+./-9;-{}~-]{1,128}")
 ROLE_PREFIX = "role:"
 ISSUER = re.compile(r"(?!role$)[a-z][a-z0-9_-]{0,31}")
@@ -103,12 +104,16 @@ def parse_securable(text: str) -> Securable:
 
 
 def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
-    """Return privileges by their names. Raises: BadGrant: one is none, or none on that kind of thing; or there are none."""
-    found = tuple(dict.fromkeys(text.strip() for text in texts))
+    """Return privileges by their names; `all` stands for every privilege on that kind of thing.
+
+    Raises: BadGrant: one is none, or none on that kind of thing; or there are none
+    """
     allowed = frozenset(PRIVILEGES) if kind in (WAREHOUSE, NAMESPACE) else ON_OBJECTS
+    named = [text.strip() for text in texts]
+    found = tuple(dict.fromkeys(word for text in named for word in (sorted(allowed) if text == EVERY_PRIVILEGE else [text])))
     odd = [text for text in found if text not in allowed]
     if odd or not found:
-        raise BadGrant(f"{', '.join(odd)[:100]!r} is no privilege on a {kind}; there are {', '.join(sorted(allowed))}.")
+        raise BadGrant(f"{', '.join(odd)[:100]!r} is no privilege on a {kind}; there are {', '.join(sorted(allowed))}, and `all` of these.")
     return found
 
 

@@ -50,13 +50,23 @@ def test_what_is_nothing_to_have_rights_on_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "kind"), [(["read", "all"], NAMESPACE), ([], NAMESPACE), (["create"], TABLE), (["create"], VIEW), (["READ"], TABLE)], ids=str
+    ("texts", "kind"),
+    [(["read", "every"], NAMESPACE), ([], NAMESPACE), (["create"], TABLE), (["create"], VIEW), (["READ"], TABLE)],
+    ids=str,
 )
 def test_what_is_no_privilege_there_is_refused(texts: list[str], kind: str) -> None:
     """Nothing is made in a table."""
     with pytest.raises(BadGrant):
         parse_privileges(texts, kind)
     assert parse_privileges(["read", " list ", "read"], kind) == ("read", "list")
+
+
+@pytest.mark.parametrize("kind", [WAREHOUSE, NAMESPACE, TABLE, VIEW])
+def test_all_is_every_privilege_on_that_kind_of_thing(kind: str) -> None:
+    """Beside others it adds what they lack."""
+    expected = {"list", "read", "write", "drop", "manage"} | ({"create"} if kind in (WAREHOUSE, NAMESPACE) else set())
+    assert set(parse_privileges(["all"], kind)) == set(parse_privileges([" all", "read"], kind)) == expected
+    assert len(parse_privileges(["read", "all"], kind)) == len(expected)
 
 
 @pytest.mark.parametrize("text", ["", "role:", "a b", "A:b", "a:", ":b", "a:%2", "a:%ff", "role:role:x", "a,b", "a|b", "ä", "x" * 129])

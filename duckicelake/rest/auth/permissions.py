@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from duckicelake.access.grants import Levels, Rights, format_object
-from duckicelake.access.policy import TABLE, VIEW
+from duckicelake.access.grants import Levels, Rights, format_name, format_object
+from duckicelake.access.policy import NAMESPACE, PRIVILEGES, TABLE, VIEW
 from duckicelake.access.sessions import Session
 from duckicelake.errors import CatalogError, CommitStateUnknown, Forbidden, NoSuchNamespace, NoSuchTable, NoSuchView, NotAuthorized
 from duckicelake.rest.operations import ALL_OPERATIONS, MANAGEMENT
@@ -144,8 +144,22 @@ def check_rule(session: Session, rule: Rule, levels: Levels, name: str | None = 
     if rights is Rights.NONE and not (is_shown and rule.hides is NoSuchNamespace):
         whole = shown if name is None or rule.hides is NoSuchNamespace else f"{shown}.{name}"
         raise deny(rule.hides(f"{WHAT[rule.hides]} does not exist: {whole}"), levels, name)
-    error = Forbidden(f"The principal {session.client_id!r} has no right to do this in the namespace {shown!r}.")
+    needed = format_needed(rule, rights, kind, levels, name)
+    error = Forbidden(f"The principal {session.client_id!r} has no right to do this in the namespace {shown!r}. It needs {needed}.")
     raise deny(error, levels, name)
+
+
+def format_needed(rule: Rule, rights: Rights, kind: str | None, levels: Levels, name: str | None) -> str:
+    """Return which privileges a principal lacks for an operation, and on what they can be granted."""
+    if Rights.ALL in rule.need and Rights.ALL not in rights:
+        return "`manage` on `warehouse`"
+    lacked = [f"`{word}`" for word, right in PRIVILEGES.items() if right in rule.need & ~rights]
+    either = [f"`{word}`" for word, right in PRIVILEGES.items() if rule.either is not ANY and right in rule.either]
+    words = " and ".join([*lacked, *([" or ".join(either)] if either else [])])
+    places = [f"`{NAMESPACE}:{format_name(levels)}`", "a namespace above it", "`warehouse`"]
+    if kind is not None and name is not None:
+        places.insert(0, f"`{kind}:{format_name((*levels, name))}`")
+    return f"{words or 'any privilege'} on {', '.join(places[:-1])} or {places[-1]}"
 
 
 def deny(error: CatalogError, levels: Levels, name: str | None = None) -> CatalogError:
@@ -157,14 +171,15 @@ def deny(error: CatalogError, levels: Levels, name: str | None = None) -> Catalo
 def check_whole(session: Session) -> None:
     """Raise Forbidden unless the session may manage the warehouse."""
     if not session.may_choose:
-        raise Forbidden(f"The principal {session.client_id!r} has no right to manage the warehouse.")
+        raise Forbidden(f"The principal {session.client_id!r} has no right to manage the warehouse. It needs `manage` on `warehouse`.")
 
 
 def check_reads(session: Session) -> None:
     """Raise Forbidden unless the session may read something."""
     rights = [*(grant.rights for grant in session.grants.each), *session.objects.values()]
     if not any(READ in each for each in rights):
-        raise Forbidden(f"The principal {session.client_id!r} has no right to read anything in the warehouse.")
+        named = f"The principal {session.client_id!r} has no right to read anything in the warehouse."
+        raise Forbidden(f"{named} It needs `read` on something in it.")
 
 
 def check_commit(session: Session, levels: Levels, name: str, *, creates: bool) -> None:
@@ -197,5 +212,6 @@ def check_rename(session: Session, source: Levels, target: Levels, hides: Hidden
 def check_manage(session: Session, levels: Levels) -> None:
     """Raise Forbidden unless the session may make that namespace, which may be there or not."""
     if Rights.MANAGE not in session.rights_on(levels):
-        error = Forbidden(f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}.")
+        named = f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}."
+        error = Forbidden(f"{named} It needs {format_needed(Rule(MANAGE), Rights.NONE, None, levels, None)}.")
         raise deny(error, levels)

@@ -8,7 +8,7 @@ import pytest
 from duckicelake.access.grants import format_name
 from tests.rest.auth.principals import GRANTS, Guarded, guard, secret_of
 from tests.rest.auth.rules.managed import Managed, given
-from tests.rest.auth.test_permissions import COMMIT, TABLE, VERSION, VIEW_COMMIT, change, identify
+from tests.rest.auth.test_permissions import COMMIT, REGISTER, TABLE, VERSION, VIEW_COMMIT, change, identify
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 
@@ -70,6 +70,41 @@ def test_each_privilege_opens_its_own_operations(managed: Managed, privilege: st
     assert answers == expected
     assert managed.ask("alice", "POST", T, STAGED).status == {"create": 409}.get(privilege, 403)
     assert managed.statuses("alice", "namespaces/b/tables/t") == [404]
+
+
+DENIALS = [
+    pytest.param("GET", T, None, "`read` on `table:a.t`, `namespace:a`, a namespace above it or `warehouse`.", id="load"),
+    pytest.param("POST", "namespaces/a/tables", TABLE, "`create` on `namespace:a`, a namespace above it or `warehouse`.", id="create"),
+    pytest.param("DELETE", T, None, "`drop` on `table:a.t`, `namespace:a`, a namespace above it or `warehouse`.", id="drop"),
+    pytest.param("DELETE", "namespaces/a", None, "`manage` on `namespace:a`, a namespace above it or `warehouse`.", id="drop namespace"),
+    pytest.param(
+        "POST", "namespaces", {"namespace": ["new"]}, "`manage` on `namespace:new`, a namespace above it or `warehouse`.", id="new"
+    ),
+    pytest.param("POST", T, {"requirements": [], "updates": []}, "`write` or `create` on `table:a.t`,", id="commit"),
+    pytest.param("POST", "namespaces/a/register", REGISTER, "`manage` on `warehouse`.", id="register"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "needed"), DENIALS)
+def test_a_denial_names_the_privilege_that_is_missing(managed: Managed, method: str, path: str, body: Any, needed: str) -> None:
+    """And on what it can be granted; who has been given it is let do it, with `all` too."""
+    managed.add("alice")
+    managed.give("list", "warehouse", "alice")
+    denied = managed.ask("alice", method, path, body)
+    assert denied.error == (403, "NotAuthorizedException")
+    assert f"It needs {needed}" in denied.json["error"]["message"]
+    managed.give("all", "warehouse", "alice")
+    assert managed.ask("alice", method, path, body).status != 403
+
+
+def test_all_is_taken_as_it_is_given(managed: Managed) -> None:
+    """On a table it is every privilege on that, and none in its namespace."""
+    managed.add("alice")
+    managed.give("all", "table:a.t", "alice")
+    assert managed.ask("alice", "GET", T).status == 200
+    assert managed.ask("alice", "POST", "namespaces/a/tables", TABLE).status in (403, 404)
+    managed.take("all", "table:a.t", "alice")
+    assert managed.ask("alice", "GET", T).status == 404
 
 
 def test_a_table_is_renamed_by_who_may_drop_it_and_create_another(managed: Managed) -> None:
