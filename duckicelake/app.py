@@ -187,6 +187,7 @@ def read_store_settings(settings: LakeSettings) -> StoreSettings:
         access_key_id=settings.s3_access_key_id,
         secret_access_key=None if secret is None else secret.get_secret_value(),
         signs_payloads=settings.s3_signed_payloads,
+        public_endpoint=settings.s3_public_endpoint,
     )
 
 

@@ -48,6 +48,10 @@ PublicPostgres = Annotated[str, Field(pattern=PLACE_PATTERN)]
 """Where Postgres is, and never who somebody is there."""
 
 
+PublicUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
+"""Where clients reach a server: scheme, host and port, and the path that a proxy takes away."""
+
+
 class SettingsError(CatalogError):
     """A setting is unknown, malformed or contradicts another; the message names it."""
 
@@ -68,6 +72,7 @@ class LakeSettings(BaseModel):
     iceberg_path: str | None = None
     allowed_locations: Locations = ()
     s3_endpoint: str | None = None
+    s3_public_endpoint: str | None = None
     s3_region: str = "us-east-1"
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
@@ -84,8 +89,9 @@ class LakeSettings(BaseModel):
         """Refuse half a pair of keys, an endpoint that is no URL, and an ICEBERG_PATH below DATA_PATH."""
         if (self.s3_access_key_id is None) != (self.s3_secret_access_key is None):
             raise ValueError("s3_access_key_id and s3_secret_access_key belong together; set both or none")
-        if self.s3_endpoint is not None and urlsplit(self.s3_endpoint).scheme not in ("http", "https"):
-            raise ValueError(f"s3_endpoint {self.s3_endpoint!r} is not a URL like http://127.0.0.1:9000")
+        for name, url in (("s3_endpoint", self.s3_endpoint), ("s3_public_endpoint", self.s3_public_endpoint)):
+            if url is not None and urlsplit(url).scheme not in ("http", "https"):
+                raise ValueError(f"{name} {url!r} is not a URL like http://127.0.0.1:9000")
         if self.data_path and self.iceberg_path and with_slash(self.iceberg_path).startswith(with_slash(self.data_path)):
             raise ValueError("iceberg_path lies under data_path, where DuckLake removes files it does not know; put it beside")
         return self
@@ -106,6 +112,7 @@ class LakeSection(BaseModel):
     iceberg_path: str | None = None
     allowed_locations: Locations | None = None
     s3_endpoint: str | None = None
+    s3_public_endpoint: str | None = None
     s3_region: str | None = None
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None
@@ -143,6 +150,7 @@ class Settings(BaseSettings):
     config: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(8181, ge=1, le=65535)
+    public_url: PublicUrl | None = None
     workers: int = Field(1, ge=1, le=64)
     home: Path = Field(default_factory=lambda: find_default_home(os.environ))
     store: Literal["auto", "minio", "seaweedfs", "none"] = "auto"
@@ -155,6 +163,7 @@ class Settings(BaseSettings):
     iceberg_path: str | None = None
     allowed_locations: Locations = ()
     s3_endpoint: str | None = None
+    s3_public_endpoint: str | None = None
     s3_region: str = "us-east-1"
     s3_access_key_id: str | None = None
     s3_secret_access_key: SecretStr | None = None

@@ -221,7 +221,7 @@ def close_warehouse(warehouse: Warehouse) -> None:
 def to_client_properties(store: StoreSettings) -> dict[str, str]:
     """Return where clients find the object store, in the words of Java, PyIceberg and DuckDB; never a key."""
     properties = {"s3.region": store.region, "client.region": store.region}
-    if store.endpoint is not None:
-        properties["s3.endpoint"] = store.endpoint
+    if store.client_endpoint is not None:
+        properties["s3.endpoint"] = store.client_endpoint
         properties["s3.path-style-access"] = str(store.path_style).lower()
     return properties

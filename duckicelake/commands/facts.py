@@ -111,7 +111,7 @@ def format_facts(lake: LakeSettings, catalog_uri: str) -> Facts:
         ducklake_dsn=dsn,
         ducklake_data_path=lake.data_path or "",
         ducklake_metadata_schema=lake.metadata_schema,
-        s3_endpoint=lake.s3_endpoint,
+        s3_endpoint=lake.s3_public_endpoint or lake.s3_endpoint,
         s3_region=lake.s3_region,
         s3_access_key_id=lake.s3_access_key_id,
         s3_secret_access_key=None if secret is None else secret.get_secret_value(),
@@ -138,7 +138,9 @@ def name_somebody(facts: Facts, settings: Settings, *, show_secrets: bool) -> Fa
 
 
 def find_catalog_uri(settings: Settings, home: Home | None) -> str:
-    """Return where the catalog listens: what the server that runs on the home says, else what the settings say."""
+    """Return where clients reach the catalog: `public_url`, else what the server that runs on the home says, else what the settings say."""
+    if settings.public_url is not None:
+        return format_catalog_uri(settings)
     found = None if home is None else read_json(home.server_path)
     if found is not None and _identify(found["server"]["pid"]) == found["server"]:
         return found["catalog_uri"]
@@ -174,7 +176,9 @@ def _identify(pid: int) -> dict[str, Any] | None:
 
 
 def format_catalog_uri(settings: Settings) -> str:
-    """Return the URI under which this machine reaches a server with these settings."""
+    """Return the URI under which clients reach a server with these settings: those on this machine where no `public_url` is set."""
+    if settings.public_url is not None:
+        return settings.public_url.rstrip("/")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 

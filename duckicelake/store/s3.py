@@ -36,6 +36,7 @@ class StoreSettings:
 
     `session_token` belongs to keys that are lent for a time; nothing is signed or lent on with them.
     `signs_payloads`: a hash of what is written is signed too where the connection itself guards it; elsewhere it always is.
+    `public_endpoint`: where clients reach it, if they do not reach `endpoint`.
     """
 
     endpoint: str | None
@@ -45,6 +46,12 @@ class StoreSettings:
     path_style: bool = True
     session_token: str | None = field(default=None, repr=False)
     signs_payloads: bool = True
+    public_endpoint: str | None = None
+
+    @property
+    def client_endpoint(self) -> str | None:
+        """The endpoint that clients are told; None for AWS."""
+        return self.public_endpoint or self.endpoint
 
 
 class S3Bucket:

@@ -216,8 +216,8 @@ def _format_secret(store: StoreSettings, scoped: ScopedKeys, name: str) -> str:
     keys = scoped.keys
     parts = ["TYPE s3", f"KEY_ID {quote(keys.access_key_id)}", f"SECRET {quote(keys.secret_access_key)}"]
     parts += [f"SESSION_TOKEN {quote(keys.session_token)}", f"REGION {quote(store.region)}"]
-    if store.endpoint is not None:
-        url = urlsplit(store.endpoint)
+    if store.client_endpoint is not None:
+        url = urlsplit(store.client_endpoint)
         parts += [f"ENDPOINT {quote(url.netloc)}", f"USE_SSL {str(url.scheme == 'https').lower()}", "URL_STYLE 'path'"]
     parts.append(f"SCOPE [{', '.join(quote(uri) for uri in scoped.uris)}]")
     return f"CREATE OR REPLACE SECRET {quote_name(name)} ({', '.join(parts)})"

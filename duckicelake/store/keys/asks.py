@@ -127,10 +127,10 @@ def _find_form(method: str, query: Sequence[tuple[str, str]], *, has_key: bool) 
 
 
 def _home(store: StoreSettings) -> tuple[str, str]:
-    """Return scheme and host of a store that has all its buckets in its paths."""
-    if store.endpoint is None:
+    """Return scheme and host of a store that has all its buckets in its paths, as clients reach it."""
+    if store.client_endpoint is None:
         return "https", f"s3.{store.region}.amazonaws.com"
-    parts = urlsplit(store.endpoint)
+    parts = urlsplit(store.client_endpoint)
     return parts.scheme, plain_host(parts)
 
 
@@ -148,7 +148,7 @@ def _find_object(store: StoreSettings, parts: SplitResult) -> tuple[str, str, st
     if parts.scheme == scheme and host == home:
         bucket, _, key = path.partition("/")
         base = f"/{bucket}"
-    elif store.endpoint is None and parts.scheme == scheme and rest == home:
+    elif store.client_endpoint is None and parts.scheme == scheme and rest == home:
         base, key = "", path
     else:
         raise BadRequest("The URI to be signed is not of this warehouse's store.")

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from duckicelake.errors import Forbidden, NotServed, ServiceUnavailable
+from duckicelake.errors import BadRequest, Forbidden, NotServed, ServiceUnavailable
 from duckicelake.store.keys.asks import Ask, Told, parse_ask
 from duckicelake.store.keys.signer import Signer
 from duckicelake.store.s3 import StoreSettings
@@ -136,3 +136,12 @@ def test_every_spelling_is_told() -> None:
     assert told.spellings == ("s3://lake/a%2525b", "s3://lake/a%25b", "s3://lake/a%b")
     with pytest.raises(Forbidden):
         ask(AWS, "https://s3.eu-central-1.amazonaws.com/lake/" + "a%2525252525252525b")
+
+
+def test_requests_are_signed_for_the_endpoint_that_clients_reach() -> None:
+    """They send them there, so its host is what the signature has to hold; another host is not of this store."""
+    store = StoreSettings("http://s3.internal:9000", "us-east-1", "id", "secret", public_endpoint="https://s3.example.com")
+    asked = ask(store, "https://s3.example.com/lake/x")
+    assert (asked.wire.host, asked.scheme, asked.spellings) == ("s3.example.com", "https", ("s3://lake/x",))
+    with pytest.raises(BadRequest, match="not of this warehouse's store"):
+        ask(store, "http://s3.internal:9000/lake/x")
