@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -33,6 +34,24 @@ def test_json_lines_hold_one_object_each(capsys: pytest.CaptureFixture[str]) -> 
     assert (first["level"], first["logger"], first["message"]) == ("info", "duckicelake.test", "table t\nwo")
     assert first["time"].endswith("+00:00")
     assert "ValueError: broken" in second["traceback"]
+
+
+def test_json_lines_hold_the_fields_of_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each under its own name, numbers as numbers."""
+    configure_logging("json", "info")
+    logging.getLogger("duckicelake.access").info("GET /", extra={"fields": {"method": "GET", "status": 200, "ms": 1.5}})
+    line = json.loads(capsys.readouterr().err)
+    assert (line["message"], line["method"], line["status"], line["ms"]) == ("GET /", "GET", 200, 1.5)
+
+
+@pytest.mark.parametrize("log_format", ["plain", "json"])
+def test_the_http_server_is_not_called_an_error(capsys: pytest.CaptureFixture[str], log_format: Literal["plain", "json"]) -> None:
+    """uvicorn logs its start as `uvicorn.error`."""
+    configure_logging(log_format, "info")
+    logging.getLogger("uvicorn.error").info("Started server process")
+    err = capsys.readouterr().err
+    assert "uvicorn" in err
+    assert "error" not in err
 
 
 def test_plain_lines_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,57 @@ def test_every_request_has_a_log_line(standing: Server, caplog: pytest.LogCaptur
     assert re.fullmatch(pattern, lines[0])
 
 
+def test_a_log_line_has_fields(standing: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """Machines need not take the message apart; who asks is not known where nobody has to say it."""
+    caplog.set_level(logging.INFO, "duckicelake.access")
+    request_id = standing.get("namespaces/nope?pageToken=secret").headers["x-request-id"]
+    (fields,) = (vars(record)["fields"] for record in caplog.records if record.name == "duckicelake.access")
+    assert fields.pop("ms") > 0
+    assert fields == {
+        "method": "GET",
+        "path": "/v1/lake/namespaces/nope",
+        "status": 404,
+        "operation": "loadNamespaceMetadata",
+        "request_id": request_id,
+        "principal": None,
+        "client": "127.0.0.1",
+    }
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_probes_are_logged_at_level_debug(standing: Server, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    """They come every few seconds."""
+    caplog.set_level(logging.DEBUG, "duckicelake.access")
+    assert standing.get(path).status == 200
+    assert [record.levelname for record in caplog.records if record.name == "duckicelake.access"] == ["DEBUG"]
+
+
+def test_a_probe_that_finds_an_error_is_logged_as_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    """A server without lakes is not ready."""
+    caplog.set_level(logging.DEBUG, "duckicelake.access")
+    with serve_app(build_web(Door(TableCache(0), Metrics()), open_nothing)) as server:
+        assert server.get("/readyz").status == 503
+    assert [record.levelname for record in caplog.records if record.name == "duckicelake.access"] == ["INFO"]
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
+def test_what_operators_ask_is_answered_to_head_too(standing: Server, path: str) -> None:
+    """Load balancers ask so: the same status and length, and no body."""
+    head, got = standing.ask("HEAD", path), standing.get(path)
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+
+
+def test_the_root_says_what_is_served_here(standing: Server) -> None:
+    """Each address that it names is there."""
+    shown = standing.get("/").json
+    paths = [value for value in shown.values() if value.startswith("/")]
+    assert shown["name"] == "DuckIceLake"
+    assert len(paths) == 5
+    assert [standing.get(path).status for path in paths] == [200] * 5
+    assert standing.get("/openapi.json").json["paths"].keys() >= {"/healthz"}
+
+
 def test_a_method_that_fits_no_operation_is_counted_as_none(server: Server) -> None:
     """A 405 is nobody's: not of the operation that has the same path under another method."""
     answer = server.ask("PATCH", "namespaces/main/tables/t")
@@ -97,7 +148,7 @@ def test_what_nobody_foresaw_is_a_500_without_a_trace(method: str, caplog: pytes
 
 def test_unknown_paths_and_methods_are_refused_in_icebergs_shape(standing: Server) -> None:
     """404 and 405, the latter with every method that the path takes."""
-    for path in ("/", "/v1", "/v2/config", "/v1/lake/namespaces/", "/v1/lake/namespaces//tables", "/docs", "/v1/config/"):
+    for path in ("/v1", "/v2/config", "/v1/lake/namespaces/", "/v1/lake/namespaces//tables", "/docs", "/v1/config/"):
         assert standing.get(path).error == (404, "NotFoundException")
     answer = standing.ask("PATCH", "namespaces/main/tables/t")
     assert answer.error == (405, "UnsupportedOperationException")

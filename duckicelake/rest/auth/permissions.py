@@ -47,6 +47,7 @@ class Rule:
 PUBLIC, OPEN, WHOLE = Rule(is_public=True), Rule(is_open=True), Rule(is_whole=True)
 
 RULES: Mapping[str, Rule] = {
+    "index": PUBLIC,
     "healthz": PUBLIC,
     "readyz": PUBLIC,
     "metrics": PUBLIC,
@@ -96,7 +97,7 @@ RULES: Mapping[str, Rule] = {
     "revoke": OPEN,
 }
 
-UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
+UNGUARDED = frozenset({"/", "/healthz", "/readyz", "/metrics", "/openapi.json"})
 PUBLIC_PATHS = frozenset(
     path.encode() for path in (*UNGUARDED, *(operation.path for operation in ALL_OPERATIONS if RULES.get(operation.name, OPEN).is_public))
 )

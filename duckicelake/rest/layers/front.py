@@ -8,9 +8,12 @@ from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from duckicelake.access.sessions import Bearer, Session
 from duckicelake.rest.errors import UNROUTED, build_server_error
 from duckicelake.rest.metrics import Metrics
 
+PROBES = frozenset({"healthz", "readyz", "metrics"})
+"""What orchestrators and Prometheus ask every few seconds: logged at level debug, unless the answer is an error."""
 SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -57,9 +60,36 @@ class Front:
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         operation = find_operation(scope)
         self._metrics.count_request(operation, status, seconds)
-        if self._access.isEnabledFor(logging.INFO):
-            path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")
-            self._access.info("%s %s %d %.1f ms %s %s", scope["method"], path, status, seconds * 1000, operation, scope["request_id"])
+        level = logging.DEBUG if operation in PROBES and status < 400 else logging.INFO
+        if self._access.isEnabledFor(level):
+            path, ms = scope.get("raw_path", b"").decode("ascii", "backslashreplace"), seconds * 1000
+            fields = {
+                "method": scope["method"],
+                "path": path,
+                "status": status,
+                "ms": round(ms, 1),
+                "operation": operation,
+                "request_id": scope["request_id"],
+                "principal": find_principal(scope),
+                "client": find_client(scope),
+            }
+            told = (fields["method"], path, status, ms, operation, scope["request_id"])
+            self._access.log(level, "%s %s %d %.1f ms %s %s", *told, extra={"fields": fields})
+
+
+def find_principal(scope: Scope) -> str | None:
+    """Return who sent a request, None when the request showed no token that is known."""
+    session: Session | None = scope.get("session")
+    bearer: Bearer | None = scope.get("bearer")
+    if session is None and bearer is not None:
+        session = bearer.session
+    return None if session is None else session.client_id
+
+
+def find_client(scope: Scope) -> str | None:
+    """Return the address that a request came from: behind a proxy on this machine, the one that the proxy names."""
+    client = scope.get("client")
+    return None if client is None else client[0]
 
 
 def find_request_id(scope: Scope) -> bytes | None:

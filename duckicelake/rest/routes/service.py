@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 
@@ -19,6 +20,18 @@ READY: dict[int | str, dict[str, Any]] = {
     200: {"model": ReadyResponse, "description": "Every warehouse can be served."},
     503: {"model": ReadyResponse, "description": "One of them cannot; its reason says why."},
 }
+
+SERVICE = frozenset({"index", "healthz", "readyz", "metrics"})
+INDEX = {
+    "name": "DuckIceLake",
+    "what": "an Iceberg REST catalog over DuckLake",
+    "config": "/v1/config",
+    "openapi": "/openapi.json",
+    "health": "/healthz",
+    "readiness": "/readyz",
+    "metrics": "/metrics",
+}
+"""What a person finds who opens the server's address in a browser."""
 
 LOOK_S = 1.0
 """A look at what the server needs answers for so long: strangers may ask, and each look costs a thread and a connection."""
@@ -37,9 +50,17 @@ class ServiceRoutes:
 
     def add(self, app: FastAPI) -> None:
         """Route them."""
+        app.add_api_route("/", self.show_index, operation_id="index")
         app.add_api_route("/healthz", self.is_alive, operation_id="healthz")
         app.add_api_route("/readyz", self.is_ready, operation_id="readyz", responses=READY)
         app.add_api_route("/metrics", self.show_metrics, operation_id="metrics", response_class=PlainTextResponse)
+        # load balancers ask by HEAD; an OpenAPI page has each operation once
+        for route in [route for route in app.routes if isinstance(route, APIRoute) and route.operation_id in SERVICE]:
+            app.add_api_route(route.path, route.endpoint, methods=["HEAD"], operation_id=route.operation_id, include_in_schema=False)
+
+    async def show_index(self) -> dict[str, str]:
+        """Tell what this is, and where to go on."""
+        return INDEX
 
     async def is_alive(self) -> dict[str, str]:
         """Tell that the server answers."""

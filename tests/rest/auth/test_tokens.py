@@ -1,5 +1,6 @@
 """POST /v1/oauth/tokens, and what its tokens open."""
 
+import logging
 from http.client import HTTPConnection
 
 import jwt
@@ -103,12 +104,24 @@ def test_two_tokens_are_none(guarded: Guarded) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/openapi.json"])
 def test_operators_need_no_token(guarded: Guarded, path: str) -> None:
     """They see numbers, no names of tables."""
     answer = guarded.server.get(path)
     assert answer.status == 200
     assert b"other" not in answer.body or path == "/openapi.json"
+
+
+def test_a_log_line_names_who_asked(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether the request was let through or not; nobody where there is no token that is known."""
+    caplog.set_level(logging.INFO, "duckicelake.access")
+    token = guarded.token("reader")
+    caplog.clear()
+    for headers in ({"Authorization": f"Bearer {token}"}, {"Authorization": "Bearer wrong"}):
+        guarded.server.get("/v1/config", headers)
+        guarded.server.get("/management/v1/lake/principals", headers)
+    fields = [vars(record)["fields"] for record in caplog.records if record.name == "duckicelake.access"]
+    assert [(each["status"], each["principal"]) for each in fields] == [(200, "reader"), (403, "reader"), (401, None), (401, None)]
 
 
 def test_a_server_without_accounts_gives_no_tokens(standing: Server) -> None:
