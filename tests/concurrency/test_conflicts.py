@@ -11,6 +11,9 @@ from duckdb import DuckDBPyConnection
 
 from duckicelake.backends.home import Home
 from duckicelake.commands.check import find_problems
+from duckicelake.config import LakeSettings
+from duckicelake.lake.inspect import Finding
+from duckicelake.translate.shape.reader_limits import READER_LIMITS
 from tests.concurrency.conflicts import BASE, OURS, THEIRS, Side, Tables
 from tests.rest.serving import make_settings, serve
 from tests.rest.writing.client import open_client
@@ -23,7 +26,6 @@ MAINTENANCE = (
     "CALL ducklake_merge_adjacent_files('lake')",
     "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)",
 )
-
 
 OFTEN = {"append"}
 """The others take their time in the long mode."""
@@ -59,6 +61,12 @@ HOLES = {
     ("make table anew", "rename table"),
 }
 """What DuckDB 1.5.5 does not notice, be the other side Iceberg or a DuckDB too: see below."""
+
+
+def list_damage(settings: LakeSettings, folder: Path) -> list[Finding]:
+    """What `check` finds, but for what single readers do not read: DataFusion misreads all tables that a column was added to."""
+    readers = {limit.readers for limit in READER_LIMITS}
+    return [finding for finding in find_problems(settings, Home(folder)) if finding.subject not in readers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +180,7 @@ def test_both_sides_are_right_or_one_is_refused(stage: Stage, name: str, tmp_pat
         assert seen in stage.list_outcomes(name, kind, end), f"{kind}: {end}"
         assert seen == see(near, "lake", stage.namespaces[kind]) == stage.see_iceberg(stage.namespaces[kind]), kind
     [settings] = make_settings(stage.served.lake).lakes()
-    assert find_problems(settings, Home(tmp_path)) == []
+    assert list_damage(settings, tmp_path) == []
     for statement in MAINTENANCE:
         fresh.execute(statement)
     for kind, end in ended.items():
@@ -221,7 +229,7 @@ def test_a_rename_of_a_dropped_table_leaves_a_name(stage: Stage, end: str, tmp_p
     [settings] = make_settings(stage.served.lake).lakes()
     assert ("u", "has no columns") in {(found.subject, found.problem) for found in find_problems(settings, Home(tmp_path))}
     stage.served.lake.psycopg().execute("UPDATE ducklake_table SET end_snapshot = begin_snapshot WHERE table_name = 'u'")
-    assert find_problems(settings, Home(tmp_path)) == []
+    assert list_damage(settings, tmp_path) == []
     assert (namespace, "u") not in stage.iceberg.catalog.list_tables(namespace)
 
 

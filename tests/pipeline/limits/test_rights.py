@@ -22,6 +22,7 @@ GRANTS = {"reader": "ns:main:r", "stranger": "ns:elsewhere:rw", "admin": "*"}
 FILES, MANY = 6, 300
 HIDDEN = "main.{}: failed: Table does not exist: main.{}; the lake has it, so perhaps the catalog does not show it to this account"
 NO_RIGHT = "The principal 'reader' has no right to do this in the namespace 'main'."
+NEEDED = "It needs `write` on `table:main.t`, `namespace:main`, a namespace above it or `warehouse`."
 COUNTS = """
 SELECT (SELECT max(snapshot_id) FROM ducklake_snapshot), (SELECT count(*) FROM ducklake_snapshot), (SELECT count(*) FROM ducklake_table),
        (SELECT count(*) FROM iceberg_manifest), (SELECT count(*) FROM iceberg_statistics), (SELECT count(*) FROM iceberg_ref)
@@ -73,7 +74,7 @@ def look(lake: FreshLake) -> object:
         pytest.param(
             "reader",
             (
-                f"main.t: flush: failed: {NO_RIGHT}\nmain.t: compact: failed: {NO_RIGHT}",
+                f"main.t: flush: failed: {NO_RIGHT} {NEEDED}\nmain.t: compact: failed: {NO_RIGHT} {NEEDED}",
                 f"t: failed: {NO_RIGHT}",
                 f"many: failed: {NO_RIGHT}",
             ),
