@@ -1,7 +1,5 @@
 """What `connect` prints for Spark, run as it is printed."""
 
-import shlex
-
 import pytest
 
 from duckicelake.commands.facts import format_facts
@@ -9,6 +7,7 @@ from duckicelake.commands.snippets import format_spark
 from tests.rest.serving import make_settings
 from tests.support.readers import Served
 from tests.support.spark import Spark
+from tests.support.spark_snippet import read_spark_settings
 
 
 @pytest.mark.spark
@@ -18,10 +17,7 @@ def test_the_spark_snippet_reads(served: Served, spark: Spark) -> None:
     with served.lake.duckdb() as conn:
         conn.execute("CREATE TABLE t AS SELECT range AS i FROM range(100)")
     (lake,) = make_settings(served.lake).lakes()
-    command = shlex.split(format_spark(format_facts(lake, served.server.uri)))
-    assert command[:2] == ["spark-sql", "--packages"]
-    confs = [command[place + 1].partition("=") for place, word in enumerate(command) if word == "--conf"]
-    for name, _, value in confs:
+    for name, value in read_spark_settings(format_spark(format_facts(lake, served.server.uri))).items():
         if name == "spark.sql.extensions":
             # read once, when a session begins
             assert spark.session.conf.get(name) == value

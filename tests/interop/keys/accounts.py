@@ -1,7 +1,6 @@
 """Stock clients as accounts, set up by what `connect` prints; and a catalog whose keys are dead until they are refreshed."""
 
 import math
-import shlex
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from tests.support.lakes import FreshLake
 from tests.support.readers import Served
 from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark
+from tests.support.spark_snippet import read_spark_settings
 from tests.support.sts import Asked, Given, assume_until, run_sts
 from tests.support.trino.server import Trino
 from tests.support.waiting import wait_for
@@ -37,9 +37,9 @@ def facts_of(guarded: Guarded, principal: str) -> Facts:
 
 def list_spark_settings(guarded: Guarded, principal: str) -> Mapping[str, str]:
     """What `connect` prints for Spark, without its `--conf`, below the catalog's own name."""
-    words = shlex.split(format_spark(facts_of(guarded, principal)))
-    confs = [words[place + 1].partition("=") for place, word in enumerate(words) if word == "--conf"]
-    return {name.removeprefix("spark.sql.catalog.lake"): text for name, _, text in confs if name.startswith("spark.sql.catalog.lake")}
+    settings = read_spark_settings(format_spark(facts_of(guarded, principal)))
+    prefix = "spark.sql.catalog.lake"
+    return {name.removeprefix(prefix): text for name, text in settings.items() if name.startswith(prefix)}
 
 
 def add_spark(spark: Spark, guarded: Guarded, principal: str, more: Mapping[str, str] | None = None) -> str:
