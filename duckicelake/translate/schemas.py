@@ -52,10 +52,13 @@ class Schemas:
         return self.timeline[max(index - 1, 0)][1]
 
     def find_snapshot_schema_id(self, lake_snapshot_id: int, told_id: int) -> int:
-        """Return the id of a client's schema for its snapshot, or another id where that schema requires a column that may hold a NULL."""
-        told = self.told.get(told_id)
+        """Return the id of the schema that a client's snapshot names, or that of the schema then where the named one does not hold.
+
+        It does not where it requires a column that may hold a NULL, nor where it allowed NULLs that have expired with their files.
+        """
+        told = self.told.get(told_id) or next((schema for _, schema in self.timeline if schema.schema_id == told_id), None)
         nullable = [row.column_id for row in self.nullable if row.lake_snapshot_id <= lake_snapshot_id]
-        is_true = told is None or not nullable or loosen(told, nullable) == told
+        is_true = told is not None and (not nullable or loosen(told, nullable) == told)
         return told_id if is_true else self.at(lake_snapshot_id).schema_id
 
     def list_ids(self, lake_snapshot_id: int) -> list[int]:
@@ -72,9 +75,9 @@ class Schemas:
         """The schema at the lake's head."""
         return self.timeline[-1][1]
 
-    def all(self) -> tuple[Schema, ...]:
-        """Return every distinct schema by id."""
-        found = {**self.told, **{schema.schema_id: schema for _, schema in self.timeline}}
+    def all(self, named: Mapping[int, Schema] | None = None) -> tuple[Schema, ...]:
+        """Return every distinct schema by id; `named` are more, which snapshots of tags and branches name."""
+        found = {**(named or {}), **self.told, **{schema.schema_id: schema for _, schema in self.timeline}}
         return tuple(found[schema_id] for schema_id in sorted(found))
 
 

@@ -1,11 +1,12 @@
 """A table's state as Iceberg table metadata."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from duckicelake.iceberg.metadata import TableMetadata
 from duckicelake.iceberg.requests.properties import find_previous_versions_max
+from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.rows import JsonNote, MetadataLogRow, TableState, TagRow
 from duckicelake.translate.locations import metadata_uri
@@ -15,6 +16,7 @@ from duckicelake.translate.shape.name_mapping import PROPERTY, NameMapping
 from duckicelake.translate.shape.removed import shown_schemas, shown_specs
 from duckicelake.translate.shape.sort_orders import SortOrders
 from duckicelake.translate.shape.told_refs import to_line
+from duckicelake.translate.shape.told_schemas import parse_note
 from duckicelake.translate.shape.told_specs import parse_any
 from duckicelake.translate.summaries import SNAPSHOT_ID_PROPERTY
 from duckicelake.values import replace
@@ -78,7 +80,7 @@ def to_metadata(
         last_sequence_number=max((snapshot.sequence_number for snapshot in (*others, *snapshots[-1:])), default=0),
         last_updated_ms=0,
         last_column_id=schemas.last_column_id,
-        schemas=shown_schemas(schemas.all(), state.notes, schemas.current.schema_id, chain(snapshots, others)),
+        schemas=shown_schemas(schemas.all(_find_named(state, others)), state.notes, schemas.current.schema_id, chain(snapshots, others)),
         current_schema_id=schemas.current.schema_id,
         partition_specs=shown_specs((to_spec(spec, schemas.current) for spec in partitioning.specs), state.notes, partitioning.needed),
         default_spec_id=partitioning.default_spec_id,
@@ -92,6 +94,12 @@ def to_metadata(
         refs=line.refs,
         next_row_id=max(state.next_row_id, next_row_id(newest)),
     )
+
+
+def _find_named(state: TableState, others: Sequence[Snapshot]) -> Mapping[int, Schema]:
+    """Return the noted schemas that snapshots of tags and branches name: what the lake says of its columns may have expired."""
+    ids = {snapshot.schema_id for snapshot in others}
+    return {note.id: parse_note(note) for note in state.notes.schemas if note.id in ids} if ids else {}
 
 
 def next_row_id(current: Snapshot | None) -> int:
