@@ -57,7 +57,7 @@ def check_hive_columns(
     `spec` is the one that the file is published under: not the one that it was written by when a value of that proves nothing.
     Raises: Unsupported: names the reason
     """
-    untold = field_ids - _find_identities(spec).keys()
+    untold = field_ids - {key.source_id for key in spec.keys if key.transform == "identity"}
     if not untold:
         return
     own = None if row.partition_id is None else partitioning.by_partition_id.get(row.partition_id)
@@ -77,8 +77,11 @@ def check_hive_columns(
 
 
 def _find_identities(spec: PublishedSpec) -> dict[int, int]:
-    """Return the columns that a spec takes as they are, each with the place of its text among DuckLake's partition values."""
-    return {key.source_id: key.key_indexes[0] for key in spec.keys if key.transform == "identity"}
+    """Return the columns that a spec takes as they are, each with the place of its text among DuckLake's partition values.
+
+    Specs that only Iceberg knows have none there.
+    """
+    return {key.source_id: key.key_indexes[0] for key in spec.keys if key.transform == "identity" and key.key_indexes}
 
 
 def choose_spec(row: DataFileRow, partitioning: Partitioning, schema: Schema) -> tuple[PublishedSpec, tuple[object, ...]]:
