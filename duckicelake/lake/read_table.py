@@ -229,14 +229,19 @@ SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.partition_key_index, 
 """
 
 SELECT_NAME_MAPPINGS = """
+WITH mapping AS (
+    SELECT m.mapping_id,
+           EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = m.table_id AND f.mapping_id = m.mapping_id
+                    UNION ALL
+                   SELECT FROM iceberg_merged_file f WHERE f.table_id = m.table_id AND f.mapping_id = m.mapping_id) AS has_files
+      FROM ducklake_column_mapping m
+     WHERE m.table_id = %(table_id)s
+)
 SELECT n.mapping_id, n.column_id, n.source_name, n.target_field_id, n.parent_column,
-       coalesce(n.is_partition, false) AS is_partition
-  FROM ducklake_column_mapping m JOIN ducklake_name_mapping n ON n.mapping_id = m.mapping_id
- -- a mapping outlives its files
- WHERE m.table_id = %(table_id)s
-   AND EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = m.table_id AND f.mapping_id = m.mapping_id
-                UNION ALL
-               SELECT FROM iceberg_merged_file f WHERE f.table_id = m.table_id AND f.mapping_id = m.mapping_id)
+       coalesce(n.is_partition, false) AS is_partition, m.has_files
+  FROM mapping m JOIN ducklake_name_mapping n ON n.mapping_id = m.mapping_id
+ -- a mapping outlives its files; snapshots that tags and branches keep may still have them
+ WHERE m.has_files OR EXISTS (SELECT FROM iceberg_kept k WHERE k.table_id = %(table_id)s)
  ORDER BY n.mapping_id, n.column_id
 """
 

@@ -128,7 +128,10 @@ class SortRow:
 
 @dataclass(frozen=True, slots=True)
 class NameMappingRow:
-    """`ducklake_name_mapping` of a table; `column_id` and `parent_column` count within one mapping."""
+    """`ducklake_name_mapping` of a table; `column_id` and `parent_column` count within one mapping.
+
+    `has_files` False: only snapshots that tags or branches keep may have files of the mapping.
+    """
 
     mapping_id: int
     column_id: int
@@ -136,6 +139,7 @@ class NameMappingRow:
     target_field_id: int
     parent_column: int | None
     is_partition: bool
+    has_files: bool = True
 
 
 class RepeatedFileRow(NamedTuple):

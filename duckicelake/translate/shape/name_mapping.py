@@ -93,8 +93,10 @@ def _walk(nodes: Iterable[Mapping[str, Any]], above: NamePath) -> Iterator[tuple
 def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]) -> NameMapping:
     """Return the merged mapping of a table with these columns.
 
+    Mappings whose files only kept snapshots have are merged too, but for names that the other files give to other columns.
     Raises: Unsupported: two mappings give one name to different columns
     """
+    kept = {row.mapping_id for row in rows if not row.has_files}
     lists = frozenset(row.column_id for row in columns if row.column_type.lower() == "list")
     by_mapping: dict[int, dict[NamePath, int]] = {}
     hive: dict[int, set[int]] = {}
@@ -103,7 +105,7 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
         by_mapping[mapping_id] = _to_paths(own, lists)
         hive[mapping_id] = {row.target_field_id for row in own if row.is_partition}
     merged: dict[NamePath, int] = {}
-    for paths in by_mapping.values():
+    for paths in (paths for mapping_id, paths in by_mapping.items() if mapping_id not in kept):
         for path, field_id in paths.items():
             if merged.setdefault(path, field_id) != field_id:
                 told = " and ".join(_tell_column(columns, found) for found in (merged[path], field_id))
@@ -111,12 +113,22 @@ def to_name_mapping(rows: Sequence[NameMappingRow], columns: Sequence[ColumnRow]
                     f"Files added with ducklake_add_data_files use the name {'.'.join(path)!r} for two columns, {told}, "
                     "which Iceberg cannot say. Copy the table with CREATE TABLE … AS SELECT."
                 )
+    for mapping_id in sorted(kept, reverse=True):
+        _merge_kept(merged, by_mapping[mapping_id])
     hive_columns = {key: frozenset(ids) for key, ids in hive.items()}
     types: dict[int, set[str]] = {}
     for row in columns:
         types.setdefault(row.column_id, set()).add(row.column_type.lower())
     by_id = {column_id: frozenset(found) for column_id, found in types.items()}
     return NameMapping(by_mapping, merged, hive_columns, frozenset(by_id), by_id)
+
+
+def _merge_kept(merged: dict[NamePath, int], paths: Mapping[NamePath, int]) -> None:
+    """Add the paths of a mapping whose files only kept snapshots have, where every part of a path is free or the same column."""
+    for path, field_id in sorted(paths.items(), key=lambda item: len(item[0])):
+        parents = [path[:depth] for depth in range(1, len(path))]
+        if all(merged.get(parent) == paths[parent] for parent in parents):
+            merged.setdefault(path, field_id)
 
 
 def _tell_column(columns: Sequence[ColumnRow], field_id: int) -> str:
