@@ -93,6 +93,49 @@ def test_a_sorted_table_that_lost_a_column_before_its_first_row_stops_a_flush(se
     assert sorted(published(served, "id")) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param("CALL ducklake_flush_inlined_data('lake')", id="flush"),
+        pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
+        pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
+        pytest.param("CHECKPOINT", id="checkpoint"),
+    ],
+)
+def test_a_table_sorted_by_a_column_that_is_younger_than_its_files_is_not_maintained(served: Served, call: str) -> None:
+    """DuckDB looks for the column among the file's; without the order it maintains the table, and what is published stays the same."""
+    fills = [f"INSERT INTO t SELECT i * 100000000 + {place}, 'a' FROM range(20) r(i)" for place in range(3)]
+    run(served, "CREATE TABLE t (id INTEGER, name VARCHAR)", *fills, "DELETE FROM t WHERE id % 100000000 = 0 AND id > 300000000")
+    order = "ALTER TABLE t SET SORTED BY (x)"
+    with pytest.raises(duckdb.InternalException, match="inequal types"):
+        run(served, "ALTER TABLE t ADD COLUMN x INTEGER", order, call)
+    run(served, "ALTER TABLE t RESET SORTED BY", call, order)
+    assert len(published(served, "id")) == 44
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
+        pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
+    ],
+)
+def test_files_with_nulls_in_a_not_null_column_are_not_put_together(served: Served, call: str) -> None:
+    """DuckDB takes such files in and checks NOT NULL when it writes their rows anew, until there is no NULL."""
+    conn = run(served, "CREATE TABLE t (id INTEGER, a DOUBLE NOT NULL)")
+    for number in range(2):
+        path = f"{served.lake.data_path}{number}.parquet"
+        conn.execute(f"COPY (SELECT i::INTEGER AS id, if(i < 15, i::DOUBLE, NULL) AS a FROM range(20) r(i)) TO '{path}' (FORMAT parquet)")
+        conn.execute(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
+    if "merge" not in call:
+        conn.execute("DELETE FROM t WHERE id < 14")
+    with pytest.raises(duckdb.ConstraintException, match="NOT NULL"):
+        conn.execute(call)
+    assert published(served, "a").count(None) == 10
+    run(served, "UPDATE t SET a = 0 WHERE a IS NULL", call)
+    assert published(served, "a").count(0) >= 10
+
+
 def test_altered_and_renamed_in_one_transaction_breaks_the_lake_for_duckdb(served: Served) -> None:
     """DuckDB writes such a table's columns twice and reads no table any more; the catalog serves the others."""
     create = ("CREATE TABLE t (id INTEGER)", "CREATE TABLE other AS SELECT 1 AS id")
