@@ -10,6 +10,7 @@ from tests.differential.checks.contents import check_contents
 from tests.differential.checks.deletes import list_targets
 from tests.differential.checks.lineage import check_lineage
 from tests.differential.checks.manifests import check_metadata
+from tests.differential.checks.nulls import check_nulls
 from tests.differential.checks.rows import check_as_duckdb, check_head, check_lake_snapshots, check_snapshots
 from tests.differential.checks.shape import check_shape
 from tests.differential.checks.snapshots import check_increments, check_refs, check_snapshot_ids
@@ -91,9 +92,11 @@ def prove_table(past: Past, table: Table, witnesses: Witnesses, *, is_forgetful:
     readable = [snapshot_id for snapshot_id in snapshot_ids if snapshot_id in past.lake_snapshot_ids]
     for reader in (pyiceberg, *witnesses.others):
         check_head(table, reader)
+        check_nulls(table, reader)
         known = [] if is_forgetful else past.list_known(snapshot_ids)
         check_snapshots(past, table, reader, known)
         check_as_duckdb(past, table, (reader, duckdb), [each for each in readable if each not in known])
+    check_nulls(table, duckdb)
     if not is_forgetful:
         check_increments(past, table, pyiceberg)
     for reader in witnesses.others:

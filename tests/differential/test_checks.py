@@ -13,17 +13,20 @@ from pyiceberg.types import LongType
 from tests.differential.checks.contents import check_contents
 from tests.differential.checks.deletes import Targets, list_targets
 from tests.differential.checks.manifests import check_metadata, list_snapshots
+from tests.differential.checks.nulls import check_nulls
 from tests.differential.checks.partitions import check_partitions
+from tests.differential.checks.shape import check_required
 from tests.differential.checks.snapshots import check_snapshot_ids, list_appends
 from tests.differential.generator.definitions import CreateTable, SetComment
 from tests.differential.generator.kinds import Column, Scalar
+from tests.differential.generator.model import Lake
 from tests.differential.generator.operations import Delete, Insert
 from tests.differential.generator.predicates import Everything
 from tests.differential.generator.steps import History, Step
 from tests.differential.prove import play
 from tests.differential.replay import Past, read_snapshots
 from tests.differential.sessions import Sessions
-from tests.support.readers import Served
+from tests.support.readers import DuckLakeReader, Served
 
 # Where PyIceberg keeps these in a data file's record.
 PARTITION, RECORD_COUNT, FILE_SIZE_IN_BYTES, NULL_VALUE_COUNTS, LOWER_BOUNDS = 3, 4, 5, 8, 10
@@ -212,3 +215,21 @@ def find_file(table: IcebergTable, place: str) -> ManifestEntry:
     found = [entry for entry in entries if entry.data_file.record_count == 20 and place in entry.data_file.file_path]
     assert len(found) == 1
     return found[0]
+
+
+def test_a_null_that_is_not_found_or_stands_in_a_required_column_is_found(served: Served) -> None:
+    """Readers' counts by IS NULL are held against the model, and so is `required`: a column with NULLs must be optional."""
+    duckdb = DuckLakeReader(served.lake.duckdb())
+    duckdb.conn.execute("CREATE TABLE t (id BIGINT NOT NULL, a INTEGER NOT NULL)")
+    duckdb.conn.execute("INSERT INTO t VALUES (1, 1)")
+    lake = CreateTable("main", "t", (Column(1, "id", Scalar("int64"), True), Column(2, "a", Scalar("int32"), True))).apply(Lake())
+    right, wrong = (Insert(1, (((1, 1), (2, value)),)).apply(lake).tables[1] for value in (1, None))
+    published = served.pyiceberg().catalog.load_table(right.ident)
+    readers = (duckdb, served.pyiceberg(), served.duckdb_iceberg())
+    assert check_required(right, published) == set()
+    for reader in readers:
+        check_nulls(right, reader)
+        with pytest.raises(AssertionError, match="IS NULL"):
+            check_nulls(wrong, reader)
+    with pytest.raises(AssertionError, match="optional"):
+        check_required(wrong, published)

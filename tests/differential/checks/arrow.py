@@ -9,16 +9,17 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.types as pt
 
-from tests.differential.generator.kinds import ICEBERG_NAMES, Column, Kind, Listing, Mapping, Scalar, Struct, decimal_shape
+from tests.differential.generator.kinds import ICEBERG_NAMES, NARROW, Column, Kind, Listing, Mapping, Scalar, Struct, decimal_shape
 from tests.differential.generator.literals import Plain, Rows, plain_float, sort_pairs
 
 Shape = Callable[[pa.DataType], bool]
 
 
 class Dialect(Enum):
-    """Whose types an answer has: DuckLake's own, or those that Iceberg gives them."""
+    """Whose types an answer has: DuckLake's own, also after clients wrote to the table, or those that Iceberg gives them."""
 
     DUCKLAKE = "ducklake"
+    WIDENED = "ducklake, narrow types perhaps widened"
     ICEBERG = "iceberg"
 
 
@@ -88,9 +89,11 @@ def find_shape(name: str, dialect: Dialect) -> Shape:
     if name.startswith("decimal"):
         wanted = pa.decimal128(*decimal_shape(name))
         return lambda found: found == wanted
-    if dialect is Dialect.DUCKLAKE:
-        return _DUCKLAKE[name]
     iceberg = ICEBERG_NAMES[name]
+    if dialect is Dialect.WIDENED and name in NARROW:
+        return lambda found: _DUCKLAKE[name](found) or _ICEBERG[iceberg](found)
+    if dialect is not Dialect.ICEBERG:
+        return _DUCKLAKE[name]
     if iceberg.startswith("decimal"):
         wide = pa.decimal128(*decimal_shape(iceberg.replace(" ", "")))
         return lambda found: found == wide

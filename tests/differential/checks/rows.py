@@ -18,16 +18,19 @@ _SHOWN_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a reader said, and of what."""
+    """What a reader said, and of what; `is_of_clients` when Iceberg clients have written to the table."""
 
     reader: Reader
     where: str
     rows: pa.Table
+    is_of_clients: bool = False
 
 
 def check_rows(expected: Rows, columns: Sequence[Column], answer: Answer) -> None:
     """Fail, naming a few rows, unless a reader's answer is the expected multiset."""
-    dialect = Dialect.DUCKLAKE if isinstance(answer.reader, DuckLakeReader) else Dialect.ICEBERG
+    dialect = Dialect.ICEBERG
+    if isinstance(answer.reader, DuckLakeReader):
+        dialect = Dialect.WIDENED if answer.is_of_clients else Dialect.DUCKLAKE
     got = plain_rows(columns, answer.rows, dialect)
     if answer.reader.blurs_nulls:
         got, expected = blur_rows(columns, got), blur_rows(columns, expected)
@@ -57,7 +60,8 @@ def check_lake_snapshots(past: Past, reader: DuckLakeReader, forgetful: Collecti
             is_right = key not in forgetful and table.ident not in doubled and moment.is_known
             if moment.lake_snapshot_id == head or (is_changed and is_right):
                 answer = reader.read(table.ident, moment.lake_snapshot_id)
-                check_rows(table.plain_rows(), table.columns, Answer(reader, f"{table.ident} at {moment.lake_snapshot_id}", answer))
+                where = f"{table.ident} at {moment.lake_snapshot_id}"
+                check_rows(table.plain_rows(), table.columns, Answer(reader, where, answer, table.may_be_wide))
 
 
 def check_head(table: Table, reader: Reader) -> None:
@@ -78,6 +82,7 @@ def check_as_duckdb(past: Past, table: Table, readers: tuple[Reader, DuckLakeRea
     reader, duckdb = readers
     for snapshot_id in snapshot_ids:
         then = past.table_at(table.table_id, snapshot_id)
-        expected = plain_rows(then.columns, duckdb.read(then.ident, snapshot_id), Dialect.DUCKLAKE)
+        dialect = Dialect.WIDENED if then.may_be_wide else Dialect.DUCKLAKE
+        expected = plain_rows(then.columns, duckdb.read(then.ident, snapshot_id), dialect)
         answer = Answer(reader, f"{table.ident} at snapshot {snapshot_id}", reader.read(table.ident, snapshot_id))
         check_rows(expected, then.columns, answer)

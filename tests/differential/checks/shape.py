@@ -10,7 +10,6 @@ from tests.differential.generator.kinds import Scalar, format_iceberg_type
 from tests.differential.generator.model import Table
 from tests.differential.replay import Past
 
-UNCOUNTED = Scalar("timetz")
 _BUCKETED_ALIKE = {"int8", "int16", "int32", "int64", "varchar", "blob", "date", "time", "timestamp", "timestamptz"}
 
 
@@ -27,17 +26,23 @@ def check_shape(past: Past, table: Table, published: IcebergTable) -> None:
 
 
 def check_schema(table: Table, published: IcebergTable) -> None:
-    """Names, types, NOT NULL, comments, and which columns identify a row are the model's; their order is a client's affair."""
-    shown = [(field.name, str(field.field_type), field.required, field.doc) for field in published.schema().fields]
-    shown = [(name, _without_ids(type_name), required, doc) for name, type_name, required, doc in shown]
-    # DuckLake counts no NULLs of timetz, so nothing proves that there are none
-    optional = {name for name, _, required, _ in shown if not required}
-    required = {column.name for column in table.columns if column.required and (column.name not in optional or column.kind != UNCOUNTED)}
-    expected = [(column.name, format_iceberg_type(column.kind), column.name in required, column.comment) for column in table.columns]
+    """Names, types, comments, NOT NULL, and which columns identify a row are the model's; their order is a client's affair."""
+    shown = [(field.name, _without_ids(str(field.field_type)), field.doc) for field in published.schema().fields]
+    expected = [(column.name, format_iceberg_type(column.kind), column.comment) for column in table.columns]
     by_name = sorted(expected, key=lambda item: item[0])
     assert sorted(shown, key=lambda item: item[0]) == by_name, f"{table.ident} has columns {shown}, expected {expected}"
-    identifier = {table.column(column_id).name for column_id in table.shown_identifier}
+    optional = check_required(table, published)
+    identifier = {table.column(column_id).name for column_id in table.shown_identifier} - optional
     assert published.schema().identifier_field_names() == identifier, f"{table.ident} has not the identifier {identifier}"
+
+
+def check_required(table: Table, published: IcebergTable) -> set[str]:
+    """Return the names of the optional columns: all that may hold NULL, those that do, and no other but where nothing proves it."""
+    optional = {field.name for field in published.schema().fields if not field.required}
+    must_be = {column.name for column in table.columns if not column.required or table.holds_null(column.column_id)}
+    may_be = must_be | {table.column(column_id).name for column_id in table.unsure_columns}
+    assert must_be <= optional <= may_be, f"{table.ident} has the optional columns {optional}, not {must_be} or more of {may_be}"
+    return optional
 
 
 def check_statistics(past: Past, table: Table, published: IcebergTable) -> None:
@@ -57,7 +62,7 @@ def _without_ids(type_name: str) -> str:
 
 
 def check_column_ids(past: Past, table: Table, published: IcebergTable) -> None:
-    """A column keeps its Iceberg field id through renames and promotions, and no id is ever used twice."""
+    """A column keeps its Iceberg field id through renames and promotions, no id is ever used twice, and no required column holds NULL."""
     schemas = published.schemas()
     given: dict[int, int] = {}
     known = set(past.list_known(snapshot.snapshot_id for snapshot in list_snapshots(published)))
@@ -69,6 +74,9 @@ def check_column_ids(past: Past, table: Table, published: IcebergTable) -> None:
         assert snapshot.schema_id is not None
         fields = {field.name: field.field_id for field in schemas[snapshot.schema_id].fields}
         assert fields.keys() == {column.name for column in then.columns}
+        required = {field.name for field in schemas[snapshot.schema_id].fields if field.required}
+        stray = [column.name for column in then.columns if column.name in required and then.holds_null(column.column_id)]
+        assert not stray, f"{table.ident} has NULLs in the required columns {stray} of snapshot {snapshot.snapshot_id}"
         for column in then.columns:
             # clients may have moved it
             assert given.setdefault(column.column_id, fields[column.name]) == fields[column.name]

@@ -39,6 +39,8 @@ class AddFile:
         grown = lake.add_rows(table, kept)
         names = {**table.file_names, **dict(list_paths(list_in_file(table, self.left_out)))}
         changed = replace(grown.tables[self.table_id], file_names=names, has_added_files=True)
+        checked = (column.column_id for column in table.columns if column.required and isinstance(column.kind, Scalar))
+        changed = replace(changed, strayed=table.strayed | {column_id for column_id in checked if changed.holds_null(column_id)})
         return grown.with_table(replace(changed, seen_null=changed.seen_null | self.left_out, lacking=changed.lacking | self.left_out))
 
     def _spell(self, name: str) -> str:

@@ -187,7 +187,8 @@ class PromoteColumn:
 
     def apply(self, lake: Lake) -> Lake:
         table = lake.tables[self.table_id]
-        return lake.with_table(table.with_column(replace(table.column(self.column_id), kind=Scalar(self.type_name))))
+        changed = table.with_column(replace(table.column(self.column_id), kind=Scalar(self.type_name)))
+        return lake.with_table(replace(changed, retyped=table.retyped | {self.column_id}) if table.has_had_rows else changed)
 
 
 @dataclass(frozen=True, slots=True)

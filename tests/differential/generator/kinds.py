@@ -114,6 +114,9 @@ SPARK_SCALARS = tuple(name for name in SCALARS if name not in ("time", "timetz",
 # Published in part only: of a dropped column of these types no snapshot tells any more.
 PARTIAL = ("uint32", "int128", "uint128", "timetz")
 
+# The first data file of an Iceberg client makes columns of these types what they are to Iceberg, in DuckDB too.
+NARROW = ("int8", "int16", "uint8", "uint16", "uint32", "timestamp_s", "timestamp_ms")
+
 # What DuckDB and Iceberg both let a column grow into, without touching a file.
 PROMOTIONS = {
     "int8": ("int16", "int32", "int64"),

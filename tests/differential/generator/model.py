@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tests.differential.generator.kinds import SCALARS, Column, Kind, Listing, Scalar, Struct, Value, quote
+from tests.differential.generator.kinds import NARROW, SCALARS, Column, Kind, Listing, Scalar, Struct, Value, has_leaf, quote
 from tests.differential.generator.kinds import Mapping as MapKind
 from tests.differential.generator.literals import Rows, make_plain
 
@@ -80,12 +80,18 @@ class Table:
     lacking: frozenset[int] = frozenset()
     # Columns that came after rows: DuckDB 1.5.5 cannot flush such rows once the table is sorted by the column.
     younger: frozenset[int] = frozenset()
+    # NOT NULL columns, of types that DuckDB checks, of which an added file holds NULLs.
+    strayed: frozenset[int] = frozenset()
+    # Columns whose type changed after rows.
+    retyped: frozenset[int] = frozenset()
     # What the schema of the current snapshot is where the table has another one by now: PyIceberg 0.12 upserts by that schema.
     older_shape: Shape | None = None
     times_moved: int = 0
     # What the names of added files mean, by path in lower case.
     file_names: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     has_added_files: bool = False
+    # An Iceberg client changed rows, so columns of narrow types may be wider in DuckDB by now.
+    may_be_wide: bool = False
     has_vectors: bool = False
     # What Iceberg clients said; their layouts count while DuckDB has none.
     told_partitioning: tuple[PartitionKey, ...] = ()
@@ -129,6 +135,31 @@ class Table:
         """The columns that identify a row to Iceberg clients, as long as they are there."""
         return self.identifier & {column.column_id for column in self.columns}
 
+    @property
+    def unsure_columns(self) -> frozenset[int]:
+        """NOT NULL columns that may be published as optional: a NULL was in them, or no statistics prove that there was none."""
+        required = [column for column in self.columns if column.required]
+        # DuckLake counts no NULLs of timetz.
+        uncounted = [column for column in required if not isinstance(column.kind, Scalar) or column.kind.name == "timetz"]
+        return frozenset(column.column_id for column in required if column.column_id in self.seen_null or column in uncounted)
+
+    def holds_null(self, column_id: int) -> bool:
+        """Return True if a row has a NULL in the column."""
+        initial = self.column(column_id).initial
+        return any(row.values.get(column_id, initial) is None for row in self.rows)
+
+    @property
+    def has_uneven_sorting(self) -> bool:
+        """Return True if files may lack a column that the table is sorted by, or have another type of it: DuckDB rewrites none then."""
+        widened = {column.column_id for column in self.columns if self.may_be_wide and has_leaf(column.kind, NARROW)}
+        return any(key.column_id in self.younger | self.retyped | widened for key in self.sorting)
+
+    @property
+    def has_stray_nulls(self) -> bool:
+        """Return True if a NOT NULL column that DuckDB checks holds a NULL: DuckDB then updates no such row."""
+        checked = (column for column in self.columns if column.required and isinstance(column.kind, Scalar))
+        return any(self.holds_null(column.column_id) for column in checked)
+
     def _whole(self, keys: tuple[Key, ...]) -> tuple[Key, ...]:
         columns = {column.column_id for column in self.columns}
         return keys if all(key.column_id in columns for key in keys) else ()
@@ -170,6 +201,8 @@ class Lake:
     tables: Mapping[int, Table] = field(default_factory=dict)
     column_types: tuple[str, ...] = SCALARS
     has_clients: bool = False
+    # Drawn for an Iceberg client, which writes no NULL into a NOT NULL column.
+    by_client: bool = False
     namespaces: tuple[str, ...] = ("main",)
     namespace_properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     views: frozenset[tuple[str, str]] = frozenset()

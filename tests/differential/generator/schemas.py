@@ -9,13 +9,14 @@ from tests.differential.generator.model import PartitionKey, Table, count_ids
 from tests.differential.generator.nested import Path
 from tests.differential.generator.operations import Cells
 from tests.differential.generator.predicates import key_column
-from tests.differential.generator.values import draw_scalar, draw_value
+from tests.differential.generator.values import StrictRandom, draw_present, draw_scalar, draw_value
 
 _KEY_TYPES = ("int32", "int64")
 _MAP_KEYS = ("int32", "int64", "varchar", "date")
 _NESTED_SHARE = 0.3
 _DEEPEST = 2
 _DEFAULT_SHARE = 0.2
+_REQUIRED_SHARE = 0.25
 _DEFAULT_TYPES = {
     *("boolean", "int8", "int16", "int32", "int64", "float32", "float64", "decimal(4,2)", "decimal(9,2)", "decimal(38,10)"),
     *("varchar", "blob", "uuid", "date", "time", "timestamp", "timestamptz"),
@@ -38,7 +39,7 @@ def draw_columns(rng: Random, count: int, types: Sequence[str], *, inlined: bool
     next_id = 2
     for name in draw_names(rng, count):
         kind = _draw_kind(rng, next_id, types, inlined=inlined)
-        required = isinstance(kind, Scalar) and rng.random() < 0.15
+        required = rng.random() < _REQUIRED_SHARE
         default = draw_default(rng, kind)
         # DuckLake shows a default that is an expression in no older file; a text alone is never one.
         is_literal = kind == Scalar("varchar") or rng.random() < 0.7
@@ -134,10 +135,11 @@ def make_rows(table: Table, keys: Sequence[int], rng: Random) -> tuple[Cells, ..
 
 
 def draw_cell(table: Table, column: Column, rng: Random) -> Value:
-    """A value that the column accepts."""
+    """A value that the column accepts; DuckDB accepts NULL in NOT NULL columns of structs, lists and maps."""
     if column.required and isinstance(column.kind, Scalar):
         return draw_scalar(column.kind.name, rng)
-    return draw_value(column.kind, rng, plain=table.inlined_rows > 0 and isinstance(column.kind, Struct))
+    draw = draw_present if column.required and isinstance(rng, StrictRandom) else draw_value
+    return draw(column.kind, rng, plain=table.inlined_rows > 0 and isinstance(column.kind, Struct))
 
 
 def possible_partitionings(table: Table) -> list[tuple[PartitionKey, ...]]:

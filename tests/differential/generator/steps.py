@@ -1,7 +1,7 @@
 """A history: what is done to a lake, step by step, each step one transaction."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
@@ -81,6 +81,8 @@ class Step:
         for operation in self.operations:
             statements.append(operation.sql(lake))
             lake = operation.apply(lake)
+            if self.by is not None and isinstance(operation, RowOperation) and operation.table_id in lake.tables:
+                lake = lake.with_table(replace(lake.tables[operation.table_id], may_be_wide=True))
         if self.by is not None:
             return [f"/* {self.by} */ {statement}" for statement in statements], lake
         return (statements if len(statements) == 1 else ["BEGIN", *statements, "COMMIT"]), lake

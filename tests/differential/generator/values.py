@@ -47,10 +47,17 @@ class SayableRandom(Random):
     """A source of chance for values that Iceberg has words for."""
 
 
+class StrictRandom(SayableRandom):
+    """A source of chance for rows of Iceberg clients, which have no NULL in NOT NULL columns."""
+
+
 def draw_value(kind: Kind, rng: Random, *, plain: bool = False) -> Value:
     """A value or NULL; `plain` keeps to values that DuckDB 1.5.5 reads back from an inlined root struct."""
-    if rng.random() < _NULL_SHARE:
-        return None
+    return None if rng.random() < _NULL_SHARE else draw_present(kind, rng, plain=plain)
+
+
+def draw_present(kind: Kind, rng: Random, *, plain: bool = False) -> Value:
+    """A value that is not NULL, whatever its parts are."""
     match kind:
         case Scalar(name):
             return _draw_plain(name, rng) if plain else draw_scalar(name, rng)

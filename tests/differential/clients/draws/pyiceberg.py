@@ -23,19 +23,17 @@ from tests.differential.generator import schemas
 from tests.differential.generator.definitions import AddColumn, DropColumn, PromoteColumn, SetComment, SetRequired
 from tests.differential.generator.draw import columns, tables
 from tests.differential.generator.draw.tables import Draw, can_be_written, draw_rng, draw_table, without_default
-from tests.differential.generator.kinds import SCALARS, Scalar, format_iceberg_type
+from tests.differential.generator.kinds import NARROW, SCALARS, Scalar, format_iceberg_type
 from tests.differential.generator.model import Lake
 from tests.differential.generator.nested import PromoteField, find_field
 from tests.differential.generator.steps import Operation, Step
 
 PYICEBERG = "PyIceberg"
-CLIENT_SCALARS = tuple(
-    name
-    for name in SCALARS
-    if name not in ("int128", "uint128", "timetz", "timestamp_ns")
-    and name not in ("int8", "int16", "uint8", "uint16", "uint32", "timestamp_s", "timestamp_ms")
-)
-"""Types of columns that Iceberg clients may append to, and that are not widened when they do."""
+APPENDABLE_SCALARS = tuple(name for name in SCALARS if name not in ("int128", "uint128", "timetz", "timestamp_ns"))
+"""Types of columns that Iceberg clients may append to."""
+
+CLIENT_SCALARS = tuple(name for name in APPENDABLE_SCALARS if name not in NARROW)
+"""Types of columns that Iceberg clients make."""
 
 Maker = Callable[[Draw, Lake], Operation | None]
 
@@ -90,11 +88,12 @@ def draw_client_promotion(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_optional(draw: Draw, lake: Lake) -> Operation | None:
-    """NOT NULL dropped, but not of what identifies a row."""
+    """NOT NULL dropped, but not of what identifies a row, nor where the column may be published as optional already."""
     operation = columns.draw_required(draw, lake)
     if not isinstance(operation, SetRequired) or operation.required:
         return None
-    return None if operation.column_id in lake.tables[operation.table_id].identifier else operation
+    table = lake.tables[operation.table_id]
+    return None if operation.column_id in table.identifier | table.unsure_columns else operation
 
 
 def draw_doc(draw: Draw, lake: Lake) -> Operation | None:

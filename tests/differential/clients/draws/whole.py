@@ -79,8 +79,10 @@ def draw_purge(draw: Draw, lake: Lake) -> Operation | None:
 
 
 def draw_take_back(draw: Draw, lake: Lake) -> Operation | None:
-    """A table registered again: where it was, elsewhere, or in another's place."""
+    """A table registered again: where it was, elsewhere, or in another's place; NOT NULL is then what was published of it."""
     table = draw_table(draw, lake)
+    if table.unsure_columns:
+        return None
     shape = draw(st.sampled_from(("there", "elsewhere", "over")))
     others = [other for _, other in sorted(lake.tables.items()) if other is not table]
     if shape == "over" and others:
@@ -110,8 +112,11 @@ def draw_statistics(draw: Draw, lake: Lake) -> Operation | None:
 def draw_identifier(draw: Draw, lake: Lake) -> Operation | None:
     """Some of the columns that are NOT NULL, or none."""
     table = draw_table(draw, lake)
+    if table.identifier & table.unsure_columns:
+        return None
     plain = [column for column in table.columns if isinstance(column.kind, Scalar) and column.kind.name in _IDENTIFYING]
-    able = [column.column_id for column in plain if column.required and "." not in column.name]
+    sure = [column for column in plain if column.required and column.column_id not in table.unsure_columns]
+    able = [column.column_id for column in sure if "." not in column.name]
     chosen = frozenset(draw(st.lists(st.sampled_from(able), max_size=2))) if able else frozenset[int]()
     return TellIdentifier(table.table_id, chosen) if chosen != table.identifier else None
 

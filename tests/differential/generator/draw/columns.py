@@ -6,7 +6,7 @@ from tests.differential.generator import schemas
 from tests.differential.generator.definitions import AddColumn, DropColumn, PromoteColumn, RenameColumn, SetDefault, SetRequired
 from tests.differential.generator.draw.names import free_fields, free_names
 from tests.differential.generator.draw.tables import Draw, can_be_written, draw_rng, draw_table, without_default
-from tests.differential.generator.kinds import PARTIAL, PROMOTIONS, Scalar, Struct, has_leaf, is_nested
+from tests.differential.generator.kinds import NARROW, PARTIAL, PROMOTIONS, Scalar, Struct, has_leaf, is_nested
 from tests.differential.generator.model import Lake, Table
 from tests.differential.generator.nested import AddField, DropField, Path, PromoteField, RenameField, list_structs
 from tests.differential.generator.steps import Operation
@@ -40,8 +40,14 @@ def draw_promote(draw: Draw, lake: Lake) -> Operation | None:
     """A wider type."""
     table = draw_table(draw, lake)
     scalars = ((column.column_id, column.kind.name) for column in table.columns if isinstance(column.kind, Scalar))
-    targets = [(column_id, wider) for column_id, name in scalars for wider in PROMOTIONS.get(name, ())]
+    targets = [(column_id, wider) for column_id, name in scalars for wider in _list_wider(table, name)]
     return PromoteColumn(table.table_id, *draw(st.sampled_from(targets))) if targets else None
+
+
+def _list_wider(table: Table, name: str) -> list[str]:
+    """What a type can become; of one that a client may have widened already, what the wider one can become too."""
+    wider = PROMOTIONS.get(name, ())
+    return [other for other in wider if other == "int64" or not (table.may_be_wide and name in NARROW)]
 
 
 def draw_required(draw: Draw, lake: Lake) -> Operation | None:
@@ -110,9 +116,11 @@ def draw_promote_field(draw: Draw, lake: Lake) -> Operation | None:
         PromoteField(table.table_id, path, field.column_id, wider)
         for table in lake.tables.values()
         for path, struct in list_structs(table)
+        # DuckDB is told the whole type, also of fields that a client has widened.
+        if not (table.may_be_wide and has_leaf(table.column(int(path[0])).kind, NARROW))
         for field in struct.fields
         if isinstance(field.kind, Scalar) and field.initial is None
-        for wider in PROMOTIONS.get(field.kind.name, ())
+        for wider in _list_wider(table, field.kind.name)
     ]
     return draw(st.sampled_from(targets)) if targets else None
 

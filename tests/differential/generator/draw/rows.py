@@ -5,13 +5,16 @@ from hypothesis import strategies as st
 from tests.differential.generator import schemas
 from tests.differential.generator.added_files import AddFile, can_be_added, list_in_file, names_agree
 from tests.differential.generator.draw.tables import Draw, draw_rng, draw_table
-from tests.differential.generator.kinds import Scalar, is_nested
+from tests.differential.generator.kinds import NARROW, Scalar, has_leaf, is_nested
 from tests.differential.generator.model import Lake, Table
 from tests.differential.generator.operations import Cells, Delete, Insert, Merge, Truncate, Update
 from tests.differential.generator.predicates import Everything, IsNull, KeyIn, KeyModulo, Predicate, key_column
 from tests.differential.generator.steps import Operation
 
 _MOST_ROWS = 45
+_STRAY_SHARE = 0.4
+"""Of the rows of an added file, which DuckLake takes without a look at NOT NULL."""
+
 _HIVE_VALUES = {"int32": (0, 7, -3), "int64": (0, 7, -3), "varchar": ("a", "plain", "b7")}
 
 
@@ -53,7 +56,7 @@ def draw_update(draw: Draw, lake: Lake) -> Operation | None:
     """UPDATE."""
     table = draw_table(draw, lake)
     targets = table.columns[1:]
-    if not targets:
+    if not targets or (table.has_stray_nulls and not lake.by_client):
         return None
     rng = draw_rng(draw, lake)
     chosen = draw(st.lists(st.sampled_from(targets), min_size=1, max_size=2, unique_by=lambda column: column.column_id))
@@ -68,7 +71,8 @@ def draw_merge(draw: Draw, lake: Lake) -> Operation | None:
     matched = draw(st.lists(st.sampled_from(keys), max_size=8, unique=True)) if keys else []
     new = [schemas.next_key(table) + step for step in range(draw(st.integers(0, 14)))]
     source = schemas.make_rows(table, [*matched, *new], draw_rng(draw, lake))
-    updates = tuple(column.column_id for column in table.columns[1:] if draw(st.booleans()))
+    can_update = lake.by_client or not table.has_stray_nulls
+    updates = tuple(column.column_id for column in table.columns[1:] if draw(st.booleans()) and can_update)
     deletes = draw(st.booleans())
     inserts = draw(st.booleans()) or not (deletes or updates)
     return Merge(table.table_id, source, updates, deletes, inserts) if source else None
@@ -80,13 +84,18 @@ def draw_added_file(draw: Draw, lake: Lake) -> Operation | None:
     keys = [table.column(key.column_id) for key in table.partitioning]
     if any(key.transform != "identity" for key in table.partitioning) or any(not _can_be_folder(key.name, key.kind) for key in keys):
         return None
-    optional = [column.column_id for column in table.columns[1:] if not column.required and column not in keys]
-    left_out = frozenset(draw(st.lists(st.sampled_from(optional), max_size=2))) if optional else frozenset[int]()
+    others = [column.column_id for column in table.columns[1:] if column not in keys]
+    left_out = frozenset(draw(st.lists(st.sampled_from(others), max_size=2))) if others else frozenset[int]()
     if not names_agree(table, left_out) or not all(can_be_added(column.kind) for column in list_in_file(table, left_out)):
         return None
     folder = {key.column_id: draw(st.sampled_from(_HIVE_VALUES[key.kind.name])) for key in keys if isinstance(key.kind, Scalar)}
-    rows = schemas.draw_rows(table, draw(st.integers(1, 20)), draw_rng(draw, lake))
-    placed = tuple(_with_cells(row, folder) for row in rows)
+    if table.may_be_wide and any(has_leaf(column.kind, NARROW) for column in table.columns):
+        return None
+    rng = draw_rng(draw, lake)
+    rows = schemas.draw_rows(table, draw(st.integers(1, 20)), rng)
+    checked = [column.column_id for column in table.columns[1:] if column.required and column not in keys]
+    nulls = draw(st.lists(st.sampled_from(checked), min_size=1, max_size=2)) if checked and draw(st.integers(0, 3)) > 0 else []
+    placed = tuple(_with_cells(row, {**folder, **{key: None for key in nulls if rng.random() < _STRAY_SHARE}}) for row in rows)
     return AddFile(table.table_id, placed, left_out, draw(st.booleans()))
 
 

@@ -16,12 +16,12 @@ from tests.differential.generator.definitions import (
     SetComment,
 )
 from tests.differential.generator.draw import names
-from tests.differential.generator.kinds import Column, Scalar, Struct, has_many_structs
+from tests.differential.generator.kinds import NARROW, Column, Scalar, Struct, has_leaf, has_many_structs
 from tests.differential.generator.layout import SetDeletionVectors, SetInlining, SetPartitioning, SetSorting
 from tests.differential.generator.model import DEFAULT_INLINED_ROWS, Lake, SortKey, Table
 from tests.differential.generator.operations import Insert
 from tests.differential.generator.steps import Operation, Step
-from tests.differential.generator.values import SayableRandom
+from tests.differential.generator.values import SayableRandom, StrictRandom
 
 Draw = st.DrawFn
 
@@ -37,6 +37,8 @@ def draw_table(draw: Draw, lake: Lake) -> Table:
 def draw_rng(draw: Draw, lake: Lake) -> Random:
     """A source of chance. One small number stands for all cells: it shrinks well, and rows stay cheap to draw."""
     start = draw(st.integers(0, 2**16))
+    if lake.by_client:
+        return StrictRandom(start)
     return SayableRandom(start) if lake.has_clients else Random(start)
 
 
@@ -147,6 +149,9 @@ def draw_inlining(draw: Draw, lake: Lake) -> Operation | None:
     table = draw_table(draw, lake)
     if any(isinstance(column.kind, Struct) for column in table.columns) or table.inlined_columns not in (None, table.columns):
         return None
+    # A client's file makes narrow columns others than they were when the limit became 0.
+    if table.inlined_columns is not None and table.may_be_wide and any(has_leaf(column.kind, NARROW) for column in table.columns):
+        return None
     return SetInlining(table.table_id, draw(st.sampled_from((0, 3, DEFAULT_INLINED_ROWS, 30))))
 
 
@@ -165,14 +170,16 @@ def draw_partitioning(draw: Draw, lake: Lake) -> Operation | None:
     return SetPartitioning(table.table_id, draw(st.sampled_from(choices))) if choices else None
 
 
-def draw_sorting(draw: Draw, lake: Lake) -> Operation | None:
-    """SET or RESET SORTED BY, by columns that are as old as the rows, where there have been some."""
+def draw_sorting(draw: Draw, lake: Lake, *, is_flushed: bool = False) -> Operation | None:
+    """SET or RESET SORTED BY, where there have been rows; by columns that are as old as these, or younger where none are inlined."""
     table = draw_table(draw, lake)
     if not table.has_had_rows:
         return None
-    if table.sorting and draw(st.booleans()):
+    if table.sorting and not is_flushed and draw(st.booleans()):
         return SetSorting(table.table_id, ())
-    columns = [column for column in table.columns if isinstance(column.kind, Scalar) and column.column_id not in table.younger]
+    scalars = [column for column in table.columns if isinstance(column.kind, Scalar)]
+    old = [column for column in scalars if column.column_id not in table.younger]
+    columns = [column for column in scalars if column not in old] or old if is_flushed else old
     chosen = draw(st.lists(st.sampled_from(columns), min_size=1, max_size=2, unique_by=lambda column: column.column_id))
     keys = tuple(SortKey(column.column_id, draw(st.booleans()), draw(st.booleans())) for column in chosen)
     return SetSorting(table.table_id, keys)
