@@ -25,7 +25,7 @@ from tests.support.spark import Spark
 
 DRAWN = 20
 CHOSEN = (215, 216)
-"""Without the triggers that keep files for refs, the first one misses some; the other one has inlined rows to flush."""
+"""Between them, every kind of step of `maintain` has something to do; the second one has inlined rows to flush."""
 
 MORE = [first for first in range(217, 233) if first != 227]
 """In that one DuckDB 1.5.5 itself fails within CHECKPOINT."""

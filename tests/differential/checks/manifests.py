@@ -39,7 +39,7 @@ def list_snapshots(table: IcebergTable) -> list[Snapshot]:
 def check_metadata(
     table: IcebergTable, *, has_expired: bool = False, has_refs: bool = False, has_moved: bool = False
 ) -> dict[FileKey, ManifestEntry]:
-    """Check all snapshots against each other and their manifests; returns every file that is in any of them.
+    """Check all snapshots against each other and their manifests; returns every file that is live in any of them.
 
     `has_expired`: what a snapshot without a parent carries on may come from snapshots that are gone. `has_refs`: a client made
     tags or branches, so that snapshots may be a tree. `has_moved`: main went elsewhere, where files count as newer than they were.
@@ -66,8 +66,8 @@ def check_metadata(
             _check_carried(changes.live, before)
         _check_summary(snapshot, changes, is_cut=is_cut)
         left[snapshot.snapshot_id] = changes.live
-        ever.update(before)
-        ever.update(changes.added)
+        # A branch's first snapshot also names files that it took out of an expired one, and that may be gone.
+        ever.update(changes.live)
     return ever
 
 
