@@ -6,6 +6,7 @@ and UPDATE, and into columns of every type by `ducklake_add_data_files`.
 """
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, cast
@@ -15,6 +16,7 @@ import psycopg
 from duckicelake.lake.rows import ColumnRow, ColumnStatsRow, FileSpan, JsonNote, NullableRow, TableState
 
 FLOATING = frozenset({"float32", "float64"})
+NEVER = sys.maxsize
 
 
 def list_required(columns: Sequence[ColumnRow], schemas: Sequence[JsonNote]) -> frozenset[int]:
@@ -96,18 +98,27 @@ SELECT column_id, count(*)
 
 SELECT_NULLABLE = """
 SELECT t.column_id, n.begin_snapshot AS lake_snapshot_id
-  FROM unnest(%(column_ids)s::bigint[], %(defaulted_until)s::bigint[], %(proofs)s::text[]) AS t(column_id, defaulted_until, leaves)
+  FROM unnest(%(column_ids)s::bigint[], %(column_begins)s::bigint[], %(defaulted_until)s::bigint[], %(required_since)s::bigint[],
+              %(proofs)s::text[]) AS t(column_id, column_begin, defaulted_until, required_since, leaves)
  CROSS JOIN LATERAL (
        SELECT f.begin_snapshot
          FROM ducklake_data_file f
         WHERE f.table_id = %(table_id)s AND f.data_file_id BETWEEN %(first)s AND %(last)s AND f.record_count > 0
           -- the index has files by this, and the first one that is found ends the search
           AND f.begin_snapshot >= %(begin_snapshot)s
+          -- no snapshot has both the column and a file that was gone before it
+          AND coalesce(f.end_snapshot > t.column_begin, true)
           -- files from before the column have its default
           AND f.begin_snapshot >= t.defaulted_until
           AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
                            WHERE s.table_id = %(table_id)s AND s.data_file_id = f.data_file_id
                              AND s.column_id = ANY(t.leaves::bigint[]) AND s.null_count = 0 AND s.value_count >= f.record_count)
+          -- Iceberg's writers may count nothing, and the schema that they wrote by allows no NULL
+          AND NOT (f.begin_snapshot >= t.required_since
+                   AND EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id)
+                   AND NOT EXISTS (SELECT FROM ducklake_file_column_stats s
+                                    WHERE s.table_id = %(table_id)s AND s.data_file_id = f.data_file_id
+                                      AND s.column_id = t.column_id AND s.null_count > 0))
           -- DuckLake has statistics of all that it writes, and its rewrites lack columns that are younger than the rows
           AND NOT (t.defaulted_until > 0 AND f.mapping_id IS NULL
                    AND NOT EXISTS (SELECT FROM iceberg_file n WHERE n.data_file_id = f.data_file_id)
@@ -141,7 +152,9 @@ def read_nullable(conn: psycopg.Connection, state: TableState, next_file_id: int
         return []
     known |= {
         "column_ids": list(ends),
+        "column_begins": [min(row.begin_snapshot for row in state.columns if row.column_id == column_id) for column_id in ends],
         "defaulted_until": list(ends.values()),
+        "required_since": [find_required_since(state.columns, column_id) for column_id in ends],
         "proofs": ["{" + ",".join(str(proof.leaf_id) for proof in proofs if proof.column_id == column_id) + "}" for column_id in ends],
         "begin_snapshot": min([span.begin_snapshot for span in new]),
     }
@@ -157,8 +170,17 @@ def find_default_ends(columns: Sequence[ColumnRow], column_ids: Iterable[int]) -
     return {i: 0 if first[i].initial_default is None else first[i].begin_snapshot for i in column_ids}
 
 
+def find_required_since(columns: Sequence[ColumnRow], column_id: int) -> int:
+    """Return the lake snapshot since which a root column is NOT NULL without a break, as far as its rows are left; else `NEVER`."""
+    rows = sorted([row for row in columns if row.column_id == column_id and row.parent_column is None], key=lambda row: row.begin_snapshot)
+    since = NEVER
+    for row in rows:
+        since = NEVER if row.nulls_allowed else min(since, row.begin_snapshot)
+    return since
+
+
 def is_proven(state: TableState, files: Sequence[FileSpan], stats: Mapping[int, Sequence[ColumnStatsRow]]) -> bool:
-    """Return True if the statistics of new files prove that no required column of a table holds a NULL in them."""
+    """Return True if no required column of a table holds a NULL in a client's new files: so their statistics, or the schema, say."""
     required = list_required(state.columns, state.notes.schemas)
     if not required:
         return True
@@ -167,6 +189,8 @@ def is_proven(state: TableState, files: Sequence[FileSpan], stats: Mapping[int, 
         counted = {row.column_id for row in stats.get(file.data_file_id, ()) if row.null_count == 0}
         counted &= {row.column_id for row in stats.get(file.data_file_id, ()) if (row.value_count or 0) >= file.record_count}
         proven = frozenset([proof.column_id for proof in proofs if proof.leaf_id in counted])
+        null = frozenset([row.column_id for row in stats.get(file.data_file_id, ()) if row.null_count])
+        proven |= frozenset([i for i in required - null if find_required_since(state.columns, i) <= file.begin_snapshot])
         if file.record_count and not required <= proven:
             return False
     return True

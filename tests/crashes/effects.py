@@ -73,7 +73,7 @@ def build_connection(stage: Stage) -> type[LakeConnection]:
     class TellingCursor(psycopg.Cursor[Any]):
         def execute(self, query: Any, params: Any = None, **options: Any) -> "TellingCursor":
             name = name_statement(query)
-            reads = name is not None and name.endswith(READ_ONLY)
+            reads = name is not None and name.startswith("BEGIN") and READ_ONLY in name
             if isinstance(self.connection, TellingConnection) and (reads or str(name).startswith("BEGIN")):
                 self.connection.reads = reads
             if name is not None and not name.startswith("BEGIN"):

@@ -175,13 +175,13 @@ def test_a_parts_null_makes_the_part_optional(served: Served) -> None:
     assert sorted(row["a"] for row in served.pyiceberg().read(T).to_pylist()) == [1, 2]
 
 
-def test_columns_that_nothing_counts_are_optional(served: Served) -> None:
-    """A client may keep no counts of NULLs, which proves nothing; the commit's own answer, a load, and another server's agree."""
+def test_columns_that_a_client_does_not_count_stay_required(served: Served) -> None:
+    """The client wrote by a schema that requires them; the commit's own answer, a load, and another server's agree."""
     catalog = served.pyiceberg().catalog
     make_table(catalog, **{"write.metadata.metrics.default": "none"})
     table = catalog.load_table(T)
     table.append(make_rows(1, 2))
-    assert [field.required for field in table.schema().fields] == [False, False]
+    assert [field.required for field in table.schema().fields] == [True, True]
     known = read_metadata(served)
     table.append(make_rows(3))
     assert read_metadata(served)["current-schema-id"] == known["current-schema-id"]

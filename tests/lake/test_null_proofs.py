@@ -1,6 +1,6 @@
 """Which statistics prove that a required column holds no NULL."""
 
-from duckicelake.lake.null_proofs import list_proofs, list_required
+from duckicelake.lake.null_proofs import NEVER, find_required_since, list_proofs, list_required
 from duckicelake.lake.rows import ColumnRow, JsonNote
 
 NOTE = (
@@ -32,6 +32,17 @@ def test_parts_are_required_by_noted_schemas_alone() -> None:
     """DuckDB says NOT NULL of parts that it adds or renames, whatever they hold."""
     assert list_required(COLUMNS, []) == {1, 2, 4, 6}
     assert list_required(COLUMNS, [JsonNote(0, NOTE), JsonNote(1, f'{{"identifier-field-ids":[1],"fields":{NOTE}}}')]) == {1, 2, 3, 4, 5, 6}
+
+
+def test_a_column_is_required_since_it_last_became_so() -> None:
+    """A rename makes another row, and does not break it; what was optional in between does. Parts of columns have no such word."""
+    rows = [
+        ColumnRow(1, begin, None, 1, "c", "int32", None, None, None, nulls_allowed, None)
+        for begin, nulls_allowed in ((0, False), (5, True), (7, False), (9, False))
+    ]
+    assert find_required_since(rows, 1) == 7
+    assert find_required_since(rows[:2], 1) == NEVER
+    assert find_required_since(COLUMNS, 3) == NEVER
 
 
 def test_leaves_prove_what_they_are_part_of() -> None:

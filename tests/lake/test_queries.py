@@ -51,6 +51,8 @@ PARAMETERS: dict[str, object] = {
     "data_file_ids": [TABLE_ID + TABLES * n for n in range(1, 6)],
     "column_ids": [1, 2],
     "defaulted_until": [0, 0],
+    "required_since": [0, 0],
+    "column_begins": [0, 0],
     "leaves": [1, 2],
     "proofs": ["{1}", "{1,2}"],
     "first": TABLE_ID + TABLES,
