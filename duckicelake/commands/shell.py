@@ -33,6 +33,9 @@ def run_statements(lake: LakeSettings, home: Home, texts: Iterable[str], console
 
 
 def _run(conn: duckdb.DuckDBPyConnection, text: str, console: Console) -> None:
+    if not text.isascii():
+        # Python's UTF-8 mode lets other bytes of standard input through; encoding them raises UnicodeEncodeError.
+        text.encode("utf-8")
     for statement in conn.extract_statements(text):
         # The text of one statement is not enough: PIVOT is several, whose texts are parts.
         result = conn.sql(statement)
