@@ -114,8 +114,6 @@ CREATE TABLE IF NOT EXISTS iceberg_file (
 
 ALTER TABLE iceberg_file ADD COLUMN IF NOT EXISTS sequence_number bigint;
 
--- Manifests that executors of Spark wrote and the catalog took over: by what they were made of, the name of their bytes, and what
--- manifest lists say of them. Each can be made again, so a row may go at any time.
 -- Data files that a merge of DuckLake replaced, as their rows were, for as long as DuckLake has not deleted the files: snapshots
 -- from before the merge name them. `end_snapshot` is the lake snapshot of the merge, which wrote the data files from
 -- `first_file_id` up to, and without, `next_file_id`.
@@ -157,6 +155,8 @@ CREATE TABLE IF NOT EXISTS iceberg_merged_column_stats (
 
 CREATE INDEX IF NOT EXISTS iceberg_ix_merged_column_stats ON iceberg_merged_column_stats (data_file_id);
 
+-- Manifests that executors of Spark wrote and the catalog took over: by what they were made of, the name of their bytes, and what
+-- manifest lists say of them. Each can be made again, so a row may go at any time.
 CREATE TABLE IF NOT EXISTS iceberg_manifest (
     table_id bigint NOT NULL,
     digest text NOT NULL,
@@ -551,8 +551,8 @@ CREATE OR REPLACE TRIGGER iceberg_pin_merged
     AFTER INSERT ON iceberg_kept REFERENCING NEW TABLE AS kept
     FOR EACH STATEMENT EXECUTE FUNCTION iceberg_pin_merged();
 
--- One path may have several rows: it is not removed before the last of them. One look per statement: DuckDB's expiry writes the paths
--- of all its files by one, and a query whose text depends on the schema is planned each time it runs.
+-- One path may have several rows: it is not removed before the last of them. DuckDB's expiry schedules all
+-- its files by one statement, so one query looks them all up: a query for each file took milliseconds.
 CREATE OR REPLACE FUNCTION iceberg_keep_file() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
