@@ -22,7 +22,11 @@ from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
 
 INSERT_SETTING = "INSERT INTO iceberg_setting (key, value) VALUES (%(key)s, 'x')"
-SELECT_KEYS = "SELECT key FROM iceberg_setting WHERE key NOT IN ('gone_files', 'gone_locations', 'installed', 'refs', 'revocation') ORDER BY key"
+SELECT_KEYS = """
+SELECT key FROM iceberg_setting
+ WHERE key NOT IN ('gone_files', 'gone_locations', 'installed', 'refs', 'revocation')
+ ORDER BY key
+"""
 PASSWORD = "pa55word"
 
 
@@ -155,8 +159,11 @@ def test_postgres_compiles_none_of_our_queries(opened: Lake) -> None:
 
 
 def test_a_transaction_that_postgres_ended_may_come_again(opened: Lake) -> None:
-    """One that was idle for longer than somebody allows: nothing of it is wrong."""
-    with pytest.raises(ServiceUnavailable, match="idle for too long"), reading(opened) as conn:
+    """One that was idle for longer than Postgres allows: nothing of it is wrong.
+
+    Where the connection is closed before libpq has read the reason, there is none.
+    """
+    with pytest.raises(ServiceUnavailable, match="idle for too long|does not answer"), reading(opened) as conn:
         conn.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
         wait_for(lambda: bool(select.select([conn], [], [], 0)[0]), "Postgres to end it")
         read_position(conn)
