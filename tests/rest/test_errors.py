@@ -5,6 +5,7 @@ import json
 
 import pytest
 from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from duckicelake import errors
@@ -129,7 +130,7 @@ def test_names_that_are_no_unicode_cannot_break_the_error() -> None:
 
 def test_a_long_path_is_not_sent_back_whole() -> None:
     """An unknown route is named by its beginning."""
-    scope = {"type": "http", "method": "GET", "path": "/x" * 10_000}
+    scope = {"type": "http", "method": "GET", "path": "/x" * 10_000, "app": Starlette()}
     assert len(bytes(build_http_error(scope, HTTPException(404)).body)) < 500
 
 
