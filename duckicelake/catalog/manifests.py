@@ -58,7 +58,7 @@ class ManifestWriter:
         for batch in self._batches(plans):
             for plan in batch:
                 with self.deriver.outbox.holding(is_hidden=plan.step.snapshot_id in self.hidden):
-                    snapshots.append(self._write_snapshot(plan, parent))
+                    snapshots.append(self._write_snapshot(plan, None if plan.is_root else parent))
                 parent = snapshots[-1].snapshot_id
         return snapshots
 
@@ -99,7 +99,8 @@ class ManifestWriter:
         self.tally = Tally()
         files = self._write_manifests(plan.manifests)
         first_row_id = self.totals.next_row_id if self._version >= V3 else None
-        summary, self.totals = summarise(plan.step, self.tally, self.totals)
+        before = Totals(next_row_id=self.totals.next_row_id) if plan.is_root else self.totals
+        summary, self.totals = summarise(plan.step, self.tally, before)
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, to_sequence_number(self.note, snapshot_id), self._version, first_row_id)
         note = self.notes.get(snapshot_id)

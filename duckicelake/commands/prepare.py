@@ -20,7 +20,7 @@ from duckicelake.store.objects import open_objects
 from duckicelake.translate.locations import to_uri
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
-NEWEST_TABLE = "iceberg_staged"
+NEWEST_TABLE = "iceberg_root"
 """Of the tables that a server cannot do without; it comes with the columns that are as new."""
 NEWEST_TRIGGER = "iceberg_note_version"
 """Of the triggers that a server cannot do without."""

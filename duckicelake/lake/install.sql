@@ -5,7 +5,7 @@
 -- triggers that keep their files. Changes from v3: tables of other catalogs: iceberg_registered, and the sequence numbers of
 -- their files. Changes from v4: iceberg_audit, iceberg_principal, iceberg_member, iceberg_grant. Changes from v5: what a request
 -- with a key was about (object_uuid of iceberg_idempotency), iceberg_transaction, iceberg_purge, iceberg_reader and
--- iceberg_revocation. Changes from v6: iceberg_manifest. Changes from v7: iceberg_gone_file. Changes from v8: iceberg_staged.
+-- iceberg_revocation. Changes from v6: iceberg_manifest. Changes from v7: iceberg_gone_file. Changes from v8: iceberg_staged, iceberg_root.
 -- Every statement may run again at any time.
 
 CREATE TABLE IF NOT EXISTS iceberg_setting (
@@ -211,6 +211,13 @@ CREATE TABLE IF NOT EXISTS iceberg_move (
     table_id bigint NOT NULL,
     lake_snapshot_id bigint NOT NULL,
     snapshot_id bigint NOT NULL,
+    PRIMARY KEY (table_id, lake_snapshot_id)
+);
+
+-- Lake snapshots that began a table anew: an Iceberg client replaced it, so nothing of before belongs to its history.
+CREATE TABLE IF NOT EXISTS iceberg_root (
+    table_id bigint NOT NULL,
+    lake_snapshot_id bigint NOT NULL,
     PRIMARY KEY (table_id, lake_snapshot_id)
 );
 

@@ -21,13 +21,14 @@ class Step:
     """What one published snapshot did to the files, compared with the published snapshot before it.
 
     `deletes` names the live files whose deleted positions changed; False: the file has none any more.
-    `is_combined`: changes of lake snapshots that are not published are among them.
+    `is_combined`: changes of lake snapshots that are not published are among them. `is_root`: a client replaced the table.
     """
 
     snapshot_id: int
     timestamp_ms: int
     is_rewrite: bool = False
     is_combined: bool = False
+    is_root: bool = False
     added: list[TrackedFile] = field(default_factory=list[TrackedFile])
     removed: list[TrackedFile] = field(default_factory=list[TrackedFile])
     deletes: dict[FileKey, bool] = field(default_factory=dict[FileKey, bool])
@@ -68,6 +69,8 @@ def to_history(state: TableState, files: Sequence[TrackedFile], visibility: Mapp
             if file.key in visibility:
                 _add_deletes(file.key, visibility[file.key], every, range(first, last))
     _check_rewrites(every, files, visibility)
+    for before, step in pairwise(every):
+        step.is_root = any(before.snapshot_id < root <= step.snapshot_id for root in state.notes.refs.roots)
     return History(base, tuple(steps))
 
 

@@ -60,12 +60,14 @@ class ManifestPlan:
 class SnapshotPlan:
     """One snapshot's manifests, those of data first, and of each content the newest first, as Java's writers list them.
 
-    `replaced_count`: so many of its parent's manifests were written anew, as a part of others.
+    `replaced_count`: so many of its parent's manifests were written anew, as a part of others. `is_root`: it has no parent, and names
+    no file of before.
     """
 
     step: Step
     manifests: tuple[ManifestPlan, ...]
     replaced_count: int = 0
+    is_root: bool = False
 
 
 @dataclass(slots=True)
@@ -96,6 +98,10 @@ class Shelf:
             return []
         return [entry._replace(status=EXISTING) for number in numbers for entry in self.plans.pop(number).live()]
 
+    def clear(self) -> None:
+        self.plans.clear()
+        self.where.clear()
+
     def drop_empty(self) -> None:
         for number in [n for n, p in self.plans.items() if all(e.status == DELETED for e in p.entries)]:
             del self.plans[number]
@@ -121,12 +127,17 @@ def to_manifests(steps: Iterable[Step], shelves: Shelves, spec_of: Callable[[Fil
     """
     for step in steps:
         replaced_count = 0
+        gone = {file.key for file in step.removed}
+        is_root = step.is_root and all(shelf.where.keys() <= gone for shelf in shelves)
         for shelf in shelves:
             shelf.drop_empty()
+            if is_root:
+                shelf.clear()
             before = [number for number, plan in shelf.plans.items() if plan.snapshot_id != step.snapshot_id]
             _fold(shelf, step, spec_of)
             replaced_count += sum(number not in shelf.plans for number in before)
-        yield SnapshotPlan(step, tuple(plan for shelf in shelves for plan in reversed(shelf.plans.values())), replaced_count)
+        plans = tuple(plan for shelf in shelves for plan in reversed(shelf.plans.values()))
+        yield SnapshotPlan(step, plans, replaced_count, is_root)
 
 
 def _put_base(shelf: Shelf, base: Step, snapshot_id: int, spec_of: Callable[[FileKey], int]) -> None:

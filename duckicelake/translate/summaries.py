@@ -121,7 +121,7 @@ def find_operation(step: Step, added: Totals, removed: Totals) -> str:
         return "overwrite"
     if adds_rows:
         return "overwrite" if drops_rows else "append"
-    return "delete" if drops_rows else "replace"
+    return "delete" if drops_rows or step.is_root else "replace"
 
 
 def _format_changes(added: Totals, removed: Totals) -> dict[str, str]:

@@ -94,6 +94,11 @@ class Base:
     footers: Footers = field(default_factory=dict[str, FileColumns])
     copies: Sequence[str] = ()
 
+    @property
+    def has_main(self) -> bool:
+        """Return True if the table has a current snapshot."""
+        return self.metadata is not None and self.metadata.current_snapshot_id is not None
+
     def is_outdated(self, commit: Commit) -> bool:
         """Tell whether the table changed, or came, between being read and the lock."""
         if self.table is None:

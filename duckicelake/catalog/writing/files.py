@@ -16,7 +16,7 @@ from duckicelake.iceberg.manifest import DataFile
 from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot
 from duckicelake.iceberg.snapshots import Snapshot
 from duckicelake.lake.read import read_data_path
-from duckicelake.lake.refs.rows import NewKeptFile, NewMove, RefNotes, ReturnedFile, TakenRowIds
+from duckicelake.lake.refs.rows import NewKeptFile, NewMove, NewRoot, RefNotes, ReturnedFile, TakenRowIds
 from duckicelake.lake.rows import TableRow
 from duckicelake.lake.writing.lookups import find_files_by_path, find_sources, list_inlined_versions, read_inlined_batch
 from duckicelake.lake.writing.rows import (
@@ -237,7 +237,7 @@ def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[Tabl
         notes.append([NewMove(planned.table_id, base.move.snapshot_id)])
     if base.is_emptied:
         # nobody says anything of a snapshot that is there to end the rows
-        notes.append([])
+        notes.append([NewRoot(planned.table_id)])
     next_row_id = 0 if base.published is None else base.published.state.next_row_id
     for number, (step, told, change, ready) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
         step.rows += told
@@ -248,6 +248,8 @@ def add_snapshots(writer: FileWriter, first: TableStep, base: Base) -> list[Tabl
         if beside is not None:
             next_row_id = writer.add_beside(step, beside, commit.head.snapshot_id + number, next_row_id)
             continue
+        if snapshot is not None and snapshot.parent_snapshot_id is None and base.has_main:
+            step.rows.append(NewRoot(planned.table_id))
         step.tell("inserted_into_table", planned.table_id)
         writer.remove_files(step, change.removed)
         next_row_id = writer.add_files(step, change, next_row_id)

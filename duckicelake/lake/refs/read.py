@@ -21,12 +21,16 @@ SELECT_MOVES = """
 SELECT lake_snapshot_id, snapshot_id FROM iceberg_move WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id
 """
 
+SELECT_ROOTS = """
+SELECT lake_snapshot_id FROM iceberg_root WHERE table_id = %(table_id)s ORDER BY lake_snapshot_id
+"""
+
 SELECT_HIDDEN = """
 SELECT snapshot_id FROM iceberg_hidden WHERE table_id = %(table_id)s
 """
 
 
-REF_QUERIES = (SELECT_REFS, SELECT_KEPT, SELECT_MOVES, SELECT_HIDDEN, SELECT_REGISTERED)
+REF_QUERIES = (SELECT_REFS, SELECT_KEPT, SELECT_MOVES, SELECT_ROOTS, SELECT_HIDDEN, SELECT_REGISTERED)
 
 
 def read_ref_notes(conn: psycopg.Connection, table_id: int) -> RefNotes:
@@ -41,6 +45,7 @@ def to_ref_notes(found: Together) -> RefNotes:
         kept=tuple(found.rows(KeptNote, SELECT_KEPT)),
         moves=tuple(found.rows(MoveNote, SELECT_MOVES)),
         hidden=frozenset(found.column(SELECT_HIDDEN)),
+        roots=tuple(found.column(SELECT_ROOTS)),
         registered=next(iter(found.rows(RegisteredNote, SELECT_REGISTERED)), None),
     )
 

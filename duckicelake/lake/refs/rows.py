@@ -44,13 +44,17 @@ class MoveNote:
 
 @dataclass(frozen=True, slots=True)
 class RefNotes:
-    """Everything noted about one table's refs. `hidden` are snapshots that clients removed, `registered` is how it came here."""
+    """Everything noted about one table's refs. `hidden` are snapshots that clients removed, `registered` is how it came here.
+
+    `roots` are the lake snapshots at which a client replaced the table, ascending.
+    """
 
     refs: Sequence[RefNote] = ()
     kept: Sequence[KeptNote] = ()
     moves: Sequence[MoveNote] = ()
     hidden: frozenset[int] = frozenset()
     registered: RegisteredNote | None = None
+    roots: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,13 @@ class NewMove:
 
 
 @dataclass(frozen=True, slots=True)
+class NewRoot:
+    """The step begins the table anew."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewHidden:
     """A snapshot that a client removed."""
 
@@ -142,4 +153,4 @@ class TakenRowIds:
     count: int
 
 
-NewRefRow = ReturnedFile | TakenRowIds | NewRef | EndedRef | NewKept | EndedKept | NewKeptFile | NewMove | NewHidden | NewChange
+NewRefRow = ReturnedFile | TakenRowIds | NewRef | EndedRef | NewKept | EndedKept | NewKeptFile | NewMove | NewRoot | NewHidden | NewChange

@@ -48,6 +48,11 @@ INSERT INTO iceberg_move (table_id, lake_snapshot_id, snapshot_id)
 SELECT n.table_id, %(snapshot_id)s, n.target_id FROM unnest(%(table_id)s::bigint[], %(target_id)s::bigint[]) AS n(table_id, target_id)
 """
 
+INSERT_ROOTS = """
+INSERT INTO iceberg_root (table_id, lake_snapshot_id)
+SELECT n.table_id, %(snapshot_id)s FROM unnest(%(table_id)s::bigint[]) AS n(table_id)
+"""
+
 INSERT_HIDDEN = """
 INSERT INTO iceberg_hidden (table_id, snapshot_id)
 SELECT n.table_id, n.target_id FROM unnest(%(table_id)s::bigint[], %(target_id)s::bigint[]) AS n(table_id, target_id)
@@ -74,6 +79,7 @@ REF_STATEMENTS: Mapping[type[rows.NewRefRow], Sequence[LiteralString]] = {
     rows.EndedKept: (DELETE_KEPT, DELETE_KEPT_FILES),
     rows.NewKeptFile: (INSERT_KEPT_FILES,),
     rows.NewMove: (INSERT_MOVES,),
+    rows.NewRoot: (INSERT_ROOTS,),
     rows.NewHidden: (INSERT_HIDDEN,),
     # whoever began to remove files before this cannot know what is to be kept now: the setting makes it fail and try again
     rows.NewChange: (LOCK_CHANGES, INSERT_CHANGES, UPDATE_SETTING),
