@@ -16,9 +16,10 @@ from tests.differential.checks.manifests import check_metadata, list_snapshots
 from tests.differential.checks.nulls import check_nulls
 from tests.differential.checks.partitions import check_partitions
 from tests.differential.checks.shape import check_required
-from tests.differential.checks.snapshots import check_snapshot_ids, list_appends
+from tests.differential.checks.snapshots import check_increments, check_snapshot_ids, list_appends
 from tests.differential.generator.definitions import CreateTable, SetComment
 from tests.differential.generator.kinds import Column, Scalar
+from tests.differential.generator.maintenance import ExpireSnapshots, FlushInlined
 from tests.differential.generator.model import Lake
 from tests.differential.generator.operations import Delete, Insert
 from tests.differential.generator.predicates import Everything
@@ -154,6 +155,24 @@ def test_a_snapshot_too_many_or_too_few_is_found(served: Served, sessions: Sessi
     vars(published.metadata)["snapshots"] = published.snapshots()[:1]
     with pytest.raises(AssertionError):
         check_snapshot_ids(past, table, published, {2})
+
+
+def test_rows_added_after_maintenance_of_another_table_are_expected(served: Served, sessions: Sessions) -> None:
+    """Between an expired snapshot and the next one, lake snapshots that are left and are another table's hide nothing."""
+    columns = (Column(1, "id", Scalar("int32")),)
+    operations = (
+        *(CreateTable("main", "t", columns), CreateTable("main", "other", columns)),
+        *(Insert(1, (((1, 1),),)), Insert(2, (((1, 1),),)), ExpireSnapshots(), FlushInlined()),
+        *(Insert(2, (((1, 2),),)), FlushInlined(), Insert(1, (((1, 2),), ((1, 3),)))),
+    )
+    pyiceberg = served.pyiceberg()
+    with sessions.on_lake(served.lake) as duckdb:
+        history = History("UTC", tuple(Step((operation,)) for operation in operations))
+        past = Past(play(served, history, duckdb, {}, pyiceberg), read_snapshots(duckdb.conn))
+    table = past.head.tables[1]
+    check_increments(past, table, pyiceberg)
+    appends = list_appends(past, table, pyiceberg.catalog.load_table(table.ident))
+    assert [added.plain_rows() for added in appends.values()] == [{(2,): 1, (3,): 1}]
 
 
 def test_files_of_removed_snapshots_keep_their_numbers(published: IcebergTable, served: Served) -> None:

@@ -1,6 +1,7 @@
 """A table's snapshots are the lake snapshots that changed it, each with the operation that it was."""
 
 from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from pyiceberg.table import Table as IcebergTable
@@ -11,7 +12,7 @@ from tests.differential.checks.manifests import list_snapshots
 from tests.differential.checks.rows import Answer, check_rows
 from tests.differential.generator.literals import Rows
 from tests.differential.generator.model import Table
-from tests.differential.replay import Past
+from tests.differential.replay import Change, Past
 from tests.support.readers import PyIcebergReader, read_scan
 
 
@@ -73,7 +74,7 @@ def check_increments(past: Past, table: Table, reader: PyIcebergReader) -> None:
 
 
 def list_appends(past: Past, table: Table, published: IcebergTable) -> dict[int, Table]:
-    """By snapshot that says `append`: the rows it added.
+    """Return, by snapshot that says `append`, the rows that it added to those of the snapshot shown before it.
 
     Every INSERT must say so, whatever maintenance has made of its files since; what removed rows may not; and
     maintenance, which changes none, says `replace`.
@@ -81,25 +82,36 @@ def list_appends(past: Past, table: Table, published: IcebergTable) -> dict[int,
     appends: dict[int, Table] = {}
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in list_snapshots(published)}
     is_cut = past.has_expired or table.times_hidden > 0
-    is_next = True
-    for change in past.list_changes(table.table_id):
-        snapshot, follows = snapshots.get(change.lake_snapshot_id), is_next
-        is_next = snapshot is not None
-        if change.lake_snapshot_id <= past.find_blind(table.table_id):
+    for changes in _list_shown_changes(past, table, snapshots.keys()):
+        snapshot, first = snapshots[changes[-1].lake_snapshot_id], changes[0].lake_snapshot_id
+        # Nothing says what a table without its first snapshots held before.
+        if first <= past.find_blind(table.table_id) or (is_cut and snapshot.snapshot_id == min(snapshots)):
             continue
-        # A snapshot may hold what expired and removed ones before it did.
-        if snapshot is None or (is_cut and (snapshot.snapshot_id == min(snapshots) or not follows)):
-            continue
-        operation = _operation_of(snapshot)
+        operation, change = _operation_of(snapshot), replace(changes[-1], before=changes[0].before)
         where = f"{table.ident} at snapshot {snapshot.snapshot_id}: {operation.value}"
-        if change.is_maintenance:
-            assert operation == Operation.REPLACE, f"{where} of maintenance"
-        elif operation == Operation.APPEND:
+        if operation == Operation.APPEND:
+            assert len(changes) > 1 or not change.is_maintenance, f"{where} of maintenance"
             appends[snapshot.snapshot_id] = change.added
-        else:
+            continue
+        assert operation != Operation.REPLACE or not change.is_certain, f"{where} of changed rows"
+        if len(changes) == 1:
+            assert operation == Operation.REPLACE or not change.is_maintenance, f"{where} of maintenance"
             assert not change.is_insert, f"{where} of an INSERT"
-            assert operation != Operation.REPLACE or not change.is_certain, f"{where} of changed rows"
     return appends
+
+
+def _list_shown_changes(past: Past, table: Table, shown: Collection[int]) -> Iterator[list[Change]]:
+    """Yield, for each snapshot shown, the changes since the one before: its own, after those that are expired or that clients removed.
+
+    A lake snapshot that is left and not shown did nothing to the table.
+    """
+    gone, hidden = list[Change](), past.find_hidden(table.table_id)
+    for change in past.list_changes(table.table_id):
+        if change.lake_snapshot_id in shown:
+            yield [*gone, change]
+            gone = []
+        elif change.lake_snapshot_id not in past.lake_snapshot_ids or change.lake_snapshot_id <= hidden:
+            gone.append(change)
 
 
 def _operation_of(snapshot: Snapshot) -> Operation:
