@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus
@@ -252,3 +254,18 @@ def test_a_null_that_is_not_found_or_stands_in_a_required_column_is_found(served
             check_nulls(wrong, reader)
     with pytest.raises(AssertionError, match="optional"):
         check_required(wrong, published)
+
+
+def test_nulls_among_uuids_are_asked_of_readers_that_can_filter_by_them(served: Served) -> None:
+    """PyIceberg reads the rows of a file that it wrote itself, and cannot filter by the column; DuckDB's counts must be right."""
+    served.lake.duckdb().execute("CREATE TABLE t (id BIGINT, a UUID)")
+    values = (UUID(int=1), None)
+    published = served.pyiceberg().catalog.load_table(("main", "t"))
+    published.append(pa.table({"id": [1, 2], "a": pa.array([value and value.bytes for value in values], pa.uuid())}))
+    lake = CreateTable("main", "t", (Column(1, "id", Scalar("int64")), Column(2, "a", Scalar("uuid"), True))).apply(Lake())
+    right, wrong = (Insert(1, tuple(((1, 1), (2, value)) for value in rows)).apply(lake).tables[1] for rows in (values, values[:1] * 2))
+    check_nulls(right, served.pyiceberg())
+    for reader in (DuckLakeReader(served.lake.duckdb()), served.duckdb_iceberg()):
+        check_nulls(right, reader)
+        with pytest.raises(AssertionError, match="IS NULL"):
+            check_nulls(wrong, reader)

@@ -8,6 +8,9 @@ from tests.differential.generator.kinds import Column, Scalar, quote
 from tests.differential.generator.model import Table
 from tests.support.readers import DuckDBIcebergReader, DuckLakeReader, PyIcebergReader, Reader, SparkReader
 
+UNFILTERED = ("float32", "float64", "uuid")
+"""Scalar types by whose NULLs PyIceberg does not filter rightly."""
+
 _MOST = 2
 """Columns of a table, which is asked once or twice for each."""
 
@@ -26,9 +29,13 @@ def check_nulls(table: Table, reader: Reader) -> None:
 
 
 def _can_filter(reader: Reader, table: Table, column: Column) -> bool:
-    """PyIceberg 0.12 filters by no nested column, takes a dot in a name for a path, and NaN for NULL; DuckDB see `Table.lacking`."""
+    """Return True if a reader finds NULLs by a filter.
+
+    PyIceberg 0.12 filters by no nested column, takes a dot in a name for a path, and NaN for NULL; pyarrow 26 compares no UUIDs with
+    a file's statistics, and fails. Of DuckDB see `Table.lacking`.
+    """
     if isinstance(reader, PyIcebergReader):
-        return isinstance(column.kind, Scalar) and "." not in column.name and column.kind.name not in ("float32", "float64")
+        return isinstance(column.kind, Scalar) and "." not in column.name and column.kind.name not in UNFILTERED
     return not isinstance(reader, DuckLakeReader) or column.column_id not in table.lacking
 
 
