@@ -1,6 +1,7 @@
 """The checks themselves: each kind of lie in a table's metadata is found out."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
+from duckicelake.pipeline.ingest.staging import RUN_ID
 from tests.differential.checks.contents import check_contents
 from tests.differential.checks.deletes import Targets, list_targets
 from tests.differential.checks.manifests import check_metadata, list_snapshots
@@ -269,3 +271,13 @@ def test_nulls_among_uuids_are_asked_of_readers_that_can_filter_by_them(served: 
         check_nulls(right, reader)
         with pytest.raises(AssertionError, match="IS NULL"):
             check_nulls(wrong, reader)
+
+
+@pytest.mark.parametrize("said", [{RUN_ID: "20200101T000000_dead"}, {}], ids=["a run of ingest", "nobody known"])
+def test_a_snapshot_without_changes_is_as_its_author_says(served: Served, said: dict[str, str]) -> None:
+    """A run of `ingest` may append nothing; of others it is held to be wrong."""
+    served.lake.duckdb().execute("CREATE TABLE t AS SELECT 1 AS id")
+    published = served.pyiceberg().catalog.load_table(("main", "t"))
+    published.append(published.schema().as_arrow().empty_table(), said)
+    with nullcontext() if said else pytest.raises(AssertionError, match="append"):
+        check_metadata(published)

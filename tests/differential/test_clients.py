@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.differential.clients.draws.spark import SPARK
 from tests.differential.clients.operations import AddWritten, DynamicOverwrite, Overwrite, Upsert
 from tests.differential.clients.ref_operations import DropRef, MakeRef, MoveMain, WriteToBranch
 from tests.differential.clients.shape_operations import REFUSALS, ChangeProperties, Refused, TellPartitioning, TellSorting
@@ -15,17 +16,25 @@ from tests.differential.clients.table_operations import (
     TakeBack,
     TellStatistics,
 )
-from tests.differential.generator.definitions import AddColumn, CreateNamespace, CreateTable, CreateTableAs, DropColumn, DropNamespace
+from tests.differential.generator.definitions import (
+    AddColumn,
+    CreateNamespace,
+    CreateTable,
+    CreateTableAs,
+    DropColumn,
+    DropNamespace,
+)
 from tests.differential.generator.kinds import Column, Scalar
 from tests.differential.generator.layout import SetPartitioning, SetSorting
 from tests.differential.generator.maintenance import Checkpoint, CleanUp, ForgetEverything
 from tests.differential.generator.model import PartitionKey, SortKey
 from tests.differential.generator.operations import Cells, Delete, Insert
-from tests.differential.generator.predicates import Everything, KeyIn
+from tests.differential.generator.predicates import Everything, IsNull, KeyIn
 from tests.differential.generator.steps import History, Operation, Step
 from tests.differential.prove import prove
 from tests.differential.sessions import Sessions
 from tests.support.readers import Served
+from tests.support.spark import Spark
 
 P = "PyIceberg"
 COLUMNS = (Column(1, "id", Scalar("int64")), Column(2, "name", Scalar("varchar")), Column(3, "day", Scalar("date")))
@@ -111,6 +120,25 @@ def test_either_sides_layout_counts_as_it_came(served: Served, sessions: Session
         *ending,
     )
     prove(served, History("UTC", steps), sessions)
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(
+            (
+                *(Step((CreateTable("main", "t", COLUMNS),)), Step((Delete(1, IsNull(2, True)),), SPARK)),
+                *(Step((Insert(1, (row(70),)),)), Step((Delete(1, KeyIn((71,))),), SPARK)),
+            ),
+            id="no row deleted",
+        ),
+    ],
+)
+def test_spark_and_duckdb_agree(served: Served, sessions: Sessions, spark: Spark, steps: tuple[Step, ...]) -> None:
+    """What Spark alone says: operations of snapshots without changes."""
+    prove(served, History("UTC", steps), sessions, spark)
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
