@@ -21,6 +21,7 @@ from tests.differential.clients.draws.whole import NAMESPACE_PROPERTIES
 from tests.differential.clients.duckdb_iceberg import DuckDBIcebergWriter
 from tests.differential.clients.spark import SparkWriter
 from tests.differential.clients.writer import PyIcebergWriter
+from tests.differential.generator.definitions import SPARK_USER
 from tests.differential.generator.model import Moment, Table
 from tests.differential.generator.steps import History
 from tests.differential.replay import Client, Past, read_snapshots, read_table_id, replay
@@ -62,7 +63,7 @@ def prove_end(served: Served, history: History, moments: Sequence[Moment], sessi
     with sessions.on_lake(served.lake) as duckdb, sessions.on_catalog(served) as iceberg:
         past = Past(moments, read_snapshots(duckdb.conn))
         check_lake_snapshots(past, duckdb, history.vector_tables)
-        check_names(past, pyiceberg)
+        check_names(past, pyiceberg, spark)
         witnesses = Witnesses(pyiceberg, duckdb, [iceberg if spark is None else served.spark(spark)])
         for table in past.head.tables.values():
             prove_table(past, table, witnesses, is_forgetful=table.table_id in history.vector_tables)
@@ -112,7 +113,7 @@ def prove_table(past: Past, table: Table, witnesses: Witnesses, *, is_forgetful:
         check_contents(published, entry, targets)
 
 
-def check_names(past: Past, reader: PyIcebergReader) -> None:
+def check_names(past: Past, reader: PyIcebergReader, spark: Spark | None) -> None:
     """The catalog lists exactly the namespaces, tables and views there are, and shows what clients said of namespaces."""
     assert sorted(reader.catalog.list_namespaces()) == sorted((name,) for name in past.head.namespaces)
     for namespace in past.head.namespaces:
@@ -120,6 +121,8 @@ def check_names(past: Past, reader: PyIcebergReader) -> None:
         assert listed == sorted(table.name for table in past.head.tables.values() if table.namespace == namespace)
         views = [name for _, name in reader.catalog.list_views((namespace,))]
         assert sorted(views) == sorted(name for place, name in past.head.views if place == namespace)
-        told = past.head.namespace_properties.get(namespace, {})
+        told = dict(past.head.namespace_properties.get(namespace, {}))
+        if spark is not None and told.get("owner") == SPARK_USER:
+            told["owner"] = spark.session.sparkContext.sparkUser()
         shown = reader.catalog.load_namespace_properties((namespace,))
         assert {name: shown.get(name) for name in NAMESPACE_PROPERTIES} == {name: told.get(name) for name in NAMESPACE_PROPERTIES}

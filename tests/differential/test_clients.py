@@ -17,6 +17,7 @@ from tests.differential.clients.table_operations import (
     TellStatistics,
 )
 from tests.differential.generator.definitions import (
+    SPARK_USER,
     AddColumn,
     CreateNamespace,
     CreateTable,
@@ -134,10 +135,16 @@ def test_either_sides_layout_counts_as_it_came(served: Served, sessions: Session
             ),
             id="no row deleted",
         ),
+        pytest.param(
+            (Step((CreateNamespace("ns", SPARK_USER),), SPARK), Step((ChangeNamespace("ns", (("test.a", "1"),), None),), P)), id="owner"
+        ),
+        pytest.param(
+            (Step((CreateNamespace("ns", SPARK_USER),), SPARK), Step((ChangeNamespace("ns", (), "owner"),), P)), id="owner removed"
+        ),
     ],
 )
 def test_spark_and_duckdb_agree(served: Served, sessions: Sessions, spark: Spark, steps: tuple[Step, ...]) -> None:
-    """What Spark alone says: operations of snapshots without changes."""
+    """What Spark alone says: operations of snapshots without changes, and whom a namespace belongs to."""
     prove(served, History("UTC", steps), sessions, spark)
 
 

@@ -7,18 +7,23 @@ from tests.differential.generator.kinds import Column, Scalar, Value, format_sql
 from tests.differential.generator.literals import format_default, format_literal, format_query
 from tests.differential.generator.model import Lake, Table, count_ids
 
+SPARK_USER = "(the user of Spark's session)"
+"""Stands for a name that only the session knows."""
+
 
 @dataclass(frozen=True, slots=True)
 class CreateNamespace:
-    """CREATE SCHEMA, DuckLake's word for a namespace."""
+    """CREATE SCHEMA, DuckLake's word for a namespace; Spark names an owner."""
 
     name: str
+    owner: str | None = None
 
     def sql(self, lake: Lake) -> str:
         return f"CREATE SCHEMA {quote(self.name)}"
 
     def apply(self, lake: Lake) -> Lake:
-        return replace(lake, namespaces=(*lake.namespaces, self.name))
+        told = {} if self.owner is None else {self.name: {"owner": self.owner}}
+        return replace(lake, namespaces=(*lake.namespaces, self.name), namespace_properties={**lake.namespace_properties, **told})
 
 
 @dataclass(frozen=True, slots=True)

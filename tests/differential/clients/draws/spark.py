@@ -1,6 +1,7 @@
 """Draws of steps by Spark 4.1 with Iceberg 1.11: one statement each."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from tests.differential.clients.draws.pyiceberg import (
 )
 from tests.differential.clients.draws.rows import draw_insert
 from tests.differential.clients.shape_operations import ChangeProperties
+from tests.differential.generator.definitions import SPARK_USER, CreateNamespace
 from tests.differential.generator.draw import columns, rows, tables
 from tests.differential.generator.draw.tables import Draw, draw_table
 from tests.differential.generator.model import Lake
@@ -42,9 +44,15 @@ def _draw_mode(draw: Draw, lake: Lake) -> Operation | None:
     return ChangeProperties(table.table_id, tuple((f"write.{kind}.mode", mode) for kind in ("delete", "update", "merge")), None)
 
 
+def _draw_namespace(draw: Draw, lake: Lake) -> Operation | None:
+    """A namespace made, whose owner is Spark's user."""
+    operation = tables.draw_namespace(draw, lake)
+    return replace(operation, owner=SPARK_USER) if isinstance(operation, CreateNamespace) else operation
+
+
 _ROWS: tuple[Maker, ...] = (_draw_append, _draw_append, rows.draw_delete, rows.draw_update, rows.draw_merge, rows.draw_merge, _draw_mode)
 _COLUMNS: tuple[Maker, ...] = (
     *(draw_client_column, draw_client_field, draw_client_promotion, draw_optional, draw_doc),
     *(draw_client_drop, columns.draw_rename_column, columns.draw_drop_field, columns.draw_rename_field),
 )
-_NAMES: tuple[Maker, ...] = (tables.draw_namespace, tables.draw_rename_table, tables.draw_drop_table)
+_NAMES: tuple[Maker, ...] = (_draw_namespace, tables.draw_rename_table, tables.draw_drop_table)
