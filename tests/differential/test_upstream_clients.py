@@ -118,6 +118,7 @@ def test_duckdb_takes_main_for_its_own_default(served: Served) -> None:
         conn.execute("FROM ice.main.t")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("value", ["TIME '01:02:03'", "255::UTINYINT", "65535::USMALLINT"])
@@ -128,6 +129,7 @@ def test_spark_cannot_read_some_types(served: Served, spark: Spark, value: str) 
         served.spark(spark).read(T)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_cannot_read_widened_numbers_by_vectors(served: Served, spark: Spark) -> None:
@@ -140,6 +142,7 @@ def test_spark_cannot_read_widened_numbers_by_vectors(served: Served, spark: Spa
         spark.collect(frames.table, f"{reader.catalog}.main.t")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize(
@@ -160,6 +163,7 @@ def test_spark_is_kept_off_vectors_by_added_files(served: Served, spark: Spark, 
     assert sorted(served.pyiceberg().read(T)["x"].to_pylist()) == truth
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_reads_milliseconds_wrongly_by_vectors(served: Served, spark: Spark) -> None:
@@ -173,6 +177,7 @@ def test_spark_reads_milliseconds_wrongly_by_vectors(served: Served, spark: Spar
     assert sorted(set(wrong)) == [951_782_400_000, 951_868_800_000]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_cannot_read_decimals_with_a_default_by_vectors(served: Served, spark: Spark) -> None:

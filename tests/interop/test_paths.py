@@ -86,6 +86,7 @@ def test_readers_of_paths_follow_what_is_done_to_the_table(local: RichLake) -> N
             local.check_same(expected, StaticTable.from_metadata(path).scan().to_arrow())
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_follows_too(local: RichLake, spark: Spark) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.interop.rich_lake import TABLES, RichLake
 from tests.support.readers import Ident, SparkReader
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -43,7 +44,7 @@ def test_a_table_in_a_nested_namespace_is_read(rich: RichLake, spark_reader: Spa
     rich.check_same(rich.truth.read(("a\u241fb", "t")), spark_reader.spark.arrow(f"SELECT * FROM {spark_reader.catalog}.a.b.t"))
 
 
-@pytest.mark.parametrize("name", ["trips", "visits", "measures"])
+@pytest.mark.parametrize("name", long_but(["trips", "visits", "measures"], "visits"))
 def test_every_snapshot_is_readable(rich: RichLake, spark_reader: SparkReader, name: str) -> None:
     """By id and by time, a snapshot shows what DuckDB shows at the lake snapshot of the same id."""
     snapshots = list_snapshots(spark_reader, name)
@@ -57,20 +58,27 @@ def test_every_snapshot_is_readable(rich: RichLake, spark_reader: SparkReader, n
 
 @pytest.mark.parametrize(
     "query",
-    [
-        pytest.param("SELECT * FROM {}.main.trips WHERE id < 90", id="bounds"),
-        pytest.param("SELECT * FROM {}.main.trips WHERE id IN (7, 1004, 2001)", id="list of values"),
-        pytest.param("SELECT fare, note FROM {}.main.trips WHERE city = 'Łódź'", id="text"),
-        pytest.param("SELECT id FROM {}.main.trips WHERE note IS NULL AND fare > 1000", id="column that older files lack"),
-        pytest.param("SELECT id, seen FROM {}.main.trips WHERE seen < TIMESTAMP '1970-01-01 00:00:00+00:00'", id="instant"),
-        pytest.param("SELECT spot.x FROM {}.main.trips WHERE spot.y < -1200", id="inside a struct"),
-        pytest.param("SELECT * FROM {}.main.visits WHERE country = 'de'", id="identity partition"),
-        pytest.param("SELECT * FROM {}.main.visits WHERE day >= DATE '2026-03-01' AND day < DATE '2026-04-01'", id="month partition"),
-        pytest.param("SELECT * FROM {}.main.visits WHERE country IS NULL OR country = 'se'", id="outside of partitions"),
-        pytest.param("SELECT * FROM {}.main.measures WHERE coalesce(rank, -1) = 7", id="default"),
-        pytest.param("SELECT * FROM {}.main.measures WHERE rank IS NULL OR rank > 7", id="beside a default"),
-        pytest.param("SELECT country, count(*) AS n FROM {}.main.visits GROUP BY country", id="aggregate"),
-    ],
+    long_but(
+        [
+            pytest.param("SELECT * FROM {}.main.trips WHERE id < 90", id="bounds"),
+            pytest.param("SELECT * FROM {}.main.trips WHERE id IN (7, 1004, 2001)", id="list of values"),
+            pytest.param("SELECT fare, note FROM {}.main.trips WHERE city = 'Łódź'", id="text"),
+            pytest.param("SELECT id FROM {}.main.trips WHERE note IS NULL AND fare > 1000", id="column that older files lack"),
+            pytest.param("SELECT id, seen FROM {}.main.trips WHERE seen < TIMESTAMP '1970-01-01 00:00:00+00:00'", id="instant"),
+            pytest.param("SELECT spot.x FROM {}.main.trips WHERE spot.y < -1200", id="inside a struct"),
+            pytest.param("SELECT * FROM {}.main.visits WHERE country = 'de'", id="identity partition"),
+            pytest.param("SELECT * FROM {}.main.visits WHERE day >= DATE '2026-03-01' AND day < DATE '2026-04-01'", id="month partition"),
+            pytest.param("SELECT * FROM {}.main.visits WHERE country IS NULL OR country = 'se'", id="outside of partitions"),
+            pytest.param("SELECT * FROM {}.main.measures WHERE coalesce(rank, -1) = 7", id="default"),
+            pytest.param("SELECT * FROM {}.main.measures WHERE rank IS NULL OR rank > 7", id="beside a default"),
+            pytest.param("SELECT country, count(*) AS n FROM {}.main.visits GROUP BY country", id="aggregate"),
+        ],
+        "bounds",
+        "column that older files lack",
+        "inside a struct",
+        "month partition",
+        "default",
+    ),
 )
 def test_a_query_has_duckdbs_answer(rich: RichLake, spark_reader: SparkReader, query: str) -> None:
     """Pruning by bounds and partitions loses no rows."""
@@ -115,7 +123,7 @@ def test_deletes_come_in_the_form_of_the_version(spark_reader: SparkReader, name
     assert deletes == [{"file_format": kind, "content": 1}]
 
 
-@pytest.mark.parametrize("name", ["trips", "visits", "measures"])
+@pytest.mark.parametrize("name", long_but(["trips", "visits", "measures"], "measures"))
 def test_metadata_tables_tell_of_duckdbs_table(rich: RichLake, spark_reader: SparkReader, name: str) -> None:
     """files, entries, manifests, snapshots, history, refs and partitions agree with DuckDB and with each other."""
     table = f"{{}}.main.{name}"

@@ -65,6 +65,7 @@ def make_house(kind: type[House], served: Served, spark: Spark, folder: Path, sa
     return kind(format_facts(lake, catalog.uri), open_home(folder), folder / "raw", *tools, spark.add(catalog))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_the_story_holds(served: Served, spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

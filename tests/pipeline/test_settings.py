@@ -170,6 +170,7 @@ with spark_session(SparkPlan(folder / "cache", folder / "scratch", conf=conf), o
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_packages_are_there_once_and_go_to_executors(tmp_path: Path) -> None:

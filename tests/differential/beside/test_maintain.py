@@ -75,6 +75,7 @@ def prove_beside(history: History, sessions: Sessions, spark: Spark) -> list[str
     return said
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_nothing_is_removed_that_anybody_needs(sessions: Sessions, spark: Spark) -> None:

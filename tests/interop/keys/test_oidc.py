@@ -79,6 +79,7 @@ def test_pyiceberg_gets_its_token_from_the_issuer_and_writes(guarded: Guarded, i
     assert guarded.lake.duckdb().execute("FROM lake.a.made").fetchall() == [(8,)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_gets_its_token_from_the_issuer_or_is_given_one(guarded: Guarded, issuer: Issuing, spark: Spark) -> None:

@@ -65,6 +65,7 @@ def test_a_writer_writes(guarded: Guarded, spark: Spark) -> None:
     spark.session.sql(f"DROP TABLE {name}.a.made")
 
 
+@pytest.mark.long
 def test_keys_that_are_over_are_refreshed(stack: SharedStack, lake: FreshLake, spark: Spark) -> None:
     """By `client.refresh-credentials-endpoint`, to read and to write: a job outlives the keys that it began with."""
     with guard_with_dead_keys(stack, lake) as (guarded, given):

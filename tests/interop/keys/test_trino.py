@@ -81,6 +81,7 @@ def test_a_writer_writes(guarded: Guarded, trino: Trino, writer: str) -> None:
     trino.arrow(f"DROP TABLE {writer}.a.made")
 
 
+@pytest.mark.long
 def test_keys_that_are_over_are_refreshed(stack: SharedStack, lake: FreshLake, trino: Trino) -> None:
     """By `client.refresh-credentials-endpoint`, to read and to write: a query outlives the keys that it began with."""
     with guard_with_dead_keys(stack, lake) as (guarded, given):

@@ -22,12 +22,14 @@ def column(reader: SparkReader, sql: str, name: str) -> list[Any]:
     return reader.spark.arrow(sql.format(t=reader.sql_name(IDENT)))[name].to_pylist()
 
 
+@pytest.mark.long
 def test_namespaces_and_tables_are_listed(reader: SparkReader) -> None:
     """SHOW NAMESPACES and SHOW TABLES find what DuckDB made."""
     assert reader.spark.arrow(f"SHOW NAMESPACES IN {reader.catalog}")["namespace"].to_pylist() == ["main", "shop"]
     assert reader.spark.arrow(f"SHOW TABLES IN {reader.catalog}.shop")["tableName"].to_pylist() == ["orders"]
 
 
+@pytest.mark.long
 def test_version_as_of_shows_every_snapshot(reader: SparkReader) -> None:
     """VERSION AS OF shows the rows and columns of that snapshot."""
     assert {snapshot_id: len(reader.read(IDENT, snapshot_id)) for snapshot_id in SNAPSHOTS} == ROW_COUNTS
@@ -35,6 +37,7 @@ def test_version_as_of_shows_every_snapshot(reader: SparkReader) -> None:
     assert reader.read(IDENT).column_names == ["id", "item", "price", "note"]
 
 
+@pytest.mark.long
 def test_filters_find_rows_in_files_and_inlined_ones(reader: SparkReader) -> None:
     """Pruning by bounds loses nothing."""
     assert column(reader, "SELECT item FROM {t} WHERE id = 50", "item") == ["changed"]
@@ -42,6 +45,7 @@ def test_filters_find_rows_in_files_and_inlined_ones(reader: SparkReader) -> Non
     assert column(reader, "SELECT id FROM {t} WHERE id < 20", "id") == []
 
 
+@pytest.mark.long
 def test_snapshots_and_history_tell_what_happened(reader: SparkReader) -> None:
     """The metadata tables list the table's snapshots in order, each with its parent."""
     assert column(reader, "SELECT * FROM {t}.snapshots ORDER BY committed_at, snapshot_id", "snapshot_id") == SNAPSHOTS
@@ -50,6 +54,7 @@ def test_snapshots_and_history_tell_what_happened(reader: SparkReader) -> None:
     assert column(reader, "SELECT * FROM {t}.refs", "snapshot_id") == [INSERT_LAST]
 
 
+@pytest.mark.long
 def test_entries_files_and_manifests_add_up(reader: SparkReader) -> None:
     """Live rows less deleted positions are the rows of the table, in every metadata table."""
     files = reader.spark.arrow(f"SELECT content, record_count, file_path FROM {reader.sql_name(IDENT)}.files").to_pylist()
@@ -68,6 +73,7 @@ def test_bounds_are_readable(reader: SparkReader) -> None:
     assert (column(reader, query, "low"), column(reader, query, "high")) == ([0], [99])
 
 
+@pytest.mark.long
 def test_incremental_read_gives_the_inserted_rows(reader: SparkReader) -> None:
     """Between the first snapshot and the last, appends added three rows."""
     frame = reader.spark.session.read.option("start-snapshot-id", INSERT_MANY).option("end-snapshot-id", INSERT_LAST)
@@ -75,6 +81,7 @@ def test_incremental_read_gives_the_inserted_rows(reader: SparkReader) -> None:
     assert sorted(map(str, table["id"].to_pylist())) == ["100", "101", "102"]
 
 
+@pytest.mark.long
 def test_table_folder_is_readable_by_path(served_locally: Served, spark: Spark) -> None:
     """Spark's own path reader finds the newest metadata in the table's folder, without a catalog."""
     fill_orders(served_locally)

@@ -29,6 +29,7 @@ def write_everything(table: Table) -> dict[int, tuple[int, int]]:
     return {i: (i, 1) for i in range(20) if i not in (3, 4)} | {50: (40, 6)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [PartitionSpec(), BY_NAME], ids=["unpartitioned", "partitioned"])
 def test_its_files_are_read_as_they_are(spark: Spark, tmp_path: Path, spec: PartitionSpec) -> None:
     """Manifests, lists and vectors of PyIceberg's own writing: rows, row ids and numbers."""

@@ -6,6 +6,7 @@ import pytest
 
 from tests.interop.rich_lake import RichLake
 from tests.interop.trino.reader import TrinoReader
+from tests.support.tiers import long_but
 from tests.support.trino.server import TrinoRefused
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("trino")]
@@ -24,7 +25,7 @@ def list_snapshot_ids(reader: TrinoReader, name: str) -> list[int]:
     return [row["snapshot_id"] for row in reader.find_rows(f'SELECT snapshot_id FROM {{}}.main."{name}$snapshots" ORDER BY 1')]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_but(NAMES, "trips"))
 def test_snapshots_and_history_are_one_line(rich: RichLake, trino_reader: TrinoReader, name: str) -> None:
     """Each snapshot names the one before as its parent, at DuckDB's time; totals count DuckDB's rows."""
     ids = list_snapshot_ids(trino_reader, name)
@@ -39,14 +40,14 @@ def test_snapshots_and_history_are_one_line(rich: RichLake, trino_reader: TrinoR
     assert all(row["is_current_ancestor"] for row in history)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_but(NAMES, "trips"))
 def test_main_is_the_only_ref(trino_reader: TrinoReader, name: str) -> None:
     """It names the newest snapshot."""
     refs = trino_reader.find_rows(f'SELECT name, type, snapshot_id FROM {{}}.main."{name}$refs"')
     assert refs == [{"name": "main", "type": "BRANCH", "snapshot_id": list_snapshot_ids(trino_reader, name)[-1]}]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_but(NAMES, "measures"))
 def test_files_and_manifests_add_up(rich: RichLake, trino_reader: TrinoReader, name: str) -> None:
     """The live files hold DuckDB's rows and those that deletes take away; manifests count the same files."""
     files = trino_reader.find_rows(f'SELECT content, file_path, record_count FROM {{}}.main."{name}$files"')
@@ -58,7 +59,7 @@ def test_files_and_manifests_add_up(rich: RichLake, trino_reader: TrinoReader, n
     assert {row["content"]: row["files"] for row in counted} == Counter(row["content"] for row in files)
 
 
-@pytest.mark.parametrize("name", ["visits", "measures"])
+@pytest.mark.parametrize("name", long_but(["visits", "measures"], "visits"))
 def test_entries_tell_of_the_files(trino_reader: TrinoReader, name: str) -> None:
     """Those that live are the files; in all snapshots together, each data file was added once, by a snapshot of the table."""
     files = trino_reader.find_rows(f'SELECT file_path FROM {{}}.main."{name}$files"')
@@ -73,6 +74,7 @@ def test_entries_tell_of_the_files(trino_reader: TrinoReader, name: str) -> None
     assert {row["snapshot_id"] for row in added} <= set(list_snapshot_ids(trino_reader, name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["entries", "all_entries"])
 def test_trino_shows_no_entries_after_a_column_was_dropped(trino_reader: TrinoReader, kind: str) -> None:
     """A defect of Trino 483: it looks up the type of each bound among the columns that are left."""
@@ -94,6 +96,7 @@ def test_partitions_hold_duckdbs_rows(rich: RichLake, trino_reader: TrinoReader)
     assert {country: by_country[country] for country in written} == {country: 2 * written[country] - left[country] for country in written}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "version"), [("trips", "2"), ("measures", "3")])
 def test_properties_tell_the_version(trino_reader: TrinoReader, name: str, version: str) -> None:
     """What the catalog says of the table, the lake snapshot it shows among it."""

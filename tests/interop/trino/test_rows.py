@@ -8,6 +8,7 @@ from tests.interop.rich_lake import TABLES, RichLake
 from tests.interop.trino.reader import TrinoReader, fold_names
 from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Ident
+from tests.support.tiers import long_but
 from tests.support.trino.server import TrinoRefused
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("trino")]
@@ -47,7 +48,7 @@ def test_what_is_not_there_is_missing(trino_reader: TrinoReader) -> None:
         trino_reader.read(("nowhere", "trips"))
 
 
-@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("name", long_but(HISTORIES, "visits"))
 def test_every_snapshot_is_readable(rich: RichLake, trino_reader: TrinoReader, name: str) -> None:
     """By id and by time, a snapshot shows what DuckDB shows at the lake snapshot of the same id."""
     snapshots = trino_reader.find_rows(f'SELECT snapshot_id, committed_at FROM {{}}.main."{name}$snapshots" ORDER BY 1')
@@ -61,6 +62,7 @@ def test_every_snapshot_is_readable(rich: RichLake, trino_reader: TrinoReader, n
         rich.check_same(expected, found)
 
 
+@pytest.mark.long
 def test_a_forgotten_column_is_there_in_its_time(rich: RichLake, trino_reader: TrinoReader) -> None:
     """Renamed, dropped and added columns: a snapshot has the names of its time."""
     first = min(row["snapshot_id"] for row in trino_reader.find_rows('SELECT snapshot_id FROM {}.main."trips$snapshots"'))
@@ -71,22 +73,29 @@ def test_a_forgotten_column_is_there_in_its_time(rich: RichLake, trino_reader: T
 
 @pytest.mark.parametrize(
     "query",
-    [
-        pytest.param("SELECT * FROM {}.main.trips WHERE id < 90", id="bounds"),
-        pytest.param("SELECT * FROM {}.main.trips WHERE id IN (5, 100, 1004, 2000, 2001, 3099)", id="list of values"),
-        pytest.param("SELECT fare, note FROM {}.main.trips WHERE city = 'Łódź'", id="text"),
-        pytest.param("SELECT id FROM {}.main.trips WHERE note IS NULL AND fare > 1000", id="column that older files lack"),
-        pytest.param("SELECT id, seen FROM {}.main.trips WHERE seen < TIMESTAMP '1970-01-01 00:00:00 UTC'", id="instant"),
-        pytest.param("SELECT spot.x FROM {}.main.trips WHERE spot.y < -1200", id="inside a struct"),
-        pytest.param("SELECT id, tags[1] AS tag FROM {}.main.trips WHERE cardinality(tags) = 2", id="inside a list"),
-        pytest.param("SELECT * FROM {}.main.visits WHERE country = 'de'", id="identity partition"),
-        pytest.param("SELECT * FROM {}.main.visits WHERE day >= DATE '2026-03-01' AND day < DATE '2026-04-01'", id="month partition"),
-        pytest.param("SELECT * FROM {}.main.visits WHERE country IS NULL OR country = 'se'", id="outside of partitions"),
-        pytest.param("SELECT * FROM {}.main.measures WHERE rank = 7", id="default"),
-        pytest.param("SELECT * FROM {}.main.measures WHERE rank IS NULL OR rank > 7", id="beside a default"),
-        pytest.param("SELECT country, count(*) AS n FROM {}.main.visits GROUP BY country", id="aggregate"),
-        pytest.param("SELECT count(*) AS n FROM {0}.main.trips t JOIN {0}.main.visits v ON t.day = v.day", id="join"),
-    ],
+    long_but(
+        [
+            pytest.param("SELECT * FROM {}.main.trips WHERE id < 90", id="bounds"),
+            pytest.param("SELECT * FROM {}.main.trips WHERE id IN (5, 100, 1004, 2000, 2001, 3099)", id="list of values"),
+            pytest.param("SELECT fare, note FROM {}.main.trips WHERE city = 'Łódź'", id="text"),
+            pytest.param("SELECT id FROM {}.main.trips WHERE note IS NULL AND fare > 1000", id="column that older files lack"),
+            pytest.param("SELECT id, seen FROM {}.main.trips WHERE seen < TIMESTAMP '1970-01-01 00:00:00 UTC'", id="instant"),
+            pytest.param("SELECT spot.x FROM {}.main.trips WHERE spot.y < -1200", id="inside a struct"),
+            pytest.param("SELECT id, tags[1] AS tag FROM {}.main.trips WHERE cardinality(tags) = 2", id="inside a list"),
+            pytest.param("SELECT * FROM {}.main.visits WHERE country = 'de'", id="identity partition"),
+            pytest.param("SELECT * FROM {}.main.visits WHERE day >= DATE '2026-03-01' AND day < DATE '2026-04-01'", id="month partition"),
+            pytest.param("SELECT * FROM {}.main.visits WHERE country IS NULL OR country = 'se'", id="outside of partitions"),
+            pytest.param("SELECT * FROM {}.main.measures WHERE rank = 7", id="default"),
+            pytest.param("SELECT * FROM {}.main.measures WHERE rank IS NULL OR rank > 7", id="beside a default"),
+            pytest.param("SELECT country, count(*) AS n FROM {}.main.visits GROUP BY country", id="aggregate"),
+            pytest.param("SELECT count(*) AS n FROM {0}.main.trips t JOIN {0}.main.visits v ON t.day = v.day", id="join"),
+        ],
+        "bounds",
+        "column that older files lack",
+        "inside a struct",
+        "month partition",
+        "default",
+    ),
 )
 def test_a_query_has_duckdbs_answer(rich: RichLake, trino_reader: TrinoReader, query: str) -> None:
     """Pruning by bounds and partitions loses no rows."""

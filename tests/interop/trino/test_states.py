@@ -15,6 +15,7 @@ from demo.read import SqlReader
 from tests.interop.rich_lake import RichLake, fill_lake
 from tests.interop.trino.reader import TrinoReader, fold_names, open_trino
 from tests.support.readers import DuckLakeReader, Ident, Served
+from tests.support.tiers import long_but
 from tests.support.trino.server import Trino, TrinoRefused
 
 pytestmark = [pytest.mark.whole, pytest.mark.xdist_group("trino")]
@@ -65,7 +66,7 @@ def check_every_snapshot(served: Served, reader: TrinoReader, truth: DuckLakeRea
     return len(ids)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", long_but([2, 3], 3))
 def test_maintenance_changes_no_rows(served: Served, fresh: TrinoReader, version: int) -> None:
     """Flushed, merged, rewritten and promoted, with deletes of every kind; in v3 as deletion vectors."""
     truth = fill_lake(served.lake, MAINTAINED)
@@ -77,6 +78,7 @@ def test_maintenance_changes_no_rows(served: Served, fresh: TrinoReader, version
     assert row["value"] == str(version)
 
 
+@pytest.mark.long
 def test_checkpoint_leaves_the_rows(served: Served, fresh: TrinoReader) -> None:
     """With no age to wait for, what is left is what Trino reads."""
     truth = fill_lake(served.lake, MAINTAINED)

@@ -12,10 +12,12 @@ from tests.interop.types.tables import EXTREMES, TypeTable, list_tables, name_of
 from tests.rest.serving import make_settings
 from tests.support.readers import Served, SparkReader
 from tests.support.spark import Spark, SparkRefused
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 SQL = re.compile(r": (ALTER TABLE .*;)$")
+OFTEN = ("bigint", "hugeint", "varchar", "blob", "uuid", "timestamp_ms", "timestamptz", "decimal_38_10")
 REFUSED = {
     "TIME": "does not support time",
     "TIMETZ": "does not support time",
@@ -27,13 +29,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("table", [table for table in list_tables(*REFUSED) if table.schema == "inlined"], ids=name_of)
+READ = [pytest.param(table, id=name_of(table)) for table in list_tables(*REFUSED) if table.schema == "inlined"]
+
+
+@pytest.mark.parametrize("table", long_but(READ, *(f"inlined.t_{name}" for name in OFTEN)))
 def test_spark_shows_ducklakes_values(typed: RichLake, typed_spark: SparkReader, table: TypeTable) -> None:
     """Extremes and NULLs, bare and inside lists, maps and structs, in a file of DuckDB's and in one derived from inlined rows."""
     typed.check_same(table.expect(typed, UUID="VARCHAR"), typed_spark.read(table.ident))
 
 
-@pytest.mark.parametrize("sql_type", REFUSED)
+@pytest.mark.parametrize("sql_type", long_but(REFUSED, "TIME"))
 def test_spark_says_what_it_cannot_read(typed_spark: SparkReader, sql_type: str) -> None:
     """It never shows another value."""
     name = typed_spark.sql_name(TypeTable(sql_type, "flushed").ident)

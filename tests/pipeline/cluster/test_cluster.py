@@ -104,6 +104,7 @@ def find_head(served: Served, table: str) -> dict[str, str]:
     return next(one["summary"] for one in metadata["snapshots"] if one["snapshot-id"] == metadata["current-snapshot-id"])
 
 
+@pytest.mark.long
 def test_jobs_run_on_executors_that_share_nothing(served: Served, cluster: Cluster, tmp_path: Path) -> None:
     """What they take in and how they compare it is as on one machine; executors do the work, in a time zone that is not ours."""
     duck = served.lake.duckdb()
@@ -164,6 +165,7 @@ def write_days(folder: Path) -> None:
         pq.write_table(pa.table({"id": range(number * ROWS, (number + 1) * ROWS)}), place / f"{number}.parquet")
 
 
+@pytest.mark.long
 def test_databases_and_folders_come_in_by_executors(stack: SharedStack, cluster: Cluster, tmp_path: Path) -> None:
     """Rows of a database in parts, files that are followed, a folder and a warehouse that stay where they are: all of them, once."""
     place = tmp_path / "kept"

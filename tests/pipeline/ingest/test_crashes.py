@@ -79,6 +79,7 @@ def find_current(mill: Mill, table: str) -> int:
     return mill.served.server.get(f"namespaces/raw/tables/{table}").json["metadata"]["current-snapshot-id"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [pytest.param("2", marks=pytest.mark.long), "3"])
 def test_others_may_write_meanwhile(mill: Mill, version: str) -> None:
     """DuckDB's rows that come between stay, and the files that were staged follow them: nothing is written twice."""
@@ -184,6 +185,7 @@ def test_a_lost_answer_is_found_in_the_ledger(mill: Mill, monkeypatch: pytest.Mo
     check_whole(mill)
 
 
+@pytest.mark.long
 def test_answers_that_never_come_are_found_in_the_ledger(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit landed, and a gateway says of each request that it has waited for too long: the run is done."""
     fill(mill)
@@ -251,6 +253,7 @@ def test_what_is_known_of_a_run_that_failed(mill: Mill) -> None:
     check_whole(mill)
 
 
+@pytest.mark.long
 def test_a_late_request_changes_nothing(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a dead run asked for and comes after the next run is refused."""
     fill(mill)
@@ -276,6 +279,7 @@ def test_a_late_request_changes_nothing(mill: Mill, monkeypatch: pytest.MonkeyPa
     check_whole(mill)
 
 
+@pytest.mark.long
 def test_expiry_forgets_no_file(mill: Mill) -> None:
     """The ledger's rows are what counts, not the history."""
     fill(mill)

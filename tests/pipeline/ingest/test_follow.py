@@ -114,6 +114,7 @@ def test_a_stop_lets_the_batch_under_way_end(served: Served, tmp_path: Path) -> 
     assert served.lake.duckdb().execute("SELECT id FROM raw.trips ORDER BY 1").fetchall() == [(1,), (2,)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_a_run_that_breaks_tells_what_it_took(mill: Mill) -> None:

@@ -48,6 +48,7 @@ def test_every_snapshot_names_its_run(mill: Mill) -> None:
         assert told == [{f"duckicelake.{name}": text for name, text in wanted.items()}] * 2, table
 
 
+@pytest.mark.long
 def test_names_are_never_filled_in(mill: Mill) -> None:
     """Spark would put its settings and our environment in the place of `${…}`, in names of columns too, where everybody reads them."""
     names = ["${env:HOME}", "${spark.sql.session.timeZone}", "${system:user.home}"]
@@ -57,6 +58,7 @@ def test_names_are_never_filled_in(mill: Mill) -> None:
     assert mill.rows() == [(0, 1, 2)]
 
 
+@pytest.mark.long
 def test_files_named_one_by_one_are_looked_up_by_few_tasks(spark: Spark, tmp_path: Path) -> None:
     """Not by one for each, of which every one costs as much as a file's rows."""
     paths = [tmp_path / f"{number}.txt" for number in range(2 * LOOK_UPS)]

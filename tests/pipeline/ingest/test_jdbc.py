@@ -94,6 +94,7 @@ def test_new_rows_of_a_database_are_taken_once(mill: Mill) -> None:
     assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize(
@@ -184,6 +185,7 @@ def test_everything_is_appended_once(mill: Mill) -> None:
     assert mill.rows("trips_3", "id, note, is_current") == [(1, "y", False), (1, "z", True), (2, "n", True)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_a_database_is_followed_before_it_has_rows(mill: Mill) -> None:

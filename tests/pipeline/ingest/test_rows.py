@@ -11,6 +11,7 @@ from duckicelake.pipeline.ingest.rows import goes_on
 from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.support.spark import Spark, letting_go
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 SCHEMA = "id BIGINT NOT NULL, name STRING, day DATE"
@@ -51,6 +52,7 @@ def test_bad_json_goes_to_the_quarantine(mill: Mill) -> None:
     assert mill.run(reading={"lineSep": "|"}).rows_out == 2
 
 
+@pytest.mark.long
 def test_json_that_spark_would_leave_unread_is_found(spark: Spark) -> None:
     """It stops after the first value of a line, or of a file that is read whole; malformed lines are for the quarantine."""
     lines = {
@@ -67,6 +69,7 @@ def test_json_that_spark_would_leave_unread_is_found(spark: Spark) -> None:
     assert {row[0]: row[1] for row in told} == lines
 
 
+@pytest.mark.long
 def test_quoted_values_are_read_as_they_are(mill: Mill) -> None:
     """Doubled quotes, backslashes, line breaks where Spark is told of them; empty is not NULL; a column of the path is asked for."""
     path = mill.write("city=x/a.csv", 'id,name\n1,"say ""hi"""\n2,"C:\\d\\"\n3,""\n4,\n5,"two\nlines"\n')
@@ -77,6 +80,7 @@ def test_quoted_values_are_read_as_they_are(mill: Mill) -> None:
     assert mill.rows() == [(1, 'say "hi"'), (2, "C:\\d\\"), (3, ""), (4, None), (5, "two\nlines")]
 
 
+@pytest.mark.long
 def test_a_file_without_good_rows_is_taken_too(mill: Mill) -> None:
     """Empty files, and files with nothing but bad lines."""
     mill.write("a.csv", "id,name\n")
@@ -87,6 +91,7 @@ def test_a_file_without_good_rows_is_taken_too(mill: Mill) -> None:
     assert mill.run().status == Status.nothing_new
 
 
+@pytest.mark.long
 def test_parquet_rows_without_a_value_are_numbered(mill: Mill) -> None:
     """Their position in the file is known; where no row can be bad, the quarantine is not made."""
     mill.write_parquet("a.parquet", id=[1, None, 3], name=["a", "b", None])
@@ -129,12 +134,17 @@ def test_an_int_becomes_a_bigint(mill: Mill) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [
-        pytest.param("a.parquet", b"PAR1 is cut off", "a.parquet", id="cut off"),
-        pytest.param("a.csv", "id,name\n1,ł\n".encode("utf-16"), "a.csv is not in UTF-8", id="encoding"),
-        pytest.param("a.csv", b'id,name\n1,"two\nlines"\n', "odd number of quotes: '1,\"two'.*--option multiLine=true", id="line break"),
-        pytest.param("a.txt", b"hello", "does not say by its name what it is", id="unknown"),
-    ],
+    long_but(
+        [
+            pytest.param("a.parquet", b"PAR1 is cut off", "a.parquet", id="cut off"),
+            pytest.param("a.csv", "id,name\n1,ł\n".encode("utf-16"), "a.csv is not in UTF-8", id="encoding"),
+            pytest.param(
+                "a.csv", b'id,name\n1,"two\nlines"\n', "odd number of quotes: '1,\"two'.*--option multiLine=true", id="line break"
+            ),
+            pytest.param("a.txt", b"hello", "does not say by its name what it is", id="unknown"),
+        ],
+        "cut off",
+    ),
 )
 def test_what_cannot_be_read_changes_nothing(mill: Mill, name: str, content: bytes, message: str) -> None:
     """Neither a table nor a branch is there afterwards."""
@@ -144,6 +154,7 @@ def test_what_cannot_be_read_changes_nothing(mill: Mill, name: str, content: byt
     assert mill.served.server.get("namespaces/raw/tables/trips").status == 404
 
 
+@pytest.mark.long
 def test_headers_that_differ_are_refused(mill: Mill) -> None:
     """Values never come under another column's name, and nothing is half done."""
     mill.write("a.csv", "id,name\n1,a\n")
@@ -156,6 +167,7 @@ def test_headers_that_differ_are_refused(mill: Mill) -> None:
     assert mill.list_refs("trips") == ["main"]
 
 
+@pytest.mark.long
 def test_a_source_that_is_not_there_is_refused(mill: Mill) -> None:
     """An empty folder has nothing new, a missing one is a mistake."""
     assert mill.run().status == Status.nothing_new
@@ -163,6 +175,7 @@ def test_a_source_that_is_not_there_is_refused(mill: Mill) -> None:
         mill.run(source=str(mill.folder / "missing"))
 
 
+@pytest.mark.long
 def test_a_file_that_changed_is_not_taken_twice(mill: Mill) -> None:
     """Unless it is asked for."""
     mill.write("a.csv", "id\n1\n")
@@ -175,6 +188,7 @@ def test_a_file_that_changed_is_not_taken_twice(mill: Mill) -> None:
     assert mill.run().status == Status.nothing_new
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vanishes", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_file_that_changes_while_it_is_read_stops_the_run(mill: Mill, vanishes: bool) -> None:
     """What was counted is not what is there: nothing is taken, and nothing is left over."""
@@ -214,6 +228,7 @@ def test_partitions_are_overwritten(mill: Mill) -> None:
         mill.run(mode=Mode.overwrite_partitions, table=TABLE.beside("_2"))
 
 
+@pytest.mark.long
 def test_partitions_are_overwritten_wherever_their_rows_lie(mill: Mill) -> None:
     """Inlined rows lie in no partition, and files from before the table had these lie in others; NULL is a value."""
     mill.ask("CREATE SCHEMA raw")
@@ -229,6 +244,7 @@ def test_partitions_are_overwritten_wherever_their_rows_lie(mill: Mill) -> None:
     assert mill.rows(columns="id, city") == [*rows, (105, "z")]
 
 
+@pytest.mark.long
 def test_a_bad_row_overwrites_nothing(mill: Mill) -> None:
     """Spark alone would not see that it is bad where it needs the columns of the partitions and no others."""
     mill.ask("CREATE SCHEMA raw")
@@ -240,6 +256,7 @@ def test_a_bad_row_overwrites_nothing(mill: Mill) -> None:
     assert mill.rows() == [(1, "x"), (3, "z"), (4, "y")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -257,6 +274,7 @@ def test_a_bad_row_has_no_key(mill: Mill, name: str, text: str) -> None:
     assert mill.rows() == [(1, 3), (2, 2), (3, 4)]
 
 
+@pytest.mark.long
 def test_partitions_of_uuids_are_not_told_apart_by_text(mill: Mill) -> None:
     """Where rows lie in no partition: Spark's texts have other buckets, and capital letters make other values."""
     mill.ask("CREATE SCHEMA raw")

@@ -101,6 +101,7 @@ def test_a_catalog_that_goes_in_the_midst(opening: Opening, name: str, step: str
     check_mended(job)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "step", "kept"),
     [

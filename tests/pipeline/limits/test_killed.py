@@ -52,6 +52,7 @@ def check_kill(served: Served, spark: Spark, home: Path, moment: Moment, *, file
     assert checker.verify().status == 0
 
 
+@pytest.mark.long
 def test_a_killed_look_leaves_nothing(served: Served, spark: Spark, tmp_path: Path) -> None:
     """While both sides are read, some time after that began."""
     check_kill(served, spark, tmp_path, Moment(1, random.Random(SEED).uniform(0.0, 0.3), stage=0))

@@ -73,6 +73,7 @@ def test_a_catalog_that_goes_in_the_midst(mill: Mill, wired: Wired, step: str) -
     check_next_run(mill)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["write raw.trips", pytest.param("write raw.trips__ingested", marks=pytest.mark.long)])
 def test_a_store_that_goes_in_the_midst(mill: Mill, wired: Wired, step: str) -> None:
     """While rows are written, or the ledger."""

@@ -16,6 +16,7 @@ from tests.rest.auth.principals import Guarded, secret_of
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 from tests.support.spark import CALM_OPTIONS
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 GRANTS = {"reader": "ns:main:r", "stranger": "ns:elsewhere:rw", "admin": "*"}
@@ -69,18 +70,21 @@ def look(lake: FreshLake) -> object:
 
 @pytest.mark.parametrize(
     ("principal", "told"),
-    [
-        pytest.param("stranger", (HIDDEN.format("t", "t"), HIDDEN.format("t", "t"), HIDDEN.format("many", "many")), id="sees nothing"),
-        pytest.param(
-            "reader",
-            (
-                f"main.t: flush: failed: {NO_RIGHT} {NEEDED}\nmain.t: compact: failed: {NO_RIGHT} {NEEDED}",
-                f"t: failed: {NO_RIGHT}",
-                f"many: failed: {NO_RIGHT}",
+    long_but(
+        [
+            pytest.param("stranger", (HIDDEN.format("t", "t"), HIDDEN.format("t", "t"), HIDDEN.format("many", "many")), id="sees nothing"),
+            pytest.param(
+                "reader",
+                (
+                    f"main.t: flush: failed: {NO_RIGHT} {NEEDED}\nmain.t: compact: failed: {NO_RIGHT} {NEEDED}",
+                    f"t: failed: {NO_RIGHT}",
+                    f"many: failed: {NO_RIGHT}",
+                ),
+                id="reads",
             ),
-            id="reads",
-        ),
-    ],
+        ],
+        "reads",
+    ),
 )
 def test_what_an_account_may_not_change_stays(guarded: Guarded, tmp_path: Path, principal: str, told: tuple[str, ...]) -> None:
     """Said in the server's words, table by table, before Spark is started; nor does DuckDB do what the account may not."""
@@ -92,6 +96,7 @@ def test_what_an_account_may_not_change_stays(guarded: Guarded, tmp_path: Path, 
     assert look(guarded.lake) == before
 
 
+@pytest.mark.long
 def test_what_an_account_does_not_see_is_passed_over(guarded: Guarded, tmp_path: Path) -> None:
     """When no table was asked for: it is told, and what it may not change does not expire either."""
     (tmp_path / "policy.toml").write_text('[default]\nsnapshot-age = "0s"\n')
@@ -103,6 +108,7 @@ def test_what_an_account_does_not_see_is_passed_over(guarded: Guarded, tmp_path:
         assert look(guarded.lake) == before
 
 
+@pytest.mark.long
 def test_who_sees_no_table_of_a_lake_that_has_some_verifies_nothing(guarded: Guarded, tmp_path: Path) -> None:
     """It is no lake in order, but one that could not be looked at, for whoever waits for the status or the report."""
     done = call(guarded, tmp_path, "stranger", "verify")
@@ -110,6 +116,7 @@ def test_who_sees_no_table_of_a_lake_that_has_some_verifies_nothing(guarded: Gua
     assert json.loads((tmp_path / "r.json").read_text())["status"] == "could-not-look"
 
 
+@pytest.mark.long
 def test_a_table_that_cannot_be_shown_holds_up_no_account(guarded: Guarded, tmp_path: Path) -> None:
     """Its own snapshots stay, as without one; those of others go."""
     guarded.lake.duckdb().execute("CREATE TABLE odd (id UINT64)")
@@ -166,6 +173,7 @@ def settings_of(ferry: Ferry) -> dict[str, str]:
     return {name: text for name, text in given.items() if "_S3_" not in name} | {"DUCKICELAKE_STORE": "none"}
 
 
+@pytest.mark.long
 def test_a_table_that_may_not_be_read_keeps_no_other_from_coming(ferry: Ferry, tmp_path: Path) -> None:
     """Of a warehouse: it is named with the system's reason, and comes when it may be read."""
     ferry.run(*(f"CREATE TABLE {{t}}.ns.{name} USING iceberg AS SELECT 1 AS id" for name in ("a", "shut")))

@@ -14,6 +14,7 @@ from tests.pipeline.publish.press import Press
 from tests.pipeline.verify.checker import open_checker
 from tests.support.readers import Served
 from tests.support.spark import Spark
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -45,7 +46,7 @@ def publishing(served: Served, spark: Spark) -> Callable[[], Told]:
     return lambda: [(one.table, one.verdict, one.message) for one in press.run(dry_run=True, spark=False).tables]
 
 
-@pytest.mark.parametrize("get_ready", [maintaining, profiling, publishing])
+@pytest.mark.parametrize("get_ready", long_but([maintaining, profiling, publishing], maintaining))
 def test_what_is_not_published_is_passed_over_and_damage_is_not(
     served: Served, spark: Spark, get_ready: Callable[[Served, Spark], Callable[[], Told]]
 ) -> None:

@@ -11,6 +11,7 @@ from duckicelake.store.objects import StoreSettings, open_objects
 from tests.pipeline.maintain.keeper import Keeper
 from tests.pipeline.maintain.overtaking import meeting_commits
 from tests.rest.serving import Answer
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -37,6 +38,7 @@ def test_a_file_that_is_gone_is_asked_for_once(keeper: Keeper) -> None:
     assert (done.verdict, name in done.message, keeper.told.count("compact main.t")) == (Verdict.failed, True, 1), done
 
 
+@pytest.mark.long
 def test_a_file_that_is_gone_from_a_large_table_is_asked_for_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a table is committed piece by piece: what can be written anew is, and of the rest it is told that it was not."""
     monkeypatch.setattr(rewriting, "GROUP_BYTES", 900)
@@ -52,7 +54,7 @@ def test_a_file_that_is_gone_from_a_large_table_is_asked_for_once(keeper: Keeper
     assert (keeper.told.count("compact main.t"), keeper.count_files("t")) == (1, 4)
 
 
-@pytest.mark.parametrize("change", ["DROP TABLE t", "ALTER TABLE t RENAME TO u"])
+@pytest.mark.parametrize("change", long_but(["DROP TABLE t", "ALTER TABLE t RENAME TO u"], "DROP TABLE t"))
 def test_a_table_that_goes_meanwhile_is_passed_over(keeper: Keeper, change: str) -> None:
     """Nothing has failed, and nothing was done; other tables have their turn."""
     fill(keeper)
@@ -66,6 +68,7 @@ def test_a_table_that_goes_meanwhile_is_passed_over(keeper: Keeper, change: str)
     assert (report.status, [(step.subject, step.rows) for step in report.steps if step.rows or step.removed]) == (0, [("main.z", 2)])
 
 
+@pytest.mark.long
 def test_an_order_that_iceberg_refuses_is_tried_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells it by the same class as commits that others overtook."""
     fill(keeper)
@@ -75,7 +78,9 @@ def test_an_order_that_iceberg_refuses_is_tried_once(keeper: Keeper, monkeypatch
     assert (done.verdict, "nobody" in done.message, keeper.told.count("compact main.t")) == (Verdict.failed, True, 1), done
 
 
-@pytest.mark.parametrize("group_bytes", [pytest.param(rewriting.GROUP_BYTES, id="at once"), pytest.param(900, id="piece by piece")])
+@pytest.mark.parametrize(
+    "group_bytes", long_but([pytest.param(rewriting.GROUP_BYTES, id="at once"), pytest.param(900, id="piece by piece")], "piece by piece")
+)
 def test_commits_that_duckdb_overtook_are_made_again(keeper: Keeper, monkeypatch: pytest.MonkeyPatch, group_bytes: int) -> None:
     """Somebody deletes rows of all that was rewritten, just before the first commit."""
     monkeypatch.setattr(rewriting, "GROUP_BYTES", group_bytes)

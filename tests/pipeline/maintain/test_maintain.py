@@ -70,6 +70,7 @@ def test_a_lake_is_put_in_order(keeper: Keeper) -> None:
     assert again.verdict is Verdict.nothing, again.describe()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "is_of_spark", [pytest.param(False, id="duckdb"), pytest.param(True, id="deletion vector", marks=pytest.mark.long)]
 )
@@ -123,6 +124,7 @@ def test_what_a_tag_names_outlives_every_age(keeper: Keeper, keep_refs: bool) ->
     assert keeper.run(**ages, keep_refs=keep_refs).status == 0
 
 
+@pytest.mark.long
 def test_duckdb_goes_on_meanwhile(keeper: Keeper) -> None:
     """Rows that are added, changed and deleted while files are written anew are there, changed and gone afterwards."""
     fill(keeper)

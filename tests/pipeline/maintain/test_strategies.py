@@ -60,6 +60,7 @@ def test_rows_are_put_in_order(keeper: Keeper, policy: dict[str, Any]) -> None:
     assert [step.describe() for step in keeper.run(**policy).steps] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "stay"),
     [({}, True), pytest.param({"strategy": "sort"}, True, marks=pytest.mark.long), ({"strategy": "sort", "order": "name"}, False)],
@@ -105,6 +106,7 @@ def check_order(files: list[list[Row]], by: Callable[[Row], Any]) -> None:
     assert all(by(one[-1]) <= by(other[0]) for one, other in zip(in_turn, in_turn[1:], strict=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "by"),
     [
@@ -155,6 +157,7 @@ def test_a_sorted_table_gets_and_keeps_its_order(keeper: Keeper, tmp_path: Path)
 ZORDERED = "INTEGER BIGINT FLOAT DOUBLE VARCHAR UUID BLOB DATE TIMESTAMP TIMESTAMPTZ".split()
 
 
+@pytest.mark.long
 def test_orders_name_columns_in_any_case(keeper: Keeper) -> None:
     """Of every type that z-order takes, also words of SQL, by `sort` those inside a struct; Iceberg 1.11 fails on a truth of NULL."""
     columns = ", ".join(f'"C{number}" {form}' for number, form in enumerate(ZORDERED))

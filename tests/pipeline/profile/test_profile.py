@@ -50,6 +50,7 @@ def test_columns_are_as_duckdb_counts_them(measurer: Measurer) -> None:
     assert all(column.bytes for column in found.columns)
 
 
+@pytest.mark.long
 def test_sketches_pass_over_what_is_empty(measurer: Measurer) -> None:
     """A text and a binary value without a byte in it is no value to Iceberg's sketches."""
     measurer.checker.run("CREATE TABLE t AS SELECT v AS code, v::BLOB AS raw FROM (VALUES (''), ('a'), ('b')) r(v)")
@@ -125,6 +126,7 @@ def test_the_files_tell_nulls_where_they_are_exact(measurer: Measurer) -> None:
     assert (by_name(found)["name"].nulls, found.total is not None and found.total.rows) == (30, 30)
 
 
+@pytest.mark.long
 def test_sizes_that_some_files_do_not_tell_are_not_told(measurer: Measurer) -> None:
     """A sum over some of the files is the size of no column; nor are files without any size 0 bytes."""
     checker = measurer.checker
@@ -163,6 +165,7 @@ def sum_sizes(measurer: Measurer, column: str) -> int:
     return found[0]
 
 
+@pytest.mark.long
 def test_empty_tables_have_nothing_to_count(measurer: Measurer) -> None:
     """One that was never written to is passed over; one that lost all its rows has no distinct value."""
     measurer.checker.run("CREATE TABLE never (id BIGINT)", "CREATE TABLE gone AS SELECT 1 AS id", "DELETE FROM gone")
@@ -172,6 +175,7 @@ def test_empty_tables_have_nothing_to_count(measurer: Measurer) -> None:
     assert measurer.run(dry_run=True).verdict is Verdict.nothing
 
 
+@pytest.mark.long
 def test_odd_names_are_names(measurer: Measurer) -> None:
     """Quotes and markup in a table's and a column's name; a column whose name the procedure takes for SQL goes without a sketch."""
     name = ODD.replace('"', '""')
@@ -188,6 +192,7 @@ def test_odd_names_are_names(measurer: Measurer) -> None:
     assert (none.verdict, none.reason) == (Verdict.nothing, "no column can have a sketch")
 
 
+@pytest.mark.long
 def test_what_spark_does_not_read_is_passed_over(measurer: Measurer) -> None:
     """Told with the column, and so is what the catalog does not publish; the other tables are measured."""
     measurer.checker.run(
@@ -232,6 +237,7 @@ def test_a_snapshot_that_vanishes_is_followed(measurer: Measurer) -> None:
     assert found.snapshot_id == measurer.load("t")["current-snapshot-id"]
 
 
+@pytest.mark.long
 def test_statistics_that_were_registered_are_told(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop before the scan, and a scan that fails: the catalog has them, which the table's line says; without any it fails."""
     measurer.checker.run("CREATE TABLE t AS SELECT range AS id FROM range(1000)")

@@ -38,6 +38,7 @@ def test_executors_make_what_the_server_would(press: Press, open_server: Opener)
     assert sum(row["files"] for row in found) == FILES
 
 
+@pytest.mark.long
 def test_executors_get_ready_while_the_catalog_plans(press: Press, monkeypatch: pytest.MonkeyPatch) -> None:
     """When there is surely much to make; without Spark the run says so when it comes to that, and once all is made it is not asked for."""
     press.fill()
@@ -97,6 +98,7 @@ def test_what_cannot_be_made_is_told_and_the_rest_goes_on(press: Press) -> None:
         assert conn.execute("SELECT count(*) FROM iceberg_manifest").fetchone() == (0,)
 
 
+@pytest.mark.long
 def test_a_postgres_that_comes_back_is_asked_again(press: Press) -> None:
     """Executors may work for hours between two tables: no connection is kept for that."""
     for name in "ab":

@@ -72,6 +72,7 @@ def test_a_warehouse_on_s3(ferry: Ferry, stack: SharedStack, tmp_path: Path) -> 
     assert describe(report) == [("back.s.t", "done", 91)], report.describe()
 
 
+@pytest.mark.long
 def test_a_copy_that_was_not_compared_is_told_as_there(ferry: Ferry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether somebody stopped the run before that, or it failed in the midst."""
     ferry.served.lake.duckdb().execute("CREATE SCHEMA s; CREATE TABLE s.t AS SELECT range AS id FROM range(10)")

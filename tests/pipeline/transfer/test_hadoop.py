@@ -84,6 +84,7 @@ def test_a_plan_changes_nothing(ferry: Ferry) -> None:
     assert ferry.list_here("shop") == []
 
 
+@pytest.mark.long
 def test_a_broken_table_stops_no_other(ferry: Ferry) -> None:
     """Damaged and missing metadata, a missing data file, a taken name and names that differ by case: each says what is wrong."""
     for name in ("good", "torn", "gone", "lost", "taken", "twin", "TWIN"):
@@ -116,6 +117,7 @@ def test_tables_go_into_another_namespace(ferry: Ferry) -> None:
     assert describe(ferry.bring("import", f"file:{place}", mode="copy", into="flat")) == [("flat.t", "done", 1)]
 
 
+@pytest.mark.long
 def test_a_table_outside_the_allowed_folders_is_copied_only(ferry: Ferry) -> None:
     """To register it is refused by the catalog, in its own words."""
     ferry.run("CREATE TABLE {t}.ns.t (id int) USING iceberg", "INSERT INTO {t}.ns.t VALUES (1)")

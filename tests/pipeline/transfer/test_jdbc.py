@@ -157,6 +157,7 @@ def postgres(ferry: Ferry) -> Iterator[Postgres]:
         yield Postgres(ferry, wire, conn)
 
 
+@pytest.mark.long
 def test_an_export_to_a_postgres_that_goes_in_the_midst(postgres: Postgres) -> None:
     """What is known there by then is told and stays; the next run does the rest, clears up, and PyIceberg reads each table once."""
 
@@ -195,6 +196,7 @@ def test_an_export_to_postgres_without_views(postgres: Postgres) -> None:
     assert told == [("already-there", "written to since, so not compared"), ("already-there", "")]
 
 
+@pytest.mark.long
 def test_another_database_is_refused() -> None:
     """Before anybody connects."""
     with pytest.raises(BadRequest, match="mysql is no database"):

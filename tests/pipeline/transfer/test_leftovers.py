@@ -104,6 +104,7 @@ def test_what_a_dead_run_left_goes_with_the_next_one(pier: Pier) -> None:
     assert pier.export(grace=0) == THERE
 
 
+@pytest.mark.long
 def test_what_was_not_even_whole_goes_before_the_table_is_made(pier: Pier) -> None:
     """A run that died while it wrote rows, one while it removed what another left, one in the middle of a file; others' files stay."""
     first, second = (pier.die() for _ in range(2))
@@ -120,6 +121,7 @@ def test_what_was_not_even_whole_goes_before_the_table_is_made(pier: Pier) -> No
     assert pier.list_strays() == set(map(str, others))
 
 
+@pytest.mark.long
 def test_a_copy_that_gave_a_sign_of_life_keeps_everything(pier: Pier) -> None:
     """However old its first files are."""
     first = pier.die()
@@ -129,6 +131,7 @@ def test_a_copy_that_gave_a_sign_of_life_keeps_everything(pier: Pier) -> None:
     assert pier.list_strays() == first
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("marks", [(STAGED, PUBLISHING), (STAGED,)], ids=["now", "earlier version"])
 def test_a_run_that_died_when_its_table_was_known(pier: Pier, marks: tuple[str, ...]) -> None:
     """What it was staged by goes later, and the table keeps all of its files; copies of earlier versions never said how far they came."""
@@ -142,6 +145,7 @@ def test_a_run_that_died_when_its_table_was_known(pier: Pier, marks: tuple[str, 
     assert pier.export() == THERE
 
 
+@pytest.mark.long
 def test_a_table_that_was_dropped_from_a_database_keeps_its_files(ferry: Ferry) -> None:
     """Somebody may want them: a copy that was known is none any more. So it is with a table under another name."""
     fill(ferry)
@@ -156,6 +160,7 @@ def test_a_table_that_was_dropped_from_a_database_keeps_its_files(ferry: Ferry) 
     assert pier.list_strays() == dropped
 
 
+@pytest.mark.long
 def test_a_metadata_file_whose_row_never_came_goes(ferry: Ferry) -> None:
     """If it was to be in this database, and nobody has written to the table: another one may have its tables in the same folder."""
     fill(ferry)
@@ -167,6 +172,7 @@ def test_a_metadata_file_whose_row_never_came_goes(ferry: Ferry) -> None:
     assert all(Path(path).exists() for path in theirs | written)
 
 
+@pytest.mark.long
 def test_an_import_leaves_nothing_that_it_was_staged_by(ferry: Ferry) -> None:
     """The server has written metadata of its own by then, and rows are read after it."""
     ferry.run(f"CREATE TABLE {{t}}.ns.t USING iceberg AS SELECT id FROM range({ROWS})")
@@ -176,6 +182,7 @@ def test_an_import_leaves_nothing_that_it_was_staged_by(ferry: Ferry) -> None:
     assert ferry.ask_duckdb("SELECT count(*) FROM lake.ns.t") == [(ROWS,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("beside", "is_there", "left"),
     [

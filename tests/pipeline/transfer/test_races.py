@@ -18,6 +18,7 @@ from tests.rest.serving import WAREHOUSE
 from tests.support.keys import open_s3
 from tests.support.shared_stack import SharedStack
 from tests.support.spark import Spark, letting_go
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -89,6 +90,7 @@ def test_a_table_that_is_written_to_meanwhile_is_copied_as_it_was(ferry: Ferry) 
     assert describe(ferry.bring("export", ferry.served.server.uri, "ns.u", **given)) == [("back.ns.u", "done", 6)]
 
 
+@pytest.mark.long
 def test_rows_that_differ_are_told(ferry: Ferry) -> None:
     """A file of the source that has other rows than when it was copied."""
     for name, value in (("t", 1), ("u", 2)):
@@ -116,12 +118,15 @@ def find_file(table: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("there", "difference"),
-    [
-        pytest.param("(2), (1), (1), (NULL)", "", id="order does not count"),
-        pytest.param("(2), (1), (NULL)", "4 rows there, 3 here, and 1 of", id="one is missing"),
-        pytest.param("(2), (1), (2), (NULL)", "4 rows there, 4 here, and 2 of", id="another one doubled"),
-        pytest.param("(2), (1), (1), (0)", "4 rows there, 4 here, and 2 of", id="zero is not NULL"),
-    ],
+    long_but(
+        [
+            pytest.param("(2), (1), (1), (NULL)", "", id="order does not count"),
+            pytest.param("(2), (1), (NULL)", "4 rows there, 3 here, and 1 of", id="one is missing"),
+            pytest.param("(2), (1), (2), (NULL)", "4 rows there, 4 here, and 2 of", id="another one doubled"),
+            pytest.param("(2), (1), (1), (0)", "4 rows there, 4 here, and 2 of", id="zero is not NULL"),
+        ],
+        "one is missing",
+    ),
 )
 def test_rows_are_compared_as_a_bag(spark: Spark, there: str, difference: str) -> None:
     """How often a row is there counts, and nothing else; the checksums say the same."""

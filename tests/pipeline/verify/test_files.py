@@ -53,6 +53,7 @@ def test_every_file_is_what_is_said_of_it(checker: Checker) -> None:
     assert min(counts.values()) > 4
 
 
+@pytest.mark.long
 def test_a_table_without_files_has_none_that_is_wrong(checker: Checker) -> None:
     """One that never had rows, partitioned or not, and one that lost them all."""
     checker.run(
@@ -108,6 +109,7 @@ def test_files_that_manifests_say_little_of_are_looked_at(checker: Checker) -> N
     assert report.describe()[-1] == "6 same", report.describe()
 
 
+@pytest.mark.long
 def test_floats_within_null_structs_are_counted_as_icebergs_writers_do(checker: Checker) -> None:
     """Manifests of a client's branch come to main as they are, with the NULLs that they leave out."""
     checker.ask_spark("CREATE TABLE {c}.main.t (id bigint, s struct<x: double, n: bigint>)")
@@ -158,6 +160,7 @@ def mark_beyond(checker: Checker) -> None:
     checker.corrupt("UPDATE ducklake_data_file SET record_count = 20")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spoil", "is_named"), [pytest.param(lose, True, id="missing"), pytest.param(tear, False, id="torn", marks=pytest.mark.long)]
 )
@@ -229,6 +232,7 @@ FALSEHOODS = {
 }
 
 
+@pytest.mark.long
 def test_a_falsehood_of_ducklake_is_found_after_publication(checker: Checker) -> None:
     """Manifests say what was so when they were written; DuckDB reads by DuckLake's statistics and partition values."""
     checker.run(*PUBLISHED)
@@ -253,6 +257,7 @@ OF_HOURS = "UPDATE ducklake_file_column_stats SET min_value = '10:30:00' WHERE c
 OF_PRICES = "UPDATE ducklake_file_partition_value SET partition_value = '0.50' WHERE partition_value = '0.25'"
 
 
+@pytest.mark.long
 def test_files_of_columns_that_spark_does_not_read_are_looked_at(checker: Checker) -> None:
     """Iceberg shows Spark no list of them: manifests are read without it, of now, of a snapshot and of all; what DuckLake says too."""
     checker.run(*TIMES)
@@ -264,6 +269,7 @@ def test_files_of_columns_that_spark_does_not_read_are_looked_at(checker: Checke
     assert said.endswith("column hour has values from 36000000000 to 39480000000, DuckLake says from 10:30:00 to 10:58:00")
 
 
+@pytest.mark.long
 def test_what_manifests_say_falsely_of_such_files_is_found(checker: Checker) -> None:
     """Of bounds, and of partitions, which manifests have as other values than rows of DuckLake."""
     checker.run(*TIMES)

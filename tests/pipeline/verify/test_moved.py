@@ -100,6 +100,7 @@ class Broken:
         return self.duck.execute(statement, *asked)
 
 
+@pytest.mark.long
 def test_a_session_that_breaks_is_opened_again(checker: Checker) -> None:
     """One table cannot be looked at, and says so in a line; the tables after it are."""
     checker.run("CREATE TABLE bad AS SELECT 1 AS id", "CREATE TABLE good AS SELECT 1 AS id")

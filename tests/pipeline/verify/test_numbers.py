@@ -178,6 +178,7 @@ def test_spark_counts_the_same(spark: Spark, tmp_path: Path) -> None:
     assert 1 < len(found[2][0].groups) < ROWS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_bins", [pytest.param(False, id="whole"), pytest.param(True, id="bins")])
 def test_no_rows_are_nothing(spark: Spark, by_bins: bool, tmp_path: Path) -> None:
     """An empty table is as empty to Spark."""
@@ -190,6 +191,7 @@ def test_no_rows_are_nothing(spark: Spark, by_bins: bool, tmp_path: Path) -> Non
 TEXTS, MAPS = ListType(920, PrimitiveType("string"), False), MapType(921, PrimitiveType("string"), 922, LONG, False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ddl", "form"),
     [

@@ -105,6 +105,7 @@ def test_a_row_that_one_side_alone_has_is_shown(checker: Checker, monkeypatch: p
         assert unshown.message == f"the rows cannot be shown: too big{pointed}"
 
 
+@pytest.mark.long
 def test_what_cannot_be_compared_says_why(checker: Checker) -> None:
     """A type that Spark does not read, a table and a snapshot that are not there; a dry run looks at nothing."""
     checker.run("CREATE TABLE t AS SELECT TIME '12:00:00' AS at", LINES.replace("TABLE t", "TABLE lines"))
@@ -119,6 +120,7 @@ def test_what_cannot_be_compared_says_why(checker: Checker) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_lake_without_tables_is_not_told_as_one_that_is_the_same(checker: Checker) -> None:
     """There is nothing to look at, now or when its tables were dropped, and the report says so; no failure."""
     for statements in ((), ("CREATE TABLE t (i INTEGER)", "DROP TABLE t")):

@@ -57,6 +57,7 @@ def test_columns_come_change_and_go(story: Story, format_version: int) -> None:
     story.check_going_on()
 
 
+@pytest.mark.long
 def test_a_struct_without_any_column_of_its_file(story: Story) -> None:
     """Trino 483 takes it for NULL; DuckDB knows that it is there."""
     story.run("CREATE TABLE {t} (id integer, s row(a integer))")
@@ -82,6 +83,7 @@ def test_defaults_of_version_three(story: Story) -> None:
     story.check_going_on()
 
 
+@pytest.mark.long
 def test_comments(story: Story) -> None:
     """On the table and its columns, set and taken away, both ways."""
     story.run("CREATE TABLE {t} (id integer, name varchar)")

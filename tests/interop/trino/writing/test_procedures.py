@@ -44,6 +44,7 @@ def test_rewriting_changes_no_rows(story: Story, format_version: int) -> None:
     story.check_going_on()
 
 
+@pytest.mark.long
 def test_a_partition_is_optimized_alone(story: Story) -> None:
     """Files of the others stay as they are."""
     story.run("CREATE TABLE {t} (id integer, name varchar) WITH (partitioning = ARRAY['name'])")
@@ -54,6 +55,7 @@ def test_a_partition_is_optimized_alone(story: Story) -> None:
     assert story.run('SELECT partition.name, count(*) FROM {c}.ns."t$files" GROUP BY 1 ORDER BY 1') == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.long
 def test_main_goes_back_and_forth(story: Story) -> None:
     """Both ways to say it; rows go in afterwards."""
     ids = fill(story)
@@ -69,6 +71,7 @@ def test_main_goes_back_and_forth(story: Story) -> None:
     story.check_going_on()
 
 
+@pytest.mark.long
 def test_snapshots_are_expired_when_the_table_says_so(story: Story) -> None:
     """Not before; then Trino does not show them any more, and DuckDB still travels to them where Trino left their files."""
     ids = fill(story)
@@ -84,6 +87,7 @@ def test_snapshots_are_expired_when_the_table_says_so(story: Story) -> None:
     story.check_going_on()
 
 
+@pytest.mark.long
 def test_files_are_added_from_the_table_s_location(story: Story) -> None:
     """By their names, in place; others are refused, and so is what Trino does for Hive alone."""
     story.run("CREATE TABLE {t} (id integer, name varchar)")

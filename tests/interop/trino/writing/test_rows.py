@@ -64,6 +64,7 @@ def test_rows_of_every_type_come_change_and_go(story: Story, format_version: int
     assert story.check() == 0
 
 
+@pytest.mark.long
 def test_many_and_few_rows_are_deleted(story: Story) -> None:
     """Trino writes the path in a dictionary where it stands in many rows, as a length and bytes where it stands in few."""
     story.run("CREATE TABLE {t} AS SELECT k AS id, 'n' || cast(k AS varchar) AS name FROM UNNEST(sequence(1, 5000)) AS q(k)")
@@ -74,6 +75,7 @@ def test_many_and_few_rows_are_deleted(story: Story) -> None:
     story.check_going_on()
 
 
+@pytest.mark.long
 def test_whole_partitions_are_deleted_by_metadata(story: Story) -> None:
     """Their files go, and no delete file comes."""
     story.run(

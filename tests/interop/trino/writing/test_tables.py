@@ -87,6 +87,7 @@ def test_tables_are_made_of_queries(story: Story) -> None:
     assert list_tables(story) == before
 
 
+@pytest.mark.long
 def test_small_types_become_those_that_iceberg_has(story: Story) -> None:
     """Trino itself says so: whole numbers of 32 bits, texts of any length, microseconds."""
     story.run("CREATE TABLE {t} (a tinyint, b smallint, c char(3), d varchar(5), e timestamp(3), f time(3), g timestamp(0) with time zone)")
@@ -94,6 +95,7 @@ def test_small_types_become_those_that_iceberg_has(story: Story) -> None:
     assert kinds == ["INTEGER", "INTEGER", "VARCHAR", "VARCHAR", "TIMESTAMP", "TIME", "TIMESTAMP WITH TIME ZONE"]
 
 
+@pytest.mark.long
 def test_locations_are_those_asked_for(story: Story) -> None:
     """Within ICEBERG_PATH, and data within the table's location; any other is refused."""
     location = f"{story.served.lake.iceberg_path}mine"
@@ -106,6 +108,7 @@ def test_locations_are_those_asked_for(story: Story) -> None:
     story.refuse(f"CREATE TABLE {{c}}.ns.u (id integer) WITH ({beside})", "Failed to create transaction")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file_format", ["ORC", pytest.param("AVRO", marks=pytest.mark.long)])
 def test_other_formats_of_files_are_refused_by_name(story: Story, file_format: str) -> None:
     """Trino makes the table first: it is there and empty, until it gets Parquet."""
@@ -136,6 +139,7 @@ def test_tables_are_replaced(story: Story) -> None:
     story.check_going_on()
 
 
+@pytest.mark.long
 def test_tables_of_the_first_version_grow_up(story: Story) -> None:
     """From 1 to 2 to 3, with rows of each; row lineage begins with the last."""
     story.run("CREATE TABLE {t} WITH (format_version = 1) AS SELECT 1 AS id")

@@ -44,6 +44,7 @@ def test_views_are_made_replaced_renamed_and_dropped(story: Story) -> None:
     assert list_views(story) == []
 
 
+@pytest.mark.long
 def test_views_of_duckdb_are_listed_and_dropped(story: Story) -> None:
     """Trino reads those in its own dialect alone, and says so; other views and tables are not affected."""
     story.run("CREATE TABLE {t} AS SELECT 1 AS id")

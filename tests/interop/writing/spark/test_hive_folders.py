@@ -56,6 +56,7 @@ def test_folders_that_spark_adds_are_read_by_all(lake: Served, spark: Spark, tmp
     check_going_on(lake, ("ns", "t"))
 
 
+@pytest.mark.long
 def test_folders_that_duckdb_would_read_otherwise_are_refused(lake: Served, spark: Spark, tmp_path: Path) -> None:
     """With the file and the column; the table stays empty."""
     with pytest.raises(Exception, match="has the column 'half' in its path alone"):

@@ -119,6 +119,7 @@ def test_a_table_of_spark_comes_along(world: World, version: int) -> None:
     check_going_on(world.served, ("ns", "t"), travels_after_merge=False)
 
 
+@pytest.mark.long
 def test_rows_that_spark_deleted_by_vectors_stay_deleted(world: World) -> None:
     """In version 3, files with vectors are updated by both sides afterwards, and row ids stay each row's own."""
     world.run(f"CREATE TABLE {{t}} (id bigint, name string) USING iceberg TBLPROPERTIES ('format-version' = '3', {MERGE_ON_READ})")

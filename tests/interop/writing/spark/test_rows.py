@@ -95,6 +95,7 @@ def test_tables_are_made_from_queries_and_replaced(run: Run, served: Served, for
     run("DROP NAMESPACE {c}.ns")
 
 
+@pytest.mark.long
 def test_rows_are_found_by_a_field_of_a_struct_that_is_null(served: Served, spark: Spark) -> None:
     """Spark does not count the NULLs of floating-point fields there, and passed over such files itself."""
     reader, lake = served.spark(spark), served.lake.duckdb()

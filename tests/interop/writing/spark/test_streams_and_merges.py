@@ -66,6 +66,7 @@ class Flow:
         assert (rows, ids, last) == (self.appended * self.row_count,) * 2 + (self.appended * self.row_count - 1,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("row_count", "restored_max_bytes"),
     [pytest.param(10, 0, id="lowered"), pytest.param(120_000, RESTORED_MAX_BYTES, id="16 MiB", marks=pytest.mark.long)],

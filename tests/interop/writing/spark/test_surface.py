@@ -143,6 +143,7 @@ def make_flow(story: Story, tmp_path: Path) -> Callable[..., None]:
     return flow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_changelogs(served: Served, spark: Spark, format_version: int) -> None:
     """What came, went and changed between snapshots, DuckDB's inserts too; delete files are more than Spark's changelog takes."""

@@ -48,6 +48,7 @@ def test_versions_go_on_under_other_names(mill: Mill, old: str, new: str) -> Non
     assert mill.ask("SELECT count(*) FROM raw.trips") == [(3,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_column", [pytest.param(True, marks=pytest.mark.long), False])
 def test_versions_have_what_a_new_column_says_of_older_rows(mill: Mill, has_column: bool) -> None:
     """Its default is their value: a file that says the same changes nothing, and one without the column leaves it."""

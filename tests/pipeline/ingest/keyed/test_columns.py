@@ -74,6 +74,7 @@ def test_the_validity_is_widened_in_one_run(mill: Mill) -> None:
     assert mill.rows(columns="note, valid_from, valid_to") == [("a", 5, 5_000_000_000), ("b", 5_000_000_000, None)]
 
 
+@pytest.mark.long
 def test_a_column_that_spark_takes_for_its_own_is_refused(mill: Mill) -> None:
     """Before anything is made."""
     mill.write_parquet("a.parquet", _METADATA=pa.array([1], pa.int64()))
@@ -93,6 +94,7 @@ def test_a_column_of_the_order_may_be_new(mill: Mill) -> None:
     assert mill.rows() == [(1, "c", 5), (2, "b", None), (3, "d", 6)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [Mode.upsert, pytest.param(Mode.scd2, marks=pytest.mark.long)])
 def test_options_name_columns_in_any_case(mill: Mill, mode: Mode) -> None:
     """Before there is a table, when it has rows, and in what is told of rows that contradict each other."""

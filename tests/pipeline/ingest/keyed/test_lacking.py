@@ -76,6 +76,7 @@ def test_a_csv_without_a_column_keeps_its_values(mill: Mill) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_new_row_has_the_defaults_of_all_types(mill: Mill) -> None:
     """As Spark's columns say them, or, where an older one says nothing, as the catalog does."""
     begin(mill)
@@ -133,6 +134,7 @@ def _write_avro(mill: Mill, columns: dict[str, Any]) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_json_file_has_what_one_of_its_values_has(mill: Mill, whole: bool) -> None:
     """Null is a value, and so is what another value of the file leaves out."""
@@ -151,6 +153,7 @@ def test_a_json_file_has_what_one_of_its_values_has(mill: Mill, whole: bool) -> 
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "twice",

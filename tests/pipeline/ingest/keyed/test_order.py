@@ -41,6 +41,7 @@ def write(mill: Mill, name: str, rows: dict[int, tuple[int | None, str]]) -> Non
     mill.write_parquet(name, id=pa.array(list(rows), pa.int64()), seen=pa.array(seen, pa.int64()), note=list(notes))
 
 
+@pytest.mark.long
 def test_files_without_the_order_are_refused(mill: Mill) -> None:
     """Nobody could say which of the two rows is the later one."""
     write(mill, "a.parquet", {1: (5, "five")})
@@ -51,6 +52,7 @@ def test_files_without_the_order_are_refused(mill: Mill) -> None:
     assert mill.rows() == [(1, 5, "five")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [pytest.param(Mode.upsert, marks=pytest.mark.long), Mode.scd2])
 def test_a_merge_that_leaves_other_rows_than_were_counted_is_refused(mill: Mill, mode: Mode) -> None:
     """Here somebody else writes to the branch of the run, so that it has a row more; nothing of that is seen."""

@@ -124,6 +124,7 @@ def test_batches_are_merged_in_order(mill: Mill, mode: str) -> None:
     check_whole(mill, case)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.long), "upsert"])
 def test_a_killed_run_is_followed_by_another(mill: Mill, mode: str) -> None:
     """Killed (-9) in the midst of its second batch: no file is taken twice, and none is left out."""

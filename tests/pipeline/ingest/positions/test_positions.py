@@ -24,6 +24,7 @@ from duckicelake.pipeline.ingest.sources.reading import ROW, Taken
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.test_avro import write_avro
 from tests.support.spark import Spark, letting_go
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 COLUMNS_BEFORE = "raw string, reason string, source_file string, row_index bigint, run_id string, quarantined_at timestamp"
@@ -131,12 +132,16 @@ def to_text(form: Format, raw: str) -> str:
 
 @pytest.mark.parametrize(
     ("form", "how"),
-    [
-        pytest.param(Format.csv, {}, id="csv"),
-        pytest.param(Format.csv, {"header": "false", "comment": "#"}, id="csv-comments"),
-        pytest.param(Format.csv, {"comment": "#", "encoding": "ISO-8859-1"}, id="csv-latin", marks=pytest.mark.long),
-        pytest.param(Format.json, {}, id="json"),
-    ],
+    long_but(
+        [
+            pytest.param(Format.csv, {}, id="csv"),
+            pytest.param(Format.csv, {"header": "false", "comment": "#"}, id="csv-comments"),
+            pytest.param(Format.csv, {"comment": "#", "encoding": "ISO-8859-1"}, id="csv-latin", marks=pytest.mark.long),
+            pytest.param(Format.json, {}, id="json"),
+        ],
+        "csv",
+        "json",
+    ),
 )
 @pytest.mark.parametrize("rounds", [pytest.param(range(2), id="some"), pytest.param(range(2, 22), id="many", marks=pytest.mark.long)])
 def test_bad_lines_are_where_they_are_said_to_be(spark: Spark, tmp_path: Path, form: Format, how: dict[str, str], rounds: range) -> None:
@@ -161,7 +166,7 @@ def test_bad_lines_are_where_they_are_said_to_be(spark: Spark, tmp_path: Path, f
         assert found > 100
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("packed", long_but([True, False], True))
 @pytest.mark.parametrize("form", [Format.orc, Format.avro])
 def test_rows_of_binary_files_are_numbered(spark: Spark, tmp_path: Path, form: Format, packed: bool) -> None:
     """From 0 in each file, across its blocks; there are no lines."""
@@ -200,7 +205,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("form", "how", "text", "expected"), CASES)
+@pytest.mark.parametrize(("form", "how", "text", "expected"), long_but(CASES, "unix", "json-no-comment"))
 def test_lines_are_told_where_they_are_known(
     spark: Spark, tmp_path: Path, form: Format, how: dict[str, str], text: str, expected: list[tuple[int, int | None, str]]
 ) -> None:
@@ -213,6 +218,7 @@ def test_lines_are_told_where_they_are_known(
     assert sorted((row["row_index"], row["line"], row["raw"].rstrip()) for row in rows) == expected
 
 
+@pytest.mark.long
 def test_a_header_that_spark_takes_for_a_row_moves_no_line(spark: Spark, tmp_path: Path) -> None:
     """When nothing but blank lines is in a file's first block it is one more row than there should be, and lines are not told."""
     odd, even = tmp_path / "odd.csv", tmp_path / "even.csv"
@@ -224,6 +230,7 @@ def test_a_header_that_spark_takes_for_a_row_moves_no_line(spark: Spark, tmp_pat
     assert found == [("even.csv", 0, 2, "x,a"), ("odd.csv", 0, None, "id,name"), ("odd.csv", 1, None, "x,a")]
 
 
+@pytest.mark.long
 def test_files_without_bad_rows_are_not_read_again(spark: Spark, tmp_path: Path) -> None:
     """And Parquet numbers its rows itself."""
     paths = [tmp_path / "a b.csv", tmp_path / "c.csv"]
@@ -240,6 +247,7 @@ def test_files_without_bad_rows_are_not_read_again(spark: Spark, tmp_path: Path)
     assert [(row["row_index"], row["line"]) for row in find_bad(numbered)] == [(1, None)]
 
 
+@pytest.mark.long
 def test_a_quarantine_of_an_earlier_version_gets_its_column(mill: Mill) -> None:
     """Its rows stay as they are, and have no line."""
     name = f"{mill.catalog}.raw.trips__quarantine"

@@ -10,6 +10,7 @@ from duckicelake.pipeline.ingest.report import Status
 from duckicelake.pipeline.ingest.sources.files import choose_reading, is_odd_header
 from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from tests.pipeline.ingest.mill import TABLE, Mill
+from tests.support.tiers import long_but
 
 OTHER = TABLE.beside("_2")
 
@@ -107,13 +108,16 @@ def test_options_that_lose_rows_are_refused() -> None:
 @pytest.mark.xdist_group("ingest")
 @pytest.mark.parametrize(
     ("name", "content", "rows"),
-    [
-        pytest.param("a.csv", "\n", 0, id="csv"),
-        pytest.param("a.csv", " \n\r\n", 0, id="spaces"),
-        pytest.param("a.json", "\n\n", 0, id="json"),
-        pytest.param("a.json", "{}\n", 1, id="an object of nothing"),
-        pytest.param("day=2026-03-01/a.csv", "\n", 0, id="columns of paths alone"),
-    ],
+    long_but(
+        [
+            pytest.param("a.csv", "\n", 0, id="csv"),
+            pytest.param("a.csv", " \n\r\n", 0, id="spaces"),
+            pytest.param("a.json", "\n\n", 0, id="json"),
+            pytest.param("a.json", "{}\n", 1, id="an object of nothing"),
+            pytest.param("day=2026-03-01/a.csv", "\n", 0, id="columns of paths alone"),
+        ],
+        "csv",
+    ),
 )
 def test_files_that_say_nothing_of_columns(mill: Mill, name: str, content: str, rows: int) -> None:
     """They are taken by the table's, each once; a table is not made of them."""
@@ -127,6 +131,7 @@ def test_files_that_say_nothing_of_columns(mill: Mill, name: str, content: str, 
     assert mill.run().status is Status.nothing_new
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_a_delta_table_is_no_folder_of_files(mill: Mill) -> None:

@@ -52,6 +52,7 @@ def test_infinite_days_are_quarantined(mill: Mill) -> None:
         mill.run(**options, table=TABLE.beside("_2"), max_quarantined=4)
 
 
+@pytest.mark.long
 def test_an_infinite_bookmark_stops_the_run(mill: Mill) -> None:
     """The least one too, which came as a day of the year 1; another column's is quarantined once."""
     shop = Shop(mill)

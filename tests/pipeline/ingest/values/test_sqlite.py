@@ -145,6 +145,7 @@ def test_parts_have_each_row_once(mill: Mill, book: Book) -> None:
         mill.run(**asked | {"reading": asked["reading"] | parts | {"partitionColumn": "seen"}}, table=TABLE.beside("_2"))
 
 
+@pytest.mark.long
 def test_days_and_moments_are_read_as_they_are_stored(mill: Mill, book: Book) -> None:
     """Texts of ISO 8601 with a zone or none, milliseconds as the driver writes them, Julian days; what is none is quarantined."""
     moments = [
@@ -201,6 +202,7 @@ def test_a_datetime_has_its_time(mill: Mill, book: Book) -> None:
     assert mill.rows(columns="seen::VARCHAR") == [("2026-01-01 10:00:00",)] * 2
 
 
+@pytest.mark.long
 def test_names_and_many_columns_are_no_matter(tmp_path: Path) -> None:
     """Quotes in names stay there, and hundreds of columns are no deeper than SQLite allows."""
     names = ['a"b', "it's", *(f"c{number}" for number in range(300))]

@@ -46,6 +46,7 @@ def test_codes_and_times_are_no_numbers_and_no_moments(mill: Mill) -> None:
     assert mill.run(table=OTHER, schema="t TIMESTAMP, s ARRAY<STRUCT<u: STRING, v: STRING>>").rows_out == 2
 
 
+@pytest.mark.long
 @spark
 def test_digits_that_a_double_does_not_hold_stay(mill: Mill) -> None:
     """A whole number among others; a double has 16 or 17 digits, and the same ones behind the point are one."""
@@ -58,6 +59,7 @@ FRACTIONS = ["1.5", "-0.30000000000000004", "0.10000000000000000000000", "0.0000
 """What a double holds, or was written from one."""
 
 
+@pytest.mark.long
 @spark
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_fractions_that_a_double_does_not_hold_stay(mill: Mill, name: str) -> None:
@@ -71,6 +73,7 @@ def test_fractions_that_a_double_does_not_hold_stay(mill: Mill, name: str) -> No
     assert mill.rows(columns="x, n") == sorted((float(x), n if is_kept else float(n)) for x, n in rows)
 
 
+@pytest.mark.long
 @spark
 def test_digits_of_json_stay_too(mill: Mill) -> None:
     """Also inside: such a column is a text, where nothing says what it is; the next file is read as the table has it."""
@@ -138,6 +141,7 @@ def test_a_column_of_the_path_is_no_other_one_of_the_file(mill: Mill) -> None:
     assert mill.run(source=str(mill.folder / "a.json"), table=OTHER).rows_out == 2
 
 
+@pytest.mark.long
 @spark
 @pytest.mark.usefixtures("spark")
 def test_what_paths_say_is_a_number_if_it_is_written_like_one() -> None:
@@ -150,6 +154,7 @@ def test_what_paths_say_is_a_number_if_it_is_written_like_one() -> None:
     assert list(list_path_texts(columns, told)) == ["b", "e", "f"]
 
 
+@pytest.mark.long
 @spark
 @pytest.mark.usefixtures("spark")
 def test_digits_of_paths_are_whole_numbers_that_hold_all_of_them() -> None:

@@ -14,6 +14,7 @@ from duckicelake.pipeline.ingest.options import Mode
 from duckicelake.pipeline.ingest.report import Report, Status
 from duckicelake.pipeline.ingest.target import check_partitions, parse_columns, parse_order, parse_partitions
 from tests.pipeline.ingest.mill import Mill
+from tests.support.tiers import long_but
 
 IS_OLD = pyspark.__version__.startswith("3.")
 ROWS = b"id,v\n" + b"".join(b"%d,%d\n" % (number, number * 7919 % 10007) for number in range(20_000))
@@ -61,7 +62,7 @@ TOLD: dict[str, tuple[Callable[[Mill], object], dict[str, Any], str]] = {
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", long_but(TOLD, "half a Parquet file"))
 def test_a_refusal_says_what_to_do(mill: Mill, name: str) -> None:
     """And nothing is made."""
     write, options, message = TOLD[name]
@@ -71,6 +72,7 @@ def test_a_refusal_says_what_to_do(mill: Mill, name: str) -> None:
     assert mill.served.server.get("namespaces/raw").status == 404
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 @pytest.mark.usefixtures("spark")

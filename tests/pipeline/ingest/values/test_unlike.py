@@ -30,6 +30,7 @@ def test_files_that_do_not_go_together_are_told_apart(mill: Mill, form: str) -> 
     assert mill.rows() == [(1 << 30,), (1 << 62,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lines", "schema", "said"),
     [
@@ -48,6 +49,7 @@ def test_names_of_json_that_differ_by_capitals_are_refused(mill: Mill, lines: li
     assert mill.ask("SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'raw'") == [(0,)]
 
 
+@pytest.mark.long
 def test_names_of_json_may_be_written_otherwise_than_the_tables(mill: Mill) -> None:
     """All files of a run alike; keys of maps are values, and no names."""
     mill.ask("CREATE SCHEMA raw; CREATE TABLE raw.trips (id BIGINT, m MAP(VARCHAR, BIGINT))")

@@ -10,6 +10,7 @@ from pyarrow import orc
 
 from duckicelake.errors import BadRequest, CatalogError
 from tests.pipeline.ingest.mill import TABLE, Mill
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 NANOS = pa.timestamp("ns")
@@ -29,7 +30,7 @@ UNREAD: dict[str, tuple[str, str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize("name", long_but(UNREAD, "nanoseconds"))
 def test_a_column_that_spark_does_not_read_is_named(mill: Mill, name: str) -> None:
     """With its file, among others, and what to do; nothing is made."""
     kind, column, values, message = UNREAD[name]
@@ -41,6 +42,7 @@ def test_a_column_that_spark_does_not_read_is_named(mill: Mill, name: str) -> No
     assert mill.served.server.get("namespaces/raw").status == 404
 
 
+@pytest.mark.long
 def test_what_is_advised_for_nanoseconds_works(mill: Mill) -> None:
     """Microseconds as pyarrow writes them, and whole numbers."""
     rows = pa.table({"v": pa.array([1_000_001_000], NANOS)})
@@ -56,6 +58,7 @@ def test_what_is_advised_for_nanoseconds_works(mill: Mill) -> None:
     assert mill.rows("trips_2") == [(1_000_001_000,)]
 
 
+@pytest.mark.long
 def test_files_without_a_column_are_named(mill: Mill) -> None:
     """They are no table, and Spark does not read them beside others."""
     pq.write_table(pa.table({}), mill.folder / "a.parquet")

@@ -50,6 +50,7 @@ def test_texts_in_no_utf8_go_to_the_quarantine(mill: Mill, how: dict[str, Any]) 
     assert mill.list_refs("trips") == mill.list_refs("trips__ingested") == ["main"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_such_texts_are_kept_and_found_beside_a_new_column(mill: Mill) -> None:
@@ -76,6 +77,7 @@ def test_what_is_no_uuid_goes_to_the_quarantine(mill: Mill) -> None:
     assert {row[0] for row in mill.rows("trips__quarantine", "reason")} == {"column id must have a UUID"}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 def test_a_narrower_type_inside_is_refused(mill: Mill) -> None:
@@ -86,6 +88,7 @@ def test_a_narrower_type_inside_is_refused(mill: Mill) -> None:
     assert mill.served.server.get(f"namespaces/raw/tables/{TABLE.name}").status == 404
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("ingest")
 @pytest.mark.usefixtures("spark")

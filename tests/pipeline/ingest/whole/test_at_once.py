@@ -8,12 +8,17 @@ from duckicelake.pipeline.ingest.options import Evolve
 from duckicelake.pipeline.ingest.report import Report, Status
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.whole.wrong import damage
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 
 
 @pytest.mark.parametrize(
-    "step", ["create raw.trips", "widen n bigint in raw.trips", pytest.param("add more bigint in raw.trips", marks=pytest.mark.long)]
+    "step",
+    long_but(
+        ["create raw.trips", "widen n bigint in raw.trips", pytest.param("add more bigint in raw.trips", marks=pytest.mark.long)],
+        "create raw.trips",
+    ),
 )
 def test_the_other_run_may_have_made_the_change(mill: Mill, step: str) -> None:
     """It takes the files, and this one finds nothing left."""
@@ -32,6 +37,7 @@ def test_the_other_run_may_have_made_the_change(mill: Mill, step: str) -> None:
     assert mill.rows(columns="id, n, more")[-1] == (2, 2**40, 7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["write raw.trips", "write raw.trips__ingested"])
 def test_what_fails_on_an_empty_table_leaves_no_snapshot(mill: Mill, step: str) -> None:
     """Not even the one without rows that Spark has a branch begin with, however often it fails."""

@@ -12,6 +12,7 @@ from duckicelake.pipeline.ingest.target import parse_order, parse_partitions
 from duckicelake.pipeline.older import KEEPS_READS
 from tests.pipeline.ingest.mill import Mill
 from tests.pipeline.ingest.whole.wrong import TABLES, damage, lacks_utf8
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("ingest")]
 KEYED = {"mode": Mode.upsert, "key": ("id",)}
@@ -42,7 +43,7 @@ REFUSED: dict[str, tuple[Callable[[Mill], object], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", long_but(REFUSED, "bad lines"))
 def test_what_is_refused_makes_no_table(mill: Mill, name: str) -> None:
     """Nor a ledger, nor a namespace; DuckDB and REST see none."""
     write, options, message = REFUSED[name]
@@ -74,6 +75,7 @@ def test_what_is_refused_adds_no_column(mill: Mill, mode: dict[str, Any]) -> Non
     assert mill.told.count("count rows") == (1 if mode is KEYED or KEEPS_READS else 2)
 
 
+@pytest.mark.long
 def test_a_table_with_a_key_twice_keeps_its_columns(mill: Mill) -> None:
     """It cannot be merged into, which shows before a column is added."""
     mill.write("a.csv", "id\n1\n1\n")
@@ -84,6 +86,7 @@ def test_a_table_with_a_key_twice_keeps_its_columns(mill: Mill) -> None:
     assert [row[0] for row in describe(mill)[0]] == ["id"]
 
 
+@pytest.mark.long
 def test_what_was_foreseen_is_counted_once(mill: Mill) -> None:
     """A table of each type that is made for the rows, partitioned and ordered, and later with a default of DuckDB's."""
     columns = "i INT NOT NULL, s STRUCT<a: INT, b: ARRAY<STRING>>, m MAP<STRING, DECIMAL(9, 2)>, t TIMESTAMP, n TIMESTAMP_NTZ, w SMALLINT"
@@ -96,6 +99,7 @@ def test_what_was_foreseen_is_counted_once(mill: Mill) -> None:
     assert mill.rows(columns="i, s.a, w, d") == [(1, 1, 3, "none"), (2, None, 4, None)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [{"mode": Mode.append}, KEYED], ids=["append", "upsert"])
 def test_what_comes_between_is_counted_again(mill: Mill, mode: dict[str, Any]) -> None:
     """Rows that are there after the count decide what a merge does; a column that has a default then is in each row."""

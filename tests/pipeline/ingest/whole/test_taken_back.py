@@ -13,6 +13,7 @@ from duckicelake.pipeline.ingest.making import Maker, find_shape, is_unused
 from duckicelake.pipeline.rest import Ident, Rest, open_rest
 from tests.pipeline.ingest.mill import TABLE, Mill
 from tests.pipeline.ingest.whole.wrong import TABLES, damage
+from tests.support.tiers import long_but
 
 on_spark = pytest.mark.spark
 in_turn = pytest.mark.xdist_group("ingest")
@@ -40,6 +41,7 @@ def test_what_breaks_while_it_writes_takes_its_tables_back(mill: Mill) -> None:
     assert list_there(mill) == ["trips", "trips__ingested"]
 
 
+@pytest.mark.long
 @on_spark
 @in_turn
 def test_who_is_interrupted_takes_back_the_quarantine_too(mill: Mill) -> None:
@@ -84,7 +86,7 @@ OTHERS: dict[str, tuple[Callable[[Mill], object], list[str]]] = {
 
 @on_spark
 @in_turn
-@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("what", long_but(OTHERS, "row"))
 def test_what_others_have_there_stays(mill: Mill, what: str) -> None:
     """Rows, columns, branches and properties that came while the run was at work."""
     change, left = OTHERS[what]

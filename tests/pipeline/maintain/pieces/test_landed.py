@@ -75,6 +75,7 @@ def test_a_stop_has_no_other_piece_begun(large: Keeper) -> None:
     assert large.ask("SELECT count(*) FROM t") == [(800,)]
 
 
+@pytest.mark.long
 def test_what_cannot_be_committed_is_told_as_that(large: Keeper) -> None:
     """Nobody has overtaken it: the reason is told, at once."""
     fill(large, 6)
@@ -95,6 +96,7 @@ def test_pieces_that_get_in_each_others_way_are_taken_again(large: Keeper) -> No
     assert (done.removed in {4, 6}, done.added, large.count_files("t")) == (True, done.removed // 2, 6 - done.added), done
 
 
+@pytest.mark.long
 def test_what_an_attempt_left_is_counted_with_the_next(large: Keeper) -> None:
     """One piece of two landed; what is left then is no longer too large to be committed at once."""
     fill(large, 4)
@@ -104,6 +106,7 @@ def test_what_an_attempt_left_is_counted_with_the_next(large: Keeper) -> None:
     assert (done.removed > 3, done.removed - done.added) == (True, 4 - large.count_files("t")), done
 
 
+@pytest.mark.long
 def test_pieces_that_never_get_through_are_told(large: Keeper) -> None:
     """After the run's own tries: of what could not be committed, and why."""
     fill(large, 4)
@@ -114,6 +117,7 @@ def test_pieces_that_never_get_through_are_told(large: Keeper) -> None:
     assert ("2 of 2 pieces of main.t could not be committed" in done.message, CONFLICT[2] in done.message) == (True, True), done
 
 
+@pytest.mark.long
 def test_pieces_that_others_overtook_are_counted(large: Keeper) -> None:
     """Somebody deletes a row of one before any is committed: the others are done."""
     fill(large, 6)

@@ -72,6 +72,7 @@ def test_delta_tables_become_tables_where_they_are(ferry: Ferry) -> None:
     check_going_on(ferry.served, ("shop", "t"))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("pipeline")
 def test_delta_tables_of_more_than_files_are_refused(ferry: Ferry) -> None:

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 GIVEN = {"form": "hive", "mode": "copy"}
 
 
+@pytest.mark.long
 def test_a_folder_without_a_value_is_named() -> None:
     """Spark takes it for a bug of its own; a value may end in what stands before one."""
     assert find_partitions("x", ["day=a=/b.parquet"]) == ["day"]

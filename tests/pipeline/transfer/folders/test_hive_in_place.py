@@ -116,6 +116,7 @@ def write(place: Path, **columns: Any) -> None:
     pq.write_table(pa.table(columns), place)
 
 
+@pytest.mark.long
 def test_what_readers_would_not_read_alike_is_refused(ferry: Ferry) -> None:
     """Table by table, with the file or column, before anything is made; `--mode copy` takes them."""
     root = ferry.folder
@@ -157,6 +158,7 @@ def test_what_readers_would_not_read_alike_is_refused(ferry: Ferry) -> None:
     assert list_files(Path(ferry.served.lake.iceberg_path)) == set()
 
 
+@pytest.mark.long
 def test_files_go_when_ducklake_lets_them_go(ferry: Ferry) -> None:
     """They are the table's from then on: a purge leaves them, and DuckLake's own cleaning takes what no snapshot has any more."""
     write(ferry.folder / "ns" / "t" / "part=1" / "a.parquet", id=[1])
@@ -172,6 +174,7 @@ def test_files_go_when_ducklake_lets_them_go(ferry: Ferry) -> None:
     assert {path.rpartition("/")[2] for path in read_files(ferry.folder)} == {"b.parquet"}
 
 
+@pytest.mark.long
 def test_a_server_that_takes_no_such_files_says_so(ferry: Ferry, tmp_path: Path) -> None:
     """And nothing is left of the attempt."""
     write(tmp_path / "elsewhere" / "ns" / "t" / "part=1" / "a.parquet", id=[1])

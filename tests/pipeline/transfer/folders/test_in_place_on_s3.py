@@ -44,6 +44,7 @@ def put(bucket: Bucket, folder: Path, name: str, number: int) -> None:
     bucket.put(name, (folder / "one.parquet").read_bytes())
 
 
+@pytest.mark.long
 def test_folders_on_s3_become_tables(ferry: Ferry, tmp_path: Path) -> None:
     """Whatever their names; DuckDB, Spark and PyIceberg show the same."""
     bucket = Bucket(ferry.served.lake)
@@ -99,6 +100,7 @@ def test_an_account_registers_more_files_than_a_key_opens(ferry: Ferry, tmp_path
         assert account.ask_duckdb("SELECT count(*), count(DISTINCT text) FROM lake.a.many") == [(count, count)]
 
 
+@pytest.mark.long
 def test_lent_keys_open_the_files_of_such_a_table(ferry: Ferry, tmp_path: Path) -> None:
     """By name: what else lies in the folder, or comes there later, stays closed."""
     bucket = Bucket(ferry.served.lake)

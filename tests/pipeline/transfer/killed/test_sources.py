@@ -51,6 +51,7 @@ def find_taking(kind: str, ferry: Ferry) -> Taking:
     return takings[kind]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:])])
 def test_a_killed_import_is_run_again(ferry: Ferry, tmp_path: Path, kind: str) -> None:
     """At a step chosen by lot, when it has begun with a table."""

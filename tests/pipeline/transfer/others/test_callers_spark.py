@@ -13,6 +13,7 @@ from tests.support.readers import Served
 from tests.support.reference.front import Answer, Came, format_answer, gate_before, listening
 from tests.support.reference.signatures import find_signature_fault
 from tests.support.shared_stack import SharedStack
+from tests.support.tiers import long_but
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("pipeline")]
 
@@ -69,21 +70,24 @@ def other(stack: SharedStack) -> Iterator[Served]:
 
 @pytest.mark.parametrize(
     ("given", "check"),
-    [
-        pytest.param({"rest.auth.type": "sigv4", **SIGNED}, wants_signature, id="signed"),
-        pytest.param(
-            {"rest.sigv4-enabled": "true", **SIGNED, "rest.session-token": SESSION, "token": "t0k"}, wants_both, id="signed-and-a-token"
-        ),
-        pytest.param(
-            {"rest.auth.type": "oauth2", "oauth2-server-uri": "{tokens}", **OAUTH}, wants({"authorization": "Bearer g0od"}), id="oauth"
-        ),
-        pytest.param({"token": "t0k"}, wants({"authorization": "Bearer t0k"}), id="token", marks=pytest.mark.long),
-        pytest.param(
-            {"rest.auth.type": "basic", "rest.auth.basic.username": "me", "rest.auth.basic.password": "pä:ss", "header.X-Tenant": "7"},
-            wants({"authorization": f"Basic {base64.b64encode('me:pä:ss'.encode()).decode()}", "x-tenant": "7"}),
-            id="basic-and-a-header",
-        ),
-    ],
+    long_but(
+        [
+            pytest.param({"rest.auth.type": "sigv4", **SIGNED}, wants_signature, id="signed"),
+            pytest.param(
+                {"rest.sigv4-enabled": "true", **SIGNED, "rest.session-token": SESSION, "token": "t0k"}, wants_both, id="signed-and-a-token"
+            ),
+            pytest.param(
+                {"rest.auth.type": "oauth2", "oauth2-server-uri": "{tokens}", **OAUTH}, wants({"authorization": "Bearer g0od"}), id="oauth"
+            ),
+            pytest.param({"token": "t0k"}, wants({"authorization": "Bearer t0k"}), id="token", marks=pytest.mark.long),
+            pytest.param(
+                {"rest.auth.type": "basic", "rest.auth.basic.username": "me", "rest.auth.basic.password": "pä:ss", "header.X-Tenant": "7"},
+                wants({"authorization": f"Basic {base64.b64encode('me:pä:ss'.encode()).decode()}", "x-tenant": "7"}),
+                id="basic-and-a-header",
+            ),
+        ],
+        "signed",
+    ),
 )
 def test_each_request_says_who_asks(
     ferry: Ferry, other: Served, tokens: str, tmp_path: Path, given: Mapping[str, str], check: Check

@@ -102,6 +102,7 @@ def check_copies(abroad: Abroad, versions: Sequence[int]) -> None:
     assert {one.verdict for one in again.moved} == {"already-there"}, again.describe()
 
 
+@pytest.mark.long
 def test_tables_of_another_maker_come_and_go(abroad: Abroad) -> None:
     """By both modes, and out again."""
     fill(abroad, (3,))
