@@ -12,7 +12,7 @@ from bench.report import Cell
 from bench.seed import Growing, find_tables, seed_table
 from bench.stand import Stand, read_snapshot_count
 from duckicelake.app import read_store_settings
-from duckicelake.rest.ready import build_ready_answer
+from duckicelake.rest.cached_response import build_cached_response
 from duckicelake.store.objects import open_objects
 
 WARM_UP = "warm_up"
@@ -63,7 +63,7 @@ def measure_body(stand: Stand, body: bytes) -> float:
     def store_one(uri: str) -> None:
         metadata = b"".join((body[: len(body) // 2], body[len(body) // 2 :]))
         # the tag is of a digest that the history carries on
-        build_ready_answer(b"".join((b"{", metadata, b"}")), tagged=(b"{", b"}"))
+        build_cached_response(b"".join((b"{", metadata, b"}")), tagged=(b"{", b"}"))
         objects.put_new(uri, body)
 
     # memory costs a worker thread more than the main one, and the server works in such threads

@@ -33,12 +33,12 @@ from duckicelake.catalog.warehouse import (
 from duckicelake.config import IssuerSettings, LakeSettings, Settings, read_secret_file
 from duckicelake.lake.connect import Lake
 from duckicelake.lake.watch import Watch
-from duckicelake.rest.auth.oidc.issuers import Issuers
-from duckicelake.rest.auth.rules import Rules
-from duckicelake.rest.cache import TableCache
-from duckicelake.rest.door import Door, OpenLake
+from duckicelake.rest.application import Lifespan, build_web
+from duckicelake.rest.auth.oidc.issuers import TokenIssuers
+from duckicelake.rest.auth.policy_cache import PolicyCache
+from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.context import OpenLake, ServerContext
 from duckicelake.rest.metrics import Metrics
-from duckicelake.rest.web import Lifespan, build_web
 from duckicelake.rest.worker_metrics import WorkerFiles
 from duckicelake.store.s3 import StoreSettings
 
@@ -50,16 +50,16 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
     up: until they are, `/readyz` says what is missing and requests are answered 503.
     """
     accounts = open_accounts(settings)
-    issuers = None if accounts is None or not settings.oidc_issuers else Issuers(read_issuers(settings), accounts.bearers)
-    door = Door(
-        TableCache(settings.cache_max),
+    issuers = None if accounts is None or not settings.oidc_issuers else TokenIssuers(read_issuers(settings), accounts.bearers)
+    context = ServerContext(
+        ResponseCache(settings.cache_max),
         metrics or Metrics(),
         accounts,
         body_timeout_s=settings.body_timeout_s,
         issuers=issuers,
-        pace=Pace(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
+        rate_limit=Pace(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
     )
-    return build_web(door, build_lifespan(settings, door))
+    return build_web(context, build_lifespan(settings, context))
 
 
 def open_worker_metrics(folder: Path, server_pid: int) -> Metrics:
@@ -116,31 +116,31 @@ def open_signer(settings: Settings) -> Signer:
     return make_signer(keys, pems)
 
 
-def build_lifespan(settings: Settings, door: Door) -> Lifespan:
+def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
     """Return what surrounds the server's life: every lake is open inside it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as opened:
-            if door.issuers is not None:
-                door.issuers.begin()
-                opened.push_async_callback(door.issuers.close)
+            if context.issuers is not None:
+                context.issuers.begin()
+                opened.push_async_callback(context.issuers.close)
             for lake in settings.lakes():
                 found = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
-                found = replace(found, warehouse=replace(found.warehouse, neighbours=Neighbours(partial(list_others, door, lake.name))))
-                rules = Rules(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
-                door.lakes[lake.name] = replace(found, trail=start_trail(settings.audit_days, found, opened), rules=rules)
+                found = replace(found, warehouse=replace(found.warehouse, neighbours=Neighbours(partial(list_others, context, lake.name))))
+                policies = PolicyCache(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
+                context.lakes[lake.name] = replace(found, audit_log=start_trail(settings.audit_days, found, opened), policies=policies)
                 if settings.object_check_s:
-                    start_rounds(settings.object_check_s, door, lake.name, opened)
+                    start_rounds(settings.object_check_s, context, lake.name, opened)
             yield
-        door.lakes.clear()
+        context.lakes.clear()
 
     return lifespan
 
 
-def list_others(door: Door, name: str) -> list[Lake]:
+def list_others(context: ServerContext, name: str) -> list[Lake]:
     """Return the lakes that are served beside one."""
-    return [lake.warehouse.lake for prefix, lake in list(door.lakes.items()) if prefix != name]
+    return [lake.warehouse.lake for prefix, lake in list(context.lakes.items()) if prefix != name]
 
 
 async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitStack, *, vends: bool) -> OpenLake:
@@ -166,9 +166,9 @@ def start_trail(days: int, lake: OpenLake, opened: AsyncExitStack) -> Trail:
     return trail
 
 
-def start_rounds(period_s: float, door: Door, name: str, opened: AsyncExitStack) -> None:
+def start_rounds(period_s: float, context: ServerContext, name: str, opened: AsyncExitStack) -> None:
     """Look after what is published of a lake until `opened` is closed."""
-    rounds = Rounds(door.lakes[name].warehouse, period_s, partial(door.cache.forget, name))
+    rounds = Rounds(context.lakes[name].warehouse, period_s, partial(context.cache.forget, name))
     rounds.start()
     opened.push_async_callback(run_in_threadpool, rounds.stop)
 

@@ -8,8 +8,8 @@ from threading import Lock
 from starlette.types import Scope
 
 from duckicelake.catalog.tables import Position
+from duckicelake.rest.cached_response import CachedResponse
 from duckicelake.rest.errors import READS
-from duckicelake.rest.ready import ReadyAnswer
 
 DEFAULT_MAX_BYTES = 128 * 1024 * 1024
 
@@ -23,7 +23,7 @@ TABLE_PATH_PARTS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyTable:
+class CachedLoad:
     """A table's ready answer, with the state of the lake that it shows. `local_file`: the answer holds while that is there.
 
     `fresh_until_s`: it holds keys, which are given out until then, or until a table came that could lie where this one does.
@@ -32,25 +32,25 @@ class ReadyTable:
     prefix: str
     table_id: int
     position: Position
-    answer: ReadyAnswer
+    answer: CachedResponse
     local_file: str | None = None
     fresh_until_s: float | None = None
 
 
-class TableCache:
+class ResponseCache:
     """Filled by worker threads, read by the event loop; the least recently used entries leave first."""
 
     def __init__(self, max_entries: int, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[TableKey, ReadyTable] = OrderedDict()
+        self._entries: OrderedDict[TableKey, CachedLoad] = OrderedDict()
         self._lock = Lock()
         self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, key: TableKey) -> ReadyTable | None:
+    def find(self, key: TableKey) -> CachedLoad | None:
         """Return the entry, which now counts as just used."""
         with self._lock:
             entry = self._entries.get(key)
@@ -58,7 +58,7 @@ class TableCache:
                 self._entries.move_to_end(key)
             return entry
 
-    def put(self, key: TableKey, entry: ReadyTable) -> None:
+    def put(self, key: TableKey, entry: CachedLoad) -> None:
         """Keep an entry in the place of an older one; one that is larger than the cache is not kept."""
         with self._lock:
             self._remove(key)

@@ -43,7 +43,7 @@ from duckicelake.errors import (
 DAMAGED = "DamagedLakeException"
 """Ours alone. Clients go by the status; jobs over many tables tell by it what is to be mended from what is to be passed over."""
 
-ANSWERS: Mapping[type[CatalogError], tuple[int, str]] = {
+STATUS_AND_TYPE: Mapping[type[CatalogError], tuple[int, str]] = {
     BadRequest: (400, "BadRequestException"),
     IllegalArgument: (400, "IllegalArgumentException"),
     NotAuthorized: (401, "NotAuthorizedException"),
@@ -82,10 +82,10 @@ HTTP_TYPES: Mapping[int, str] = {404: "NotFoundException", 405: "UnsupportedOper
 UNROUTED = "unrouted"
 """What requests are counted as that belong to no operation."""
 
-NAMED: Mapping[str, type[CatalogError]] = {"table": NoSuchTable, "view": NoSuchView, "namespace": NoSuchNamespace}
+NOT_FOUND_BY_PARAMETER: Mapping[str, type[CatalogError]] = {"table": NoSuchTable, "view": NoSuchView, "namespace": NoSuchNamespace}
 """What a path names by each of its parameters; the first that it has is what it is about."""
 
-NAMELESS = "\0"
+EMPTY_NAME = "\0"
 """Stands for an empty name where routes are looked for: no path that a client sends holds it."""
 
 READS = frozenset({"GET", "HEAD"})
@@ -96,9 +96,9 @@ MAX_SHOWN_PATH = 200
 ErrorHandler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 
 
-def find_answer(kind: type[CatalogError]) -> tuple[int, str]:
+def get_status_and_type(kind: type[CatalogError]) -> tuple[int, str]:
     """Return status and Iceberg type of the nearest class that the table names."""
-    return next(ANSWERS[base] for base in kind.__mro__ if base in ANSWERS)
+    return next(STATUS_AND_TYPE[base] for base in kind.__mro__ if base in STATUS_AND_TYPE)
 
 
 def build_error(scope: Scope, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -116,7 +116,7 @@ def build_catalog_error(scope: Scope, error: CatalogError) -> Response:
     send a commit with `Retry-After` again by itself (reference: Java's ExponentialHttpRequestRetryStrategy). A 401 says what it
     wants instead (RFC 9110, 11.6.1; RFC 6750, 3).
     """
-    status, kind = find_answer(type(error))
+    status, kind = get_status_and_type(type(error))
     headers: dict[str, str] = {}
     if isinstance(error, NotAuthorized):
         headers["WWW-Authenticate"] = CHALLENGE
@@ -149,48 +149,48 @@ def build_error_handlers(note: Callable[[Scope, CatalogError], None]) -> dict[in
             request.scope["operation"] = UNROUTED
         return build_http_error(request.scope, error)
 
-    async def answer_unforeseen(request: Request, error: Exception) -> Response:
+    async def answer_unexpected(request: Request, error: Exception) -> Response:
         return build_server_error(request.scope)
 
     return {
         CatalogError: answer_catalog_error,
         RequestValidationError: answer_invalid_request,
         HTTPException: answer_http_error,
-        Exception: answer_unforeseen,
+        Exception: answer_unexpected,
     }
 
 
 def build_http_error(scope: Scope, error: HTTPException) -> Response:
     """Return the answer to what Starlette itself refuses: unknown routes, wrong methods, broken bodies."""
     status = error.status_code
-    nameless = find_nameless(scope) if status == 404 else None
+    nameless = find_empty_name_error(scope) if status == 404 else None
     if nameless is not None:
         return build_catalog_error(scope, nameless)
-    headers = {"Allow": ", ".join(find_methods(scope))} if status == 405 else error.headers
+    headers = {"Allow": ", ".join(list_methods(scope))} if status == 405 else error.headers
     shown = f"{scope['method']} {scope['path'][:MAX_SHOWN_PATH]}"
     message = {404: f"There is no route {shown}.", 405: f"The method does not fit the path: {shown}."}.get(status, error.detail)
     return build_error(scope, status, HTTP_TYPES.get(status, "BadRequestException"), message, headers)
 
 
-def find_nameless(scope: Scope) -> CatalogError | None:
+def find_empty_name_error(scope: Scope) -> CatalogError | None:
     """Return the error of a path that fits an operation but for an empty name, None when it fits none.
 
     Spark looks for a table in the namespace without a name, and takes only an error that the table is not there for an answer.
     """
     first, *parts = scope["path"].split("/")
-    filled = {**scope, "path": "/".join([first, *(part or NAMELESS for part in parts)])}
+    filled = {**scope, "path": "/".join([first, *(part or EMPTY_NAME for part in parts)])}
     for route in scope["app"].routes:
         match, found = route.matches(filled)
         if match is Match.FULL:
             named: Mapping[str, str] = found["path_params"]
-            empty = {name for name, value in named.items() if value == NAMELESS}
-            kind = next((kind for name, kind in NAMED.items() if name in named), None)
-            is_nameless = bool(empty) and empty <= NAMED.keys()
+            empty = {name for name, value in named.items() if value == EMPTY_NAME}
+            kind = next((kind for name, kind in NOT_FOUND_BY_PARAMETER.items() if name in named), None)
+            is_nameless = bool(empty) and empty <= NOT_FOUND_BY_PARAMETER.keys()
             return kind(f"Nothing has an empty name: {scope['path'][:MAX_SHOWN_PATH]}") if kind and is_nameless else None
     return None
 
 
-def find_methods(scope: Scope) -> list[str]:
+def list_methods(scope: Scope) -> list[str]:
     """Return every method that the path takes; Starlette itself names those of one route only."""
     fitting = (route for route in scope["app"].routes if route.matches(scope)[0] is not Match.NONE)
     return sorted({method for route in fitting for method in route.methods})
@@ -198,5 +198,5 @@ def find_methods(scope: Scope) -> list[str]:
 
 def describe_invalid(error: RequestValidationError) -> str:
     """Say which parameters or fields are wrong and why."""
-    told = (f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}" for found in error.errors())
-    return "The request is not valid: " + "; ".join(told) + "."
+    reasons = (f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}" for found in error.errors())
+    return "The request is not valid: " + "; ".join(reasons) + "."

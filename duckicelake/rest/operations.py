@@ -72,34 +72,34 @@ UNLISTED = frozenset({"getConfig", "getToken"})
 
 DUCKLAKE = Operation("loadDucklakeCredentials", "GET", "/v1/{prefix}/ducklake-credentials")
 
-BESIDE = (Operation("getKeys", "GET", "/v1/oauth/jwks"), Operation("signAnywhere", "POST", "/v1/aws/s3/sign"), DUCKLAKE)
+EXTENSIONS = (Operation("getKeys", "GET", "/v1/oauth/jwks"), Operation("signAnywhere", "POST", "/v1/aws/s3/sign"), DUCKLAKE)
 """What is not in the specification: the public keys of tokens; where older clients ask for signatures when nobody told
 them where, which names no table, so the URI says which; and read-only DuckLake for DuckDB users."""
 
-RULES = "/management/v1/{prefix}"
-PRINCIPAL = RULES + "/principals/{principal}"
-ROLE = RULES + "/roles/{role}"
+MANAGEMENT_PATH = "/management/v1/{prefix}"
+PRINCIPAL = MANAGEMENT_PATH + "/principals/{principal}"
+ROLE = MANAGEMENT_PATH + "/roles/{role}"
 MANAGEMENT = (
-    Operation("listPrincipals", "GET", RULES + "/principals"),
-    Operation("addPrincipal", "POST", RULES + "/principals"),
+    Operation("listPrincipals", "GET", MANAGEMENT_PATH + "/principals"),
+    Operation("addPrincipal", "POST", MANAGEMENT_PATH + "/principals"),
     Operation("removePrincipal", "DELETE", PRINCIPAL),
     Operation("rotatePrincipal", "POST", PRINCIPAL + "/rotate"),
-    Operation("listRoles", "GET", RULES + "/roles"),
-    Operation("addRole", "POST", RULES + "/roles"),
+    Operation("listRoles", "GET", MANAGEMENT_PATH + "/roles"),
+    Operation("addRole", "POST", MANAGEMENT_PATH + "/roles"),
     Operation("removeRole", "DELETE", ROLE),
     Operation("addMember", "PUT", ROLE + "/members/{principal}"),
     Operation("removeMember", "DELETE", ROLE + "/members/{principal}"),
-    Operation("listGrants", "GET", RULES + "/grants"),
-    Operation("grant", "POST", RULES + "/grants"),
-    Operation("revoke", "POST", RULES + "/grants/revoke"),
+    Operation("listGrants", "GET", MANAGEMENT_PATH + "/grants"),
+    Operation("grant", "POST", MANAGEMENT_PATH + "/grants"),
+    Operation("revoke", "POST", MANAGEMENT_PATH + "/grants/revoke"),
 )
 """What manages who may do what; no part of the specification either."""
 
-MANIFESTS = RULES + "/namespaces/{namespace}/tables/{table}/manifests"
-BULK = (Operation("planManifests", "GET", MANIFESTS), Operation("adoptManifests", "POST", MANIFESTS))
+MANIFESTS = MANAGEMENT_PATH + "/namespaces/{namespace}/tables/{table}/manifests"
+MANIFEST_OPERATIONS = (Operation("planManifests", "GET", MANIFESTS), Operation("adoptManifests", "POST", MANIFESTS))
 """What the pipeline's `publish` asks."""
 
-UNCHANGED = (Operation("dropUnchangedTable", "DELETE", RULES + "/namespaces/{namespace}/tables/{table}"),)
+CONDITIONAL_DROP = (Operation("dropUnchangedTable", "DELETE", MANAGEMENT_PATH + "/namespaces/{namespace}/tables/{table}"),)
 """What the pipeline's `ingest` asks."""
 
-ALL_OPERATIONS = (*OPERATIONS, *BESIDE, *MANAGEMENT, *BULK, *UNCHANGED)
+ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP)

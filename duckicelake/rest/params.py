@@ -73,7 +73,7 @@ async def check_query(request: Request) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageRequest:
     """Which part of a list is asked for: at most `size` rows after the one named `after`."""
 
     after: tuple[str, ...] | None
@@ -83,9 +83,9 @@ class Page:
 async def read_page(
     page_token: Annotated[str, Query(alias="pageToken", description="Where the previous page ended; empty: the first page.")] = "",
     page_size: Annotated[int | None, Query(alias="pageSize", ge=1, description="At most so many; absent: all.")] = None,
-) -> Page:
+) -> PageRequest:
     """Return the page the query asks for."""
-    return Page(decode_page_token(page_token) if page_token else None, page_size)
+    return PageRequest(decode_page_token(page_token) if page_token else None, page_size)
 
 
 def encode_page_token(last: tuple[str, ...]) -> str:
@@ -104,7 +104,7 @@ def decode_page_token(token: str) -> tuple[str, ...]:
         raise BadRequest("The pageToken is not one that this catalog gave out.") from error
 
 
-def cut_page(rows: Iterable[Row], name: Callable[[Row], tuple[str, ...]], page: Page) -> tuple[list[Row], str | None]:
+def cut_page(rows: Iterable[Row], name: Callable[[Row], tuple[str, ...]], page: PageRequest) -> tuple[list[Row], str | None]:
     """Return the page's rows in the order of their names, and the token of the next page if there is one."""
     ordered = sorted(rows, key=name)
     after = page.after
@@ -119,6 +119,6 @@ Prefix = Annotated[str, Path(description="The warehouse's prefix, as the configu
 Levels = Annotated[tuple[str, ...], Depends(read_levels)]
 TableName = Annotated[str, Depends(read_table_name)]
 ViewName = Annotated[str, Depends(read_view_name)]
-PageParam = Annotated[Page, Depends(read_page)]
-Shape = Literal["all", "refs"]
+Page = Annotated[PageRequest, Depends(read_page)]
+SnapshotSelection = Literal["all", "refs"]
 """Which snapshots a table's metadata shows: all of them, or those that refs name."""

@@ -15,7 +15,7 @@ from duckicelake.catalog.tables import Ident, LoadedTable, list_tables, load_tab
 from duckicelake.catalog.views.loading import load_view
 from duckicelake.catalog.warehouse import Memories, Warehouse, close_warehouse, open_warehouse
 from duckicelake.errors import CatalogError, Damaged, NotFound, Unsupported
-from duckicelake.rest.errors import find_answer
+from duckicelake.rest.errors import get_status_and_type
 from duckicelake.store.s3 import StoreSettings
 from tests.support.examples import examples
 from tests.support.lakes import make_lake
@@ -147,7 +147,7 @@ def check_served_or_refused(ward: Ward, name: str, may_be_refused: bool = True) 
     try:
         loaded = ward.load(name)
     except CatalogError as error:
-        assert find_answer(type(error))[0] in range(400, 500) or isinstance(error, Unsupported)
+        assert get_status_and_type(type(error))[0] in range(400, 500) or isinstance(error, Unsupported)
         assert error.message
         assert may_be_refused
     else:

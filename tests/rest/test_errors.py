@@ -11,13 +11,13 @@ from starlette.exceptions import HTTPException
 from duckicelake import errors
 from duckicelake.errors import CatalogError, CommitStateUnknown, NoSuchTable, ServiceUnavailable
 from duckicelake.rest.errors import (
-    ANSWERS,
     HTTP_TYPES,
+    STATUS_AND_TYPE,
     build_catalog_error,
     build_http_error,
     build_server_error,
     describe_invalid,
-    find_answer,
+    get_status_and_type,
 )
 
 SPECIFIED_TYPES = {
@@ -55,10 +55,10 @@ ALL_ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if
 @pytest.mark.parametrize("kind", [kind for kind in ALL_ERRORS if not kind.__subclasses__()], ids=lambda kind: kind.__name__)
 def test_every_leaf_has_a_row_of_its_own(kind: type[CatalogError]) -> None:
     """A new error must say how it is answered."""
-    assert kind in ANSWERS
+    assert kind in STATUS_AND_TYPE
 
 
-@pytest.mark.parametrize("kind", sorted({kind for _, kind in ANSWERS.values()} | set(HTTP_TYPES.values())))
+@pytest.mark.parametrize("kind", sorted({kind for _, kind in STATUS_AND_TYPE.values()} | set(HTTP_TYPES.values())))
 def test_every_type_is_one_that_clients_know(kind: str) -> None:
     """Clients choose their exception by the type, so it must be a word of the protocol."""
     assert kind in SPECIFIED_TYPES | KNOWN_TO_JAVA_ONLY | OURS_ALONE
@@ -70,8 +70,8 @@ def test_the_nearest_class_decides() -> None:
     class NoSuchSnapshotOfTable(NoSuchTable):
         """A kind of missing table."""
 
-    assert find_answer(NoSuchSnapshotOfTable) == (404, "NoSuchTableException")
-    assert find_answer(CatalogError) == (500, "InternalServerError")
+    assert get_status_and_type(NoSuchSnapshotOfTable) == (404, "NoSuchTableException")
+    assert get_status_and_type(CatalogError) == (500, "InternalServerError")
 
 
 def test_the_body_is_icebergs() -> None:
@@ -91,7 +91,7 @@ def test_a_read_is_told_to_come_again(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-@pytest.mark.parametrize("kind", [kind for kind in ALL_ERRORS if find_answer(kind)[0] == 401], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [kind for kind in ALL_ERRORS if get_status_and_type(kind)[0] == 401], ids=lambda kind: kind.__name__)
 def test_a_401_says_what_it_wants(kind: type[CatalogError], method: str) -> None:
     """A challenge comes with each, wherever it is raised (RFC 9110, 11.6.1); those of /v1/oauth/tokens have their own."""
     assert build_catalog_error({"type": "http", "method": method}, kind("who?")).headers["www-authenticate"].startswith("Bearer")
@@ -105,7 +105,7 @@ def test_a_write_is_never_told_to_come_again(method: str) -> None:
 
 def test_an_unknown_outcome_is_a_500_that_says_so() -> None:
     """Clients keep their files on CommitStateUnknownException."""
-    assert find_answer(CommitStateUnknown) == (500, "CommitStateUnknownException")
+    assert get_status_and_type(CommitStateUnknown) == (500, "CommitStateUnknownException")
 
 
 def test_head_has_no_body() -> None:

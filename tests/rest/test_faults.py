@@ -10,8 +10,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from duckicelake.config import Settings
-from duckicelake.rest.routes import service
-from duckicelake.rest.routes.service import find_reason
+from duckicelake.rest.routes import server as server_routes
+from duckicelake.rest.routes.server import find_reason
 from tests.rest.proxy import Wire, wire_to
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake
@@ -113,13 +113,13 @@ def test_readyz_names_postgres(settings: Settings, postgres: Wire, lake: FreshLa
 def test_strangers_who_ask_for_readyz_share_one_look(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many ask at once; who asks later gets what is there now, and who asks within a second what was seen last."""
     looks: list[float] = []
-    monkeypatch.setattr(service, "find_reason", lambda lake: looks.append(time.monotonic()) or find_reason(lake))
+    monkeypatch.setattr(server_routes, "find_reason", lambda lake: looks.append(time.monotonic()) or find_reason(lake))
     with serve(settings) as server, ThreadPoolExecutor(20) as clients:
         began = time.monotonic()
         answers = list(clients.map(server.get, ["/readyz"] * 100))
         assert {answer.status for answer in answers} == {200}
-        assert 1 <= len(looks) <= 1 + (time.monotonic() - began) / service.LOOK_S
-        monkeypatch.setattr(service, "LOOK_S", 0.0)
+        assert 1 <= len(looks) <= 1 + (time.monotonic() - began) / server_routes.CHECK_INTERVAL_S
+        monkeypatch.setattr(server_routes, "CHECK_INTERVAL_S", 0.0)
         before = len(looks)
         assert [server.get("/readyz").status for _ in range(2)] == [200] * 2
         assert len(looks) == before + 2

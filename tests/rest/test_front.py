@@ -15,11 +15,18 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from duckicelake.lake.watch import Watch
-from duckicelake.rest.cache import TableCache
-from duckicelake.rest.door import Door, OpenLake
-from duckicelake.rest.layers.limit import LARGE_AT_ONCE, LARGE_BYTES, LARGE_HELD, BodyLimit, find_announced_length, unpack
+from duckicelake.rest.application import build_web
+from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.context import OpenLake, ServerContext
+from duckicelake.rest.layers.body_limit import (
+    LARGE_BYTES,
+    MAX_CONCURRENT_LARGE,
+    MAX_UNANSWERED_LARGE,
+    BodyLimit,
+    get_content_length,
+    unpack,
+)
 from duckicelake.rest.metrics import Metrics
-from duckicelake.rest.web import build_web
 from tests.rest.serving import Server, open_nothing, serve_app
 from tests.support.waiting import wait_for
 
@@ -79,7 +86,7 @@ def test_probes_are_logged_at_level_debug(standing: Server, caplog: pytest.LogCa
 def test_a_probe_that_finds_an_error_is_logged_as_others_are(caplog: pytest.LogCaptureFixture) -> None:
     """A server without lakes is not ready."""
     caplog.set_level(logging.DEBUG, "duckicelake.access")
-    with serve_app(build_web(Door(TableCache(0), Metrics()), open_nothing)) as server:
+    with serve_app(build_web(ServerContext(ResponseCache(0), Metrics()), open_nothing)) as server:
         assert server.get("/readyz").status == 503
     assert [record.levelname for record in caplog.records if record.name == "duckicelake.access"] == ["INFO"]
 
@@ -124,16 +131,16 @@ def test_requests_are_counted_by_operation_and_status(server: Server) -> None:
 def test_each_application_counts_for_itself(standing: Server) -> None:
     """Two applications in one process share no number."""
     standing.get("namespaces")
-    with serve_app(build_web(Door(TableCache(0), Metrics()), open_nothing)) as other:
+    with serve_app(build_web(ServerContext(ResponseCache(0), Metrics()), open_nothing)) as other:
         assert other.count("duckicelake_requests_total", operation="listNamespaces") == 0
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_what_nobody_foresaw_is_a_500_without_a_trace(method: str, caplog: pytest.LogCaptureFixture) -> None:
     """The client gets the request's id; the log has the trace under it."""
-    door = Door(TableCache(0), Metrics())
-    door.lakes["lake"] = OpenLake("lake", cast(Any, None), Watch("", ""))
-    with serve_app(build_web(door, open_nothing)) as server:
+    context = ServerContext(ResponseCache(0), Metrics())
+    context.lakes["lake"] = OpenLake("lake", cast(Any, None), Watch("", ""))
+    with serve_app(build_web(context, open_nothing)) as server:
         answer = server.ask(method, "namespaces/main")
         assert server.count("duckicelake_requests_total", status="500") == 1
     assert answer.status == 500
@@ -219,7 +226,7 @@ def test_a_large_packed_body_of_little_holds_nobody_up(monkeypatch: pytest.Monke
             await PlainTextResponse((await receive())["body"])(scope, receive, send)
 
     packed = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * (LARGE_BYTES // 5) + gzip.compress(b"x")[10:]
-    monkeypatch.setattr("duckicelake.rest.layers.limit.unpack", watched)
+    monkeypatch.setattr("duckicelake.rest.layers.body_limit.unpack", watched)
     with serve_app(BodyLimit(answer, 5)) as server:
         assert server.ask("POST", "/x", PACKED_HEADERS, packed).body == b"x"
         assert loops == [False]
@@ -239,22 +246,22 @@ def test_large_bodies_wait_for_each_other_only_so_long() -> None:
     leave = Event()
 
     async def hold(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and find_announced_length(scope) > LARGE_BYTES:
+        if scope["type"] == "http" and get_content_length(scope) > LARGE_BYTES:
             entered.append(scope)
             await asyncio.to_thread(leave.wait)
         if scope["type"] == "http":
             await PlainTextResponse("done")(scope, receive, send)
 
     large = bytes(LARGE_BYTES + 1)
-    with serve_app(BodyLimit(hold, 0.2)) as server, ThreadPoolExecutor(LARGE_AT_ONCE) as pool:
-        held = [pool.submit(server.ask, "POST", "/x", {}, large) for _ in range(LARGE_AT_ONCE)]
-        wait_for(lambda: len(entered) == LARGE_AT_ONCE, "the large bodies to be passed")
+    with serve_app(BodyLimit(hold, 0.2)) as server, ThreadPoolExecutor(MAX_CONCURRENT_LARGE) as pool:
+        held = [pool.submit(server.ask, "POST", "/x", {}, large) for _ in range(MAX_CONCURRENT_LARGE)]
+        wait_for(lambda: len(entered) == MAX_CONCURRENT_LARGE, "the large bodies to be passed")
         late = server.ask("POST", "/x", {}, large)
         small = server.ask("POST", "/x", {}, b"1")
         leave.set()
         assert (late.error, late.headers["retry-after"]) == ((503, "ServiceUnavailableException"), "1")
         assert small.status == 200
-        assert [answer.result().status for answer in held] == [200] * LARGE_AT_ONCE
+        assert [answer.result().status for answer in held] == [200] * MAX_CONCURRENT_LARGE
         assert server.ask("POST", "/x", {}, large).status == 200
 
 
@@ -272,13 +279,13 @@ def test_an_answer_that_nobody_reads_holds_no_large_body_up() -> None:
             await send({"type": "http.response.body", "body": b"done"})
 
     large = bytes(LARGE_BYTES + 1)
-    with serve_app(BodyLimit(answer_slowly, 5)) as server, ThreadPoolExecutor(LARGE_AT_ONCE) as pool:
-        slow = [pool.submit(server.ask, "POST", "/slow", {}, large) for _ in range(LARGE_AT_ONCE)]
-        wait_for(lambda: len(answering) == LARGE_AT_ONCE, "the answers to begin")
+    with serve_app(BodyLimit(answer_slowly, 5)) as server, ThreadPoolExecutor(MAX_CONCURRENT_LARGE) as pool:
+        slow = [pool.submit(server.ask, "POST", "/slow", {}, large) for _ in range(MAX_CONCURRENT_LARGE)]
+        wait_for(lambda: len(answering) == MAX_CONCURRENT_LARGE, "the answers to begin")
         other = server.ask("POST", "/x", {}, large)
         leave.set()
         assert other.status == 200
-        assert [answer.result().status for answer in slow] == [200] * LARGE_AT_ONCE
+        assert [answer.result().status for answer in slow] == [200] * MAX_CONCURRENT_LARGE
         assert server.ask("POST", "/x", {}, large).status == 200
 
 
@@ -295,13 +302,13 @@ def test_only_so_many_large_bodies_wait_for_their_answers_to_be_read() -> None:
             await send({"type": "http.response.body", "body": b"done"})
 
     large = bytes(LARGE_BYTES + 1)
-    with serve_app(BodyLimit(answer_slowly, 5)) as server, ThreadPoolExecutor(LARGE_HELD) as pool:
-        slow = [pool.submit(server.ask, "POST", "/slow", {}, large) for _ in range(LARGE_HELD)]
+    with serve_app(BodyLimit(answer_slowly, 5)) as server, ThreadPoolExecutor(MAX_UNANSWERED_LARGE) as pool:
+        slow = [pool.submit(server.ask, "POST", "/slow", {}, large) for _ in range(MAX_UNANSWERED_LARGE)]
         try:
-            wait_for(lambda: len(answering) == LARGE_HELD, "the answers to begin")
+            wait_for(lambda: len(answering) == MAX_UNANSWERED_LARGE, "the answers to begin")
             late = server.ask("POST", "/x", {}, large)
         finally:
             leave.set()
         assert (late.error, late.headers["retry-after"]) == ((503, "ServiceUnavailableException"), "1")
-        assert [answer.result().status for answer in slow] == [200] * LARGE_HELD
+        assert [answer.result().status for answer in slow] == [200] * MAX_UNANSWERED_LARGE
         assert server.ask("POST", "/x", {}, large).status == 200

@@ -9,12 +9,12 @@ from fastapi.routing import APIRoute
 
 from duckicelake.access.issuing import Accounts
 from duckicelake.access.token_keys import make_signer
-from duckicelake.rest.cache import TableCache
-from duckicelake.rest.door import Door
+from duckicelake.rest.application import build_web
+from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.context import ServerContext
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.operations import ALL_OPERATIONS, OPERATIONS, UNLISTED, Operation
 from duckicelake.rest.router import add_operations
-from duckicelake.rest.web import build_web
 from tests.rest.serving import open_nothing
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ ROW = re.compile(r"\| `(\w+)` \| `(\w+) (\S+)` \|")
 def app() -> FastAPI:
     """The routes of a guarded door without lakes."""
     app = FastAPI()
-    add_operations(app, Door(TableCache(0), Metrics(), Accounts({}, make_signer(["k" * 32]), 60)))
+    add_operations(app, ServerContext(ResponseCache(0), Metrics(), Accounts({}, make_signer(["k" * 32]), 60)))
     return app
 
 
@@ -70,7 +70,7 @@ def test_the_openapi_page_shows_exactly_what_is_served(app: FastAPI) -> None:
 
 def test_every_metric_is_documented() -> None:
     """docs/metrics.md names exactly what /metrics shows beside the process's own numbers."""
-    door = Door(TableCache(0), Metrics())
-    build_web(door, open_nothing)
-    shown = {family.name for family in door.metrics.registry.collect() if family.name.startswith("duckicelake_")}
+    context = ServerContext(ResponseCache(0), Metrics())
+    build_web(context, open_nothing)
+    shown = {family.name for family in context.metrics.registry.collect() if family.name.startswith("duckicelake_")}
     assert set(METRIC.findall((ROOT / "docs" / "metrics.md").read_text())) == shown

@@ -10,7 +10,7 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.names import MAX_NAME_BYTES, check_name
 from duckicelake.rest.params import (
     SEPARATOR,
-    Page,
+    PageRequest,
     cut_page,
     decode_page_token,
     decode_segment,
@@ -86,12 +86,12 @@ def test_foreign_page_tokens_are_refused(token: str) -> None:
 def read_pages(rows: set[tuple[str, ...]], size: int) -> list[tuple[str, ...]]:
     """All rows, page by page."""
     seen: list[tuple[str, ...]] = []
-    cut, token = cut_page(rows, tuple[str, ...], Page(None, size))
+    cut, token = cut_page(rows, tuple[str, ...], PageRequest(None, size))
     seen += cut
     while token is not None:
         assert len(cut) == size
         assert len(seen) <= len(rows)
-        cut, token = cut_page(rows, tuple[str, ...], Page(decode_page_token(token), size))
+        cut, token = cut_page(rows, tuple[str, ...], PageRequest(decode_page_token(token), size))
         seen += cut
     return seen
 
@@ -105,17 +105,17 @@ def test_pages_add_up_to_the_whole(rows: set[tuple[str, ...]], size: int) -> Non
 @given(st.sets(LEVELS, max_size=20))
 def test_without_a_size_there_is_one_page(rows: set[tuple[str, ...]]) -> None:
     """Java sends `pageToken=` and no size, and expects everything."""
-    assert cut_page(rows, tuple[str, ...], Page(None, None)) == (sorted(rows), None)
+    assert cut_page(rows, tuple[str, ...], PageRequest(None, None)) == (sorted(rows), None)
 
 
 def test_pages_stay_right_while_rows_come_and_go() -> None:
     """A token names the last row seen: what stays is seen exactly once, though rows before and after it change."""
-    first, token = cut_page({("a",), ("c",), ("e",), ("g",)}, tuple[str, ...], Page(None, 2))
+    first, token = cut_page({("a",), ("c",), ("e",), ("g",)}, tuple[str, ...], PageRequest(None, 2))
     assert token is not None
-    rest, end = cut_page({("b",), ("e",), ("f",), ("g",)}, tuple[str, ...], Page(decode_page_token(token), 5))
+    rest, end = cut_page({("b",), ("e",), ("f",), ("g",)}, tuple[str, ...], PageRequest(decode_page_token(token), 5))
     assert (first, rest, end) == ([("a",), ("c",)], [("e",), ("f",), ("g",)], None)
 
 
 def test_an_absurd_page_size_is_just_everything() -> None:
     """No size is too large to ask for."""
-    assert cut_page({("a",)}, tuple[str, ...], Page(None, 10**30)) == ([("a",)], None)
+    assert cut_page({("a",)}, tuple[str, ...], PageRequest(None, 10**30)) == ([("a",)], None)

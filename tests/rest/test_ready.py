@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from duckicelake.catalog.tables import Position
-from duckicelake.rest.cache import ReadyTable, TableCache
+from duckicelake.rest.cache import CachedLoad, ResponseCache
+from duckicelake.rest.cached_response import GZIP_FROM_BYTES, accepts_gzip, build_cached_response
 from duckicelake.rest.etag import build_etag, matches_etag
-from duckicelake.rest.ready import GZIP_FROM_BYTES, accepts_gzip, build_ready_answer
-from duckicelake.rest.routes.tables import JOINED_BYTES, PartedAnswer
+from duckicelake.rest.routes.tables import MAX_JOINED_BYTES, MultipartBodyResponse
 
 LONG = b'{"metadata":"' + b"x" * GZIP_FROM_BYTES + b'"}'
 
@@ -46,7 +46,7 @@ def test_another_tag_is_not(header: bytes) -> None:
 
 def test_an_unchanged_answer_has_no_body_and_the_tag() -> None:
     """304 carries the same tag and nothing else to read."""
-    answer = build_ready_answer(b"{}")
+    answer = build_cached_response(b"{}")
     status, headers, body = answer.choose(answer.etag, None)
     assert (status, body) == (304, b"")
     assert dict(headers)[b"etag"] == answer.etag
@@ -55,7 +55,7 @@ def test_an_unchanged_answer_has_no_body_and_the_tag() -> None:
 
 def test_a_long_body_is_kept_compressed_for_those_who_take_it() -> None:
     """The compressed body is the same body, under the same tag, with its own length."""
-    answer = build_ready_answer(LONG)
+    answer = build_cached_response(LONG)
     status, headers, body = answer.choose(None, b"gzip, deflate")
     assert status == 200
     assert gzip.decompress(body) == LONG
@@ -68,12 +68,12 @@ def test_a_long_body_is_kept_compressed_for_those_who_take_it() -> None:
 
 def test_a_short_body_is_never_compressed() -> None:
     """Compressing it would cost more than sending it."""
-    assert build_ready_answer(b"{}").choose(None, b"gzip")[2] == b"{}"
-    assert build_ready_answer(LONG, is_kept=False).choose(None, b"gzip")[2] == LONG
+    assert build_cached_response(b"{}").choose(None, b"gzip")[2] == b"{}"
+    assert build_cached_response(LONG, is_kept=False).choose(None, b"gzip")[2] == LONG
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "messages"), [pytest.param(10, 1, id="short: in one piece"), pytest.param(JOINED_BYTES, 3, id="long: in its parts")]
+    ("size_bytes", "messages"), [pytest.param(10, 1, id="short: in one piece"), pytest.param(MAX_JOINED_BYTES, 3, id="long: in its parts")]
 )
 def test_an_answer_in_parts_is_the_whole_one(size_bytes: int, messages: int) -> None:
     """The parts are its body, its length and tag are theirs, and only the last one ends it."""
@@ -85,11 +85,11 @@ def test_an_answer_in_parts_is_the_whole_one(size_bytes: int, messages: int) -> 
     async def receive() -> Message:
         raise AssertionError
 
-    asyncio.run(PartedAnswer(parts, [b"digest"])({"type": "http"}, receive, send))
+    asyncio.run(MultipartBodyResponse(parts, [b"digest"])({"type": "http"}, receive, send))
     start, *bodies = sent
     assert [message.get("more_body", False) for message in bodies] == [True] * (messages - 1) + [False]
     assert b"".join(message["body"] for message in bodies) == (body := b"".join(parts))
-    assert (start["status"], start["headers"]) == (200, build_ready_answer(body, is_kept=False, tagged=[b"digest"]).headers)
+    assert (start["status"], start["headers"]) == (200, build_cached_response(body, is_kept=False, tagged=[b"digest"]).headers)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_gzip_is_sent_only_to_those_who_take_it(header: bytes, taken: bool) -> N
     assert accepts_gzip(header) == taken
 
 
-def make_entry(body: bytes) -> ReadyTable:
+def make_entry(body: bytes) -> CachedLoad:
     """An entry of one table at one position."""
-    return ReadyTable("lake", 1, Position(1, 0), build_ready_answer(body))
+    return CachedLoad("lake", 1, Position(1, 0), build_cached_response(body))
 
 
 def test_the_least_recently_used_entry_leaves_first() -> None:
     """Finding an entry makes it young again."""
-    cache = TableCache(max_entries=2)
+    cache = ResponseCache(max_entries=2)
     for name in (b"a", b"b"):
         cache.put((name, "all"), make_entry(name))
     assert cache.find((b"a", "all")) is not None
@@ -130,7 +130,7 @@ def test_the_least_recently_used_entry_leaves_first() -> None:
 
 def test_the_cache_is_bounded_in_bytes() -> None:
     """Large entries push out as many as they need; one larger than the cache is not kept, pushes out none, and ends its older self."""
-    cache = TableCache(max_entries=10, max_bytes=100)
+    cache = ResponseCache(max_entries=10, max_bytes=100)
     cache.put((b"a", "all"), make_entry(b"a" * 40))
     cache.put((b"b", "all"), make_entry(b"b" * 40))
     cache.put((b"c", "all"), make_entry(b"c" * 61))
@@ -143,7 +143,7 @@ def test_the_cache_is_bounded_in_bytes() -> None:
 
 def test_an_entry_takes_the_place_of_its_older_self() -> None:
     """Filling again under one key keeps one entry and its bytes."""
-    cache = TableCache(max_entries=10)
+    cache = ResponseCache(max_entries=10)
     cache.put((b"a", "all"), make_entry(b"old"))
     cache.put((b"a", "all"), make_entry(b"newer"))
     found = cache.find((b"a", "all"))
@@ -153,6 +153,6 @@ def test_an_entry_takes_the_place_of_its_older_self() -> None:
 
 def test_a_cache_of_nothing_keeps_nothing() -> None:
     """Zero entries switch the cache off."""
-    cache = TableCache(max_entries=0)
+    cache = ResponseCache(max_entries=0)
     cache.put((b"a", "all"), make_entry(b"a"))
     assert cache.find((b"a", "all")) is None

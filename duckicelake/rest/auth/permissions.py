@@ -26,7 +26,7 @@ Hidden = type[NoSuchTable] | type[NoSuchView] | type[NoSuchNamespace]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PermissionRule:
     """What an operation needs on what its path names; `hides` is what a principal without any right there does not find.
 
     `need` NONE: any right. `is_public`: no token. `is_open`: any principal, or checked where the body's names are known.
@@ -44,9 +44,9 @@ class Rule:
     either: Rights = ANY
 
 
-PUBLIC, OPEN, WHOLE = Rule(is_public=True), Rule(is_open=True), Rule(is_whole=True)
+PUBLIC, OPEN, MANAGE_WAREHOUSE = PermissionRule(is_public=True), PermissionRule(is_open=True), PermissionRule(is_whole=True)
 
-RULES: Mapping[str, Rule] = {
+PERMISSIONS: Mapping[str, PermissionRule] = {
     "index": PUBLIC,
     "healthz": PUBLIC,
     "readyz": PUBLIC,
@@ -56,55 +56,54 @@ RULES: Mapping[str, Rule] = {
     "getConfig": OPEN,
     "listNamespaces": OPEN,
     "createNamespace": OPEN,
-    "loadNamespaceMetadata": Rule(ANY, NoSuchNamespace),
-    "namespaceExists": Rule(ANY, NoSuchNamespace, shown=True),
-    "dropNamespace": Rule(MANAGE, NoSuchNamespace),
-    "updateProperties": Rule(MANAGE, NoSuchNamespace),
-    "listTables": Rule(ANY, NoSuchNamespace, lists=True),
-    "createTable": Rule(CREATE, NoSuchNamespace),
-    "registerTable": Rule(ALL, NoSuchNamespace),
-    "loadTable": Rule(READ),
-    "updateTable": Rule(either=WRITE | CREATE),
-    "dropTable": Rule(DROP),
-    "tableExists": Rule(ANY),
-    "unregisterTable": Rule(DROP),
-    "loadCredentials": Rule(READ),
-    "signRequest": Rule(ANY),
+    "loadNamespaceMetadata": PermissionRule(ANY, NoSuchNamespace),
+    "namespaceExists": PermissionRule(ANY, NoSuchNamespace, shown=True),
+    "dropNamespace": PermissionRule(MANAGE, NoSuchNamespace),
+    "updateProperties": PermissionRule(MANAGE, NoSuchNamespace),
+    "listTables": PermissionRule(ANY, NoSuchNamespace, lists=True),
+    "createTable": PermissionRule(CREATE, NoSuchNamespace),
+    "registerTable": PermissionRule(ALL, NoSuchNamespace),
+    "loadTable": PermissionRule(READ),
+    "updateTable": PermissionRule(either=WRITE | CREATE),
+    "dropTable": PermissionRule(DROP),
+    "tableExists": PermissionRule(ANY),
+    "unregisterTable": PermissionRule(DROP),
+    "loadCredentials": PermissionRule(READ),
+    "signRequest": PermissionRule(ANY),
     "signAnywhere": OPEN,
     "loadDucklakeCredentials": OPEN,
-    "reportMetrics": Rule(ANY),
-    "planTableScan": Rule(READ),
-    "fetchPlanningResult": Rule(READ),
-    "cancelPlanning": Rule(READ),
-    "fetchScanTasks": Rule(READ),
+    "reportMetrics": PermissionRule(ANY),
+    "planTableScan": PermissionRule(READ),
+    "fetchPlanningResult": PermissionRule(READ),
+    "cancelPlanning": PermissionRule(READ),
+    "fetchScanTasks": PermissionRule(READ),
     "renameTable": OPEN,
     "commitTransaction": OPEN,
-    "listFunctions": Rule(ANY, NoSuchNamespace),
-    "loadFunction": Rule(READ, NoSuchNamespace),
-    "listViews": Rule(ANY, NoSuchNamespace, lists=True),
-    "createView": Rule(CREATE, NoSuchNamespace),
-    "registerView": Rule(ALL, NoSuchNamespace),
-    "loadView": Rule(READ, NoSuchView),
-    "replaceView": Rule(WRITE, NoSuchView),
-    "dropView": Rule(DROP, NoSuchView),
-    "viewExists": Rule(ANY, NoSuchView),
+    "listFunctions": PermissionRule(ANY, NoSuchNamespace),
+    "loadFunction": PermissionRule(READ, NoSuchNamespace),
+    "listViews": PermissionRule(ANY, NoSuchNamespace, lists=True),
+    "createView": PermissionRule(CREATE, NoSuchNamespace),
+    "registerView": PermissionRule(ALL, NoSuchNamespace),
+    "loadView": PermissionRule(READ, NoSuchView),
+    "replaceView": PermissionRule(WRITE, NoSuchView),
+    "dropView": PermissionRule(DROP, NoSuchView),
+    "viewExists": PermissionRule(ANY, NoSuchView),
     "renameView": OPEN,
-    **{operation.name: WHOLE for operation in MANAGEMENT},
-    "planManifests": Rule(READ | WRITE | MANAGE),
-    "adoptManifests": Rule(READ | WRITE | MANAGE),
-    "dropUnchangedTable": Rule(DROP),
+    **{operation.name: MANAGE_WAREHOUSE for operation in MANAGEMENT},
+    "planManifests": PermissionRule(READ | WRITE | MANAGE),
+    "adoptManifests": PermissionRule(READ | WRITE | MANAGE),
+    "dropUnchangedTable": PermissionRule(DROP),
     "grant": OPEN,
     "revoke": OPEN,
 }
 
 UNGUARDED = frozenset({"/", "/healthz", "/readyz", "/metrics", "/openapi.json"})
-PUBLIC_PATHS = frozenset(
-    path.encode() for path in (*UNGUARDED, *(operation.path for operation in ALL_OPERATIONS if RULES.get(operation.name, OPEN).is_public))
-)
+PUBLIC_OPERATIONS = tuple(operation for operation in ALL_OPERATIONS if PERMISSIONS.get(operation.name, OPEN).is_public)
+PUBLIC_PATHS = frozenset(path.encode() for path in (*UNGUARDED, *(operation.path for operation in PUBLIC_OPERATIONS)))
 """Paths as the client writes them; any other spelling of one is no public path."""
 
 KINDS: Mapping[Hidden, str] = {NoSuchTable: TABLE, NoSuchView: VIEW}
-WHAT: Mapping[Hidden, str] = {NoSuchTable: "Table", NoSuchView: "View", NoSuchNamespace: "Namespace"}
+OBJECT_NOUNS: Mapping[Hidden, str] = {NoSuchTable: "Table", NoSuchView: "View", NoSuchNamespace: "Namespace"}
 
 
 async def check_permission(request: Request) -> None:
@@ -113,7 +112,7 @@ async def check_permission(request: Request) -> None:
     Raises: NoSuchTable, NoSuchView, NoSuchNamespace: it is hidden. Forbidden: it is not. NotAuthorized: nobody asks
     """
     operation: str = getattr(request.scope.get("route"), "operation_id", None) or ""
-    rule = RULES.get(operation)
+    rule = PERMISSIONS.get(operation)
     if rule is not None and rule.is_public:
         return
     session: Session | None = request.scope.get("session")
@@ -125,14 +124,14 @@ async def check_permission(request: Request) -> None:
     if session.lake_name and prefix is not None and decode_segment(prefix, "prefix") != session.lake_name:
         raise Forbidden(f"What {session.client_id!r} may do in one warehouse is nothing in another.")
     if rule.is_whole:
-        check_whole(session)
+        check_manages_warehouse(session)
     elif not rule.is_open:
         levels = split_levels(decode_segment(request.path_params["namespace"], "namespace"))
         name = request.path_params.get("table") or request.path_params.get("view")
         check_rule(session, rule, levels, None if name is None else decode_segment(name, "name"))
 
 
-def check_rule(session: Session, rule: Rule, levels: Levels, name: str | None = None) -> None:
+def check_rule(session: Session, rule: PermissionRule, levels: Levels, name: str | None = None) -> None:
     """Raise what the rule says unless the session may do it in the namespace, or to what is in it by that name."""
     kind = None if name is None else KINDS.get(rule.hides)
     rights = session.rights_on(levels) if kind is None or name is None else session.rights_at(kind, levels, name)
@@ -144,13 +143,13 @@ def check_rule(session: Session, rule: Rule, levels: Levels, name: str | None = 
     shown = ".".join(levels)
     if rights is Rights.NONE and not (is_shown and rule.hides is NoSuchNamespace):
         whole = shown if name is None or rule.hides is NoSuchNamespace else f"{shown}.{name}"
-        raise deny(rule.hides(f"{WHAT[rule.hides]} does not exist: {whole}"), levels, name)
+        raise deny(rule.hides(f"{OBJECT_NOUNS[rule.hides]} does not exist: {whole}"), levels, name)
     needed = format_needed(rule, rights, kind, levels, name)
     error = Forbidden(f"The principal {session.client_id!r} has no right to do this in the namespace {shown!r}. It needs {needed}.")
     raise deny(error, levels, name)
 
 
-def format_needed(rule: Rule, rights: Rights, kind: str | None, levels: Levels, name: str | None) -> str:
+def format_needed(rule: PermissionRule, rights: Rights, kind: str | None, levels: Levels, name: str | None) -> str:
     """Return which privileges a principal lacks for an operation, and on what they can be granted."""
     if Rights.ALL in rule.need and Rights.ALL not in rights:
         return "`manage` on `warehouse`"
@@ -169,13 +168,13 @@ def deny(error: CatalogError, levels: Levels, name: str | None = None) -> Catalo
     return error
 
 
-def check_whole(session: Session) -> None:
+def check_manages_warehouse(session: Session) -> None:
     """Raise Forbidden unless the session may manage the warehouse."""
     if not session.may_choose:
         raise Forbidden(f"The principal {session.client_id!r} has no right to manage the warehouse. It needs `manage` on `warehouse`.")
 
 
-def check_reads(session: Session) -> None:
+def check_reads_anything(session: Session) -> None:
     """Raise Forbidden unless the session may read something."""
     rights = [*(grant.rights for grant in session.grants.each), *session.objects.values()]
     if not any(READ in each for each in rights):
@@ -185,7 +184,7 @@ def check_reads(session: Session) -> None:
 
 def check_commit(session: Session, levels: Levels, name: str, *, creates: bool) -> None:
     """Raise unless the session may commit to a table, or make it by that."""
-    check_rule(session, Rule(CREATE if creates else WRITE), levels, name)
+    check_rule(session, PermissionRule(CREATE if creates else WRITE), levels, name)
 
 
 def check_moved(session: Session, kind: str, moved_to: Levels | None) -> None:
@@ -196,23 +195,23 @@ def check_moved(session: Session, kind: str, moved_to: Levels | None) -> None:
         )
 
 
-def check_rename(session: Session, source: Levels, target: Levels, hides: Hidden) -> None:
-    """Raise unless the session may take a table's or view's name (`source`) away, and put it where `target` says.
+def check_rename(session: Session, source: Levels, destination: Levels, hides: Hidden) -> None:
+    """Raise unless the session may take a table's or view's name (`source`) away, and put it where `destination` says.
 
     Law: no move gives rights on what is moved: who moves it has them already, or manages it.
     """
-    check_rule(session, Rule(DROP, hides), source[:-1], source[-1])
-    check_rule(session, Rule(CREATE, NoSuchNamespace), target[:-1])
+    check_rule(session, PermissionRule(DROP, hides), source[:-1], source[-1])
+    check_rule(session, PermissionRule(CREATE, NoSuchNamespace), destination[:-1])
     mine = session.rights_at(KINDS[hides], source[:-1], source[-1])
-    if MANAGE not in mine and session.rights_on(target[:-1]) & CARRIED & ~mine:
-        place = ".".join(target[:-1])
+    if MANAGE not in mine and session.rights_on(destination[:-1]) & CARRIED & ~mine:
+        place = ".".join(destination[:-1])
         error = Forbidden(f"The principal {session.client_id!r} would have rights on it in the namespace {place!r} that it has not here.")
         raise deny(error, source[:-1], source[-1])
 
 
-def check_manage(session: Session, levels: Levels) -> None:
+def check_creates_namespace(session: Session, levels: Levels) -> None:
     """Raise Forbidden unless the session may make that namespace, which may be there or not."""
     if Rights.MANAGE not in session.rights_on(levels):
         named = f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}."
-        error = Forbidden(f"{named} It needs {format_needed(Rule(MANAGE), Rights.NONE, None, levels, None)}.")
+        error = Forbidden(f"{named} It needs {format_needed(PermissionRule(MANAGE), Rights.NONE, None, levels, None)}.")
         raise deny(error, levels)

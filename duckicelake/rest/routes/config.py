@@ -9,11 +9,11 @@ from starlette.concurrency import run_in_threadpool
 
 from duckicelake.catalog.keys.ducklake import may_vend_ducklake
 from duckicelake.errors import BadRequest, CatalogError
-from duckicelake.rest.bodies import CatalogConfig
-from duckicelake.rest.door import Door, OpenLake
+from duckicelake.rest.context import OpenLake, ServerContext
+from duckicelake.rest.operation import OperationHandler
 from duckicelake.rest.operations import DUCKLAKE
 from duckicelake.rest.params import ADVERTISED_SEPARATOR
-from duckicelake.rest.served import Served
+from duckicelake.rest.response_bodies import CatalogConfig
 
 KEY_LIFETIME = "PT30M"
 CREDENTIALS = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
@@ -23,20 +23,20 @@ CREDENTIALS = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credential
 class ConfigRoutes:
     """Tells clients their prefix, the client settings and what works here."""
 
-    def __init__(self, door: Door, endpoints: Sequence[str]) -> None:
-        self._door = door
+    def __init__(self, context: ServerContext, endpoints: Sequence[str]) -> None:
+        self._context = context
         self._endpoints = endpoints
 
-    def operations(self) -> dict[str, Served]:
+    def operations(self) -> dict[str, OperationHandler]:
         """Return what this module serves."""
-        return {"getConfig": Served(self.get_config)}
+        return {"getConfig": OperationHandler(self.get_config)}
 
     async def get_config(
         self, warehouse: Annotated[str, Query(description="The warehouse's name; needed when several are served.")] = ""
     ) -> CatalogConfig:
         """List all catalog configuration settings."""
-        name = warehouse or self._find_only_name()
-        lake = self._door.find_lake(name)
+        name = warehouse or self._get_only_name()
+        lake = self._context.get_lake_by_name(name)
         absent = {CREDENTIALS, DUCKLAKE.endpoint} if lake.warehouse.vendor is None else set[str]()
         if DUCKLAKE.endpoint not in absent and not await self._may_read_ducklake(lake):
             absent.add(DUCKLAKE.endpoint)
@@ -54,8 +54,8 @@ class ConfigRoutes:
         except CatalogError:
             return False
 
-    def _find_only_name(self) -> str:
-        names = list(self._door.lakes)
+    def _get_only_name(self) -> str:
+        names = list(self._context.lakes)
         if len(names) != 1:
             raise BadRequest("Several warehouses are served here; name one of them with the parameter `warehouse`.")
         return names[0]

@@ -10,40 +10,42 @@ from duckicelake.access.grants import Rights
 from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Bearer
 from duckicelake.catalog.keys.ducklake import Asking, DucklakeCredentials, get_ducklake_credentials
-from duckicelake.rest.auth.at import AtParam
-from duckicelake.rest.auth.permissions import check_reads
-from duckicelake.rest.auth.record import find_asker
-from duckicelake.rest.bodies import DucklakeCredentialsResponse
-from duckicelake.rest.door import Door
-from duckicelake.rest.served import Served
+from duckicelake.rest.auth.audit import describe_request
+from duckicelake.rest.auth.permissions import check_reads_anything
+from duckicelake.rest.auth.target import Target
+from duckicelake.rest.context import ServerContext
+from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.response_bodies import DucklakeCredentialsResponse
 
 NO_STORE = {"Cache-Control": "no-store"}
-GIVEN: dict[int | str, dict[str, Any]] = {200: {"model": DucklakeCredentialsResponse, "description": "What DuckDB reads the lake with."}}
+DUCKLAKE_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"model": DucklakeCredentialsResponse, "description": "What DuckDB reads the lake with."}
+}
 
 
 class DucklakeRoutes:
     """Answers the operation that gives DuckDB users read-only access."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
-    def operations(self) -> dict[str, Served]:
+    def operations(self) -> dict[str, OperationHandler]:
         """Return what this module serves."""
-        return {"loadDucklakeCredentials": Served(self.load_ducklake_credentials, responses=GIVEN)}
+        return {"loadDucklakeCredentials": OperationHandler(self.load_ducklake_credentials, responses=DUCKLAKE_RESPONSES)}
 
-    def load_ducklake_credentials(self, request: Request, at: AtParam) -> Response:
+    def load_ducklake_credentials(self, request: Request, target: Target) -> Response:
         """Get what DuckDB needs to attach the lake read-only: a role of Postgres that sees what one may read, and keys to its files."""
-        check_reads(at.session)
-        lake, session = self._door.get_lake(at.prefix), at.session
+        check_reads_anything(target.session)
+        lake, session = self._context.get_lake(target.prefix), target.session
         bearer: Bearer = request.scope["bearer"]
 
         def may_read(levels: tuple[str, ...], name: str) -> bool:
             return Rights.READ in session.rights_at(TABLE, levels, name)
 
         account, ends_at_s = parse_account(bearer.origin), bearer.ends_at_s
-        asking = Asking(find_asker(request.scope), account, bearer.session.grants, bearer.scope, may_read, bearer.roles, ends_at_s)
+        asking = Asking(describe_request(request.scope), account, bearer.session.grants, bearer.scope, may_read, bearer.roles, ends_at_s)
         found = get_ducklake_credentials(lake.warehouse, lake.roles, asking, time.time())
-        return Response(json.dumps(encode(found)).encode(), headers=NO_STORE, media_type="application/json")
+        return Response(json.dumps(encode_ducklake_credentials(found)).encode(), headers=NO_STORE, media_type="application/json")
 
 
 def parse_account(origin: str) -> tuple[int, int] | None:
@@ -54,7 +56,7 @@ def parse_account(origin: str) -> tuple[int, int] | None:
     return int(principal_id), int(secret_number)
 
 
-def encode(found: DucklakeCredentials) -> DucklakeCredentialsResponse:
+def encode_ducklake_credentials(found: DucklakeCredentials) -> DucklakeCredentialsResponse:
     """Return the answer."""
     return {
         "expires-at-ms": found.expires_at_ms,

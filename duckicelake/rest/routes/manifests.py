@@ -13,14 +13,14 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_flag, get_list, get_long, get_text
-from duckicelake.rest.auth.at import AtParam
-from duckicelake.rest.auth.record import find_asker
-from duckicelake.rest.bodies import AdoptedManifests, PlannedManifests
-from duckicelake.rest.door import Door
-from duckicelake.rest.page.manifests import OFFER
+from duckicelake.rest.auth.audit import describe_request
+from duckicelake.rest.auth.target import Target
+from duckicelake.rest.context import ServerContext
+from duckicelake.rest.openapi.manifests import MANIFEST_SUBMISSION
+from duckicelake.rest.operation import OperationHandler
 from duckicelake.rest.params import Levels, TableName
-from duckicelake.rest.requests import Body, describe_body
-from duckicelake.rest.served import Served
+from duckicelake.rest.request_bodies import Body, describe_body
+from duckicelake.rest.response_bodies import AdoptedManifests, PlannedManifests
 
 WHAT = "offer of manifests"
 
@@ -28,25 +28,25 @@ WHAT = "offer of manifests"
 class ManifestRoutes:
     """Answers the operations on manifests that others than the server make."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
-    def operations(self) -> dict[str, Served]:
+    def operations(self) -> dict[str, OperationHandler]:
         """Return what this module serves."""
         return {
-            "planManifests": Served(self.plan_manifests),
-            "adoptManifests": Served(self.adopt_manifests, body=describe_body(OFFER)),
+            "planManifests": OperationHandler(self.plan_manifests),
+            "adoptManifests": OperationHandler(self.adopt_manifests, body=describe_body(MANIFEST_SUBMISSION)),
         }
 
-    def plan_manifests(self, at: AtParam, levels: Levels, name: TableName) -> PlannedManifests:
+    def plan_manifests(self, target: Target, levels: Levels, name: TableName) -> PlannedManifests:
         """Plan the large manifests of a table that nobody has made yet, as it is now; nothing is changed."""
-        return encode_plan(plan_manifests(self._door.get_lake(at.prefix).warehouse, Ident(levels, name)))
+        return encode_plan(plan_manifests(self._context.get_lake(target.prefix).warehouse, Ident(levels, name)))
 
-    def adopt_manifests(self, request: Request, at: AtParam, levels: Levels, name: TableName, body: Body) -> AdoptedManifests:
+    def adopt_manifests(self, request: Request, target: Target, levels: Levels, name: TableName, body: Body) -> AdoptedManifests:
         """Publish a table with manifests that were made by such a plan: all of them, or none. Those that others follow are looked at."""
         node = as_object(decode_json(body), WHAT)
         planned = Position(get_long(node, "lake-snapshot-id", WHAT), get_long(node, "change-id", WHAT))
-        asker, warehouse = find_asker(request.scope), self._door.get_lake(at.prefix).warehouse
+        asker, warehouse = describe_request(request.scope), self._context.get_lake(target.prefix).warehouse
         warehouse = replace(warehouse, lake=with_asker(warehouse.lake, asker, asker.objects))
         offered = dict(map(parse_offered, get_list(node, "manifests", WHAT)))
         ident, made_by = Ident(levels, name), get_text(node, "version", WHAT)

@@ -9,50 +9,50 @@ from duckicelake.access.sessions import Session
 from duckicelake.catalog import namespaces
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchNamespace
-from duckicelake.rest.auth.at import AtParam
 from duckicelake.rest.auth.permissions import deny
-from duckicelake.rest.bodies import GetNamespaceResponse, ListNamespacesResponse
-from duckicelake.rest.door import Door
-from duckicelake.rest.params import Levels, PageParam, Prefix, cut_page, split_levels
-from duckicelake.rest.served import Served
+from duckicelake.rest.auth.target import Target
+from duckicelake.rest.context import ServerContext
+from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.params import Levels, Page, Prefix, cut_page, split_levels
+from duckicelake.rest.response_bodies import GetNamespaceResponse, ListNamespacesResponse
 
 
 class NamespaceRoutes:
     """Answers the operations on namespaces."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
-    def operations(self) -> dict[str, Served]:
+    def operations(self) -> dict[str, OperationHandler]:
         """Return what this module serves."""
         return {
-            "listNamespaces": Served(self.list_namespaces),
-            "loadNamespaceMetadata": Served(self.load_namespace),
-            "namespaceExists": Served(self.check_namespace, status=204),
+            "listNamespaces": OperationHandler(self.list_namespaces),
+            "loadNamespaceMetadata": OperationHandler(self.load_namespace),
+            "namespaceExists": OperationHandler(self.check_namespace, status=204),
         }
 
     def list_namespaces(
         self,
-        at: AtParam,
-        page: PageParam,
+        target: Target,
+        page: Page,
         parent: Annotated[str, Query(description="List the direct children of this namespace; empty: the top level.")] = "",
     ) -> ListNamespacesResponse:
         """List namespaces, optionally those right below a parent."""
-        listed = list_children(self._door.get_lake(at.prefix).warehouse, parent)
-        found = [levels for levels in listed if at.session.shows(levels)]
+        listed = list_children(self._context.get_lake(target.prefix).warehouse, parent)
+        found = [levels for levels in listed if target.session.shows(levels)]
         if parent and not found:
-            check_shown(at.session, parent)
+            check_shown(target.session, parent)
         cut, token = cut_page(found, tuple[str, ...], page)
         return {"namespaces": [list(levels) for levels in cut], "next-page-token": token}
 
     def load_namespace(self, prefix: Prefix, levels: Levels) -> GetNamespaceResponse:
         """Load the properties of a namespace."""
-        found = namespaces.load_namespace(self._door.get_lake(prefix).warehouse, levels)
+        found = namespaces.load_namespace(self._context.get_lake(prefix).warehouse, levels)
         return {"namespace": list(found.levels), "properties": dict(found.properties)}
 
     def check_namespace(self, prefix: Prefix, levels: Levels) -> Response:
         """Check that a namespace exists."""
-        namespaces.check_namespace_exists(self._door.get_lake(prefix).warehouse, levels)
+        namespaces.check_namespace_exists(self._context.get_lake(prefix).warehouse, levels)
         return Response(status_code=204)
 
 

@@ -16,15 +16,15 @@ from starlette.types import Scope
 from duckicelake.access.issuing import ACCESS_TOKEN, NO_POLICIES, Accounts, Issued, OAuthRefusal, Policies, TokenRequest
 from duckicelake.catalog.record.trail import DENIED, UNPROVEN, AuditLine
 from duckicelake.errors import NotServed, ServiceUnavailable
-from duckicelake.rest.auth.proving import Proving
-from duckicelake.rest.auth.record import find_asker, note_denial
-from duckicelake.rest.auth.rules import find_policies
-from duckicelake.rest.bodies import JsonWebKeys, OAuthError, OAuthToken
-from duckicelake.rest.door import Door
-from duckicelake.rest.served import Served
+from duckicelake.rest.auth.audit import audit_denial, describe_request
+from duckicelake.rest.auth.policy_cache import get_policies
+from duckicelake.rest.auth.verification import SecretVerification
+from duckicelake.rest.context import ServerContext
+from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.response_bodies import JsonWebKeys, OAuthError, OAuthToken
 
-KEYS_KEPT_S = 300
-MOST_FORM_BYTES = 64 * 1024
+KEYS_MAX_AGE_S = 300
+MAX_FORM_BYTES = 64 * 1024
 NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 FORM_FIELDS = ("grant_type", "scope", "client_id", "client_secret", "subject_token", "subject_token_type", "requested_token_type")
 FORM: dict[str, Any] = {
@@ -41,7 +41,7 @@ FORM: dict[str, Any] = {
         },
     }
 }
-ANSWERED: dict[int | str, dict[str, Any]] = {
+TOKEN_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"model": OAuthToken, "description": "A token."},
     400: {"model": OAuthError, "description": "The request is refused, in RFC 6749's words."},
     401: {"model": OAuthError, "description": "The client did not prove who it is."},
@@ -51,58 +51,61 @@ ANSWERED: dict[int | str, dict[str, Any]] = {
 class TokenRoutes:
     """Answers the operations that give out tokens, and the keys to verify them with."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._proving = Proving()
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._verification = SecretVerification()
 
-    def operations(self) -> dict[str, Served]:
+    def operations(self) -> dict[str, OperationHandler]:
         """Return what this module serves."""
-        return {"getToken": Served(self.get_token, responses=ANSWERED, body=FORM), "getKeys": Served(self.get_keys)}
+        return {
+            "getToken": OperationHandler(self.get_token, responses=TOKEN_RESPONSES, body=FORM),
+            "getKeys": OperationHandler(self.get_keys),
+        }
 
     async def get_keys(self, response: Response) -> JsonWebKeys:
         """Get the public keys of tokens, for those who want to verify one; there are none while secrets sign."""
-        accounts = self._door.accounts
+        accounts = self._context.accounts
         if accounts is None:
             raise NotServed("This server asks nobody who they are, so it signs no tokens.")
-        response.headers["Cache-Control"] = f"public, max-age={KEYS_KEPT_S}"
+        response.headers["Cache-Control"] = f"public, max-age={KEYS_MAX_AGE_S}"
         return {"keys": [dict(key) for key in accounts.list_public_keys()]}
 
     async def get_token(self, request: Request) -> Response:
         """Get a token, by a client's id and secret or in exchange for another token."""
-        accounts = self._door.accounts
+        accounts = self._context.accounts
         if accounts is None:
             raise NotServed("This server asks nobody who they are, so it gives out no tokens.")
         try:
             asked = await read_request(request)
             now_s = time.time()
-            policies = await self._find_policies(accounts, asked)
+            policies = await self._get_policies(accounts, asked)
             issue = partial(accounts.issue, asked, now_s, policies)
-            issued = issue() if accounts.is_quick(asked, now_s, policies) else await self._proving.run(asked.peer, issue)
+            issued = issue() if accounts.is_quick(asked, now_s, policies) else await self._verification.run(asked.peer, issue)
         except OAuthRefusal as refusal:
-            self._note(request.scope, refusal)
-            return build_refusal(refusal)
+            self._audit(request.scope, refusal)
+            return build_oauth_error(refusal)
         return Response(encode_token(issued), headers=NO_STORE, media_type="application/json")
 
-    async def _find_policies(self, accounts: Accounts, asked: TokenRequest) -> Policies:
+    async def _get_policies(self, accounts: Accounts, asked: TokenRequest) -> Policies:
         """Return what the lakes know of clients. Without Postgres, clients of settings get the tokens that settings alone give."""
         try:
-            return await find_policies(self._door)
+            return await get_policies(self._context)
         except ServiceUnavailable:
             if not accounts.is_settings_own(asked):
                 raise
             return NO_POLICIES
 
-    def _note(self, scope: Scope, refusal: OAuthRefusal) -> None:
+    def _audit(self, scope: Scope, refusal: OAuthRefusal) -> None:
         """Note a refusal by its code: what the client said of itself may hold a secret in the wrong place, and is not repeated."""
-        asker = replace(find_asker(scope), principal=refusal.client_id)
+        asker = replace(describe_request(scope), principal=refusal.client_id)
         outcome = DENIED if refusal.code == "invalid_scope" else UNPROVEN
-        note_denial(self._door, scope, AuditLine(asker, outcome, reason=refusal.code))
+        audit_denial(self._context, scope, AuditLine(asker, outcome, reason=refusal.code))
 
 
 async def read_request(request: Request) -> TokenRequest:
     """Return what a request asks for. Raises: OAuthRefusal: it is malformed."""
     body = await request.body()
-    if len(body) > MOST_FORM_BYTES:
+    if len(body) > MAX_FORM_BYTES:
         raise OAuthRefusal("invalid_request", "The form is too long.")
     peer = request.client.host if request.client else ""
     return TokenRequest(parse_form(body), parse_basic(request.headers.getlist("authorization")), peer)
@@ -121,11 +124,11 @@ def parse_form(body: bytes) -> Mapping[str, str]:
 
 def parse_basic(headers: list[str]) -> tuple[str, str] | None:
     """Return id and secret of Basic authentication, None when there is none. Raises: OAuthRefusal: it is malformed."""
-    told = [header[6:].strip() for header in headers if header[:6].lower() == "basic "]
-    if not told:
+    answer = [header[6:].strip() for header in headers if header[:6].lower() == "basic "]
+    if not answer:
         return None
     try:
-        [encoded] = told
+        [encoded] = answer
         client_id, colon, secret = base64.b64decode(encoded, validate=True).decode().partition(":")
     except (ValueError, binascii.Error) as error:
         raise OAuthRefusal("invalid_request", "The Basic authentication is malformed.") from error
@@ -136,22 +139,22 @@ def parse_basic(headers: list[str]) -> tuple[str, str] | None:
 
 def encode_token(issued: Issued) -> bytes:
     """Return the body of a token's answer."""
-    told: OAuthToken = {
+    answer: OAuthToken = {
         "access_token": issued.token,
         "token_type": "bearer",
         "expires_in": issued.lifetime_s,
         "issued_token_type": ACCESS_TOKEN,
         "scope": issued.scope,
     }
-    return json.dumps(told).encode()
+    return json.dumps(answer).encode()
 
 
-def build_refusal(refusal: OAuthRefusal) -> Response:
+def build_oauth_error(refusal: OAuthRefusal) -> Response:
     """Return the answer to what is refused; a client that did not prove itself is told how to."""
-    told: OAuthError = {"error": refusal.code, "error_description": refusal.description}
+    answer: OAuthError = {"error": refusal.code, "error_description": refusal.description}
     headers, status = dict(NO_STORE), 400
     if refusal.retry_after_s is not None:
         headers["Retry-After"], status = str(refusal.retry_after_s), 429
     elif refusal.code == "invalid_client":
         headers["WWW-Authenticate"], status = 'Basic realm="duckicelake"', 401
-    return Response(json.dumps(told).encode(), status, headers, "application/json")
+    return Response(json.dumps(answer).encode(), status, headers, "application/json")

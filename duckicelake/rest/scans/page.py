@@ -5,27 +5,27 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from duckicelake.rest.bodies import StorageCredential
-from duckicelake.rest.page.shapes import FLAG, LONG, NAME, TEXT, TEXTS, Shape, an_array, an_object, maybe, one_of
+from duckicelake.rest.openapi.shapes import FLAG, LONG, NAME, TEXT, TEXTS, JsonSchema, array_of, nullable, object_of, one_of
+from duckicelake.rest.response_bodies import StorageCredential
 
-VALUE: Shape = {"anyOf": [{"type": "boolean"}, {"type": "number"}, TEXT]}
-TERM: Shape = {"anyOf": [TEXT, an_object({"type": one_of(["transform"]), "transform": TEXT, "term": TEXT})]}
-COMPARED = ("lt", "lt-eq", "gt", "gt-eq", "eq", "not-eq", "starts-with", "not-starts-with")
-UNARY: Shape = an_object({"type": one_of(["is-null", "not-null", "is-nan", "not-nan"]), "term": TERM})
-COMPARISON: Shape = an_object({"type": one_of(COMPARED), "term": TERM, "value": VALUE})
-AMONG: Shape = an_object({"type": one_of(["in", "not-in"]), "term": TERM, "values": an_array(VALUE)})
-PREDICATES = ({"type": "boolean"}, UNARY, COMPARISON, AMONG)
+VALUE: JsonSchema = {"anyOf": [{"type": "boolean"}, {"type": "number"}, TEXT]}
+TERM: JsonSchema = {"anyOf": [TEXT, object_of({"type": one_of(["transform"]), "transform": TEXT, "term": TEXT})]}
+COMPARISON_TYPES = ("lt", "lt-eq", "gt", "gt-eq", "eq", "not-eq", "starts-with", "not-starts-with")
+UNARY: JsonSchema = object_of({"type": one_of(["is-null", "not-null", "is-nan", "not-nan"]), "term": TERM})
+COMPARISON: JsonSchema = object_of({"type": one_of(COMPARISON_TYPES), "term": TERM, "value": VALUE})
+MEMBERSHIP: JsonSchema = object_of({"type": one_of(["in", "not-in"]), "term": TERM, "values": array_of(VALUE)})
+PREDICATES = ({"type": "boolean"}, UNARY, COMPARISON, MEMBERSHIP)
 
 
-def nest(shape: Shape) -> Shape:
+def nest_filter(shape: JsonSchema) -> JsonSchema:
     """Return the shape of a filter whose AND, OR and NOT hold what has that shape."""
-    joined = an_object({"type": one_of(["and", "or"]), "left": shape, "right": shape})
-    return {"anyOf": [*PREDICATES, joined, an_object({"type": one_of(["not"]), "child": shape})]}
+    joined = object_of({"type": one_of(["and", "or"]), "left": shape, "right": shape})
+    return {"anyOf": [*PREDICATES, joined, object_of({"type": one_of(["not"]), "child": shape})]}
 
 
-FILTER: Shape = nest(nest({"anyOf": list(PREDICATES)}))
+FILTER: JsonSchema = nest_filter(nest_filter({"anyOf": list(PREDICATES)}))
 """A filter, shown a few levels deep."""
-PLAN_SCAN: Shape = an_object(
+PLAN_SCAN: JsonSchema = object_of(
     {},
     {
         "snapshot-id": LONG,
@@ -36,10 +36,10 @@ PLAN_SCAN: Shape = an_object(
         "case-sensitive": FLAG,
         "use-snapshot-schema": FLAG,
         "stats-fields": TEXTS,
-        "min-rows-requested": maybe({**LONG, "minimum": 0}),
+        "min-rows-requested": nullable({**LONG, "minimum": 0}),
     },
 )
-FETCH_TASKS: Shape = an_object({"plan-task": NAME})
+FETCH_TASKS: JsonSchema = object_of({"plan-task": NAME})
 
 
 class CountMap(TypedDict):
@@ -115,5 +115,5 @@ FetchScanTasksResult = TypedDict(
     },
 )
 Responses = Mapping[int | str, dict[str, Any]]
-PLANNED: dict[int | str, dict[str, Any]] = {200: {"model": CompletedPlanningResult, "description": "The plan, or its first part."}}
-FETCHED: dict[int | str, dict[str, Any]] = {200: {"model": FetchScanTasksResult, "description": "Tasks of a part of a plan."}}
+PLAN_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"model": CompletedPlanningResult, "description": "The plan, or its first part."}}
+TASKS_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"model": FetchScanTasksResult, "description": "Tasks of a part of a plan."}}

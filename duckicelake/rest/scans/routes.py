@@ -10,12 +10,12 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.scanning.requests import parse_plan_task, parse_scan_request
-from duckicelake.rest.auth.keys import encode_credentials, find_keys
-from duckicelake.rest.door import Door
+from duckicelake.rest.auth.credentials import encode_credentials, find_credentials
+from duckicelake.rest.context import ServerContext
+from duckicelake.rest.operation import OperationHandler
 from duckicelake.rest.params import Levels, Prefix, TableName, decode_segment
-from duckicelake.rest.requests import Body, describe_body
-from duckicelake.rest.scans.page import FETCH_TASKS, FETCHED, PLAN_SCAN, PLANNED
-from duckicelake.rest.served import Served
+from duckicelake.rest.request_bodies import Body, describe_body
+from duckicelake.rest.scans.page import FETCH_TASKS, PLAN_RESPONSES, PLAN_SCAN, TASKS_RESPONSES
 
 COMPLETED = b'{"status":"completed","plan-id":'
 FRESH = {"Cache-Control": "no-store"}
@@ -33,43 +33,43 @@ PlanId = Annotated[str, Depends(read_plan_id)]
 class ScanRoutes:
     """Answers the operations on plans of scans."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
-    def operations(self) -> dict[str, Served]:
+    def operations(self) -> dict[str, OperationHandler]:
         """Return what this module serves."""
         return {
-            "planTableScan": Served(self.plan_scan, responses=PLANNED, body=describe_body(PLAN_SCAN)),
-            "fetchPlanningResult": Served(self.fetch_plan, responses=PLANNED),
-            "cancelPlanning": Served(self.cancel_plan, status=204),
-            "fetchScanTasks": Served(self.fetch_tasks, responses=FETCHED, body=describe_body(FETCH_TASKS)),
+            "planTableScan": OperationHandler(self.plan_scan, responses=PLAN_RESPONSES, body=describe_body(PLAN_SCAN)),
+            "fetchPlanningResult": OperationHandler(self.fetch_plan, responses=PLAN_RESPONSES),
+            "cancelPlanning": OperationHandler(self.cancel_plan, status=204),
+            "fetchScanTasks": OperationHandler(self.fetch_tasks, responses=TASKS_RESPONSES, body=describe_body(FETCH_TASKS)),
         }
 
     def plan_scan(self, request: Request, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
         """Plan a scan of a table: all of it at once, or its first part and plan tasks for the others."""
-        warehouse, ident = self._door.get_lake(prefix).warehouse, Ident(levels, name)
+        warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
         planned = plan_scan(warehouse, ident, parse_scan_request(decode_json(body)))
         return answer_plan(request, warehouse, ident, planned)
 
     def fetch_plan(self, request: Request, prefix: Prefix, levels: Levels, name: TableName, plan_id: PlanId) -> Response:
         """Return a plan again, with newer keys."""
-        warehouse, ident = self._door.get_lake(prefix).warehouse, Ident(levels, name)
+        warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
         return answer_plan(request, warehouse, ident, fetch_plan(warehouse, ident, plan_id))
 
     def cancel_plan(self, prefix: Prefix, levels: Levels, name: TableName, plan_id: PlanId) -> Response:
         """Take note that a plan is not needed any more: nothing is kept of it."""
-        check_plan(self._door.get_lake(prefix).warehouse, Ident(levels, name), plan_id)
+        check_plan(self._context.get_lake(prefix).warehouse, Ident(levels, name), plan_id)
         return Response(status_code=204)
 
     def fetch_tasks(self, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
         """Return the tasks of a part of a plan."""
-        planned = fetch_tasks(self._door.get_lake(prefix).warehouse, Ident(levels, name), parse_plan_task(decode_json(body)))
+        planned = fetch_tasks(self._context.get_lake(prefix).warehouse, Ident(levels, name), parse_plan_task(decode_json(body)))
         return Response(b"".join([b"{", *list_tasks(planned), b"}"]), media_type="application/json")
 
 
 def answer_plan(request: Request, warehouse: Warehouse, ident: Ident, planned: PlannedScan) -> Response:
     """Return a plan, with keys if the client wants some."""
-    keys = find_keys(request.scope, warehouse, ident, planned.loaded)
+    keys = find_credentials(request.scope, warehouse, ident, planned.loaded)
     more = b"" if keys is None else encode_credentials(keys)
     parts = [COMPLETED, json.dumps(planned.plan_id).encode(), b",", *list_tasks(planned), more, b"}"]
     return Response(b"".join(parts), headers=FRESH, media_type="application/json")

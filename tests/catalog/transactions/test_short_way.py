@@ -11,7 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER
-from duckicelake.rest import web
+from duckicelake.rest import application
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.support.lakes import FreshLake
 
@@ -73,7 +73,7 @@ def both(request: pytest.FixtureRequest, lake: FreshLake, monkeypatch: pytest.Mo
     guard = {"require_auth": True, "oauth_clients": CLIENTS, "token_keys": "k" * 32} if request.param else {}
     with ExitStack() as opened:
         servers = [opened.enter_context(serve(make_settings(lake, **guard)))]
-        monkeypatch.setattr(web, "CommitLane", lambda app, *_: app)
+        monkeypatch.setattr(application, "CommitFastPath", lambda app, *_: app)
         servers.append(opened.enter_context(serve(make_settings(lake, **guard))))
         headers: dict[str, str] = {}
         if guard:

@@ -11,12 +11,12 @@ from duckicelake.access.grants import EVERYTHING, Grant, Grants, Rights
 from duckicelake.access.policy import find_key
 from duckicelake.access.sessions import Session
 from duckicelake.errors import Forbidden, NoSuchTable, NoSuchView
-from duckicelake.rest.auth.permissions import KINDS, RULES, Hidden, check_rename
-from duckicelake.rest.cache import TableCache
-from duckicelake.rest.door import Door
+from duckicelake.rest.auth.permissions import KINDS, PERMISSIONS, Hidden, check_rename
+from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.context import ServerContext
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.router import add_operations
-from duckicelake.rest.routes.service import ServiceRoutes
+from duckicelake.rest.routes.server import ServerRoutes
 from tests.rest.auth.principals import Guarded
 
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "i", "type": "long", "required": False}]}
@@ -125,7 +125,7 @@ def test_each_principal_may_do_what_it_has_rights_for(
     guarded: Guarded, name: str, method: str, path: str, body: Any, statuses: tuple[int, ...]
 ) -> None:
     """Whoever has the right gets as far as the catalog's own answer; others get 403, or 404 as for what is not there."""
-    assert name in RULES
+    assert name in PERMISSIONS
     answers = [guarded.ask(principal, method, path, body) for principal in PRINCIPALS]
     assert tuple(answer.status for answer in answers) == statuses
     for answer in answers:
@@ -269,17 +269,17 @@ def test_no_move_gives_rights_on_what_is_moved(hides: Hidden, held: Rights, ther
 
 def test_every_route_has_a_row() -> None:
     """Whoever adds an operation says what it needs; without a row nobody may do it."""
-    app, door = FastAPI(), Door(TableCache(0), Metrics())
-    add_operations(app, door)
-    ServiceRoutes(door).add(app)
+    app, context = FastAPI(), ServerContext(ResponseCache(0), Metrics())
+    add_operations(app, context)
+    ServerRoutes(context).add(app)
     routed = {route.operation_id for route in app.routes if isinstance(route, APIRoute)}
-    assert routed == set(RULES)
+    assert routed == set(PERMISSIONS)
 
 
 def test_every_row_is_tried() -> None:
     """Each operation that needs a right is asked for by each kind of principal."""
     tried = {row[0] for row in ASKED} | {"listNamespaces"}
-    assert {name for name, rule in RULES.items() if not rule.is_public} - tried == {"getConfig"}
+    assert {name for name, rule in PERMISSIONS.items() if not rule.is_public} - tried == {"getConfig"}
 
 
 def test_a_copy_of_a_commit_follows_no_table_to_where_one_has_no_right(fresh: Guarded) -> None:

@@ -9,8 +9,8 @@ import pytest
 from duckicelake.access import clients
 from duckicelake.access.issuing import Accounts, Policies, TokenRequest
 from duckicelake.errors import TooManyRequests
-from duckicelake.rest.auth import proving
-from duckicelake.rest.auth.proving import AT_ONCE, Proving
+from duckicelake.rest.auth import verification
+from duckicelake.rest.auth.verification import MAX_CONCURRENT, SecretVerification
 from tests.access.test_clients import hash_secret
 from tests.rest.serving import Answer, make_settings, serve
 from tests.support.lakes import FreshLake
@@ -22,8 +22,8 @@ STRANGERS = 60
 
 def test_a_few_are_proven_at_once_and_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one address and of all of them; the next is told to come again, and who waits gets an answer."""
-    monkeypatch.setattr(proving, "MOST_OF_ONE", 4)
-    monkeypatch.setattr(proving, "MOST_WAITING", 6)
+    monkeypatch.setattr(verification, "MAX_QUEUED_PER_ADDRESS", 4)
+    monkeypatch.setattr(verification, "MAX_QUEUED", 6)
     leave, lock, running, most = Event(), Lock(), 0, 0
 
     def prove() -> int:
@@ -37,19 +37,19 @@ def test_a_few_are_proven_at_once_and_no_more_wait_than_may(monkeypatch: pytest.
         return most
 
     async def story() -> None:
-        queue = Proving()
+        queue = SecretVerification()
         waiting = [asyncio.ensure_future(queue.run(peer, prove)) for peer in ("a", "a", "a", "a", "b", "b")]
         await asyncio.sleep(0)
         for peer in ("a", "b", "c"):
             with pytest.raises(TooManyRequests):
                 await queue.run(peer, prove)
         leave.set()
-        assert await asyncio.gather(*waiting) == [AT_ONCE] * 6
+        assert await asyncio.gather(*waiting) == [MAX_CONCURRENT] * 6
         waiting = [asyncio.ensure_future(queue.run("a", prove)) for _ in range(4)]
         await asyncio.sleep(0)
         with pytest.raises(TooManyRequests):
             await queue.run("a", prove)
-        assert await queue.run("c", prove) == AT_ONCE
+        assert await queue.run("c", prove) == MAX_CONCURRENT
         await asyncio.gather(*waiting)
 
     asyncio.run(story())

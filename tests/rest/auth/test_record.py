@@ -20,13 +20,13 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.writing.once import Asked
 from duckicelake.errors import Forbidden
 from duckicelake.lake.connect import close_lake, open_lake
+from duckicelake.rest.auth.audit import audit_denial, find_operation, list_objects
 from duckicelake.rest.auth.permissions import deny
-from duckicelake.rest.auth.record import find_objects, find_operation, note_denial
-from duckicelake.rest.cache import TableCache
-from duckicelake.rest.door import Door
+from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.context import ServerContext
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.router import add_operations
-from duckicelake.rest.routes.table_changes import about
+from duckicelake.rest.routes.table_changes import add_objects
 from tests.rest.auth.principals import Guarded
 from tests.rest.auth.test_permissions import SCHEMA, VERSION
 from tests.rest.serving import make_settings, serve
@@ -176,7 +176,7 @@ def test_every_change_leaves_one_line(fresh: Guarded, conn: Connection, told: li
 def test_every_changing_operation_is_tried() -> None:
     """Whoever adds an operation that changes something sees to its line."""
     app, accounts = FastAPI(), Accounts({}, make_signer(["k" * 32]), 60)
-    add_operations(app, Door(TableCache(0), Metrics(), accounts))
+    add_operations(app, ServerContext(ResponseCache(0), Metrics(), accounts))
     routes = [route for route in app.routes if isinstance(route, APIRoute) and not route.methods & {"GET", "HEAD"}]
     assert {route.operation_id for route in routes} - READING == {row[0] for row in CHANGES}
 
@@ -297,7 +297,7 @@ def test_who_cannot_say_who_they_are_take_no_place_from_others(lake: FreshLake) 
 
 def find_named(method: str, path: str) -> tuple[str, ...]:
     """The objects of a request, by its path."""
-    return find_objects(scope := {"type": "http", "method": method, "raw_path": path.encode()}, find_operation(scope))
+    return list_objects(scope := {"type": "http", "method": method, "raw_path": path.encode()}, find_operation(scope))
 
 
 def test_objects_have_one_spelling() -> None:
@@ -305,15 +305,15 @@ def test_objects_have_one_spelling() -> None:
     assert find_named("GET", "/v1/lake/namespaces/Sales%1FEU/tables/ORDERS") == ("sales.eu.orders",)
     assert find_named("GET", "/v1/lake/namespaces/Sales/views/%C3%9CBER.x") == ("sales.%C3%9Cber%2Ex",)
     assert deny(Forbidden("no"), ("Sales",), "ORDERS").denied == "sales.orders"
-    assert about(Asked(Asker("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).asker.objects == ("sales.orders",)
+    assert add_objects(Asked(Asker("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).asker.objects == ("sales.orders",)
     assert name_objects(Given(["read"], "table:Sales.ORDERS", "alice")) == ("alice", "sales.orders")
 
 
 def test_what_is_denied_is_told_in_few_words(told: list[Any]) -> None:
     """And of those who cannot say who they are not what they name."""
-    door, scope = Door(TableCache(0), Metrics()), {"type": "http", "raw_path": b"/v1/lake/namespaces"}
+    context, scope = ServerContext(ResponseCache(0), Metrics()), {"type": "http", "raw_path": b"/v1/lake/namespaces"}
     for outcome in ("hidden", "unproven"):
-        note_denial(door, scope, AuditLine(Asker("r", None, "loadTable", ("x" * 5000, "y" * 256)), outcome))
+        audit_denial(context, scope, AuditLine(Asker("r", None, "loadTable", ("x" * 5000, "y" * 256)), outcome))
     assert [line["objects"] for line in told] == [("x" * 256 + "…", "y" * 256), ()]
 
 

@@ -29,7 +29,7 @@ from duckicelake.iceberg.manifest_list import WrittenManifest, describe_manifest
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.iceberg.schema import Schema
-from duckicelake.rest.layers import limit
+from duckicelake.rest.layers import body_limit
 from duckicelake.store.equality import KeyColumn, read_keys
 from duckicelake.store.objects import StoreSettings, open_objects
 from duckicelake.store.parquet import read_position_deletes
@@ -110,15 +110,15 @@ def make_prefixes() -> bytes:
 
 def make_nodes() -> bytes:
     """A body of as many objects and items as are read, and long texts beside them."""
-    nodes = b",".join(b'{"%d":"%d"}' % (i, i) for i in range(limit.MAX_NODES - 10))
-    items = b",".join(b'"%06d"' % i for i in range(limit.MAX_ITEMS - limit.MAX_NODES))
+    nodes = b",".join(b'{"%d":"%d"}' % (i, i) for i in range(body_limit.MAX_NODES - 10))
+    items = b",".join(b'"%06d"' % i for i in range(body_limit.MAX_ITEMS - body_limit.MAX_NODES))
     return b'{"updates":[' + nodes + b"," + items + b"]}"
 
 
 def read_body(content: bytes) -> object:
     """Read a commit that the door lets in."""
-    assert len(content) <= limit.MAX_BODY_BYTES
-    assert not limit.holds_too_much(content)
+    assert len(content) <= body_limit.MAX_BODY_BYTES
+    assert not body_limit.has_too_many_nodes(content)
     return parse_commit_table(decode_json(content))
 
 

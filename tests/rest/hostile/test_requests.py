@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.rest.layers.limit import LARGE_BYTES
+from duckicelake.rest.layers.body_limit import LARGE_BYTES
 from tests.rest.hostile.target import TABLES, VIEWS, Range, Target
 from tests.rest.serving import Answer
 from tests.rest.writing.client import COLUMNS, assert_main

@@ -16,11 +16,11 @@ from duckicelake.access.issuers import LOOPBACK, BadIssuer, Issuer, KeySet, find
 from duckicelake.errors import ServiceUnavailable
 
 FETCH_S = 5.0
-MOST_BYTES = 256 * 1024
+MAX_DOCUMENT_BYTES = 256 * 1024
 HEADERS = {"Accept": "application/json", "User-Agent": "duckicelake", "Connection": "close"}
 
 
-class IssuerAway(ServiceUnavailable):
+class IssuerUnavailable(ServiceUnavailable):
     """An issuer does not answer, or not with its keys."""
 
 
@@ -41,13 +41,13 @@ def fetch_json(issuer: Issuer, url: str, until_s: float) -> object:
         with connect(issuer, parts, until_s) as connection:
             connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=HEADERS)
             response = connection.getresponse()
-            body = response.read(MOST_BYTES + 1)
+            body = response.read(MAX_DOCUMENT_BYTES + 1)
     except (OSError, HTTPException, ValueError) as error:
-        raise IssuerAway(f"The issuer {issuer.name!r} does not answer at {url} ({type(error).__name__}).") from error
+        raise IssuerUnavailable(f"The issuer {issuer.name!r} does not answer at {url} ({type(error).__name__}).") from error
     if response.status != 200:
-        raise IssuerAway(f"The issuer {issuer.name!r} answers {response.status} at {url}.")
-    if len(body) > MOST_BYTES:
-        raise BadIssuer(f"The issuer {issuer.name!r} answers with more than {MOST_BYTES} bytes at {url}.")
+        raise IssuerUnavailable(f"The issuer {issuer.name!r} answers {response.status} at {url}.")
+    if len(body) > MAX_DOCUMENT_BYTES:
+        raise BadIssuer(f"The issuer {issuer.name!r} answers with more than {MAX_DOCUMENT_BYTES} bytes at {url}.")
     try:
         return cast(object, json.loads(body))
     except (ValueError, RecursionError) as error:

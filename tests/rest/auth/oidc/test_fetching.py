@@ -13,7 +13,7 @@ import pytest
 
 from duckicelake.access.issuers import Issuer
 from duckicelake.backends.certificates import CertificateFiles, prepare_certificates
-from duckicelake.rest.auth.oidc.fetching import IssuerAway, fetch_json, fetch_keys
+from duckicelake.rest.auth.oidc.fetching import IssuerUnavailable, fetch_json, fetch_keys
 from tests.support.oidc.provider import Provider
 
 
@@ -39,10 +39,10 @@ def test_an_issuer_is_believed_over_tls_that_somebody_vouches_for(tmp_path: Path
     files = prepare_certificates(tmp_path, datetime.now(UTC))
     with vouched(files) as provider:
         assert fetch_keys(Issuer("acme", provider.url, "lake", ca_file=str(files.authority))).has("key-1")
-        with pytest.raises(IssuerAway, match="SSLCertVerificationError"):
+        with pytest.raises(IssuerUnavailable, match="SSLCertVerificationError"):
             fetch_keys(Issuer("acme", provider.url, "lake"))
         other = provider.url.replace("127.0.0.1", "127.0.0.2")
-        with pytest.raises(IssuerAway):
+        with pytest.raises(IssuerUnavailable):
             fetch_keys(Issuer("acme", other, "lake", ca_file=str(files.authority)))
 
 
@@ -93,5 +93,5 @@ def test_nobody_listens_and_nobody_waits() -> None:
     """A name that is none, and a port where nothing is."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-    with pytest.raises(IssuerAway, match="ConnectionRefusedError"):
+    with pytest.raises(IssuerUnavailable, match="ConnectionRefusedError"):
         fetch_keys(Issuer("acme", f"http://127.0.0.1:{port}", "lake"))

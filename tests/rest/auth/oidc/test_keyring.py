@@ -10,7 +10,7 @@ import pytest
 from duckicelake.access.issuers import Issuer
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.rest.auth.oidc.fetching import fetch_keys
-from duckicelake.rest.auth.oidc.keyring import APART_S, FRESH_S, KEPT_S, MOST_WAITING, OVERDUE_S, KeyRing
+from duckicelake.rest.auth.oidc.keyring import FRESH_S, MAX_AGE_S, MAX_WAITING, MIN_INTERVAL_S, OVERDUE_S, IssuerKeyCache
 from tests.support.oidc.provider import DISCOVERY, KEYS
 from tests.support.oidc.running import AUDIENCE, NAME, Issuing
 
@@ -21,10 +21,10 @@ class Ring:
 
     issuer: Issuing
     now_s: float = 1000.0
-    ring: KeyRing = field(init=False)
+    ring: IssuerKeyCache = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ring = KeyRing(Issuer(NAME, self.issuer.url, AUDIENCE), fetch_keys, lambda: self.now_s)
+        self.ring = IssuerKeyCache(Issuer(NAME, self.issuer.url, AUDIENCE), fetch_keys, lambda: self.now_s)
 
     async def knows(self, key_id: str | None) -> bool:
         """Whether a token that names that key could be verified."""
@@ -60,7 +60,7 @@ def test_strangers_with_made_up_keys_do_not_reach_the_issuer(issuer: Issuing) ->
             assert not await ring.knows("made-up")
             assert issuer.count() == round_number
             assert await ring.knows("key-1")
-            ring.now_s += APART_S
+            ring.now_s += MIN_INTERVAL_S
 
     play(issuer, story)
 
@@ -72,7 +72,7 @@ def test_a_rotated_key_is_known_with_its_first_token(issuer: Issuing) -> None:
         assert await ring.knows("key-1")
         issuer.rotate()
         assert not await ring.knows("key-2")
-        ring.now_s += APART_S
+        ring.now_s += MIN_INTERVAL_S
         assert [await ring.knows(key_id) for key_id in ("key-2", "key-1", None)] == [True, False, True]
 
     play(issuer, story)
@@ -107,7 +107,7 @@ def test_a_server_that_nobody_asked_for_long_asks_first(issuer: Issuing) -> None
         issuer.stop()
         ring.now_s += OVERDUE_S
         assert await ring.knows("key-2")
-        ring.now_s += APART_S
+        ring.now_s += MIN_INTERVAL_S
         assert await ring.knows("key-2")
         assert ring.ring.failed_count == 1
         await ring.settle()
@@ -128,10 +128,10 @@ def test_an_issuer_that_is_away_is_waited_for_by_nobody(issuer: Issuing) -> None
         issuer.start()
         with pytest.raises(ServiceUnavailable):
             await ring.knows("key-1")
-        ring.now_s += APART_S
+        ring.now_s += MIN_INTERVAL_S
         assert await ring.knows("key-1")
         issuer.stop()
-        ring.now_s += KEPT_S - 1
+        ring.now_s += MAX_AGE_S - 1
         assert await ring.knows("key-1")
         await ring.settle()
         assert not await ring.knows("key-2")
@@ -163,7 +163,7 @@ def test_what_is_no_list_of_keys_changes_nothing(issuer: Issuing, answers: dict[
         with pytest.raises(ServiceUnavailable):
             await ring.knows("key-1")
         issuer.do(answers={})
-        ring.now_s += APART_S
+        ring.now_s += MIN_INTERVAL_S
         assert await ring.knows("key-1")
         issuer.do(answers=answers)
         ring.now_s += FRESH_S
@@ -180,10 +180,10 @@ def test_only_so_many_wait_for_a_silent_issuer(issuer: Issuing) -> None:
 
     async def story(ring: Ring) -> None:
         issuer.do(answers={"silent": True})
-        asked = [asyncio.create_task(ring.ring.find(f"made-up-{number}")) for number in range(MOST_WAITING + 50)]
+        asked = [asyncio.create_task(ring.ring.find(f"made-up-{number}")) for number in range(MAX_WAITING + 50)]
         done, pending = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         assert all(isinstance(task.exception(), ServiceUnavailable) for task in done)
-        assert len(pending) == MOST_WAITING
+        assert len(pending) == MAX_WAITING
         issuer.do(answers={})
         found = await asyncio.gather(*pending)
         assert not any(keys.has("made-up-0") for keys in found)

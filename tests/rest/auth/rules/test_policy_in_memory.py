@@ -11,7 +11,7 @@ from duckicelake.catalog.warehouse import close_warehouse, open_warehouse
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.lake.rows import Position
 from duckicelake.lake.watch import Watch
-from duckicelake.rest.auth.rules import Rules
+from duckicelake.rest.auth.policy_cache import PolicyCache
 from duckicelake.store.s3 import StoreSettings
 from tests.support.lakes import FreshLake
 
@@ -35,28 +35,28 @@ def test_rows_are_read_when_rules_or_names_change(lake: FreshLake) -> None:
 
     async def story() -> None:
         watch = Watch(lake.dsn, lake.metadata_schema)
-        rules = Rules(watch, read)
-        await asyncio.gather(*(rules.find() for _ in range(20)))
+        rules = PolicyCache(watch, read)
+        await asyncio.gather(*(rules.get() for _ in range(20)))
         assert len(reads) == 1
         for statement in DATA:
             duck.execute(statement)
-            await rules.find()
+            await rules.get()
         assert len(reads) == 1
         for number, statement in enumerate(NAMES):
             duck.execute(statement)
-            await rules.find()
+            await rules.get()
             assert len(reads) == 2 + number, statement
         add_principal(warehouse.lake, "alice")
-        assert set((await rules.find()).accounts) == {"alice"}
+        assert set((await rules.get()).accounts) == {"alice"}
         change_grants(warehouse.lake, Given(["read"], "namespace:main", "alice"), gives=True)
-        assert (await rules.find()).find_held("alice").grants.shows(("main",))
+        assert (await rules.get()).find_held("alice").grants.shows(("main",))
         before = len(reads)
         change_grants(warehouse.lake, Given(["read"], "namespace:main", "alice"), gives=True)
-        await rules.find()
+        await rules.get()
         assert len(reads) == before
         await watch.close()
         with pytest.raises(ServiceUnavailable):
-            await rules.find()
+            await rules.get()
 
     asyncio.run(story())
     close_warehouse(warehouse)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.rest.routes.tables import JOINED_BYTES
+from duckicelake.rest.routes.tables import MAX_JOINED_BYTES
 from tests.rest.serving import Answer, Server, make_settings, serve
 from tests.rest.writing.client import Client, creation, data_file, open_client
 from tests.support.lakes import FreshLake
@@ -34,7 +34,7 @@ def commit_property(client: Client) -> Answer:
 def commit_long_property(client: Client) -> Answer:
     """Set a property that makes the answer one that is sent in parts."""
     client.create()
-    return client.commit([{"action": "set-properties", "updates": {"k": "v" * JOINED_BYTES}}])
+    return client.commit([{"action": "set-properties", "updates": {"k": "v" * MAX_JOINED_BYTES}}])
 
 
 def commit_nothing(client: Client) -> Answer:

@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import CatalogError
-from duckicelake.rest.cache import ReadyTable, TableKey, find_table_key
-from duckicelake.rest.door import Door
+from duckicelake.rest.cache import CachedLoad, TableKey, find_table_key
+from duckicelake.rest.cached_response import read_conditional_headers
+from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import build_catalog_error
-from duckicelake.rest.ready import find_conditions
 
 OPERATIONS_SERVED: Mapping[str, str] = {"GET": "loadTable", "HEAD": "tableExists"}
 
 
-class HotLane:
+class LoadFastPath:
     """Stands before FastAPI and sends what is ready."""
 
-    def __init__(self, app: ASGIApp, door: Door, find_key: Callable[[Scope], TableKey | None] = find_table_key) -> None:
+    def __init__(self, app: ASGIApp, context: ServerContext, find_key: Callable[[Scope], TableKey | None] = find_table_key) -> None:
         self._app = app
-        self._door = door
+        self._context = context
         self._find_key = find_key
         self._loading: dict[TableKey, asyncio.Event] = {}
 
@@ -36,9 +36,9 @@ class HotLane:
             await self._app(scope, receive, send)
             return
         try:
-            entry = await self._find_current(key, is_looked="looked" in scope)
+            entry = await self._find_current(key, is_checked="looked" in scope)
             if entry is None and scope["method"] == "GET":
-                entry = await self._await_other_load(key)
+                entry = await self._wait_for_other_load(key)
         except CatalogError as error:
             scope["operation"] = OPERATIONS_SERVED[scope["method"]]
             await build_catalog_error(scope, error)(scope, receive, send)
@@ -51,25 +51,25 @@ class HotLane:
         else:
             await self._app(scope, receive, send)
 
-    async def _find_current(self, key: TableKey, *, is_looked: bool = False) -> ReadyTable | None:
-        """Return what is ready and current; `is_looked`: the guard has had the lake looked at for this request."""
-        entry = self._door.cache.find(key)
-        lake = entry and self._door.lakes.get(entry.prefix)
+    async def _find_current(self, key: TableKey, *, is_checked: bool = False) -> CachedLoad | None:
+        """Return what is ready and current; `is_checked`: the guard has had the lake looked at for this request."""
+        entry = self._context.cache.find(key)
+        lake = entry and self._context.lakes.get(entry.prefix)
         if entry is None or lake is None:
-            self._door.metrics.count_load("miss")
+            self._context.metrics.count_load("miss")
             return None
-        if not is_looked:
+        if not is_checked:
             await lake.watch.position()
         is_there = entry.local_file is None or os.path.exists(entry.local_file)
         # keys open folders that were the table's alone when they were cut
         is_fresh = entry.fresh_until_s is None or (time.time() < entry.fresh_until_s and lake.watch.is_placed(entry.position))
         if is_there and is_fresh and lake.watch.is_current(entry.table_id, entry.position):
-            self._door.metrics.count_load("hit")
+            self._context.metrics.count_load("hit")
             return entry
-        self._door.metrics.count_load("stale")
+        self._context.metrics.count_load("stale")
         return None
 
-    async def _await_other_load(self, key: TableKey) -> ReadyTable | None:
+    async def _wait_for_other_load(self, key: TableKey) -> CachedLoad | None:
         """When another request is loading the same table, let it finish and look again."""
         loading = self._loading.get(key)
         if loading is None:
@@ -90,11 +90,11 @@ class HotLane:
                 mine.set()
 
 
-async def send_ready(entry: ReadyTable, scope: Scope, send: Send) -> None:
+async def send_ready(entry: CachedLoad, scope: Scope, send: Send) -> None:
     """Send a table's ready answer; HEAD only learns that the table is there."""
     if scope["method"] == "HEAD":
         status, headers, body = 204, [], b""
     else:
-        status, headers, body = entry.answer.choose(*find_conditions(scope["headers"]))
+        status, headers, body = entry.answer.choose(*read_conditional_headers(scope["headers"]))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

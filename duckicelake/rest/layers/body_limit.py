@@ -10,8 +10,8 @@ from duckicelake.rest.errors import build_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 LARGE_BYTES = 1024 * 1024
-LARGE_AT_ONCE = 4
-LARGE_HELD = 32
+MAX_CONCURRENT_LARGE = 4
+MAX_UNANSWERED_LARGE = 32
 """So many large bodies are kept at most from when they are passed on until clients have read their answers."""
 """A large body is many times its size once it is read."""
 
@@ -37,14 +37,14 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
         self._seconds = seconds
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self._held = 0
+        self._large = asyncio.Semaphore(MAX_CONCURRENT_LARGE)
+        self._unanswered_count = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its body, or refuse it; a client that is gone gets no answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif find_announced_length(scope) > MAX_BODY_BYTES:
+        elif get_content_length(scope) > MAX_BODY_BYTES:
             await build_error(scope, 413, "BadRequestException", TOO_LARGE)(scope, receive, send)
         elif scope["method"] in BODILESS:
             await self._app(scope, receive, send)
@@ -64,13 +64,13 @@ class BodyLimit:
         if len(body) > MAX_BODY_BYTES:
             await build_error(scope, 413, "BadRequestException", TOO_LARGE)(scope, receive, send)
         elif codings := list_codings(scope):
-            await self._pass_packed(body, codings, scope, receive, send)
+            await self._pass_compressed(body, codings, scope, receive, send)
         elif len(body) <= LARGE_BYTES:
             await self._app(scope, replay(body, receive), send)
         else:
             await self._pass_large(body, scope, receive, send)
 
-    async def _pass_packed(self, body: bytes, codings: list[str], scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_compressed(self, body: bytes, codings: list[str], scope: Scope, receive: Receive, send: Send) -> None:
         if len(codings) > 1 or codings[0] not in GZIP:
             await build_error(scope, 415, "BadRequestException", NO_SUCH_CODING, {"Accept-Encoding": "gzip"})(scope, receive, send)
             return
@@ -81,67 +81,67 @@ class BodyLimit:
             await build_error(scope, 400, "BadRequestException", NOT_GZIP)(scope, receive, send)
             return
         if small is None:
-            await self._pass_large(body, scope, receive, send, is_packed=True)
+            await self._pass_large(body, scope, receive, send, is_compressed=True)
         else:
-            tell_unpacked(scope, small)
+            set_unpacked_headers(scope, small)
             await self._app(scope, replay(small, receive), send)
 
-    async def _pass_large(self, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_packed: bool = False) -> None:
-        if not is_packed and holds_too_much(body):
+    async def _pass_large(self, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_compressed: bool = False) -> None:
+        if not is_compressed and has_too_many_nodes(body):
             await build_error(scope, 413, "BadRequestException", TOO_MANY)(scope, receive, send)
             return
-        if not await self._take_place():
+        if not await self._acquire_large_slot():
             await build_error(scope, 503, "ServiceUnavailableException", BUSY, {"Retry-After": "1", **CLOSE})(scope, receive, send)
             return
         try:
-            await self._pass_in_place(body, scope, receive, send, is_packed=is_packed)
+            await self._pass_in_slot(body, scope, receive, send, is_compressed=is_compressed)
         finally:
-            self._held -= 1
+            self._unanswered_count -= 1
 
-    async def _take_place(self) -> bool:
+    async def _acquire_large_slot(self) -> bool:
         """Wait for a place among the large bodies; False: none came in time, or too many wait for their clients to read answers."""
         try:
             async with asyncio.timeout(self._seconds):
                 await self._large.acquire()
         except TimeoutError:
             return False
-        if self._held >= LARGE_HELD:
+        if self._unanswered_count >= MAX_UNANSWERED_LARGE:
             self._large.release()
             return False
-        self._held += 1
+        self._unanswered_count += 1
         return True
 
-    async def _pass_in_place(self, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_packed: bool) -> None:
+    async def _pass_in_slot(self, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_compressed: bool) -> None:
         # given back once: when the answer begins, which a client may read as slowly as it likes, or when there is none
-        with ExitStack() as place:
-            place.callback(self._large.release)
+        with ExitStack() as slot:
+            slot.callback(self._large.release)
 
             async def send_on(message: Message) -> None:
-                place.close()
+                slot.close()
                 await send(message)
 
-            if is_packed:
+            if is_compressed:
                 await self._unpack_large(body, scope, receive, send_on)
             else:
                 await self._app(scope, replay(body, receive), send_on)
 
-    async def _unpack_large(self, packed: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _unpack_large(self, compressed: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            body = await asyncio.to_thread(unpack, packed, MAX_BODY_BYTES)
+            body = await asyncio.to_thread(unpack, compressed, MAX_BODY_BYTES)
         except zlib.error:
             await build_error(scope, 400, "BadRequestException", NOT_GZIP)(scope, receive, send)
             return
-        if body is None or holds_too_much(body):
+        if body is None or has_too_many_nodes(body):
             await build_error(scope, 413, "BadRequestException", TOO_LARGE if body is None else TOO_MANY)(scope, receive, send)
         else:
-            tell_unpacked(scope, body)
+            set_unpacked_headers(scope, body)
             await self._app(scope, replay(body, receive), send)
 
 
 def list_codings(scope: Scope) -> list[str]:
     """Return how a body is packed, in order, without what changes nothing."""
-    told = b",".join(value for name, value in scope["headers"] if name == b"content-encoding").decode("latin-1")
-    return [coding for text in told.split(",") if (coding := text.strip().lower()) not in ("", "identity")]
+    encodings = b",".join(value for name, value in scope["headers"] if name == b"content-encoding").decode("latin-1")
+    return [coding for text in encodings.split(",") if (coding := text.strip().lower()) not in ("", "identity")]
 
 
 def unpack(body: bytes, most_bytes: int) -> bytes | None:
@@ -160,19 +160,19 @@ def unpack(body: bytes, most_bytes: int) -> bytes | None:
     return unpacked
 
 
-def tell_unpacked(scope: Scope, body: bytes) -> None:
+def set_unpacked_headers(scope: Scope, body: bytes) -> None:
     """Let a request say of its body what is true of it once it is unpacked."""
     others = [(name, value) for name, value in scope["headers"] if name not in (b"content-encoding", b"content-length")]
     scope["headers"] = [*others, (b"content-length", b"%d" % len(body))]
 
 
-def find_announced_length(scope: Scope) -> int:
+def get_content_length(scope: Scope) -> int:
     """Return the Content-Length, 0 when there is none that could be too large."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     return max((int(value) for value in lengths if value.isdigit() and len(value) < 20), default=0)
 
 
-def holds_too_much(body: bytes) -> bool:
+def has_too_many_nodes(body: bytes) -> bool:
     """Tell whether JSON would be gigabytes once it is read: an empty array is two bytes, and then 56."""
     return body.count(b"[") + body.count(b"{") > MAX_NODES or body.count(b",") > MAX_ITEMS
 

@@ -9,23 +9,23 @@ from duckicelake.access.issuing import GONE, Accounts
 from duckicelake.access.policy import Policy
 from duckicelake.access.sessions import Bearer, Session
 from duckicelake.errors import CatalogError, NotAuthorized, TooManyRequests
+from duckicelake.rest.auth.audit import audit_error, find_operation, parse_prefix
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
-from duckicelake.rest.auth.record import find_operation, find_prefix, note_error
-from duckicelake.rest.door import Door
+from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import UNROUTED, build_catalog_error
-from duckicelake.rest.layers.limit import BodyLimit
+from duckicelake.rest.layers.body_limit import BodyLimit
 
 BEARER = b"bearer "
 
 
-class Guard:
+class AuthenticationLayer:
     """Stands before the hot lane and says who asks, and what they may do in the lake that they ask for."""
 
-    def __init__(self, app: ASGIApp, accounts: Accounts, door: Door) -> None:
+    def __init__(self, app: ASGIApp, accounts: Accounts, context: ServerContext) -> None:
         self._app = app
-        self._bodies = BodyLimit(self._decide, door.body_timeout_s)
+        self._bodies = BodyLimit(self._authorize, context.body_timeout_s)
         self._accounts = accounts
-        self._door = door
+        self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its session, or refuse it: a stranger's before its body is waited for.
@@ -36,30 +36,30 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            scope["bearer"] = bearer = await self._find_bearer(scope)
-            self._check_pace(bearer)
+            scope["bearer"] = bearer = await self._authenticate(scope)
+            self._check_rate(bearer)
         except CatalogError as error:
             await self._refuse(error, scope, receive, send)
             return
         await self._bodies(scope, receive, send)
 
-    async def _decide(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _authorize(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            scope["session"] = await self._find_session(scope)
+            scope["session"] = await self._build_session(scope)
         except CatalogError as error:
             await self._refuse(error, scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    async def _find_session(self, scope: Scope) -> Session:
+    async def _build_session(self, scope: Scope) -> Session:
         bearer: Bearer = scope["bearer"]
         if time.time() >= bearer.session.expires_at_s:
-            scope["bearer"] = bearer = await self._find_bearer(scope)
-        prefix = find_prefix(scope["raw_path"])
+            scope["bearer"] = bearer = await self._authenticate(scope)
+        prefix = parse_prefix(scope["raw_path"])
         policy = await self._find_policy(prefix)
         if bearer.origin:
-            keeping = policy if bearer.lake_name == prefix else await self._find_policy(bearer.lake_name)
-            if keeping is None or not bearer.is_known(keeping):
+            issuing_policy = policy if bearer.lake_name == prefix else await self._find_policy(bearer.lake_name)
+            if issuing_policy is None or not bearer.is_known(issuing_policy):
                 raise NotAuthorized(GONE)
         if policy is None:
             # no lake is asked for, so what lakes grant is good for nothing
@@ -70,27 +70,27 @@ class Guard:
 
     async def _find_policy(self, lake_name: str) -> Policy | None:
         """Return who may do what in a lake as of now, None when none of that name is served."""
-        lake = self._door.lakes.get(lake_name)
-        return None if lake is None or lake.rules is None else await lake.rules.find()
+        lake = self._context.lakes.get(lake_name)
+        return None if lake is None or lake.policies is None else await lake.policies.get()
 
-    async def _find_bearer(self, scope: Scope) -> Bearer:
-        told = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(told) != 1 or told[0][: len(BEARER)].lower() != BEARER:
+    async def _authenticate(self, scope: Scope) -> Bearer:
+        authorizations = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(authorizations) != 1 or authorizations[0][: len(BEARER)].lower() != BEARER:
             raise NotAuthorized("The request has no token, or more than one; ask POST /v1/oauth/tokens for one.")
-        token, now_s, issuers = told[0][len(BEARER) :].strip(), time.time(), self._door.issuers
+        token, now_s, issuers = authorizations[0][len(BEARER) :].strip(), time.time(), self._context.issuers
         if issuers is None:
             return self._accounts.find_bearer(token, now_s)
         known = self._accounts.bearers.find(token, now_s)
         return known or await issuers.find_bearer(token, now_s) or self._accounts.find_bearer(token, now_s)
 
-    def _check_pace(self, bearer: Bearer) -> None:
-        pace, name = self._door.pace, bearer.session.client_id
-        wait_s = 0.0 if pace is None else pace.take((bearer.origin, name), time.monotonic())
+    def _check_rate(self, bearer: Bearer) -> None:
+        rate_limit, name = self._context.rate_limit, bearer.session.client_id
+        wait_s = 0.0 if rate_limit is None else rate_limit.take((bearer.origin, name), time.monotonic())
         if wait_s:
             raise TooManyRequests(f"The principal {name!r} asks too often; nothing was done. Come again later.", math.ceil(wait_s))
 
     async def _refuse(self, error: CatalogError, scope: Scope, receive: Receive, send: Send) -> None:
-        note_error(self._door, scope, error)
+        audit_error(self._context, scope, error)
         answer = build_catalog_error(scope, error)
         if not isinstance(error, NotAuthorized):
             operation = find_operation(scope)

@@ -14,27 +14,27 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyAnswer:
+class CachedResponse:
     """A JSON body with everything its 200 and its 304 need."""
 
     etag: bytes
     body: bytes
     headers: Headers
-    zipped_body: bytes | None
-    zipped_headers: Headers
-    unchanged_headers: Headers
+    gzipped_body: bytes | None
+    gzipped_headers: Headers
+    not_modified_headers: Headers
 
     @property
     def size_bytes(self) -> int:
         """Memory that the bodies take."""
-        return len(self.body) + len(self.zipped_body or b"")
+        return len(self.body) + len(self.gzipped_body or b"")
 
     def choose(self, if_none_match: bytes | None, accept_encoding: bytes | None) -> tuple[int, Headers, bytes]:
         """Return status, headers and body for what the client has and takes."""
         if if_none_match is not None and matches_etag(if_none_match, self.etag):
-            return 304, self.unchanged_headers, b""
-        if self.zipped_body is not None and accept_encoding is not None and accepts_gzip(accept_encoding):
-            return 200, self.zipped_headers, self.zipped_body
+            return 304, self.not_modified_headers, b""
+        if self.gzipped_body is not None and accept_encoding is not None and accepts_gzip(accept_encoding):
+            return 200, self.gzipped_headers, self.gzipped_body
         return 200, self.headers, self.body
 
 
@@ -48,25 +48,25 @@ def _list_common(etag: bytes) -> Headers:
     return [(b"etag", etag), (b"cache-control", b"private, no-cache"), (b"vary", b"accept-encoding")]
 
 
-def build_ready_answer(body: bytes, *, is_kept: bool = True, tagged: Sequence[bytes] = ()) -> ReadyAnswer:
+def build_cached_response(body: bytes, *, is_kept: bool = True, tagged: Sequence[bytes] = ()) -> CachedResponse:
     """Return the answer that carries a JSON body; a long one that is kept for many requests is compressed here, once.
 
     `tagged`: what its tag is of, when that is not the body itself: it must differ whenever the body does.
     """
     etag = build_etag(*(tagged or (body,)))
     common = _list_common(etag)
-    zipped = gzip.compress(body, GZIP_LEVEL, mtime=0) if is_kept and len(body) > GZIP_FROM_BYTES else None
-    return ReadyAnswer(
+    gzipped = gzip.compress(body, GZIP_LEVEL, mtime=0) if is_kept and len(body) > GZIP_FROM_BYTES else None
+    return CachedResponse(
         etag=etag,
         body=body,
         headers=list_headers(etag, len(body)),
-        zipped_body=zipped,
-        zipped_headers=[(b"content-length", b"%d" % len(zipped or b"")), JSON_TYPE, (b"content-encoding", b"gzip"), *common],
-        unchanged_headers=common,
+        gzipped_body=gzipped,
+        gzipped_headers=[(b"content-length", b"%d" % len(gzipped or b"")), JSON_TYPE, (b"content-encoding", b"gzip"), *common],
+        not_modified_headers=common,
     )
 
 
-def find_conditions(request_headers: Headers) -> tuple[bytes | None, bytes | None]:
+def read_conditional_headers(request_headers: Headers) -> tuple[bytes | None, bytes | None]:
     """Return the request's If-None-Match and Accept-Encoding headers."""
     if_none_match = accept_encoding = None
     for name, value in request_headers:

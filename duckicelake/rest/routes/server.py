@@ -13,8 +13,8 @@ from starlette.concurrency import run_in_threadpool
 
 from duckicelake.catalog.health import check_ready
 from duckicelake.errors import CatalogError
-from duckicelake.rest.bodies import ReadyResponse
-from duckicelake.rest.door import Door, OpenLake
+from duckicelake.rest.context import OpenLake, ServerContext
+from duckicelake.rest.response_bodies import ReadyResponse
 
 READY: dict[int | str, dict[str, Any]] = {
     200: {"model": ReadyResponse, "description": "Every warehouse can be served."},
@@ -33,20 +33,20 @@ INDEX = {
 }
 """What a person finds who opens the server's address in a browser."""
 
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """A look at what the server needs answers for so long: strangers may ask, and each look costs a thread and a connection."""
 
 Reasons = Mapping[str, str | None]
 """Why each warehouse cannot be served, None where it can."""
 
 
-class ServiceRoutes:
+class ServerRoutes:
     """Answers the paths outside the catalog's protocol."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
         self._last: tuple[float, Reasons] | None = None
-        self._looking: asyncio.Task[Reasons] | None = None
+        self._running_check: asyncio.Task[Reasons] | None = None
 
     def add(self, app: FastAPI) -> None:
         """Route them."""
@@ -68,33 +68,33 @@ class ServiceRoutes:
 
     async def is_ready(self) -> Response:
         """Tell of each warehouse whether its Postgres and its object store answer; 503 if one does not. Up to a second old."""
-        reasons = await self._find_reasons()
+        reasons = await self._get_reasons()
         ready = bool(reasons) and not any(reasons.values())
         warehouses = {prefix: {"ready": reason is None, "reason": reason} for prefix, reason in reasons.items()}
         return JSONResponse({"ready": ready, "warehouses": warehouses}, 200 if ready else 503)
 
-    async def _find_reasons(self) -> Reasons:
+    async def _get_reasons(self) -> Reasons:
         """Return what the last look found, if it began less than a second ago; else of the next one, which all who ask meanwhile share."""
-        if self._last is not None and time.monotonic() < self._last[0] + LOOK_S:
+        if self._last is not None and time.monotonic() < self._last[0] + CHECK_INTERVAL_S:
             return self._last[1]
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+        if self._running_check is None:
+            self._running_check = asyncio.create_task(self._check_all())
         # who goes away takes the look from nobody else
-        return await asyncio.shield(self._looking)
+        return await asyncio.shield(self._running_check)
 
-    async def _look(self) -> Reasons:
-        began, lakes = time.monotonic(), list(self._door.lakes.values())
+    async def _check_all(self) -> Reasons:
+        began, lakes = time.monotonic(), list(self._context.lakes.values())
         try:
             found = await asyncio.gather(*(run_in_threadpool(find_reason, lake) for lake in lakes))
             reasons = {lake.prefix: reason for lake, reason in zip(lakes, found, strict=True)}
             self._last = began, reasons
             return reasons
         finally:
-            self._looking = None
+            self._running_check = None
 
     async def show_metrics(self) -> Response:
         """Return all numbers in Prometheus' text format."""
-        return Response(self._door.metrics.format(), media_type=CONTENT_TYPE_LATEST)
+        return Response(self._context.metrics.format(), media_type=CONTENT_TYPE_LATEST)
 
 
 def find_reason(lake: OpenLake) -> str | None:

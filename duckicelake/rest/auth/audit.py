@@ -8,7 +8,7 @@ from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
 from duckicelake.catalog.record.trail import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine, tell
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized
-from duckicelake.rest.door import Door
+from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import UNROUTED
 from duckicelake.rest.operations import ALL_OPERATIONS, Operation
 from duckicelake.rest.params import decode_segment, split_levels
@@ -33,7 +33,7 @@ def find_operation(scope: Scope) -> Operation | None:
     return None
 
 
-def find_prefix(raw_path: bytes) -> str:
+def parse_prefix(raw_path: bytes) -> str:
     """Return the warehouse that a path names, empty when it names none."""
     parts = raw_path.split(b"/", 4)
     place = MANAGED_PART if parts[1:2] == [MANAGING] else PREFIX_PART
@@ -50,7 +50,7 @@ def split_path(scope: Scope) -> list[str]:
     return raw_path.decode("latin-1").split("/")
 
 
-def find_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
+def list_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
     """Return what the path names, a namespace or what is in it; nothing when it names nothing that could be there."""
     if operation is None:
         return ()
@@ -65,28 +65,28 @@ def find_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
     return (format_object(tuple(found))[:LONGEST_OBJECT],) if found else ()
 
 
-def find_asker(scope: Scope) -> Asker:
+def describe_request(scope: Scope) -> Asker:
     """Return who sends a request, and what it is about as far as its path says."""
     operation = find_operation(scope)
     session: Session | None = scope.get("session")
     name = UNROUTED if operation is None else operation.name
-    return Asker(scope["request_id"], None if session is None else session.client_id, name, find_objects(scope, operation))
+    return Asker(scope["request_id"], None if session is None else session.client_id, name, list_objects(scope, operation))
 
 
-def note_error(door: Door, scope: Scope, error: CatalogError) -> None:
+def audit_error(context: ServerContext, scope: Scope, error: CatalogError) -> None:
     """Note an error if it is a denial."""
-    asker = find_asker(scope)
+    asker = describe_request(scope)
     if error.denied is not None:
         asker = replace(asker, objects=(error.denied,))
     if isinstance(error, Forbidden):
-        note_denial(door, scope, AuditLine(asker, DENIED, reason=type(error).__name__))
+        audit_denial(context, scope, AuditLine(asker, DENIED, reason=type(error).__name__))
     elif isinstance(error, NotAuthorized):
-        note_denial(door, scope, AuditLine(asker, UNPROVEN, reason=type(error).__name__))
+        audit_denial(context, scope, AuditLine(asker, UNPROVEN, reason=type(error).__name__))
     elif error.denied is not None:
-        note_denial(door, scope, AuditLine(asker, HIDDEN, reason=type(error).__name__))
+        audit_denial(context, scope, AuditLine(asker, HIDDEN, reason=type(error).__name__))
 
 
-def note_denial(door: Door, scope: Scope, line: AuditLine) -> None:
+def audit_denial(context: ServerContext, scope: Scope, line: AuditLine) -> None:
     """Tell the log, and have it written in the lake of the path; in all of them when the path names none.
 
     Of those who cannot say who they are it is not told what they name: they may name anything, at any length.
@@ -94,10 +94,10 @@ def note_denial(door: Door, scope: Scope, line: AuditLine) -> None:
     objects = () if line.outcome == UNPROVEN else tuple(shorten(name) for name in line.asker.objects)
     line = replace(line, asker=replace(line.asker, objects=objects))
     tell(line)
-    named = door.lakes.get(find_prefix(scope.get("raw_path") or b""))
-    for lake in door.lakes.values() if named is None else (named,):
-        if lake.trail is not None:
-            lake.trail.note(line)
+    named = context.lakes.get(parse_prefix(scope.get("raw_path") or b""))
+    for lake in context.lakes.values() if named is None else (named,):
+        if lake.audit_log is not None:
+            lake.audit_log.note(line)
 
 
 def shorten(name: str) -> str:

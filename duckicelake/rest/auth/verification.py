@@ -13,24 +13,24 @@ from duckicelake.errors import TooManyRequests
 
 Answer = TypeVar("Answer")
 
-AT_ONCE = 2
-MOST_WAITING, MOST_OF_ONE = 256, 64
+MAX_CONCURRENT = 2
+MAX_QUEUED, MAX_QUEUED_PER_ADDRESS = 256, 64
 """How many proofs wait, and how many that come from one address."""
 
 
-class Proving:
+class SecretVerification:
     """Runs proofs beside the threads that answer requests; asked from the event loop only."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(AT_ONCE, "proving")
+        self._threads = ThreadPoolExecutor(MAX_CONCURRENT, "proving")
         self._waiting: Counter[str] = Counter()
 
-    async def run(self, peer: str, prove: Callable[[], Answer]) -> Answer:
+    async def run(self, peer: str, verify: Callable[[], Answer]) -> Answer:
         """Return what a proof returns, when its turn has come. Raises: TooManyRequests: too many wait already; and what it raises."""
-        if self._waiting.total() >= MOST_WAITING or self._waiting[peer] >= MOST_OF_ONE:
+        if self._waiting.total() >= MAX_QUEUED or self._waiting[peer] >= MAX_QUEUED_PER_ADDRESS:
             raise TooManyRequests("Too many show a secret at the same time; nothing was done. Come again.")
         self._waiting[peer] += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, prove)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, verify)
         finally:
             self._waiting -= Counter({peer: 1})

@@ -13,24 +13,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duckicelake.errors import CatalogError
 from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER
-from duckicelake.rest.auth.at import read_at
+from duckicelake.rest.auth.audit import audit_error
 from duckicelake.rest.auth.permissions import check_permission
-from duckicelake.rest.auth.record import note_error
-from duckicelake.rest.door import Door
+from duckicelake.rest.auth.target import read_target
+from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import build_catalog_error
 from duckicelake.rest.params import check_query, read_levels, read_table_name
-from duckicelake.rest.requests import KEY_HEADER, read_body, read_key
+from duckicelake.rest.request_bodies import KEY_HEADER, read_body, read_key
 
 COMMIT = "updateTable"
 SUMMARY = SUMMARY_HEADER.lower().encode()
 
 
-class CommitLane:
+class CommitFastPath:
     """Stands before FastAPI and answers commits to one table; all else is FastAPI's."""
 
-    def __init__(self, app: ASGIApp, routes: FastAPI, door: Door) -> None:
+    def __init__(self, app: ASGIApp, routes: FastAPI, context: ServerContext) -> None:
         self._app = app
-        self._door = door
+        self._context = context
         self._route = next(route for route in routes.routes if isinstance(route, APIRoute) and route.operation_id == COMMIT)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,19 +43,19 @@ class CommitLane:
         try:
             response = await self._answer(Request(scope, receive), scope["path_params"])
         except CatalogError as error:
-            note_error(self._door, scope, error)
+            audit_error(self._context, scope, error)
             response = build_catalog_error(scope, error)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request, named: Mapping[str, str]) -> Response:
         await check_query(request)
-        if self._door.accounts is not None:
+        if self._context.accounts is not None:
             await check_permission(request)
-        at = await read_at(request, named["prefix"])
+        target = await read_target(request, named["prefix"])
         levels, name = await read_levels(named["namespace"]), await read_table_name(named["table"])
-        told = (find_header(request.scope, header) for header in (KEY_HEADER, SUMMARY))
-        body, key = await read_body(request), await read_key(request, *told)
-        return await run_in_threadpool(self._route.endpoint, at, levels, name, body, key)
+        headers = (find_header(request.scope, header) for header in (KEY_HEADER, SUMMARY))
+        body, key = await read_body(request), await read_key(request, *headers)
+        return await run_in_threadpool(self._route.endpoint, target, levels, name, body, key)
 
 
 def find_header(scope: Scope, wanted: bytes) -> str | None:

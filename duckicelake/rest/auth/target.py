@@ -9,18 +9,18 @@ from duckicelake.access.sessions import EVERYBODY, Session
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class RequestTarget:
     """The warehouse that a request names, by its prefix, still percent-encoded, and who asks."""
 
     prefix: str
     session: Session
 
 
-async def read_at(
+async def read_target(
     request: Request, prefix: Annotated[str, Path(description="The warehouse's prefix, as the configuration gives it.")]
-) -> At:
+) -> RequestTarget:
     """Return where a request leads and who sent it; everybody may do everything where nobody has to say who they are."""
-    return At(prefix, request.scope.get("session", EVERYBODY))
+    return RequestTarget(prefix, request.scope.get("session", EVERYBODY))
 
 
-AtParam = Annotated[At, Depends(read_at)]
+Target = Annotated[RequestTarget, Depends(read_target)]

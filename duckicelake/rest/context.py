@@ -11,15 +11,15 @@ from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchWarehouse
-from duckicelake.rest.auth.at import At
-from duckicelake.rest.auth.oidc.issuers import Issuers
-from duckicelake.rest.cache import TableCache
+from duckicelake.rest.auth.oidc.issuers import TokenIssuers
+from duckicelake.rest.auth.target import RequestTarget
+from duckicelake.rest.cache import ResponseCache
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.params import decode_segment
 from duckicelake.values import replace
 
 
-class Watching(Protocol):
+class ChangeWatch(Protocol):
     """Knows whether something happened in a lake; asked from the event loop only."""
 
     @property
@@ -44,10 +44,10 @@ class Watching(Protocol):
         ...
 
 
-class Ruling(Protocol):
+class PolicySource(Protocol):
     """Knows who may do what in a lake; asked from the event loop only."""
 
-    async def find(self) -> Policy:
+    async def get(self) -> Policy:
         """Return the policy as of a check that began after this call. Raises: ServiceUnavailable."""
         ...
 
@@ -60,50 +60,50 @@ class OpenLake:
 
     prefix: str
     warehouse: Warehouse
-    watch: Watching
-    trail: Trail | None = None
-    rules: Ruling | None = None
+    watch: ChangeWatch
+    audit_log: Trail | None = None
+    policies: PolicySource | None = None
     roles: RoleMemory = field(default_factory=RoleMemory)
 
     @property
-    def narrow_warehouse(self) -> Warehouse:
+    def restricted_warehouse(self) -> Warehouse:
         """The warehouse for those who may not choose where files lie."""
         return replace(self.warehouse, roots=NO_CHOICE)
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ServerContext:
     """The served lakes by prefix, empty until the server has started, and what all their requests share.
 
     `accounts` None: nobody has to say who they are, and everybody may do everything. `issuers`: whose tokens are believed too.
-    `pace`: how often each may ask, None: as often as it likes.
+    `rate_limit`: how often each may ask, None: as often as it likes.
     `body_timeout_s`: how long the body of a request may take to come.
     """
 
-    cache: TableCache
+    cache: ResponseCache
     metrics: Metrics
     accounts: Accounts | None = None
     lakes: dict[str, OpenLake] = field(default_factory=dict[str, OpenLake])
     body_timeout_s: float = 60.0
-    issuers: Issuers | None = None
-    pace: Pace | None = None
+    issuers: TokenIssuers | None = None
+    rate_limit: Pace | None = None
 
     def get_lake(self, prefix: str) -> OpenLake:
         """Return the lake of a path's prefix, still percent-encoded.
 
         Raises: NoSuchWarehouse: no lake of that name is served here
         """
-        return self.find_lake(decode_segment(prefix, "prefix"))
+        return self.get_lake_by_name(decode_segment(prefix, "prefix"))
 
-    def get_warehouse(self, at: At) -> Warehouse:
+    def get_warehouse(self, target: RequestTarget) -> Warehouse:
         """Return the warehouse as it is for who asks: without all rights, nobody chooses where files lie.
 
         Raises: NoSuchWarehouse: no lake of that name is served here
         """
-        lake = self.get_lake(at.prefix)
-        return lake.warehouse if at.session.may_choose else lake.narrow_warehouse
+        lake = self.get_lake(target.prefix)
+        return lake.warehouse if target.session.may_choose else lake.restricted_warehouse
 
-    def find_lake(self, name: str) -> OpenLake:
+    def get_lake_by_name(self, name: str) -> OpenLake:
         """Return the lake of that prefix. Raises: NoSuchWarehouse."""
         lake = self.lakes.get(name)
         if lake is None:

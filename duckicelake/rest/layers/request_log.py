@@ -17,7 +17,7 @@ PROBES = frozenset({"healthz", "readyz", "metrics"})
 SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
-class Front:
+class RequestLog:
     """Wraps the whole application."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -47,7 +47,7 @@ class Front:
                 status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             elif not message.get("more_body"):
-                self._note(scope, status, perf_counter() - started)
+                self._record(scope, status, perf_counter() - started)
             await send(message)
 
         try:
@@ -57,8 +57,8 @@ class Front:
             if status == 0:
                 await build_server_error(scope)(scope, receive, send_with_id)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        operation = find_operation(scope)
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        operation = get_operation_name(scope)
         self._metrics.count_request(operation, status, seconds)
         level = logging.DEBUG if operation in PROBES and status < 400 else logging.INFO
         if self._access.isEnabledFor(level):
@@ -73,8 +73,8 @@ class Front:
                 "principal": find_principal(scope),
                 "client": find_client(scope),
             }
-            told = (fields["method"], path, status, ms, operation, scope["request_id"])
-            self._access.log(level, "%s %s %d %.1f ms %s %s", *told, extra={"fields": fields})
+            arguments = (fields["method"], path, status, ms, operation, scope["request_id"])
+            self._access.log(level, "%s %s %d %.1f ms %s %s", *arguments, extra={"fields": fields})
 
 
 def find_principal(scope: Scope) -> str | None:
@@ -100,7 +100,7 @@ def find_request_id(scope: Scope) -> bytes | None:
     return None
 
 
-def find_operation(scope: Scope) -> str:
+def get_operation_name(scope: Scope) -> str:
     """Return the specification's name of what was asked, as the hot lane or the router found it."""
     ready: str | None = scope.get("operation")
     if ready is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class OperationHandler:
     """The function that answers one operation, and what the OpenAPI page says of its answers and of the body or headers it takes."""
 
     endpoint: Callable[..., Any]

@@ -16,8 +16,8 @@ from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_li
 from duckicelake.iceberg.names import check_name
 from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER, parse_summary_header
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
-from duckicelake.rest.auth.record import find_asker
-from duckicelake.rest.page.shapes import Shape
+from duckicelake.rest.auth.audit import describe_request
+from duckicelake.rest.openapi.shapes import JsonSchema
 
 KEY_HEADER = b"idempotency-key"
 
@@ -49,22 +49,22 @@ async def read_key(
     ] = None,
 ) -> Asked:
     """Return who asks, of what the path names, what it says of its snapshots, and its key with the fingerprint of all it says."""
-    asker, told = find_asker(request.scope), {} if summary is None else parse_summary_header(summary)
+    asker, snapshot_summary = describe_request(request.scope), {} if summary is None else parse_summary_header(summary)
     if key is None:
-        return Asked(asker, summary=told)
+        return Asked(asker, summary=snapshot_summary)
     try:
         uuid = UUID(key)
     except ValueError as error:
         raise BadRequest("The header Idempotency-Key is no UUID.") from error
-    said = [request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body()]
-    said += [] if summary is None else [summary.encode()]
-    return Asked(asker, RequestKey(uuid, sha256(b"\0".join(said)).hexdigest()), told)
+    fingerprinted = [request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body()]
+    fingerprinted += [] if summary is None else [summary.encode()]
+    return Asked(asker, RequestKey(uuid, sha256(b"\0".join(fingerprinted)).hexdigest()), snapshot_summary)
 
 
 Key = Annotated[Asked, Depends(read_key)]
 
 
-def describe_body(shape: Shape) -> dict[str, Any]:
+def describe_body(shape: JsonSchema) -> dict[str, Any]:
     """Return what the OpenAPI page says of a body."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": shape}}}}
 
@@ -157,8 +157,8 @@ def decode_sign(body: bytes) -> Told:
     if (find_text(node, "provider", what) or "s3").lower() != "s3":
         raise BadRequest("Only requests to S3 are signed; leave out 'provider', or send \"s3\"")
     headers = as_object(node.get("headers"), f"'headers' of {what}")
-    values = {name: as_list(told, f"the header {name[:64]!r} of {what}") for name, told in headers.items()}
+    values = {name: as_list(snapshot_summary, f"the header {name[:64]!r} of {what}") for name, snapshot_summary in headers.items()}
     if not all(is_text(value) for found in values.values() for value in found):
         raise BadRequest("Cannot read request to sign: a header has a value that is no string")
-    told = {name: [str(value) for value in found] for name, found in values.items()}
-    return Told(get_text(node, "method", what), get_text(node, "uri", what), get_text(node, "region", what), told)
+    snapshot_summary = {name: [str(value) for value in found] for name, found in values.items()}
+    return Told(get_text(node, "method", what), get_text(node, "uri", what), get_text(node, "region", what), snapshot_summary)

@@ -1,0 +1,157 @@
+"""Principals, roles and grants, managed over REST: by who may manage the warehouse; grants also by who manages what they are on."""
+
+from typing import Annotated, Any
+
+from fastapi import Path, Request, Response
+from fastapi.responses import JSONResponse
+
+from duckicelake.access.grants import Rights
+from duckicelake.access.policy import NAMESPACE, TABLE, WAREHOUSE, Securable
+from duckicelake.access.sessions import Session
+from duckicelake.catalog.rules import changes
+from duckicelake.catalog.rules.changes import Given, Lake, NewSecret
+from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable, NoSuchView
+from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.encoding.json_reader import as_object, find_list, get_text
+from duckicelake.rest.auth.audit import describe_request
+from duckicelake.rest.auth.permissions import PermissionRule, check_manages_warehouse, check_rule
+from duckicelake.rest.auth.target import Target
+from duckicelake.rest.context import ServerContext
+from duckicelake.rest.openapi.rules import GRANT, PRINCIPAL, ROLE
+from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.params import decode_segment
+from duckicelake.rest.request_bodies import Body, describe_body
+from duckicelake.rest.response_bodies import GrantsResponse, PrincipalSecret, PrincipalsResponse, RolesResponse
+
+NO_STORE = {"Cache-Control": "no-store"}
+WHAT = "request to manage rights"
+PrincipalName = Annotated[str, Path(alias="principal", description="The principal's name.")]
+RoleName = Annotated[str, Path(alias="role", description="The role's name.")]
+
+
+class ManagementRoutes:
+    """Answers the operations that manage who may do what."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    def operations(self) -> dict[str, OperationHandler]:
+        """Return what this module serves."""
+        secret: dict[int | str, dict[str, Any]] = {200: {"model": PrincipalSecret, "description": "The secret, shown this once."}}
+        return {
+            "listPrincipals": OperationHandler(self.list_principals),
+            "addPrincipal": OperationHandler(self.add_principal, responses=secret, body=describe_body(PRINCIPAL)),
+            "removePrincipal": OperationHandler(self.remove_principal, status=204),
+            "rotatePrincipal": OperationHandler(self.rotate_principal, responses=secret),
+            "listRoles": OperationHandler(self.list_roles),
+            "addRole": OperationHandler(self.add_role, status=204, body=describe_body(ROLE)),
+            "removeRole": OperationHandler(self.remove_role, status=204),
+            "addMember": OperationHandler(self.add_member, status=204),
+            "removeMember": OperationHandler(self.remove_member, status=204),
+            "listGrants": OperationHandler(self.list_grants),
+            "grant": OperationHandler(self.grant, status=204, body=describe_body(GRANT)),
+            "revoke": OperationHandler(self.revoke, status=204, body=describe_body(GRANT)),
+        }
+
+    def list_principals(self, target: Target) -> PrincipalsResponse:
+        """List the principals that the lake keeps; those of the server's settings are not among them."""
+        found = changes.read_rulebook(self._context.get_lake(target.prefix).warehouse.lake).principals
+        return {"principals": [{"name": name, "has-secret": has_secret} for name, has_secret in found]}
+
+    def add_principal(self, request: Request, target: Target, body: Body) -> Response:
+        """Add a principal; the answer holds its secret, which is kept nowhere."""
+        node = as_object(decode_json(body), WHAT)
+        name, has_secret = get_text(node, "name", WHAT), node.get("has-secret", True)
+        if not isinstance(has_secret, bool):
+            raise BadRequest(f"Cannot parse {WHAT}: has-secret is no boolean.")
+        return build_secret_response(changes.add_principal(self._open(request, target, name), name, has_secret=has_secret))
+
+    def remove_principal(self, request: Request, target: Target, name: PrincipalName) -> Response:
+        """Remove a principal with all that it was granted; its tokens are worth nothing from now on."""
+        decoded_name = decode_segment(name, "principal")
+        changes.remove(self._open(request, target, decoded_name), decoded_name, is_role=False)
+        return Response(status_code=204)
+
+    def rotate_principal(self, request: Request, target: Target, name: PrincipalName) -> Response:
+        """Give a principal another secret; the tokens of the old one are worth nothing from now on."""
+        decoded_name = decode_segment(name, "principal")
+        return build_secret_response(changes.rotate_principal(self._open(request, target, decoded_name), decoded_name))
+
+    def list_roles(self, target: Target) -> RolesResponse:
+        """List the roles and their members."""
+        found = changes.read_rulebook(self._context.get_lake(target.prefix).warehouse.lake).roles
+        return {"roles": [{"name": name, "members": list(members)} for name, members in found]}
+
+    def add_role(self, request: Request, target: Target, body: Body) -> Response:
+        """Add a role."""
+        name = get_text(as_object(decode_json(body), WHAT), "name", WHAT)
+        changes.add_role(self._open(request, target, f"role:{name}"), name)
+        return Response(status_code=204)
+
+    def remove_role(self, request: Request, target: Target, name: RoleName) -> Response:
+        """Remove a role with all that it was granted."""
+        decoded_name = decode_segment(name, "role")
+        changes.remove(self._open(request, target, f"role:{decoded_name}"), decoded_name, is_role=True)
+        return Response(status_code=204)
+
+    def add_member(self, request: Request, target: Target, role: RoleName, name: PrincipalName) -> Response:
+        """Let a principal join a role."""
+        return self._change_member(request, target, (role, name), joins=True)
+
+    def remove_member(self, request: Request, target: Target, role: RoleName, name: PrincipalName) -> Response:
+        """Let a principal leave a role."""
+        return self._change_member(request, target, (role, name), joins=False)
+
+    def list_grants(self, target: Target) -> GrantsResponse:
+        """List what is granted, on things as they are called now."""
+        found = changes.read_rulebook(self._context.get_lake(target.prefix).warehouse.lake).grants
+        return {"grants": [{"privileges": list(each.privileges), "on": each.on, "to": each.to} for each in found]}
+
+    def grant(self, request: Request, target: Target, body: Body) -> Response:
+        """Give privileges on something to a principal or a role."""
+        return self._change_grants(request, target, body, gives=True)
+
+    def revoke(self, request: Request, target: Target, body: Body) -> Response:
+        """Take privileges on something from a principal or a role: from now on no answer is given by them."""
+        return self._change_grants(request, target, body, gives=False)
+
+    def _change_member(self, request: Request, target: Target, names: tuple[str, str], *, joins: bool) -> Response:
+        role, name = decode_segment(names[0], "role"), decode_segment(names[1], "principal")
+        changes.change_member(self._open(request, target, f"role:{role}", name), role, name, joins=joins)
+        return Response(status_code=204)
+
+    def _change_grants(self, request: Request, target: Target, body: bytes, *, gives: bool) -> Response:
+        given = parse_grant(body)
+        check_manages(target.session, changes.read_given(given)[0])
+        changes.change_grants(self._open(request, target, *changes.name_objects(given)), given, gives=gives)
+        return Response(status_code=204)
+
+    def _open(self, request: Request, target: Target, *objects: str) -> Lake:
+        return changes.with_asker(self._context.get_lake(target.prefix).warehouse.lake, describe_request(request.scope), objects)
+
+
+def parse_grant(body: bytes) -> Given:
+    """Return what a body says of grants. Raises: BadRequest."""
+    node = as_object(decode_json(body), WHAT)
+    privileges = [text if isinstance(text, str) else "" for text in find_list(node, "privileges", WHAT) or ()]
+    return Given(privileges, get_text(node, "on", WHAT), get_text(node, "to", WHAT))
+
+
+def check_manages(session: Session, what: Securable) -> None:
+    """Raise unless the session may say who has rights on that.
+
+    Raises: Forbidden. NoSuchNamespace, NoSuchTable, NoSuchView: it is hidden
+    """
+    if what.kind == WAREHOUSE:
+        check_manages_warehouse(session)
+    elif what.kind == NAMESPACE:
+        check_rule(session, PermissionRule(Rights.MANAGE, NoSuchNamespace), what.levels)
+    else:
+        hides = NoSuchTable if what.kind == TABLE else NoSuchView
+        check_rule(session, PermissionRule(Rights.MANAGE, hides), what.levels[:-1], what.levels[-1])
+
+
+def build_secret_response(made: NewSecret) -> Response:
+    """Return the answer that shows a secret, which nobody keeps on its way."""
+    decoded_name: PrincipalSecret = {"name": made.name, "secret": made.secret}
+    return JSONResponse(dict(decoded_name), headers=NO_STORE)
