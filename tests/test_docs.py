@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[1]
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 SECURITY = (ROOT / "docs" / "security.md").read_text()
 README = (ROOT / "README.md").read_text()
-LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)")
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\((?!https?://)([^)#]*)#([^)]+)\)")
+PAGES = [Path("README.md"), Path("MISSING.md"), *sorted(page.relative_to(ROOT) for page in (ROOT / "docs").rglob("*.md"))]
 
 
 def documented(text: str) -> set[str]:
@@ -37,11 +39,26 @@ def test_every_setting_of_an_issuer_is_documented() -> None:
     assert documented(table) == set(IssuerSettings.model_fields)
 
 
-@pytest.mark.parametrize("page", [Path("README.md"), *sorted(p.relative_to(ROOT) for p in (ROOT / "docs").rglob("*.md"))], ids=str)
+@pytest.mark.parametrize("page", PAGES, ids=str)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link names a file of the repository."""
     targets = [target.replace("\\_", "_") for target in LINK.findall((ROOT / page).read_text())]
     assert [target for target in targets if not (ROOT / page.parent / target).exists()] == []
+
+
+def list_anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_anchors_name_headings(page: Path) -> None:
+    """Every link to a part of a page names a heading of that page."""
+    links = [
+        (ROOT / page.parent / target if target else ROOT / page, anchor) for target, anchor in ANCHOR.findall((ROOT / page).read_text())
+    ]
+    assert [f"{target}#{anchor}" for target, anchor in links if anchor not in list_anchors(target)] == []
 
 
 @pytest.mark.parametrize("command", ["scripts/serve", "scripts/test"])

@@ -2,7 +2,7 @@
 
 `duckicelake check` warns from this list. A limit is the reader's own; the published table is right, and other readers read it.
 Versions: Spark 3.5 to 4.1 with Iceberg 1.11, Trino 483, PyIceberg 0.12, Polars 2.1, Daft 0.7.26, Flink 2.1, ClickHouse 26.9,
-DataFusion with pyiceberg-core 0.11. MISSING.md describes each limit.
+DataFusion with pyiceberg-core 0.11. docs/upstream.md describes each limit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,4 +177,4 @@ READER_LIMITS: Sequence[ReaderLimit] = (
         partial(find_types_in_files, ("json",)),
     ),
 )
-"""Every limit that `check` warns of. A limit that is not here is not warned of: add it here, and to MISSING.md."""
+"""Every limit that `check` warns of. A limit that is not here is not warned of: add it here, and to docs/upstream.md."""

@@ -119,7 +119,7 @@ def to_column_type(type_: IcebergType, path: str) -> str:
             if length is not None:
                 return TYPES["binary"]
             if name not in TYPES:
-                raise BadRequest(f"Column {path!r} has the type {name}, which is not taken yet; see MISSING.md for what is.")
+                raise BadRequest(f"Column {path!r} has the type {name}, which is not supported yet; docs/limitations.md lists such types.")
             return TYPES[name]
 
 
