@@ -16,7 +16,7 @@ from bench.scale import SMALL
 from tests.support.readers import Served
 from tests.support.shared_stack import ROOT
 
-pytestmark = pytest.mark.xdist_group("bench")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("bench")]
 
 RUN_SECONDS = 300
 Figures = Mapping[str, Any]

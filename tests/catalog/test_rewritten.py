@@ -102,6 +102,7 @@ def test_going_on_after_a_flush_equals_starting_over(lake: FreshLake, warehouse:
     check_every_snapshot(lake, conn, load(warehouse))
 
 
+@pytest.mark.whole
 def test_a_rewriting_too_large_to_restore_hides_newer_rows(lake: FreshLake, warehouse: Warehouse) -> None:
     """When DuckLake has deleted the files before it, the merged file stands for them; old snapshots are exact, and overwrites."""
     conn = lake.duckdb()

@@ -137,6 +137,7 @@ def test_check_warns_of_what_iceberg_clients_cannot_read(lake: FreshLake, tmp_pa
     assert "warning main.odd: Iceberg clients cannot read it yet. Column 'u' has the DuckLake type 'uint64'" in done.out
 
 
+@pytest.mark.whole
 def test_check_says_when_a_server_is_gone(lake: FreshLake, tmp_path: Path) -> None:
     """An unreachable Postgres or S3 is a finding, without secrets."""
     for change in ({"postgres_dsn": "host=127.0.0.1 port=1 user=x password=geheim"}, {"s3_endpoint": "http://127.0.0.1:1"}):
@@ -147,6 +148,7 @@ def test_check_says_when_a_server_is_gone(lake: FreshLake, tmp_path: Path) -> No
         assert lake.store.secret_access_key not in done.out + done.err
 
 
+@pytest.mark.whole
 def test_check_refuses_another_version(lake: FreshLake, tmp_path: Path) -> None:
     """Nothing else of such a lake is looked at."""
     lake.psycopg().execute("UPDATE ducklake_metadata SET value = '0.3' WHERE key = 'version'")

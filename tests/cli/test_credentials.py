@@ -48,6 +48,7 @@ def test_smoke_reads_as_an_account(guarded: Guarded, tmp_path: Path, source: str
     assert SECRET not in done.out + done.err
 
 
+@pytest.mark.whole
 def test_smoke_says_what_it_lacks(guarded: Guarded, tmp_path: Path) -> None:
     """Where the server asks for accounts; a wrong secret, and an account that may not read, are the readers' failures."""
     done = call(guarded, tmp_path, "smoke")
@@ -69,6 +70,7 @@ def test_what_is_no_credential_is_refused(guarded: Guarded, tmp_path: Path, text
     assert (missing.status, "nowhere cannot be read" in missing.err) == (1, True)
 
 
+@pytest.mark.whole
 def test_the_text_hides_the_accounts_secret(guarded: Guarded, tmp_path: Path) -> None:
     """Unless it is asked for; machines get it always. No text of Iceberg's clients has the store's own keys."""
     path = write_credential(tmp_path)
@@ -85,6 +87,7 @@ def test_the_text_hides_the_accounts_secret(guarded: Guarded, tmp_path: Path) ->
     assert f"export LAKE_CREDENTIAL=admin:{SECRET}\n" in exports
 
 
+@pytest.mark.whole
 def test_an_unknown_account_has_its_place_in_the_text(guarded: Guarded, tmp_path: Path) -> None:
     """Who asks without one sees where it belongs; machines see that there is none."""
     text = call(guarded, tmp_path, "connect", "--show-secrets").out
@@ -112,6 +115,7 @@ def test_duckdb_attaches_the_lake_with_what_a_reader_gets(guarded: Guarded, tmp_
     assert guarded.lake.store.access_key_id not in shown.out
 
 
+@pytest.mark.whole
 def test_who_reads_nothing_is_told_why_there_is_nothing_to_attach(guarded: Guarded, tmp_path: Path) -> None:
     """By the server's own words, or by what is missing; no secret is shown."""
     blind = write_credential(tmp_path, "blind")

@@ -85,6 +85,7 @@ def test_columns_that_older_rows_lack_are_warned_of(lake: FreshLake, tmp_path: P
     assert find(found, "another column").problem.endswith(": main.t (d, plain)")
 
 
+@pytest.mark.whole
 def test_each_advice_ends_its_warning(lake: FreshLake, tmp_path: Path) -> None:
     """The SQL runs as it is printed, keeps the values, and leaves nothing to warn of but JSON, which needs an option of Polars."""
     with lake.duckdb() as conn:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.test_commands import settings_for
 from tests.rest.serving import make_settings, serve
 from tests.support.commands import environment
@@ -32,6 +34,7 @@ def run_shell(script: str, home: Path, settings: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.whole
 def test_the_first_examples_run(lake: FreshLake, tmp_path: Path) -> None:
     """SQL in the shell, then Python after what `connect` prints: DuckDB sees what PyIceberg appended."""
     assert f"`{TO_PYICEBERG.partition(' --client')[0]} --client pyiceberg|" in README

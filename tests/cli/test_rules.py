@@ -14,6 +14,7 @@ from tests.support.lakes import FreshLake
 T = "namespaces/a/tables/t"
 
 
+@pytest.mark.whole
 def test_the_command_line_manages_who_may_do_what(lake: FreshLake, tmp_path: Path) -> None:
     """Each command is in force when it ends, prints a secret once, and stands in the record."""
 
@@ -82,6 +83,7 @@ QUOTE, DOUBLE_QUOTE, SHELL = (
 )
 
 
+@pytest.mark.whole
 def test_names_are_never_statements(lake: FreshLake, tmp_path: Path) -> None:
     """Principals and roles of such names are refused; a table of one is granted as grants are written, to nobody but who is named."""
 

@@ -73,6 +73,7 @@ def test_the_json_form_has_exactly_the_promised_keys(server: Server) -> None:
     assert {f"s3.{name}": fact for name, fact in nested.items()} == {name: facts[name] for name in facts if name.startswith("s3.")}
 
 
+@pytest.mark.whole
 def test_what_is_written_through_the_command_is_read_by_other_clients(server: Server) -> None:
     """`smoke` writes with DuckDB and compares what PyIceberg and DuckDB's iceberg extension read."""
     done = run(server.home.parent, "smoke", "--home", str(server.home))
@@ -143,6 +144,7 @@ def test_no_secret_stands_in_the_arguments_or_the_output(server: Server) -> None
     assert not [name for name, secret in keys.items() if secret in shown or secret in printed]
 
 
+@pytest.mark.whole
 def test_a_stop_during_the_start_leaves_nothing(tmp_path: Path) -> None:
     """SIGTERM between Postgres and readiness ends both in order, with status 0."""
     server = Server(tmp_path / "home", find_port())
@@ -186,6 +188,7 @@ def test_sigterm_stops_http_then_s3_then_postgres(tmp_path: Path) -> None:
     assert not (tmp_path / "home" / "server.json").exists()
 
 
+@pytest.mark.whole
 def test_after_a_kill_the_next_start_recovers(tmp_path: Path) -> None:
     """kill -9 of the server ends its children, and the next start finds the same lake on the same ports."""
     home, port = tmp_path / "home", find_port()

@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from duckicelake.backends.home import find_holder, open_home
 from tests.support.commands import Server, find_port, is_running, run, serving
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for
 
 
+@pytest.mark.whole
 def test_backends_run_without_a_server_and_a_server_joins_them(tmp_path: Path) -> None:
     """`up` returns when they answer, `serve` uses them and leaves them running, `down` ends them."""
     home = ("--home", str(tmp_path / "home"))
@@ -32,6 +35,7 @@ def test_backends_run_without_a_server_and_a_server_joins_them(tmp_path: Path) -
     assert run(tmp_path, "backends", "down", *home).out == "Nothing was running.\n"
 
 
+@pytest.mark.whole
 def test_a_lake_on_files_needs_no_s3(tmp_path: Path) -> None:
     """With a folder as data path only Postgres is started; other clients read the same rows."""
     (tmp_path / "duckicelake.toml").write_text(f'data_path = "{tmp_path}/lake/data/"\nlog_format = "json"\n')
@@ -56,6 +60,7 @@ def check_json_log(server: Server) -> None:
     assert not [line for line in server.log().splitlines() if " INFO " in line]
 
 
+@pytest.mark.whole
 def test_several_servers_share_a_lake_of_yours(lake: FreshLake, tmp_path: Path) -> None:
     """With your Postgres and S3 nothing is started, homes are not locked, and both servers see the same table."""
     lake.duckdb().execute("CREATE TABLE t AS SELECT range AS i FROM range(100)")

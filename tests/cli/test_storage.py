@@ -48,6 +48,7 @@ def test_a_store_that_enforces_policies_holds(each_lake: FreshLake, tmp_path: Pa
     assert list_left(lake) == []
 
 
+@pytest.mark.whole
 def test_keys_that_are_the_roots_fail_everywhere(lake: FreshLake, tmp_path: Path) -> None:
     """What nobody enforces is found, by its name; also then nothing stays."""
     store = lake.store
@@ -72,6 +73,7 @@ def test_keys_that_are_the_roots_fail_everywhere(lake: FreshLake, tmp_path: Path
     assert list_left(lake) == []
 
 
+@pytest.mark.whole
 def test_a_service_that_drops_the_policy_is_found(lake: FreshLake, tmp_path: Path) -> None:
     """Then a session has all that the role has."""
 
@@ -89,6 +91,7 @@ def test_a_service_that_drops_the_policy_is_found(lake: FreshLake, tmp_path: Pat
     assert list_left(lake) == []
 
 
+@pytest.mark.whole
 def test_without_keys_there_is_nothing_to_prove(lake: FreshLake, local_lake: FreshLake, tmp_path: Path) -> None:
     """The line says what to set; of a lake in folders too."""
     done = run(tmp_path, "check", "--storage", "--home", str(tmp_path / "home"), settings=settings_for(lake))

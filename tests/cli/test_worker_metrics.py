@@ -77,6 +77,7 @@ def read_numbers(connection: HTTPConnection) -> dict[str, float]:
     return numbers
 
 
+@pytest.mark.whole
 def test_each_worker_shows_the_sum_over_all(server: Server) -> None:
     """Requests, times, the cache and the watch; when the server started and not one worker; no number by process."""
     wait_for(lambda: len(list_workers(server)) == 2, "two workers")
@@ -100,6 +101,7 @@ def test_each_worker_shows_the_sum_over_all(server: Server) -> None:
     assert shown[0]["process_start_time_seconds"] == shown[1]["process_start_time_seconds"]
 
 
+@pytest.mark.whole
 def test_no_sum_falls_when_a_worker_is_killed(server: Server) -> None:
     """Its requests stay counted, its memory and the gauges it wrote do not; the folder goes with the server."""
     folder = server.home / "metrics" / str(server.process.pid)
@@ -126,6 +128,7 @@ def test_no_sum_falls_when_a_worker_is_killed(server: Server) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.whole
 def test_files_of_a_killed_server_go_with_the_next_start(tmp_path: Path) -> None:
     """And those of servers that run stay."""
     home = tmp_path / "home"

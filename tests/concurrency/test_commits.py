@@ -189,6 +189,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("commits", "count"), [pytest.param(42, 2, id="five hundred"), pytest.param(840, 12, id="ten thousand", marks=pytest.mark.long)]
 )

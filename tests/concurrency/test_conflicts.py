@@ -28,7 +28,7 @@ MAINTENANCE = (
 )
 
 OFTEN = {"append"}
-"""The others take their time in the long mode."""
+"""The others take their time in the `--long`."""
 
 COLUMNS = {"add column", "drop column", "rename column"}
 TABLES = {"rename table", "drop table", "create table"}
@@ -164,6 +164,7 @@ def stage(lake: FreshLake) -> Generator[Stage]:
             yield Stage(served, served.pyiceberg(), lake.duckdb(), plain, namespaces)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in OURS])
 def test_both_sides_are_right_or_one_is_refused(stage: Stage, name: str, tmp_path: Path) -> None:
     """What lands is as it would be one after the other, for every reader, and goes on so through maintenance."""
@@ -200,6 +201,7 @@ def meet(stage: Stage, near: DuckDBPyConnection, name: str, kind: str) -> str:
     return "theirs" if is_done is False else "both"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("change", ["add column", "rename column"])
 def test_a_rename_hides_a_change_of_columns_from_duckdb(stage: Stage, change: str) -> None:
     """DuckDB checks no rename, and makes a place for inlined rows with the columns it knew: it cannot read the table before that goes."""

@@ -14,6 +14,7 @@ from tests.support.readers import DuckLakeReader
 SEED = 20261121
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seconds", [pytest.param(8, id="short"), pytest.param(60, id="a minute", marks=pytest.mark.long)])
 def test_nobody_sees_a_torn_or_mixed_state(lake: FreshLake, seconds: int) -> None:
     """Each answer is the state after some commit, none older than what was acknowledged before it was asked for."""

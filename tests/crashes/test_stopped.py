@@ -117,6 +117,7 @@ def list_all(place: Place, kind: str) -> list[str]:
     return list_effects(place.run.server, KINDS[kind](place.ask(place.open_onlooker()), f"{kind}_whole"))
 
 
+@pytest.mark.whole
 def test_a_postgres_that_is_stopped_loses_nothing_it_acknowledged(place: Place) -> None:
     """At effects chosen by lot, and right before and after the commit; the server goes on without a restart."""
     chance = random.Random(SEED)

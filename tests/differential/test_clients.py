@@ -36,6 +36,7 @@ from tests.differential.prove import prove
 from tests.differential.sessions import Sessions
 from tests.support.readers import Served
 from tests.support.spark import Spark
+from tests.support.tiers import whole_but
 
 P = "PyIceberg"
 COLUMNS = (Column(1, "id", Scalar("int64")), Column(2, "name", Scalar("varchar")), Column(3, "day", Scalar("date")))
@@ -51,38 +52,53 @@ def row(key: int, name: str | None = "a") -> Cells:
 
 @pytest.mark.parametrize(
     "operations",
-    [
-        pytest.param(
-            (BRANCH, WriteToBranch("dev", Overwrite(1, KeyIn((3, 4)), (row(70), row(71)))), WriteToBranch("dev", Delete(1, KeyIn((70,))))),
-            id="a branch overwritten",
-        ),
-        pytest.param(
-            (BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), Insert(1, (row(80),)), MoveMain(1, "dev"), Insert(1, (row(81),))),
-            id="main moved to a branch",
-        ),
-        pytest.param((TAG, Delete(1, KeyIn((1, 2))), MoveMain(1, "v1"), Delete(1, KeyIn((3,))), DropRef(1, "v1")), id="rolled back"),
-        pytest.param(
-            (TellPartitioning(1, BY_NAME), DynamicOverwrite(1, (row(70), row(71, None))), DynamicOverwrite(1, (row(72, None),))),
-            id="partitions replaced",
-        ),
-        pytest.param((Upsert(1, (row(3, "new"), row(4, None), row(90))), Upsert(1, (row(90), row(91)))), id="upserted"),
-        pytest.param((AddWritten(1, (row(70), row(71))), Delete(1, KeyIn((70,)))), id="a file added"),
-        pytest.param((TakeBack(1, "main", "t"), TakeBack(1, "main", "u"), Delete(1, KeyIn((1,)))), id="registered again"),
-        pytest.param((HideSnapshots(1), Delete(1, KeyIn((1,))), HideSnapshots(1)), id="snapshots removed"),
-        pytest.param((BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), HideSnapshots(1), MoveMain(1, "dev")), id="branch kept"),
-        pytest.param((TellStatistics(1, "a.stats"), TellStatistics(1, "b.stats"), TellStatistics(1, None)), id="statistics"),
-        pytest.param((MoveColumn(1, 2, 3), Insert(1, (row(70),))), id="a column moved"),
-        pytest.param(
-            (CreateTableAs(2, "main", "made", COLUMNS, (row(70), row(71))), Delete(2, KeyIn((70,))), PurgeTable(2)), id="made with rows"
-        ),
-        pytest.param(
-            (CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), MoveTable(1, "ns", "u"), TakeBack(1, "main", "t")),
-            id="to a namespace and back",
-        ),
-        pytest.param((CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), DropNamespace("ns")), id="a namespace gone"),
-        pytest.param((SetView("main", "w", True), SetView("main", "w", False), SetView("main", "w", True)), id="views"),
-        pytest.param((ChangeProperties(1, (("test.a", "1"), ("owner", "ü")), None), ChangeProperties(1, (), "test.a")), id="properties"),
-    ],
+    whole_but(
+        [
+            pytest.param(
+                (
+                    BRANCH,
+                    WriteToBranch("dev", Overwrite(1, KeyIn((3, 4)), (row(70), row(71)))),
+                    WriteToBranch("dev", Delete(1, KeyIn((70,)))),
+                ),
+                id="a branch overwritten",
+            ),
+            pytest.param(
+                (BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), Insert(1, (row(80),)), MoveMain(1, "dev"), Insert(1, (row(81),))),
+                id="main moved to a branch",
+            ),
+            pytest.param((TAG, Delete(1, KeyIn((1, 2))), MoveMain(1, "v1"), Delete(1, KeyIn((3,))), DropRef(1, "v1")), id="rolled back"),
+            pytest.param(
+                (TellPartitioning(1, BY_NAME), DynamicOverwrite(1, (row(70), row(71, None))), DynamicOverwrite(1, (row(72, None),))),
+                id="partitions replaced",
+            ),
+            pytest.param((Upsert(1, (row(3, "new"), row(4, None), row(90))), Upsert(1, (row(90), row(91)))), id="upserted"),
+            pytest.param((AddWritten(1, (row(70), row(71))), Delete(1, KeyIn((70,)))), id="a file added"),
+            pytest.param((TakeBack(1, "main", "t"), TakeBack(1, "main", "u"), Delete(1, KeyIn((1,)))), id="registered again"),
+            pytest.param((HideSnapshots(1), Delete(1, KeyIn((1,))), HideSnapshots(1)), id="snapshots removed"),
+            pytest.param((BRANCH, WriteToBranch("dev", Insert(1, (row(70),))), HideSnapshots(1), MoveMain(1, "dev")), id="branch kept"),
+            pytest.param((TellStatistics(1, "a.stats"), TellStatistics(1, "b.stats"), TellStatistics(1, None)), id="statistics"),
+            pytest.param((MoveColumn(1, 2, 3), Insert(1, (row(70),))), id="a column moved"),
+            pytest.param(
+                (CreateTableAs(2, "main", "made", COLUMNS, (row(70), row(71))), Delete(2, KeyIn((70,))), PurgeTable(2)), id="made with rows"
+            ),
+            pytest.param(
+                (CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), MoveTable(1, "ns", "u"), TakeBack(1, "main", "t")),
+                id="to a namespace and back",
+            ),
+            pytest.param(
+                (CreateNamespace("ns"), ChangeNamespace("ns", (("owner", "ü"),), None), DropNamespace("ns")), id="a namespace gone"
+            ),
+            pytest.param((SetView("main", "w", True), SetView("main", "w", False), SetView("main", "w", True)), id="views"),
+            pytest.param(
+                (ChangeProperties(1, (("test.a", "1"), ("owner", "ü")), None), ChangeProperties(1, (), "test.a")), id="properties"
+            ),
+        ],
+        "rolled back",
+        "a file added",
+        "upserted",
+        "views",
+        "a branch overwritten",
+    ),
 )
 def test_clients_and_duckdb_agree(served: Served, sessions: Sessions, operations: tuple[Operation, ...]) -> None:
     """DuckDB inserts, deletes and maintains between them."""
@@ -96,13 +112,16 @@ def test_clients_and_duckdb_agree(served: Served, sessions: Sessions, operations
 
 @pytest.mark.parametrize(
     "ending",
-    [
-        pytest.param((Step((Insert(1, (row(32),)),), P),), id="undone"),
-        pytest.param((Step((TellPartitioning(1, BY_NAME),), P), Step((Insert(1, (row(33),)),), P)), id="told again"),
-        pytest.param(
-            (Step((TellPartitioning(1, BY_NAME),), P), Step((DropColumn(1, 2),)), Step((Insert(1, (row(34),)),), P)), id="dropped"
-        ),
-    ],
+    whole_but(
+        [
+            pytest.param((Step((Insert(1, (row(32),)),), P),), id="undone"),
+            pytest.param((Step((TellPartitioning(1, BY_NAME),), P), Step((Insert(1, (row(33),)),), P)), id="told again"),
+            pytest.param(
+                (Step((TellPartitioning(1, BY_NAME),), P), Step((DropColumn(1, 2),)), Step((Insert(1, (row(34),)),), P)), id="dropped"
+            ),
+        ],
+        "undone",
+    ),
 )
 def test_either_sides_layout_counts_as_it_came(served: Served, sessions: Sessions, ending: tuple[Step, ...]) -> None:
     """DuckDB's order hides a client's, which shows again when it is undone; its partitioning ends a client's; the next word counts."""
@@ -148,6 +167,7 @@ def test_spark_and_duckdb_agree(served: Served, sessions: Sessions, spark: Spark
     prove(served, History("UTC", steps), sessions, spark)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_what_is_refused_changes_nothing(served: Served, sessions: Sessions, reason: str) -> None:
     """Neither rows, nor snapshots, nor what clients are shown."""

@@ -1,4 +1,4 @@
-"""Which parameters of a test run with `scripts/test --all`, and which with `--long` alone: docs/tests.md."""
+"""Which parameters of a test run with `scripts/test`, which with `--all`, and which with `--long` alone: docs/tests.md."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,17 +7,25 @@ import pytest
 
 
 def long_but(values: Iterable[Any], *kept: object) -> list[Any]:
-    """Return the values as parameters of a test; all are marked `long` but the kept ones, which are given by value or by id.
+    """Return the values as parameters of a test; all but the kept ones are marked `long`."""
+    return _mark_but(pytest.mark.long, values, kept)
+
+
+def whole_but(values: Iterable[Any], *kept: object) -> list[Any]:
+    """Return the values as parameters of a test; all but the kept ones are marked `whole`."""
+    return _mark_but(pytest.mark.whole, values, kept)
+
+
+def _mark_but(mark: pytest.MarkDecorator, values: Iterable[Any], kept: tuple[object, ...]) -> list[Any]:
+    """Return parameters, marked unless their id is kept, or their only value where they have no id.
 
     Raises: pytest.UsageError: something kept is not among the values
     """
-    missing = list(kept)
-    parameters: list[Any] = []
-    for value in values:
-        given = value if hasattr(value, "marks") else pytest.param(*(value if isinstance(value, tuple) else (value,)))
-        names = [name for name in kept if name == (given.id or given.values[0] if len(given.values) == 1 else given.id)]
-        missing = [name for name in missing if name not in names]
-        parameters.append(pytest.param(*given.values, id=given.id, marks=[*given.marks, *([] if names else [pytest.mark.long])]))
-    if missing:
+    parameters = [
+        value if hasattr(value, "marks") else pytest.param(*(value if isinstance(value, tuple) else (value,))) for value in values
+    ]
+    names = [parameter.values[0] if parameter.id is None and len(parameter.values) == 1 else parameter.id for parameter in parameters]
+    if missing := [name for name in kept if name not in names]:
         raise pytest.UsageError(f"{missing} are none of the parameters of this test")
-    return parameters
+    pairs = zip(parameters, names, strict=True)
+    return [pytest.param(*given.values, id=given.id, marks=[*given.marks, *([] if name in kept else [mark])]) for given, name in pairs]

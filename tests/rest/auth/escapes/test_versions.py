@@ -103,6 +103,7 @@ def delete_several(versions: Versions, s3: Any, key: str, version_id: str) -> li
     return [each["Code"] for each in told.get("Errors", ())]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whose", ["changed", "removed"])
 @pytest.mark.parametrize("who", ["reader", "writer", "duckdb"])
 def test_no_version_of_others_is_opened(versions: Versions, who: str, whose: str) -> None:
@@ -124,6 +125,7 @@ def test_no_version_of_others_is_opened(versions: Versions, who: str, whose: str
     assert versions.root.get_object(**source)["Body"].read() == b"first"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["reader", "writer"])
 def test_versions_of_the_own_stay(versions: Versions, who: str) -> None:
     """What is there now is read as ever, and removed by who writes; what was there before no key takes away."""
@@ -140,6 +142,7 @@ def test_versions_of_the_own_stay(versions: Versions, who: str) -> None:
     assert versions.root.get_object(Bucket=versions.bucket, Key=key, VersionId=version_id)["Body"].read() == b"first"
 
 
+@pytest.mark.long
 def test_no_version_is_signed_for(versions: Versions) -> None:
     """Neither of others' objects nor of the own, nor as what is copied from; without one it is, where the store gets signatures at all."""
     own = f"/{versions.bucket}/{quote(versions.own[0])}"
