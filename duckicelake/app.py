@@ -13,9 +13,9 @@ from starlette.types import ASGIApp
 
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.issuers import Issuer, check_issuer
-from duckicelake.access.issuing import Accounts
-from duckicelake.access.pace import Pace
-from duckicelake.access.token_keys import Signer, make_signer
+from duckicelake.access.rate_limit import RateLimit
+from duckicelake.access.token_endpoint import Accounts
+from duckicelake.access.tokens import TokenSigner, make_signer
 from duckicelake.catalog.health import Rounds
 from duckicelake.catalog.keys.ducklake import RoleMemory
 from duckicelake.catalog.record.trail import Trail
@@ -50,14 +50,14 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
     up: until they are, `/readyz` says what is missing and requests are answered 503.
     """
     accounts = open_accounts(settings)
-    issuers = None if accounts is None or not settings.oidc_issuers else TokenIssuers(read_issuers(settings), accounts.bearers)
+    issuers = None if accounts is None or not settings.oidc_issuers else TokenIssuers(read_issuers(settings), accounts.tokens)
     context = ServerContext(
         ResponseCache(settings.cache_max),
         metrics or Metrics(),
         accounts,
         body_timeout_s=settings.body_timeout_s,
         issuers=issuers,
-        rate_limit=Pace(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
+        rate_limit=RateLimit(settings.requests_per_s, settings.requests_burst) if settings.requests_per_s else None,
     )
     return build_web(context, build_lifespan(settings, context))
 
@@ -106,7 +106,7 @@ def read_issuer(told: IssuerSettings) -> Issuer:
     return issuer
 
 
-def open_signer(settings: Settings) -> Signer:
+def open_signer(settings: Settings) -> TokenSigner:
     """Return the keys of tokens. Without any a server makes one: its tokens end with it, and no other server knows them."""
     pems = [read_secret_file(path) for path in settings.token_key_files]
     if settings.token_keys is not None:

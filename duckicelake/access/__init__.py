@@ -1,1 +1,4 @@
-"""The keys: who may do what. Decisions as values; nothing here knows HTTP, SQL or a clock of its own."""
+"""Authentication and authorization: tokens, clients, grants, roles. No HTTP, no SQL; the caller passes the time.
+
+`rest` authenticates requests with it, `catalog/rules` turns a lake's grants into its values.
+"""

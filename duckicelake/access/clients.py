@@ -1,4 +1,4 @@
-"""Clients and their secrets: how settings name them, and whether a secret is right."""
+"""OAuth clients: the `clients` setting, and verification of their secrets."""
 
 import hashlib
 import hmac
@@ -19,18 +19,18 @@ CLIENT = re.compile(r"(?P<id>[!-+./-9;-{}~-]{1,128}):(?P<secret>\$argon2id\$[^|\
 BETWEEN = re.compile(r"[,\n]")
 MOST_HASH_KIB = 1024 * 1024
 MOST_SIDE_BY_SIDE = 2
-"""Hashing takes memory and time on purpose; a flood of wrong secrets gets no more of it than this."""
+"""Argon2id is slow and needs memory by design; wrong secrets can occupy only so many threads with it at once."""
 
 
 class BadClients(CatalogError):
-    """The clients cannot be read; the message never shows a secret."""
+    """The `clients` setting is malformed; the message never contains a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A principal by its id, with its secret (plain, or hashed with argon2id) and what settings let it do.
+    """A principal: its id, its secret (plain text or an argon2id hash), and its grants in settings.
 
-    `origin`: the lake that keeps it, and which of its secrets this is; empty: settings name it.
+    `origin`: the lake that holds the account and the number of the secret (`lake/1.2`); empty for a client of the settings.
     """
 
     client_id: str
@@ -40,14 +40,14 @@ class Client:
 
     @property
     def is_hashed(self) -> bool:
-        """Whether the secret is kept as a hash."""
+        """True if the secret is an argon2id hash."""
         return self.secret.startswith("$argon2id$")
 
 
 def parse_clients(text: str) -> dict[str, Client]:
-    """Return the clients of `id:secret|grant|grant,…`, parted by commas or new lines; `#` starts a line of comment.
+    """Return the clients of `id:secret|grant|grant,…`, separated by commas or line breaks; `#` starts a comment line.
 
-    Raises: BadClients: says which one, by its number, and what is wrong with it
+    Raises: BadClients: names the malformed client by its number
     """
     lines = [line.strip() for line in text.splitlines()]
     rest = "\n".join(line for line in lines if line and not line.startswith("#"))
@@ -78,30 +78,30 @@ def _parse_client(found: re.Match[str], number: int) -> Client:
 
 
 class SecretChecker:
-    """Tells right secrets from wrong ones in a time that says nothing about either."""
+    """Verifies secrets in a time that does not depend on how much of the secret is right."""
 
     def __init__(self, clients: Mapping[str, Client], key: bytes) -> None:
         self._clients = clients
         self._key = key
         self._hashing = BoundedSemaphore(MOST_SIDE_BY_SIDE)
-        self._stranger = next((client for client in clients.values() if client.is_hashed), None)
+        self._decoy = next((client for client in clients.values() if client.is_hashed), None)
 
     def digest(self, client_id: str, secret: str) -> bytes:
-        """Return what stands for a pair in memory; it says nothing without this process's key."""
-        told = f"{len(client_id)}:{client_id}{secret}".encode("utf-8", "surrogatepass")
-        return hmac.new(self._key, told, hashlib.sha256).digest()
+        """Return a keyed hash of an id and a secret, for keeping in memory; it is useless without the key of this process."""
+        content = f"{len(client_id)}:{client_id}{secret}".encode("utf-8", "surrogatepass")
+        return hmac.new(self._key, content, hashlib.sha256).digest()
 
     def find(self, client_id: str, secret: str, kept: Sequence[Mapping[str, Client]] = ()) -> Client | None:
-        """Return the client whose id and secret these are, of settings or else of those that lakes keep.
+        """Return the client of the settings, or else of a lake, with this id and secret; None if there is none.
 
-        Slow for hashed secrets, and then for unknown clients too.
+        Slow for hashed secrets. An unknown id then takes as long, so that the time does not show which ids exist.
         """
         known = self._clients.get(client_id)
         others = [clients[client_id] for clients in kept if client_id in clients] if known is None else []
         if others:
             return next((other for other in others if self._is_right(client_id, secret, other)), None)
-        stranger = self._stranger or next((client for clients in kept for client in clients.values()), None)
-        is_right = self._is_right(client_id, secret, known or stranger)
+        decoy = self._decoy or next((client for clients in kept for client in clients.values()), None)
+        is_right = self._is_right(client_id, secret, known or decoy)
         return known if is_right else None
 
     def _is_right(self, client_id: str, secret: str, known: Client | None) -> bool:
@@ -113,7 +113,7 @@ class SecretChecker:
 
 
 def make_secret() -> tuple[str, str]:
-    """Return a new secret, which nobody guesses, and the hash to keep of it."""
+    """Return a new random secret and its argon2id hash."""
     secret = secrets.token_urlsafe(32)
     hashing = Argon2id(salt=secrets.token_bytes(16), length=32, iterations=2, lanes=1, memory_cost=19_456)
     return secret, hashing.derive_phc_encoded(secret.encode())

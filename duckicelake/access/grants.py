@@ -1,7 +1,7 @@
-"""What a principal may do, by namespace, and how settings, scopes and tokens write it down.
+"""Grants: rights on namespaces, and their text form in settings, scopes and tokens.
 
-Shape: `*` is everything; `ns:<name>:<r|w|rw|*>` is a right on one namespace and all that is nested in it. Levels are
-joined by `.`; a dot, a colon or anything else within a level is percent-encoded; `ns:*:r` is a right on every namespace.
+Shape: `*` is every right; `ns:<name>:<r|w|rw|*>` is a right on a namespace and everything nested in it. Levels are
+joined by `.`; any character in a level that is not part of an ASCII identifier is percent-encoded; `ns:*:r` covers every namespace.
 """
 
 import re
@@ -17,7 +17,7 @@ Levels = tuple[str, ...]
 
 
 class Rights(Flag):
-    """What one may do in a namespace; any of them shows that it is there, and the names in it."""
+    """Rights in a namespace; each of them also allows to see the namespace and to list its content."""
 
     NONE = 0
     READ = 1
@@ -44,24 +44,24 @@ FOLDED = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 class BadGrant(CatalogError):
-    """A text that is no grant."""
+    """A malformed grant, privilege, securable or name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Rights on a namespace and what is nested in it; no levels: on all of them. Names are folded."""
+    """Rights on a namespace and everything nested in it; without levels, on all namespaces. Names are case-folded."""
 
     levels: Levels
     rights: Rights
 
     def reaches(self, levels: Levels) -> bool:
-        """Tell whether it holds in that (folded) namespace."""
+        """True if the grant covers the (case-folded) namespace."""
         return levels[: len(self.levels)] == self.levels
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """All that a principal may do."""
+    """The grants of a principal."""
 
     each: tuple[Grant, ...] = ()
 
@@ -75,16 +75,16 @@ class Grants:
         return found
 
     def shows(self, levels: Levels) -> bool:
-        """Tell whether the namespace may be known: by a right in it, or in one nested in it."""
+        """True if the principal may know that the namespace exists: a grant covers it or a namespace nested in it."""
         folded = fold_levels(levels)
         return any(grant.reaches(folded) or grant.levels[: len(folded)] == folded for grant in self.each)
 
     def covers(self, other: "Grants") -> bool:
-        """Tell whether everything that `other` allows is allowed by these."""
+        """True if these grants allow everything that `other` allows."""
         return all(asked.rights & ~self.on(asked.levels) == Rights.NONE for asked in other.each)
 
     def within(self, scope: "Grants") -> "Grants":
-        """Return what both allow."""
+        """Return the intersection with the grants of a scope."""
         both = [_meet(mine, asked) for mine in self.each for asked in scope.each]
         return Grants(tuple(dict.fromkeys(grant for grant in both if grant.rights is not Rights.NONE)))
 
@@ -99,7 +99,7 @@ def _meet(one: Grant, other: Grant) -> Grant:
 
 
 def parse_grants(texts: Iterable[str]) -> Grants:
-    """Return the grants that texts name. Raises: BadGrant: one of them is none."""
+    """Return the grants written in texts. Raises: BadGrant: a text is malformed."""
     return Grants(tuple(_parse_grant(text) for text in texts))
 
 
@@ -121,7 +121,7 @@ def _parse_grant(text: str) -> Grant:
 
 
 def format_grants(grants: Grants) -> str:
-    """Return the grants as a scope: parted by spaces, each as settings write it."""
+    """Return the grants as an OAuth scope: separated by spaces, each in the form of the settings."""
     return " ".join(_format_grant(grant) for grant in grants.each)
 
 
@@ -133,7 +133,7 @@ def _format_grant(grant: Grant) -> str:
 
 
 def format_name(levels: Levels) -> str:
-    """Return a name of several levels as grants write it: no two have the same text."""
+    """Return the text form of a name of several levels; different names have different texts."""
     return ".".join([level if level.isascii() and level.isidentifier() else _escape(level) for level in levels])
 
 
@@ -142,10 +142,10 @@ def _escape(level: str) -> str:
 
 
 def fold_levels(levels: Levels) -> Levels:
-    """Return a namespace in the one spelling that rights are compared by: DuckDB folds ASCII letters only."""
+    """Return a namespace case-folded for comparison; like DuckDB, this folds ASCII letters only."""
     return tuple(level.translate(FOLDED) for level in levels)
 
 
 def format_object(levels: Levels) -> str:
-    """Return a name as the record tells it: however it is spelled, it is found by one text."""
+    """Return the case-folded text form of a name, as the audit log writes it."""
     return format_name(fold_levels(levels))

@@ -1,7 +1,8 @@
-"""Who is known in one lake and what they hold there, as of one moment; and how privileges and what they are on are written.
+"""The policy of a lake: its accounts, and the privileges of its principals and roles, as of one snapshot of its tables.
 
+`catalog/rules/policies.py` builds policies from rows; `rest` reads them on the event loop, so they are immutable.
 Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`).
-Who is named by an issuer of tokens is `<issuer>:<name>`: no name of settings or of a lake's own has a colon.
+Principals and roles of an OIDC issuer are `<issuer>:<name>`; names in settings and in lakes have no colon.
 """
 
 import re
@@ -25,15 +26,15 @@ PRIVILEGES: Mapping[str, Rights] = {
 EVERY_PRIVILEGE = "all"
 NAME = re.compile(r"[!-+./-9;-{}~-]{1,128}")
 ROLE_PREFIX = "role:"
-ISSUER = re.compile(r"(?!role$)[a-z][a-z0-9_-]{0,31}")
-SAFE_OUTSIDE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
-LONGEST_OUTSIDE = 512
+ISSUER_NAME = re.compile(r"(?!role$)[a-z][a-z0-9_-]{0,31}")
+SAFE_IN_ISSUER_NAME = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
+LONGEST_ISSUER_NAME = 512
 ON_OBJECTS = frozenset(PRIVILEGES) - {"create"}
 
 
 @dataclass(frozen=True, slots=True)
 class Securable:
-    """Something that privileges are given on: the warehouse (no levels), a namespace, or a table or view by all its levels."""
+    """An object of privileges: the warehouse (no levels), a namespace, or a table or view by namespace and name."""
 
     kind: str
     levels: Levels = ()
@@ -44,7 +45,7 @@ class Securable:
 
 @dataclass(frozen=True, slots=True)
 class Grantee:
-    """Who is given something: a principal, or a role and so its members."""
+    """The receiver of a grant: a principal or a role."""
 
     name: str
     is_role: bool
@@ -54,41 +55,41 @@ class Grantee:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What somebody holds in a lake: on the warehouse and namespaces, and on single tables and views by kind and folded name."""
+class HeldRights:
+    """The rights of a principal or role in a lake: grants on warehouse and namespaces; rights on tables and views by `build_object_key`."""
 
     grants: Grants = field(default_factory=Grants)
     objects: Mapping[tuple[str, Levels], Rights] = field(default_factory=dict[tuple[str, Levels], Rights])
 
 
-NOTHING = Held()
+NO_RIGHTS = HeldRights()
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """The accounts that a lake keeps, by their ids, what each principal holds, itself and by its roles, and what each role does."""
+class LakePolicy:
+    """A lake's accounts by client id, the rights of each principal (those of its roles included), and the rights of each role."""
 
     accounts: Mapping[str, Client] = field(default_factory=dict[str, Client])
-    held: Mapping[str, Held] = field(default_factory=dict[str, Held])
-    roles: Mapping[str, Held] = field(default_factory=dict[str, Held])
+    held: Mapping[str, HeldRights] = field(default_factory=dict[str, HeldRights])
+    roles: Mapping[str, HeldRights] = field(default_factory=dict[str, HeldRights])
 
-    def find_held(self, client_id: str, roles: Iterable[str] = ()) -> Held:
-        """Return what a principal holds, by roles too that its token names; those that the lake has not give nothing."""
+    def get_rights(self, client_id: str, roles: Iterable[str] = ()) -> HeldRights:
+        """Return the rights of a principal and of the roles in its token; roles that the lake does not have are ignored."""
         named = [self.roles[role] for role in roles if role in self.roles]
-        return join_held(self.held.get(client_id, NOTHING), *named) if named else self.held.get(client_id, NOTHING)
+        return join_rights(self.held.get(client_id, NO_RIGHTS), *named) if named else self.held.get(client_id, NO_RIGHTS)
 
 
-def join_held(*each: Held) -> Held:
-    """Return all that any of them hold."""
+def join_rights(*each: HeldRights) -> HeldRights:
+    """Return the union of rights."""
     objects: dict[tuple[str, Levels], Rights] = {}
     for held in each:
         for key, rights in held.objects.items():
             objects[key] = objects.get(key, Rights.NONE) | rights
-    return Held(Grants(tuple(grant for held in each for grant in held.grants.each)), objects)
+    return HeldRights(Grants(tuple(grant for held in each for grant in held.grants.each)), objects)
 
 
 def parse_securable(text: str) -> Securable:
-    """Return what a text names. Raises: BadGrant."""
+    """Return the securable that a text names. Raises: BadGrant."""
     kind, colon, name = text.partition(":")
     if kind not in KINDS or bool(colon) == (kind == WAREHOUSE) or BROKEN_ESCAPE.search(name):
         raise BadGrant(f"{text[:100]!r} is nothing to have rights on; write `warehouse`, `namespace:a.b`, `table:a.b.t` or `view:a.b.v`.")
@@ -104,9 +105,9 @@ def parse_securable(text: str) -> Securable:
 
 
 def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
-    """Return privileges by their names; `all` stands for every privilege on that kind of thing.
+    """Return privileges by their names; `all` means every privilege on this kind of object.
 
-    Raises: BadGrant: one is none, or none on that kind of thing; or there are none
+    Raises: BadGrant: the list is empty, or has a name that is not a privilege on this kind of object
     """
     allowed = frozenset(PRIVILEGES) if kind in (WAREHOUSE, NAMESPACE) else ON_OBJECTS
     named = [text.strip() for text in texts]
@@ -118,11 +119,11 @@ def parse_privileges(texts: Iterable[str], kind: str) -> tuple[str, ...]:
 
 
 def parse_name(text: str, what: str) -> str:
-    """Return the name of a principal or role, in the one spelling it is known by. Raises: BadGrant."""
-    issuer, colon, told = text.partition(":")
-    if colon and ISSUER.fullmatch(issuer) and not BROKEN_ESCAPE.search(told):
+    """Return the name of a principal or role in its normal spelling. Raises: BadGrant."""
+    issuer, colon, name = text.partition(":")
+    if colon and ISSUER_NAME.fullmatch(issuer) and not BROKEN_ESCAPE.search(name):
         try:
-            return format_outside(issuer, unquote(told, errors="strict"))
+            return format_issuer_name(issuer, unquote(name, errors="strict"))
         except UnicodeDecodeError as error:
             raise BadGrant(f"The {what} {text[:100]!r} is not UTF-8 when its escapes are decoded.") from error
     if NAME.fullmatch(text) is None:
@@ -133,34 +134,34 @@ def parse_name(text: str, what: str) -> str:
     return text
 
 
-def format_outside(issuer: str, told: str) -> str:
-    """Return what a principal or role is called here that an issuer calls `told`; no two have the same name. Raises: BadGrant."""
+def format_issuer_name(issuer: str, claimed: str) -> str:
+    """Return the catalog's name, unique over all issuers, of a principal or role that an issuer's token names. Raises: BadGrant."""
     try:
-        name = f"{issuer}:{quote(told, safe=SAFE_OUTSIDE, errors='strict')}"
+        name = f"{issuer}:{quote(claimed, safe=SAFE_IN_ISSUER_NAME, errors='strict')}"
     except UnicodeEncodeError as error:
-        raise BadGrant(f"The issuer {issuer!r} tells a name that is no Unicode text.") from error
-    if not told or len(name) > LONGEST_OUTSIDE:
-        raise BadGrant(f"The issuer {issuer!r} tells a name that is empty, or longer than {LONGEST_OUTSIDE} characters when escaped.")
+        raise BadGrant(f"The issuer {issuer!r} sends a name that is no Unicode text.") from error
+    if not claimed or len(name) > LONGEST_ISSUER_NAME:
+        raise BadGrant(f"The issuer {issuer!r} sends a name that is empty, or longer than {LONGEST_ISSUER_NAME} characters when escaped.")
     return name
 
 
-def is_outside(name: str) -> bool:
-    """Tell whether an issuer of tokens names somebody so."""
+def is_issuer_name(name: str) -> bool:
+    """True if the name is that of an OIDC issuer's principal or role."""
     return ":" in name
 
 
 def parse_grantee(text: str) -> Grantee:
-    """Return whom a text names: `name`, or `role:name`. Raises: BadGrant."""
+    """Return the grantee that a text names: `name` or `role:name`. Raises: BadGrant."""
     is_role = text.startswith(ROLE_PREFIX)
     return Grantee(parse_name(text.removeprefix(ROLE_PREFIX), "role" if is_role else "principal"), is_role)
 
 
 def to_rights(privilege: str, kind: str) -> Rights:
-    """Return what a privilege gives; who manages the warehouse chooses where files lie, and manages all."""
+    """Return the rights of a privilege; `manage` on the warehouse includes the choice of locations."""
     rights = PRIVILEGES.get(privilege, Rights.NONE)
     return rights | Rights.ALL if kind == WAREHOUSE and rights is Rights.MANAGE else rights
 
 
-def find_key(kind: str, levels: Levels) -> tuple[str, Levels]:
-    """Return what a table's or view's rights are found by."""
+def build_object_key(kind: str, levels: Levels) -> tuple[str, Levels]:
+    """Return the key of a table or view in `HeldRights.objects`."""
     return kind, fold_levels(levels)

@@ -1,25 +1,30 @@
-"""Who is asking: what a token's bearer may do, remembered while the token lives."""
+"""Sessions: the rights of a token's bearer, and a cache of verified tokens.
 
+Called by `rest` for each request, on the event loop.
+"""
+
+import hashlib
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from duckicelake.access.grants import ALL_GRANTS, NO_GRANTS, Grants, Levels, Rights, fold_levels, parse_grants
-from duckicelake.access.policy import Policy, find_key
+from duckicelake.access.policy import LakePolicy, build_object_key
 
-MOST_REMEMBERED = 4096
+MOST_CACHED_PATHS = 4096
 WHOLE_SCOPES = frozenset({"", "*", "catalog", "sign", "PRINCIPAL_ROLE:ALL"})
-"""What clients ask for when nobody told them a scope: all that the principal has. `*` is settled by the grants themselves."""
+"""Scopes that clients send by default; each means all rights of the principal. `*` is also a grant."""
 
 NO_OBJECTS: Mapping[tuple[str, Levels], Rights] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A principal while one of its tokens lives, or (`Bearer.within`) in one lake as of what was granted there at a moment.
+    """The rights of a principal by one of its tokens; `Bearer.within` returns those in one lake, by the lake's grants.
 
-    `objects`: rights on single tables and views. `lake_name`: the only lake where it is good for anything; empty: settings' rights
-    alone, in all of them. `expires_at_s`: until then nobody looks at the token again. `decided` remembers the rights behind raw paths,
-    to save decoding them.
+    `objects`: rights on single tables and views. `lake_name`: the only lake that the rights hold in; empty: rights of the settings, which
+    hold in every lake. `expires_at_s`: when the token must be verified again. `decided` caches the rights by raw request path, which saves
+    decoding the path.
     """
 
     client_id: str
@@ -30,8 +35,8 @@ class Session:
     decided: dict[bytes, Rights] = field(default_factory=dict[bytes, Rights], compare=False, repr=False)
 
     @property
-    def may_choose(self) -> bool:
-        """Whether it may choose where files lie, and take in files that are there: only with all rights."""
+    def may_choose_locations(self) -> bool:
+        """True if the principal may choose locations and register existing files; this needs every right on the warehouse."""
         return Rights.ALL in self.grants.on(())
 
     def rights_on(self, levels: Levels) -> Rights:
@@ -41,23 +46,23 @@ class Session:
     def rights_at(self, kind: str, levels: Levels, name: str) -> Rights:
         """Return the rights on a table or view (`kind`): those in its namespace, and its own."""
         rights = self.grants.on(levels)
-        return rights | self.objects.get(find_key(kind, (*levels, name)), Rights.NONE) if self.objects else rights
+        return rights | self.objects.get(build_object_key(kind, (*levels, name)), Rights.NONE) if self.objects else rights
 
     def shows(self, levels: Levels) -> bool:
-        """Tell whether the namespace may be known: by a right in it, or on something in it or nested in it."""
+        """True if the principal may know that the namespace exists: it has a right on it, on an object in it or on a nested namespace."""
         if self.grants.shows(levels):
             return True
         folded = fold_levels(levels)
         return any(key[1][: len(folded)] == folded and len(key[1]) > len(folded) for key in self.objects)
 
     def lists(self, levels: Levels) -> bool:
-        """Tell whether there is something right in the namespace that may be known."""
+        """True if the principal has a right on the namespace or on a table or view directly in it."""
         folded = fold_levels(levels)
         return self.grants.on(levels) is not Rights.NONE or any(key[1][:-1] == folded for key in self.objects)
 
     def remember(self, raw_path: bytes, rights: Rights) -> Rights:
-        """Keep the rights behind a path; they are the same as long as the session."""
-        if len(self.decided) >= MOST_REMEMBERED:
+        """Cache the rights for a raw path; they do not change while the session lives."""
+        if len(self.decided) >= MOST_CACHED_PATHS:
             self.decided.clear()
         self.decided[raw_path] = rights
         return rights
@@ -65,10 +70,11 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """Whose a token is. `session`: what settings let it do. `origin`: the lake that keeps its account, and its secret's number.
+    """The principal that a verified token authenticates.
 
-    `scope`: what the token is good for, None: for all. `roles`: those that its issuer names, good for something where a lake has them.
-    `ends_at_s`: when a token of another issuer ends; the session's end only says when it is looked at again.
+    `session`: its rights by settings. `scope`: the grants that the token is limited to, None for all. `origin`: the lake that holds the
+    account and the number of the secret, empty for clients of the settings. `roles`: the roles in an OIDC token; a lake gives rights to
+    those it has. `ends_at_s`: when an OIDC token expires; the session ends earlier, so that the token is verified again.
     """
 
     session: Session
@@ -76,20 +82,20 @@ class Bearer:
     origin: str = ""
     roles: tuple[str, ...] = ()
     ends_at_s: float = float("inf")
-    bound: dict[str, tuple[Policy, Session]] = field(default_factory=dict[str, tuple[Policy, Session]], compare=False, repr=False)
+    bound: dict[str, tuple[LakePolicy, Session]] = field(default_factory=dict[str, tuple[LakePolicy, Session]], compare=False, repr=False)
 
     @property
     def lake_name(self) -> str:
-        """The lake that keeps the account, empty for those of settings."""
+        """Name of the lake that holds the account, empty for clients of the settings."""
         return self.origin.rpartition("/")[0]
 
-    def is_known(self, policy: Policy) -> bool:
-        """Tell whether the lake that keeps the account (its policy) still knows it by that secret."""
+    def is_known(self, policy: LakePolicy) -> bool:
+        """True if the account still exists, with the same secret, in the policy of its lake."""
         account = policy.accounts.get(self.session.client_id)
         return account is not None and account.origin == self.origin
 
-    def within(self, lake_name: str, policy: Policy) -> Session:
-        """Return the session in a lake: with what is granted there to the principal, if it is that lake's own or settings' own."""
+    def within(self, lake_name: str, policy: LakePolicy) -> Session:
+        """Return the session in a lake: with the lake's grants, unless the account belongs to another lake."""
         known = self.bound.get(lake_name)
         if known is not None and known[0] is policy:
             return known[1]
@@ -97,8 +103,8 @@ class Bearer:
         self.bound[lake_name] = policy, session
         return session
 
-    def _join(self, lake_name: str, policy: Policy) -> Session:
-        held, mine = policy.find_held(self.session.client_id, self.roles), self.session
+    def _join(self, lake_name: str, policy: LakePolicy) -> Session:
+        held, mine = policy.get_rights(self.session.client_id, self.roles), self.session
         if self.scope is None:
             return Session(mine.client_id, join_grants(mine.grants, held.grants), mine.expires_at_s, held.objects, lake_name)
         more = held.grants.within(self.scope)
@@ -106,25 +112,55 @@ class Bearer:
         return Session(mine.client_id, join_grants(mine.grants, more), mine.expires_at_s, objects, lake_name)
 
 
-EVERYBODY = Session("", ALL_GRANTS, float("inf"))
-"""Who asks where nobody has to say who they are."""
+ANONYMOUS = Session("", ALL_GRANTS, float("inf"))
+"""The session of every request to a server that does not require authentication."""
 
 
 def read_scope_grants(scope: str) -> Grants | None:
-    """Return what a scope leaves, None: everything.
+    """Return the grants that a scope names, None for all rights of the principal.
 
-    Raises: BadGrant: a word of the scope is neither a grant nor a name for all of them
+    Raises: BadGrant: a word of the scope is neither a grant nor one of `WHOLE_SCOPES`
     """
     words = [word for word in scope.split(" ") if word not in WHOLE_SCOPES]
     return parse_grants(words) if words else None
 
 
 def narrow(grants: Grants, scope: str) -> Grants:
-    """Return what is left of grants under a scope, which may say less than they do and never more. Raises: BadGrant."""
+    """Return the grants that a scope leaves; a scope never adds rights. Raises: BadGrant."""
     wanted = read_scope_grants(scope)
     return grants if wanted is None else grants.within(wanted)
 
 
 def join_grants(*each: Grants) -> Grants:
-    """Return all that any of them allow."""
+    """Return the union of grants."""
     return Grants(tuple(grant for grants in each for grant in grants.each)) if each else NO_GRANTS
+
+
+MOST_CACHED_TOKENS = 10_000
+
+
+class TokenCache:
+    """Bearers of verified tokens, by a keyed hash of the token, so that no token stays in memory. Emptied when it is full."""
+
+    def __init__(self, most: int = MOST_CACHED_TOKENS) -> None:
+        # A keyed BLAKE2b takes a third of the time of an HMAC, and every request pays it.
+        self._keyed = hashlib.blake2b(key=secrets.token_bytes(32), digest_size=32)
+        self._most = most
+        self._bearers: dict[bytes, Bearer] = {}
+
+    def find(self, token: bytes, now_s: float) -> Bearer | None:
+        """Return the bearer of a token; None if it is not cached or its session has ended."""
+        bearer = self._bearers.get(self._hash(token))
+        return bearer if bearer is not None and now_s < bearer.session.expires_at_s else None
+
+    def put(self, token: bytes, bearer: Bearer) -> Bearer:
+        """Cache the bearer of a verified token, and return it."""
+        if len(self._bearers) >= self._most:
+            self._bearers.clear()
+        self._bearers[self._hash(token)] = bearer
+        return bearer
+
+    def _hash(self, token: bytes) -> bytes:
+        keyed = self._keyed.copy()
+        keyed.update(token)
+        return keyed.digest()

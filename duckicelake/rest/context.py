@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from duckicelake.access.issuing import Accounts
-from duckicelake.access.pace import Pace
-from duckicelake.access.policy import Policy
+from duckicelake.access.policy import LakePolicy
+from duckicelake.access.rate_limit import RateLimit
+from duckicelake.access.token_endpoint import Accounts
 from duckicelake.catalog.keys.ducklake import RoleMemory
 from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.tables import Position
@@ -47,7 +47,7 @@ class ChangeWatch(Protocol):
 class PolicySource(Protocol):
     """Knows who may do what in a lake; asked from the event loop only."""
 
-    async def get(self) -> Policy:
+    async def get(self) -> LakePolicy:
         """Return the policy as of a check that began after this call. Raises: ServiceUnavailable."""
         ...
 
@@ -86,7 +86,7 @@ class ServerContext:
     lakes: dict[str, OpenLake] = field(default_factory=dict[str, OpenLake])
     body_timeout_s: float = 60.0
     issuers: TokenIssuers | None = None
-    rate_limit: Pace | None = None
+    rate_limit: RateLimit | None = None
 
     def get_lake(self, prefix: str) -> OpenLake:
         """Return the lake of a path's prefix, still percent-encoded.
@@ -101,7 +101,7 @@ class ServerContext:
         Raises: NoSuchWarehouse: no lake of that name is served here
         """
         lake = self.get_lake(target.prefix)
-        return lake.warehouse if target.session.may_choose else lake.restricted_warehouse
+        return lake.warehouse if target.session.may_choose_locations else lake.restricted_warehouse
 
     def get_lake_by_name(self, name: str) -> OpenLake:
         """Return the lake of that prefix. Raises: NoSuchWarehouse."""

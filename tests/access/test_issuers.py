@@ -12,8 +12,8 @@ from duckicelake.access.issuers import (
     MOST_KEYS,
     BadIssuer,
     Issuer,
+    build_discovery_url,
     check_issuer,
-    find_discovery_url,
     read_discovery,
     read_keys,
 )
@@ -50,8 +50,8 @@ def test_an_issuer_of_https_or_of_this_machine_is_taken() -> None:
     """With the port and the path it has."""
     for issuer in (FAR, NEAR, Issuer("a-b_c", "http://localhost:1/x", "lake", roles={"Ä": "admins", "b": "acme:b%20c"})):
         check_issuer(issuer)
-    assert find_discovery_url(FAR) == "https://login.example.org/realms/a/.well-known/openid-configuration"
-    assert find_discovery_url(Issuer("a", "https://a.org/", "lake")) == "https://a.org/.well-known/openid-configuration"
+    assert build_discovery_url(FAR) == "https://login.example.org/realms/a/.well-known/openid-configuration"
+    assert build_discovery_url(Issuer("a", "https://a.org/", "lake")) == "https://a.org/.well-known/openid-configuration"
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from duckicelake.access.policy import (
     VIEW,
     WAREHOUSE,
     Grantee,
-    Held,
-    Policy,
+    HeldRights,
+    LakePolicy,
     Securable,
-    format_outside,
-    is_outside,
+    format_issuer_name,
+    is_issuer_name,
     parse_grantee,
     parse_privileges,
     parse_securable,
@@ -81,11 +81,11 @@ def test_a_name_that_settings_could_not_write_is_refused(text: str) -> None:
 @given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
 def test_whom_an_issuer_names_has_one_name_here(told: str) -> None:
     """However somebody writes it, and never that of a local principal; grants for its roles are written alike."""
-    name = format_outside("acme", told)
+    name = format_issuer_name("acme", told)
     assert parse_grantee(name) == Grantee(name, is_role=False)
     assert parse_grantee(f"role:{name}") == Grantee(name, is_role=True)
     assert parse_grantee("acme:" + told.replace("%", "%25")) == Grantee(name, is_role=False)
-    assert is_outside(name)
+    assert is_issuer_name(name)
     assert unquote(name.removeprefix("acme:")) == told
     assert NAME.fullmatch(name) is None
 
@@ -98,9 +98,9 @@ def test_only_who_manages_the_warehouse_chooses_where_files_lie() -> None:
 
 
 OBJECTS = {(TABLE, ("a", "t")): Rights.READ | Rights.WRITE, (VIEW, ("b", "c", "v")): Rights.READ}
-POLICY = Policy(
+POLICY = LakePolicy(
     {"alice": Client("alice", "", NO_GRANTS, "lake/7.1")},
-    {"alice": Held(Grants((Grant(("d",), Rights.LIST),)), OBJECTS), "writer": Held(Grants((Grant(("x",), Rights.READ),)))},
+    {"alice": HeldRights(Grants((Grant(("d",), Rights.LIST),)), OBJECTS), "writer": HeldRights(Grants((Grant(("x",), Rights.READ),)))},
 )
 
 
@@ -144,8 +144,8 @@ def test_a_lake_knows_its_own_and_those_of_settings() -> None:
 
 def test_roles_that_a_token_names_give_what_the_lake_gave_them() -> None:
     """Beside what the principal holds itself; a role that the lake has not gives nothing."""
-    roles = {"acme:eng": Held(Grants((Grant(("x",), Rights.WRITE),)), {(TABLE, ("a", "t")): Rights.DROP})}
-    policy = Policy({}, {"acme:alice": Held(Grants(), {(TABLE, ("a", "t")): Rights.READ})}, roles)
+    roles = {"acme:eng": HeldRights(Grants((Grant(("x",), Rights.WRITE),)), {(TABLE, ("a", "t")): Rights.DROP})}
+    policy = LakePolicy({}, {"acme:alice": HeldRights(Grants(), {(TABLE, ("a", "t")): Rights.READ})}, roles)
     session = Bearer(Session("acme:alice", NO_GRANTS, 1e12), roles=("acme:none", "acme:eng", "writer")).within("lake", policy)
     assert (session.rights_on(("x",)), session.rights_on(("y",))) == (Rights.WRITE, Rights.NONE)
     assert session.rights_at(TABLE, ("a",), "t") == Rights.READ | Rights.DROP
@@ -158,7 +158,7 @@ def test_a_session_is_made_anew_with_the_policy() -> None:
     first = bearer.within("lake", POLICY)
     first.remember(b"/path", Rights.READ)
     assert bearer.within("lake", POLICY) is first
-    second = bearer.within("lake", Policy())
+    second = bearer.within("lake", LakePolicy())
     assert second.decided == {}
     assert second.rights_at(TABLE, ("a",), "t") is Rights.NONE
 

@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from duckicelake.access.token_keys import BadKey, Signer, make_signer
-from duckicelake.access.tokens import Claims, make_token, read_token
+from duckicelake.access.tokens import BadKey, Claims, TokenSigner, make_signer, make_token, read_token
 from duckicelake.errors import NotAuthorized
 
 SECRET = "k" * 32
@@ -42,7 +41,7 @@ def encode(part: object) -> bytes:
     return base64.urlsafe_b64encode(part if isinstance(part, bytes) else json.dumps(part).encode()).rstrip(b"=")
 
 
-def claims_of(signer: Signer) -> dict[str, object]:
+def claims_of(signer: TokenSigner) -> dict[str, object]:
     """What a good token of a signer says."""
     return jwt.decode(make_token(signer, CLAIMS, NOW), options={"verify_signature": False})
 

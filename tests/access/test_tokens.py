@@ -11,8 +11,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 
-from duckicelake.access.token_keys import BadKey, Signer, make_signer
-from duckicelake.access.tokens import Claims, make_token, read_token
+from duckicelake.access.tokens import BadKey, Claims, TokenSigner, make_signer, make_token, read_token
 from duckicelake.errors import NotAuthorized
 
 KEY, OTHER = "k" * 32, "o" * 32
@@ -21,12 +20,12 @@ CLAIMS = Claims("reader", "ns:a:r", NOW - 10, NOW + 3600)
 
 
 @pytest.fixture
-def signer() -> Signer:
+def signer() -> TokenSigner:
     """One key."""
     return make_signer([KEY])
 
 
-def forge(signer: Signer, header: Mapping[str, Any] | None = None, key: bytes = KEY.encode(), **changed: Any) -> str:
+def forge(signer: TokenSigner, header: Mapping[str, Any] | None = None, key: bytes = KEY.encode(), **changed: Any) -> str:
     """A token with some claims and headers changed, signed anew with HMAC."""
     told = jwt.decode(make_token(signer, CLAIMS, NOW), options={"verify_signature": False}) | changed
     head = {"alg": "HS256", "typ": "JWT", "kid": signer.signing_id, **(header or {})}
@@ -37,7 +36,7 @@ def forge(signer: Signer, header: Mapping[str, Any] | None = None, key: bytes = 
     return b".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=")]).decode()
 
 
-def test_a_token_says_what_was_put_in(signer: Signer) -> None:
+def test_a_token_says_what_was_put_in(signer: TokenSigner) -> None:
     """The positive control: our own token, and the same one forged with our own key."""
     assert read_token(signer, make_token(signer, CLAIMS, NOW), NOW) == CLAIMS
     assert read_token(signer, forge(signer), NOW) == CLAIMS
@@ -63,7 +62,7 @@ def test_a_token_says_what_was_put_in(signer: Signer) -> None:
         pytest.param({"auth_time": ...}, id="no-time-of-authentication"),
     ],
 )
-def test_claims_must_all_be_right(signer: Signer, changed: dict[str, Any]) -> None:
+def test_claims_must_all_be_right(signer: TokenSigner, changed: dict[str, Any]) -> None:
     """Each of them is required and checked, even under a good signature."""
     with pytest.raises(NotAuthorized):
         read_token(signer, forge(signer, **changed), NOW)
@@ -84,26 +83,26 @@ def test_claims_must_all_be_right(signer: Signer, changed: dict[str, Any]) -> No
         pytest.param({"crit": ["x"], "x": 1}, id="unknown-critical-header"),
     ],
 )
-def test_headers_choose_nothing(signer: Signer, header: dict[str, Any]) -> None:
+def test_headers_choose_nothing(signer: TokenSigner, header: dict[str, Any]) -> None:
     """Neither the algorithm nor the key is the token's to choose."""
     with pytest.raises(NotAuthorized):
         read_token(signer, forge(signer, header), NOW)
 
 
-def test_a_key_in_the_header_is_not_believed(signer: Signer) -> None:
+def test_a_key_in_the_header_is_not_believed(signer: TokenSigner) -> None:
     """`jwk` and `jku` are ignored."""
     jwk = {"kty": "oct", "k": base64.urlsafe_b64encode(OTHER.encode()).decode()}
     with pytest.raises(NotAuthorized):
         read_token(signer, forge(signer, {"jwk": jwk, "jku": "http://127.0.0.1/jwks"}, OTHER.encode()), NOW)
 
 
-def test_another_key_is_not_ours(signer: Signer) -> None:
+def test_another_key_is_not_ours(signer: TokenSigner) -> None:
     """Whatever `kid` says."""
     with pytest.raises(NotAuthorized):
         read_token(signer, forge(signer, key=OTHER.encode()), NOW)
 
 
-def test_no_signature_is_no_token(signer: Signer) -> None:
+def test_no_signature_is_no_token(signer: TokenSigner) -> None:
     """As Trino's subject tokens come: the header says `none`, and the signature is empty."""
     unsigned = jwt.encode({"sub": "admin", "scope": "*", "exp": NOW + 60}, None, "none")
     cut = make_token(signer, CLAIMS, NOW).rpartition(".")[0] + "."
@@ -112,7 +111,7 @@ def test_no_signature_is_no_token(signer: Signer) -> None:
             read_token(signer, token, NOW)
 
 
-def test_an_rsa_token_is_not_read_as_hmac(signer: Signer) -> None:
+def test_an_rsa_token_is_not_read_as_hmac(signer: TokenSigner) -> None:
     """Confusing the two kinds of keys leads nowhere."""
     key = generate_private_key(65537, 2048)
     told = jwt.decode(make_token(signer, CLAIMS, NOW), options={"verify_signature": False})

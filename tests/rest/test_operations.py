@@ -7,8 +7,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from duckicelake.access.issuing import Accounts
-from duckicelake.access.token_keys import make_signer
+from duckicelake.access.token_endpoint import Accounts
+from duckicelake.access.tokens import make_signer
 from duckicelake.rest.application import build_web
 from duckicelake.rest.cache import ResponseCache
 from duckicelake.rest.context import ServerContext

@@ -14,7 +14,7 @@ from duckicelake.access.policy import (
     WAREHOUSE,
     Grantee,
     Securable,
-    is_outside,
+    is_issuer_name,
     parse_grantee,
     parse_name,
     parse_privileges,
@@ -158,7 +158,7 @@ def _to_securable(row: GrantRow) -> Securable:
 
 def _check_own(name: str) -> None:
     """Raise BadRequest for those whom issuers name: whoever had a secret here could pass for them."""
-    if is_outside(name):
+    if is_issuer_name(name):
         raise BadRequest(f"The principal {name[:100]!r} is known by its issuer's tokens and can have no secret here; add it without one.")
 
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from duckicelake.access.clients import Client
 from duckicelake.access.grants import NO_GRANTS, Grant, Grants, Levels, Rights, fold_levels
-from duckicelake.access.policy import NAMESPACE, WAREHOUSE, Held, Policy, find_key, is_outside, to_rights
+from duckicelake.access.policy import NAMESPACE, WAREHOUSE, HeldRights, LakePolicy, build_object_key, is_issuer_name, to_rights
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.lake.connect import reading
 from duckicelake.lake.grants.read import GrantRow, PrincipalRow, RuleRows, read_rules
@@ -15,14 +15,14 @@ from duckicelake.translate.namespaces import to_levels
 Key = TypeVar("Key")
 
 
-def read_policy(warehouse: Warehouse) -> tuple[Policy, Position]:
+def read_policy(warehouse: Warehouse) -> tuple[LakePolicy, Position]:
     """Return who may do what in a lake, and the position that says so."""
     with reading(warehouse.lake) as conn:
         rows = read_rules(conn)
     return to_policy(warehouse.name, rows), rows.position
 
 
-def to_policy(lake_name: str, rows: RuleRows) -> Policy:
+def to_policy(lake_name: str, rows: RuleRows) -> LakePolicy:
     """Return the rows as a policy; what nobody knows how to read of them gives no right."""
     principals = [row for row in rows.principals if not row.is_role]
     roles = {row.principal_id for row in rows.principals if row.is_role}
@@ -33,9 +33,9 @@ def to_policy(lake_name: str, rows: RuleRows) -> Policy:
     for member in rows.members:
         if member.role_id in roles and member.principal_id in joined:
             joined[member.principal_id] += granted.get(member.role_id, ())
-    accounts = {row.name: to_account(lake_name, row) for row in principals if row.secret is not None and not is_outside(row.name)}
+    accounts = {row.name: to_account(lake_name, row) for row in principals if row.secret is not None and not is_issuer_name(row.name)}
     held = {row.name: to_held(joined[row.principal_id]) for row in principals}
-    return Policy(accounts, held, {row.name: to_held(granted.get(row.principal_id, ())) for row in rows.principals if row.is_role})
+    return LakePolicy(accounts, held, {row.name: to_held(granted.get(row.principal_id, ())) for row in rows.principals if row.is_role})
 
 
 def to_account(lake_name: str, row: PrincipalRow) -> Client:
@@ -43,7 +43,7 @@ def to_account(lake_name: str, row: PrincipalRow) -> Client:
     return Client(row.name, row.secret or "", NO_GRANTS, f"{lake_name}/{row.principal_id}.{row.secret_number}")
 
 
-def to_held(rows: Sequence[GrantRow]) -> Held:
+def to_held(rows: Sequence[GrantRow]) -> HeldRights:
     """Return what some grants give."""
     spaces: dict[Levels, Rights] = {}
     objects: dict[tuple[str, Levels], Rights] = {}
@@ -53,8 +53,8 @@ def to_held(rows: Sequence[GrantRow]) -> Held:
         if row.kind in (WAREHOUSE, NAMESPACE):
             add_rights(spaces, fold_levels(levels), rights)
         elif row.name is not None:
-            add_rights(objects, find_key(row.kind, (*levels, row.name)), rights)
-    return Held(Grants(tuple(Grant(levels, rights) for levels, rights in spaces.items())), objects)
+            add_rights(objects, build_object_key(row.kind, (*levels, row.name)), rights)
+    return HeldRights(Grants(tuple(Grant(levels, rights) for levels, rights in spaces.items())), objects)
 
 
 def add_rights(found: dict[Key, Rights], key: Key, rights: Rights) -> None:

@@ -5,9 +5,9 @@ import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duckicelake.access.issuing import GONE, Accounts
-from duckicelake.access.policy import Policy
+from duckicelake.access.policy import LakePolicy
 from duckicelake.access.sessions import Bearer, Session
+from duckicelake.access.token_endpoint import UNKNOWN_CLIENT, Accounts
 from duckicelake.errors import CatalogError, NotAuthorized, TooManyRequests
 from duckicelake.rest.auth.audit import audit_error, find_operation, parse_prefix
 from duckicelake.rest.auth.permissions import PUBLIC_PATHS
@@ -60,7 +60,7 @@ class AuthenticationLayer:
         if bearer.origin:
             issuing_policy = policy if bearer.lake_name == prefix else await self._find_policy(bearer.lake_name)
             if issuing_policy is None or not bearer.is_known(issuing_policy):
-                raise NotAuthorized(GONE)
+                raise NotAuthorized(UNKNOWN_CLIENT)
         if policy is None:
             # no lake is asked for, so what lakes grant is good for nothing
             return bearer.session
@@ -68,7 +68,7 @@ class AuthenticationLayer:
         scope["looked"] = True
         return bearer.within(prefix, policy)
 
-    async def _find_policy(self, lake_name: str) -> Policy | None:
+    async def _find_policy(self, lake_name: str) -> LakePolicy | None:
         """Return who may do what in a lake as of now, None when none of that name is served."""
         lake = self._context.lakes.get(lake_name)
         return None if lake is None or lake.policies is None else await lake.policies.get()
@@ -79,9 +79,9 @@ class AuthenticationLayer:
             raise NotAuthorized("The request has no token, or more than one; ask POST /v1/oauth/tokens for one.")
         token, now_s, issuers = authorizations[0][len(BEARER) :].strip(), time.time(), self._context.issuers
         if issuers is None:
-            return self._accounts.find_bearer(token, now_s)
-        known = self._accounts.bearers.find(token, now_s)
-        return known or await issuers.find_bearer(token, now_s) or self._accounts.find_bearer(token, now_s)
+            return self._accounts.get_bearer(token, now_s)
+        known = self._accounts.tokens.find(token, now_s)
+        return known or await issuers.find_bearer(token, now_s) or self._accounts.get_bearer(token, now_s)
 
     def _check_rate(self, bearer: Bearer) -> None:
         rate_limit, name = self._context.rate_limit, bearer.session.client_id

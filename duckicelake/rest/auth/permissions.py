@@ -170,7 +170,7 @@ def deny(error: CatalogError, levels: Levels, name: str | None = None) -> Catalo
 
 def check_manages_warehouse(session: Session) -> None:
     """Raise Forbidden unless the session may manage the warehouse."""
-    if not session.may_choose:
+    if not session.may_choose_locations:
         raise Forbidden(f"The principal {session.client_id!r} has no right to manage the warehouse. It needs `manage` on `warehouse`.")
 
 

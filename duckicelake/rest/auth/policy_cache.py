@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
 
-from duckicelake.access.policy import Policy
+from duckicelake.access.policy import LakePolicy
 from duckicelake.catalog.tables import Position
 from duckicelake.rest.context import ChangeWatch, OpenLake, ServerContext
 
-Read = Callable[[], tuple[Policy, Position]]
+Read = Callable[[], tuple[LakePolicy, Position]]
 
 
 class PolicyCache:
@@ -21,10 +21,10 @@ class PolicyCache:
     def __init__(self, watch: ChangeWatch, read: Read) -> None:
         self._watch = watch
         self._read = read
-        self._cached: tuple[Policy, Position] | None = None
+        self._cached: tuple[LakePolicy, Position] | None = None
         self._reading = asyncio.Lock()
 
-    async def get(self) -> Policy:
+    async def get(self) -> LakePolicy:
         """Return the policy as of a check of the lake that began after this call. Raises: ServiceUnavailable."""
         await self._watch.position()
         cached = self._cached
@@ -39,7 +39,7 @@ class PolicyCache:
             return cached[0]
 
 
-async def get_policies(context: ServerContext) -> dict[str, Policy]:
+async def get_policies(context: ServerContext) -> dict[str, LakePolicy]:
     """Return the policies of all lakes, by their names. Raises: ServiceUnavailable."""
     lakes: list[OpenLake] = list(context.lakes.values())
     return {lake.prefix: await lake.policies.get() for lake in lakes if lake.policies is not None}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
-from duckicelake.access.sessions import EVERYBODY, Session
+from duckicelake.access.sessions import ANONYMOUS, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ async def read_target(
     request: Request, prefix: Annotated[str, Path(description="The warehouse's prefix, as the configuration gives it.")]
 ) -> RequestTarget:
     """Return where a request leads and who sent it; everybody may do everything where nobody has to say who they are."""
-    return RequestTarget(prefix, request.scope.get("session", EVERYBODY))
+    return RequestTarget(prefix, request.scope.get("session", ANONYMOUS))
 
 
 Target = Annotated[RequestTarget, Depends(read_target)]

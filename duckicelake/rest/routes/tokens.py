@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from fastapi import Request, Response
 from starlette.types import Scope
 
-from duckicelake.access.issuing import ACCESS_TOKEN, NO_POLICIES, Accounts, Issued, OAuthRefusal, Policies, TokenRequest
+from duckicelake.access.token_endpoint import ACCESS_TOKEN, NO_POLICIES, Accounts, IssuedToken, OAuthRefusal, Policies, TokenRequest
 from duckicelake.catalog.record.trail import DENIED, UNPROVEN, AuditLine
 from duckicelake.errors import NotServed, ServiceUnavailable
 from duckicelake.rest.auth.audit import audit_denial, describe_request
@@ -91,7 +91,7 @@ class TokenRoutes:
         try:
             return await get_policies(self._context)
         except ServiceUnavailable:
-            if not accounts.is_settings_own(asked):
+            if not accounts.is_in_settings(asked):
                 raise
             return NO_POLICIES
 
@@ -137,7 +137,7 @@ def parse_basic(headers: list[str]) -> tuple[str, str] | None:
     return client_id, secret
 
 
-def encode_token(issued: Issued) -> bytes:
+def encode_token(issued: IssuedToken) -> bytes:
     """Return the body of a token's answer."""
     answer: OAuthToken = {
         "access_token": issued.token,

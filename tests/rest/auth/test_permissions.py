@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from duckicelake.access.grants import EVERYTHING, Grant, Grants, Rights
-from duckicelake.access.policy import find_key
+from duckicelake.access.policy import build_object_key
 from duckicelake.access.sessions import Session
 from duckicelake.errors import Forbidden, NoSuchTable, NoSuchView
 from duckicelake.rest.auth.permissions import KINDS, PERMISSIONS, Hidden, check_rename
@@ -260,7 +260,7 @@ MOVES = [
 def test_no_move_gives_rights_on_what_is_moved(hides: Hidden, held: Rights, there: Rights, goes: bool) -> None:
     """Into a namespace where one has more, only what one manages; within its own namespace all that one may drop."""
     kind = KINDS[hides]
-    session = Session("alice", Grants((Grant(("mine",), there),)), 0, {find_key(kind, ("a", "t")): held})
+    session = Session("alice", Grants((Grant(("mine",), there),)), 0, {build_object_key(kind, ("a", "t")): held})
     with nullcontext() if goes else pytest.raises(Forbidden):
         check_rename(session, ("A", "t"), ("mine", "t"), hides)
     spaced = Session("alice", Grants((Grant(("a",), held | Rights.CREATE),)), 0)

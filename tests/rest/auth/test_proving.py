@@ -7,7 +7,7 @@ from threading import Event, Lock
 import pytest
 
 from duckicelake.access import clients
-from duckicelake.access.issuing import Accounts, Policies, TokenRequest
+from duckicelake.access.token_endpoint import Accounts, Policies, TokenRequest
 from duckicelake.errors import TooManyRequests
 from duckicelake.rest.auth import verification
 from duckicelake.rest.auth.verification import MAX_CONCURRENT, SecretVerification

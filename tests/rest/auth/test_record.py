@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from psycopg import Connection
 
-from duckicelake.access.issuing import Accounts
-from duckicelake.access.token_keys import make_signer
+from duckicelake.access.token_endpoint import Accounts
+from duckicelake.access.tokens import make_signer
 from duckicelake.catalog.record.trail import MOST_WAITING, Asker, AuditLine, Trail
 from duckicelake.catalog.rules.changes import Given, name_objects
 from duckicelake.catalog.tables import Ident

@@ -12,7 +12,7 @@ from typing import cast
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from duckicelake.access.issuers import LOOPBACK, BadIssuer, Issuer, KeySet, find_discovery_url, read_discovery, read_keys
+from duckicelake.access.issuers import LOOPBACK, BadIssuer, Issuer, KeySet, build_discovery_url, read_discovery, read_keys
 from duckicelake.errors import ServiceUnavailable
 
 FETCH_S = 5.0
@@ -30,7 +30,7 @@ def fetch_keys(issuer: Issuer) -> KeySet:
     Raises: IssuerAway, BadIssuer
     """
     until_s = monotonic() + FETCH_S
-    keys_url = read_discovery(issuer, fetch_json(issuer, find_discovery_url(issuer), until_s))
+    keys_url = read_discovery(issuer, fetch_json(issuer, build_discovery_url(issuer), until_s))
     return read_keys(issuer, fetch_json(issuer, keys_url, until_s))
 
 

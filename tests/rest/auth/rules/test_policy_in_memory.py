@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from duckicelake.access.policy import Policy
+from duckicelake.access.policy import LakePolicy
 from duckicelake.catalog.rules.changes import Given, add_principal, change_grants
 from duckicelake.catalog.rules.policies import read_policy
 from duckicelake.catalog.warehouse import close_warehouse, open_warehouse
@@ -28,7 +28,7 @@ def test_rows_are_read_when_rules_or_names_change(lake: FreshLake) -> None:
     warehouse = open_warehouse("lake", lake.dsn, lake.metadata_schema, store)
     reads: list[Position] = []
 
-    def read() -> tuple[Policy, Position]:
+    def read() -> tuple[LakePolicy, Position]:
         found = read_policy(warehouse)
         reads.append(found[1])
         return found
@@ -49,7 +49,7 @@ def test_rows_are_read_when_rules_or_names_change(lake: FreshLake) -> None:
         add_principal(warehouse.lake, "alice")
         assert set((await rules.get()).accounts) == {"alice"}
         change_grants(warehouse.lake, Given(["read"], "namespace:main", "alice"), gives=True)
-        assert (await rules.get()).find_held("alice").grants.shows(("main",))
+        assert (await rules.get()).get_rights("alice").grants.shows(("main",))
         before = len(reads)
         change_grants(warehouse.lake, Given(["read"], "namespace:main", "alice"), gives=True)
         await rules.get()

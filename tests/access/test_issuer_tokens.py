@@ -11,8 +11,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from joserfc import jwt as other
 from joserfc.jwk import ECKey, Key, RSAKey
 
-from duckicelake.access.foreign import LOOKED_AGAIN_S, MOST_ROLES, MOST_TOKEN_BYTES, check_algorithm, peek, read_foreign
-from duckicelake.access.issuers import Issuer, KeySet, read_keys
+from duckicelake.access.issuers import (
+    MOST_ISSUER_TOKEN_BYTES,
+    MOST_ROLES,
+    VERIFIED_AGAIN_AFTER_S,
+    Issuer,
+    KeySet,
+    check_algorithm,
+    read_keys,
+    read_unverified,
+    verify_issuer_token,
+)
 from duckicelake.access.sessions import Bearer
 from duckicelake.errors import NotAuthorized
 
@@ -47,11 +56,11 @@ def sign_by_secret(secret: bytes) -> bytes:
 
 def read(token: bytes, now_s: float = NOW, issuer: Issuer = ISSUER, keys: KeySet = KEYS) -> Bearer:
     """What the catalog makes of a token."""
-    unproven = peek(token)
+    unproven = read_unverified(token)
     if unproven is None or unproven.issuer_url != issuer.url:
         raise NotAuthorized("no issuer's")
     check_algorithm(issuer, unproven)
-    return read_foreign(issuer, keys, unproven, token, now_s)
+    return verify_issuer_token(issuer, keys, unproven, token, now_s)
 
 
 def test_a_token_of_the_issuer_is_its_principals() -> None:
@@ -59,7 +68,7 @@ def test_a_token_of_the_issuer_is_its_principals() -> None:
     bearer = read(sign({"exp": NOW + 3600, "aud": ["other", "lake"], "azp": "spark", "nbf": NOW - 1, "jti": 7}, {"typ": "at+JWT"}))
     assert (bearer.session.client_id, bearer.origin, bearer.roles, bearer.scope) == ("acme:alice", "", (), None)
     assert bearer.session.grants.each == ()
-    assert bearer.session.expires_at_s == NOW + LOOKED_AGAIN_S
+    assert bearer.session.expires_at_s == NOW + VERIFIED_AGAIN_AFTER_S
     assert read(sign({"exp": NOW + 10})).session.expires_at_s == NOW + 10
     assert read(sign({}, {"alg": "ES256", "kid": "curve"}, CURVE)).session.client_id == "acme:alice"
 
@@ -98,7 +107,7 @@ def test_a_token_of_the_issuer_is_its_principals() -> None:
         pytest.param({}, {"kid": ""}, id="empty key id"),
         pytest.param({}, {"typ": "logout+jwt"}, id="a logout"),
         pytest.param({}, {"typ": "dpop+jwt"}, id="a proof"),
-        pytest.param({"sub": "b" * MOST_TOKEN_BYTES}, {}, id="too long"),
+        pytest.param({"sub": "b" * MOST_ISSUER_TOKEN_BYTES}, {}, id="too long"),
     ],
 )
 def test_what_is_not_for_this_catalog_now_is_refused(claims: dict[str, Any], header: dict[str, Any]) -> None:
@@ -150,10 +159,10 @@ def test_what_must_be_understood_and_is_not_is_refused() -> None:
 def test_a_token_of_another_issuer_is_not_this_ones() -> None:
     """Though its key signed it: several may share one."""
     token = sign({"iss": "https://other.example.org"})
-    unproven = peek(token)
+    unproven = read_unverified(token)
     assert unproven is not None
     with pytest.raises(NotAuthorized):
-        read_foreign(ISSUER, KEYS, unproven, token, NOW)
+        verify_issuer_token(ISSUER, KEYS, unproven, token, NOW)
 
 
 def test_clocks_may_differ_as_much_as_settings_say() -> None:

@@ -1,5 +1,6 @@
-"""Tokens for clients that prove who they are.
+"""The OAuth token endpoint without HTTP: authentication of clients, client credentials and token exchange.
 
+Called by `rest/routes/tokens.py`, on the event loop if `is_quick`, otherwise on a thread.
 Source: RFC 6749 (client credentials, errors), RFC 8693 (token exchange)
 """
 
@@ -8,14 +9,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from duckicelake.access.bearers import Bearers
 from duckicelake.access.clients import Client, SecretChecker
 from duckicelake.access.grants import ALL_GRANTS, NO_GRANTS, BadGrant, Grants, format_grants, parse_grants
-from duckicelake.access.guesses import Guesses
-from duckicelake.access.policy import Policy
-from duckicelake.access.sessions import WHOLE_SCOPES, Bearer, Session, join_grants, narrow, read_scope_grants
-from duckicelake.access.token_keys import Signer
-from duckicelake.access.tokens import Claims, make_token, read_token
+from duckicelake.access.policy import LakePolicy
+from duckicelake.access.rate_limit import LoginThrottle
+from duckicelake.access.sessions import WHOLE_SCOPES, Bearer, Session, TokenCache, join_grants, narrow, read_scope_grants
+from duckicelake.access.tokens import Claims, TokenSigner, make_token, read_token
 from duckicelake.errors import NotAuthorized
 
 CLIENT_CREDENTIALS = "client_credentials"
@@ -23,20 +22,20 @@ TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 SECRET_REMEMBERED_S = 300
 LONGEST_SESSION_S = 12 * 3600
-"""How long a client without its secret may go on exchanging its token for the next."""
+"""The time after authentication in which a client may exchange tokens without showing its secret again."""
 
-MOST_KEPT = 10_000
+MOST_PROVEN = 10_000
 
-Pair = tuple[str, str]
-Policies = Mapping[str, Policy]
+Credentials = tuple[str, str]
+Policies = Mapping[str, LakePolicy]
 NO_POLICIES: Policies = {}
-GONE = "The token's client is not known any more."
+UNKNOWN_CLIENT = "The token's client is not known any more."
 
 
 class OAuthRefusal(Exception):
-    """What the token endpoint refuses, in the words of RFC 6749. `retry_after_s`: too many wrong secrets came before.
+    """A refused token request, with the error code of RFC 6749. `retry_after_s`: set after too many wrong secrets.
 
-    `client_id`: who it was, or who somebody said to be; None when there is nobody of that name.
+    `client_id`: the id in the request; None if no client has it.
     """
 
     client_id: str | None = None
@@ -50,16 +49,16 @@ class OAuthRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """What a client asks for: the form, what came as Basic authentication, and where it comes from."""
+    """A token request: its form, the credentials of Basic authentication, and the client's address."""
 
     form: Mapping[str, str] = field(repr=False)
-    basic: Pair | None = field(repr=False)
+    basic: Credentials | None = field(repr=False)
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
-    """A token, how long it lives, and what it is good for."""
+class IssuedToken:
+    """A new token, its lifetime and its scope."""
 
     token: str = field(repr=False)
     lifetime_s: int
@@ -67,10 +66,10 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """Who asks for a token, what it may do anywhere, when it showed its secret, and how long it may go on without.
+class AuthenticatedClient:
+    """A client that has authenticated: by its secret at `since_s`, or by a token (with `scope`) that it got for it.
 
-    `until_s` None: it has just shown it.
+    `grants`: its grants in settings and all lakes. `until_s`: when it must show its secret again; None: it just did.
     """
 
     client: Client
@@ -83,66 +82,66 @@ class Proof:
 class Accounts:
     """The clients of one server, their tokens and sessions. Safe to share between threads.
 
-    `bearers`: those whose tokens were verified, of issuers too.
+    `tokens`: the cache of verified tokens; OIDC tokens are kept in it too.
     """
 
-    def __init__(self, clients: Mapping[str, Client], signer: Signer, lifetime_s: int) -> None:
+    def __init__(self, clients: Mapping[str, Client], signer: TokenSigner, lifetime_s: int) -> None:
         self._clients = clients
         self._signer = signer
         self._lifetime_s = lifetime_s
         self._checker = SecretChecker(clients, secrets.token_bytes(32))
         self._proven: dict[str, tuple[bytes, float, Client]] = {}
-        self._guesses = Guesses()
-        self.bearers = Bearers()
+        self._throttle = LoginThrottle()
+        self.tokens = TokenCache()
 
     def list_public_keys(self) -> list[Mapping[str, str]]:
-        """Return the public halves of the keys that sign tokens, as JWKs."""
+        """Return the public keys that verify tokens, as JWKs."""
         return self._signer.list_public()
 
-    def find_session(self, token: bytes, now_s: float) -> Session:
-        """Return what settings let a bearer do. Raises: NotAuthorized: the token is worth nothing (any more)."""
-        return self.find_bearer(token, now_s).session
+    def get_session(self, token: bytes, now_s: float) -> Session:
+        """Return the session of a token with the rights of settings. Raises: NotAuthorized: the token is invalid or expired."""
+        return self.get_bearer(token, now_s).session
 
-    def find_bearer(self, token: bytes, now_s: float) -> Bearer:
-        """Return whose a token is; whether a lake that keeps the account still knows it is another question.
+    def get_bearer(self, token: bytes, now_s: float) -> Bearer:
+        """Return the bearer of a token of this catalog; the caller checks that a lake still has the account.
 
-        Raises: NotAuthorized: it is worth nothing (any more)
+        Raises: NotAuthorized: the token is invalid or expired
         """
-        known = self.bearers.find(token, now_s)
+        known = self.tokens.find(token, now_s)
         if known is not None:
             return known
         claims = read_token(self._signer, token, now_s)
         client, scope = self._read_client(claims), _read_scope_of(claims)
         grants = client.grants if scope is None else client.grants.within(scope)
-        return self.bearers.keep(token, Bearer(Session(claims.client_id, grants, claims.expires_at_s), scope, claims.origin))
+        return self.tokens.put(token, Bearer(Session(claims.client_id, grants, claims.expires_at_s), scope, claims.origin))
 
     def is_quick(self, request: TokenRequest, now_s: float, policies: Policies = NO_POLICIES) -> bool:
-        """Tell whether the request's secret was proven lately, or there is none, so that answering takes no time."""
-        pair = find_pair(request)
-        return pair is None or self._find_proven(pair, now_s, policies) is not None
+        """True if the answer needs no slow hashing: the request has no secret, or one that was verified lately."""
+        credentials = find_credentials(request)
+        return credentials is None or self._find_proven(credentials, now_s, policies) is not None
 
-    def is_settings_own(self, request: TokenRequest) -> bool:
-        """Tell whether settings name who asks, so that no lake has to be asked for the account."""
-        return self._find_said(request) in self._clients
+    def is_in_settings(self, request: TokenRequest) -> bool:
+        """True if the client is in settings, so that no lake needs to be read."""
+        return self._get_claimed_id(request) in self._clients
 
-    def issue(self, request: TokenRequest, now_s: float, policies: Policies = NO_POLICIES) -> Issued:
-        """Return a token, for a client of settings or one that a lake keeps; `policies` by the lakes' names.
+    def issue(self, request: TokenRequest, now_s: float, policies: Policies = NO_POLICIES) -> IssuedToken:
+        """Return a token for a client of the settings or of a lake; `policies` are by lake name.
 
         Raises: OAuthRefusal
         """
         try:
             return self._answer(request, now_s, policies)
         except OAuthRefusal as refusal:
-            said = self._find_said(request)
+            said = self._get_claimed_id(request)
             is_known = said in self._clients or any(said in policy.accounts for policy in policies.values())
             refusal.client_id = said if is_known else None
             raise
 
-    def _find_said(self, request: TokenRequest) -> str:
-        """Return who somebody says to be."""
+    def _get_claimed_id(self, request: TokenRequest) -> str:
+        """Return the client id in the request, which is not yet authenticated."""
         return (request.basic or ("",))[0] or request.form.get("client_id", "")
 
-    def _answer(self, request: TokenRequest, now_s: float, policies: Policies) -> Issued:
+    def _answer(self, request: TokenRequest, now_s: float, policies: Policies) -> IssuedToken:
         grant_type = request.form.get("grant_type")
         if grant_type is None:
             raise OAuthRefusal("invalid_request", "The parameter grant_type is missing.")
@@ -150,22 +149,22 @@ class Accounts:
             raise OAuthRefusal("unsupported_grant_type", "Tokens are given for client_credentials, and exchanged for newer ones.")
         if grant_type == TOKEN_EXCHANGE:
             check_exchange(request.form)
-        pair = find_pair(request)
-        if pair is not None:
-            # whatever a proven client exchanges says nothing that is believed: Trino's are not even signed
-            client = self._prove(pair, request.peer, now_s, policies)
-            return self._issue(Proof(client, _find_all(client, policies), math.floor(now_s), None), request, now_s)
+        credentials = find_credentials(request)
+        if credentials is not None:
+            # The subject token of an authenticated client is not read: those of Trino are not even signed.
+            client = self._authenticate(credentials, request.peer, now_s, policies)
+            return self._issue(AuthenticatedClient(client, _compute_grants(client, policies), math.floor(now_s), None), request, now_s)
         if grant_type == CLIENT_CREDENTIALS:
             raise OAuthRefusal("invalid_client", "Say who you are: by Basic authentication, or by client_id and client_secret.")
         return self._exchange(request, now_s, policies)
 
-    def _exchange(self, request: TokenRequest, now_s: float, policies: Policies) -> Issued:
+    def _exchange(self, request: TokenRequest, now_s: float, policies: Policies) -> IssuedToken:
         try:
             claims = read_token(self._signer, request.form["subject_token"], now_s)
             client = self._read_client(claims)
             if claims.origin and not any(client.origin == known.origin for known in _list_accounts(client, policies)):
-                raise NotAuthorized(GONE)
-            grants = narrow(_find_all(client, policies), claims.scope)
+                raise NotAuthorized(UNKNOWN_CLIENT)
+            grants = narrow(_compute_grants(client, policies), claims.scope)
         except BadGrant as error:
             raise OAuthRefusal("invalid_grant", "The token's scope is malformed; ask for a new one.") from error
         except NotAuthorized as error:
@@ -173,61 +172,61 @@ class Accounts:
         if now_s >= claims.authenticated_at_s + LONGEST_SESSION_S:
             raise OAuthRefusal("invalid_grant", "The session is too old to go on without the client's secret.")
         until_s = claims.authenticated_at_s + LONGEST_SESSION_S
-        return self._issue(Proof(client, grants, claims.authenticated_at_s, until_s, claims.scope), request, now_s)
+        return self._issue(AuthenticatedClient(client, grants, claims.authenticated_at_s, until_s, claims.scope), request, now_s)
 
-    def _issue(self, proof: Proof, request: TokenRequest, now_s: float) -> Issued:
+    def _issue(self, proof: AuthenticatedClient, request: TokenRequest, now_s: float) -> IssuedToken:
         scope = read_scope(request.form.get("scope", ""), proof.grants) or proof.scope
         now = math.floor(now_s)
         until_s = min(now + self._lifetime_s, proof.until_s or now + self._lifetime_s)
         token = make_token(self._signer, Claims(proof.client.client_id, scope, proof.since_s, until_s, proof.client.origin), now)
-        return Issued(token, until_s - now, scope or format_grants(proof.client.grants) or "catalog")
+        return IssuedToken(token, until_s - now, scope or format_grants(proof.client.grants) or "catalog")
 
     def _read_client(self, claims: Claims) -> Client:
-        """Return the client of a token; of one that a lake keeps, as the token says."""
+        """Return the client of a token; for an account of a lake, one made of the claims alone."""
         if claims.origin:
             return Client(claims.client_id, "", NO_GRANTS, claims.origin)
         client = self._clients.get(claims.client_id)
         if client is None:
-            raise NotAuthorized(GONE)
+            raise NotAuthorized(UNKNOWN_CLIENT)
         return client
 
-    def _prove(self, pair: Pair, peer: str, now_s: float, policies: Policies) -> Client:
-        """Return the client whose secret this is. Raises: OAuthRefusal."""
-        client_id, secret = pair
-        proven = self._find_proven(pair, now_s, policies)
+    def _authenticate(self, credentials: Credentials, peer: str, now_s: float, policies: Policies) -> Client:
+        """Return the client with these credentials. Raises: OAuthRefusal."""
+        client_id, secret = credentials
+        proven = self._find_proven(credentials, now_s, policies)
         if proven is not None:
             return proven
-        wait_s = self._guesses.find_wait(peer, client_id, now_s)
+        wait_s = self._throttle.compute_wait_s(peer, client_id, now_s)
         if wait_s:
             raise OAuthRefusal("invalid_client", "Too many wrong secrets came from there, or for that client; wait.", wait_s)
         client = self._checker.find(client_id, secret, [policy.accounts for policy in policies.values()])
         if client is None:
-            self._guesses.note(peer, client_id, now_s)
+            self._throttle.note_failure(peer, client_id, now_s)
             raise OAuthRefusal("invalid_client", "The client is not known, or its secret is another.")
-        self._guesses.note_right(peer, client_id)
-        if len(self._proven) >= MOST_KEPT:
+        self._throttle.note_success(peer, client_id)
+        if len(self._proven) >= MOST_PROVEN:
             self._proven.clear()
         self._proven[client_id] = (self._checker.digest(client_id, secret), now_s + SECRET_REMEMBERED_S, client)
         return client
 
-    def _find_proven(self, pair: Pair, now_s: float, policies: Policies) -> Client | None:
-        """Return the client that showed this secret lately, if it is known as it was then."""
-        digest, until_s, client = self._proven.get(pair[0], (b"", 0.0, None))
-        if client is None or now_s >= until_s or not secrets.compare_digest(digest, self._checker.digest(*pair)):
+    def _find_proven(self, credentials: Credentials, now_s: float, policies: Policies) -> Client | None:
+        """Return the client if it showed this secret lately and its account has not changed since; otherwise None."""
+        digest, until_s, client = self._proven.get(credentials[0], (b"", 0.0, None))
+        if client is None or now_s >= until_s or not secrets.compare_digest(digest, self._checker.digest(*credentials)):
             return None
-        known = self._clients.get(pair[0])
+        known = self._clients.get(credentials[0])
         return client if client in ([known] if known is not None else _list_accounts(client, policies)) else None
 
 
 def _list_accounts(client: Client, policies: Policies) -> list[Client]:
-    """Return the accounts of that id which lakes keep."""
+    """Return the accounts of lakes with the client's id."""
     return [policy.accounts[client.client_id] for policy in policies.values() if client.client_id in policy.accounts]
 
 
-def _find_all(client: Client, policies: Policies) -> Grants:
-    """Return what a client may do on namespaces, by settings and in any of the lakes that it is known in."""
+def _compute_grants(client: Client, policies: Policies) -> Grants:
+    """Return the grants of a client in settings and in every lake that its account is valid in."""
     lakes = [policy for name, policy in policies.items() if not client.origin or client.origin.startswith(f"{name}/")]
-    return join_grants(client.grants, *(policy.find_held(client.client_id).grants for policy in lakes))
+    return join_grants(client.grants, *(policy.get_rights(client.client_id).grants for policy in lakes))
 
 
 def _read_scope_of(claims: Claims) -> Grants | None:
@@ -237,31 +236,31 @@ def _read_scope_of(claims: Claims) -> Grants | None:
         raise NotAuthorized("The token's scope is malformed; ask for a new one.") from error
 
 
-def find_pair(request: TokenRequest) -> Pair | None:
-    """Return the id and the secret that a request holds, however it says them. Raises: OAuthRefusal: it says two."""
-    told = request.form.get("client_secret")
-    in_form = None if told is None else (request.form.get("client_id", ""), told)
+def find_credentials(request: TokenRequest) -> Credentials | None:
+    """Return the id and secret in a request's header or form, None without a secret. Raises: OAuthRefusal: header and form differ."""
+    secret = request.form.get("client_secret")
+    in_form = None if secret is None else (request.form.get("client_id", ""), secret)
     if in_form is not None and request.basic is not None and in_form != request.basic:
         raise OAuthRefusal("invalid_request", "The request says twice who asks, and not the same.")
     return request.basic or in_form
 
 
 def check_exchange(form: Mapping[str, str]) -> None:
-    """Raise OAuthRefusal unless the form holds what an exchange needs and asks for an access token."""
+    """Raise OAuthRefusal unless the form has the parameters of a token exchange and requests an access token."""
     if not form.get("subject_token") or not form.get("subject_token_type"):
         raise OAuthRefusal("invalid_request", "An exchange needs subject_token and subject_token_type.")
     if form.get("requested_token_type", ACCESS_TOKEN) != ACCESS_TOKEN:
         raise OAuthRefusal("invalid_request", f"Only {ACCESS_TOKEN} is given out.")
 
 
-def read_scope(asked: str, grants: Grants) -> str:
-    """Return the scope that a token gets: what was asked for, empty when that was everything.
+def read_scope(requested: str, grants: Grants) -> str:
+    """Return the scope of a new token: the requested one, empty if that was every right of the client.
 
-    Raises: OAuthRefusal: it is malformed, or wider than what the client may do
+    Raises: OAuthRefusal: it is malformed, or wider than the client's grants
     """
-    words = [word for word in asked.split(" ") if word not in WHOLE_SCOPES]
+    words = [word for word in requested.split(" ") if word not in WHOLE_SCOPES]
     try:
-        wanted = ALL_GRANTS if "*" in asked.split(" ") else parse_grants(words)
+        wanted = ALL_GRANTS if "*" in requested.split(" ") else parse_grants(words)
     except BadGrant as error:
         raise OAuthRefusal("invalid_scope", error.message) from error
     if not grants.covers(wanted):

@@ -7,18 +7,18 @@ import pytest
 
 from duckicelake.access.clients import parse_clients
 from duckicelake.access.grants import CHANGE, Rights
-from duckicelake.access.guesses import MOST_FROM_ALL, MOST_FROM_ONE, WITHIN_S, Guesses
-from duckicelake.access.issuing import (
+from duckicelake.access.rate_limit import MOST_FROM_ALL, MOST_FROM_ONE, WITHIN_S, LoginThrottle
+from duckicelake.access.token_endpoint import (
     ACCESS_TOKEN,
     LONGEST_SESSION_S,
     SECRET_REMEMBERED_S,
     TOKEN_EXCHANGE,
     Accounts,
-    Issued,
+    IssuedToken,
     OAuthRefusal,
     TokenRequest,
 )
-from duckicelake.access.token_keys import make_signer
+from duckicelake.access.tokens import make_signer
 from duckicelake.errors import NotAuthorized
 
 NOW = 1_800_000_000.5
@@ -49,9 +49,9 @@ def refuse(accounts: Accounts, request: TokenRequest, now_s: float = NOW) -> str
     return caught.value.code
 
 
-def rights(accounts: Accounts, issued: Issued, namespace: str, now_s: float = NOW) -> Rights:
+def rights(accounts: Accounts, issued: IssuedToken, namespace: str, now_s: float = NOW) -> Rights:
     """What a token's bearer may do in a namespace."""
-    return accounts.find_session(issued.token.encode(), now_s).rights_on((namespace,))
+    return accounts.get_session(issued.token.encode(), now_s).rights_on((namespace,))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_an_unsigned_subject_is_taken_from_a_proven_client_alone() -> None:
     assert refuse(accounts, ask(exchange(unsigned))) == "invalid_grant"
     assert refuse(accounts, ask(exchange(unsigned), ("writer", "wrong"))) == "invalid_client"
     with pytest.raises(NotAuthorized):
-        accounts.find_session(unsigned.encode(), NOW)
+        accounts.get_session(unsigned.encode(), NOW)
 
 
 def test_an_exchange_never_widens() -> None:
@@ -156,23 +156,23 @@ def test_a_chain_of_exchanges_ends() -> None:
         issued = accounts.issue(ask(exchange(issued.token)), now_s)
     assert NOW + LONGEST_SESSION_S - LIFETIME_S < now_s < NOW + LONGEST_SESSION_S
     with pytest.raises(NotAuthorized):
-        accounts.find_session(issued.token.encode(), NOW + LONGEST_SESSION_S)
+        accounts.get_session(issued.token.encode(), NOW + LONGEST_SESSION_S)
 
 
 def test_a_session_ends_with_its_token() -> None:
     """Though it is remembered."""
     accounts = open_accounts()
     issued = accounts.issue(ask(CREDENTIALS, WRITER), NOW)
-    assert accounts.find_session(issued.token.encode(), NOW) is accounts.find_session(issued.token.encode(), NOW + 3598)
+    assert accounts.get_session(issued.token.encode(), NOW) is accounts.get_session(issued.token.encode(), NOW + 3598)
     with pytest.raises(NotAuthorized):
-        accounts.find_session(issued.token.encode(), NOW + LIFETIME_S)
+        accounts.get_session(issued.token.encode(), NOW + LIFETIME_S)
 
 
 def test_a_client_that_is_gone_has_no_session() -> None:
     """Its tokens end when the server starts without it, and shrink with its rights."""
     issued = open_accounts().issue(ask(CREDENTIALS, WRITER), NOW)
     with pytest.raises(NotAuthorized):
-        open_accounts("admin:a-secret|*").find_session(issued.token.encode(), NOW)
+        open_accounts("admin:a-secret|*").get_session(issued.token.encode(), NOW)
     assert rights(open_accounts("writer:other|ns:a:r"), issued, "a") == Rights.READ
 
 
@@ -204,13 +204,13 @@ def test_many_addresses_guess_no_faster_for_long() -> None:
 
 def test_guesses_at_others_make_no_room() -> None:
     """What was wrong is remembered for its minute, whatever else is tried meanwhile."""
-    guesses = Guesses()
+    guesses = LoginThrottle()
     for _ in range(MOST_FROM_ONE):
-        guesses.note("10.0.0.1", "writer", NOW)
+        guesses.note_failure("10.0.0.1", "writer", NOW)
     for number in range(20_000):
-        guesses.note("10.0.0.1", f"nobody{number}", NOW)
-    assert guesses.find_wait("10.0.0.1", "writer", NOW) == WITHIN_S
-    assert guesses.find_wait("10.0.0.1", "writer", NOW + WITHIN_S) == 0
+        guesses.note_failure("10.0.0.1", f"nobody{number}", NOW)
+    assert guesses.compute_wait_s("10.0.0.1", "writer", NOW) == WITHIN_S
+    assert guesses.compute_wait_s("10.0.0.1", "writer", NOW + WITHIN_S) == 0
 
 
 def test_who_was_proven_lately_is_not_slowed_by_a_guesser() -> None:
