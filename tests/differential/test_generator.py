@@ -19,12 +19,21 @@ from tests.differential.clients.ref_operations import MakeRef, MoveMain, WriteTo
 from tests.differential.clients.table_operations import MoveColumn
 from tests.differential.clients.writer import PYICEBERG_WORDS
 from tests.differential.generation import history_settings
-from tests.differential.generator.definitions import DropColumn, DropNamespace, DropTable, PromoteColumn, RenameColumn, RenameTable
+from tests.differential.generator.definitions import (
+    CreateTable,
+    DropColumn,
+    DropNamespace,
+    DropTable,
+    PromoteColumn,
+    RenameColumn,
+    RenameTable,
+)
 from tests.differential.generator.draw.transactions import breaks_duckdb
 from tests.differential.generator.histories import histories
 from tests.differential.generator.kinds import SCALARS, Column, Listing, Mapping, Scalar, Struct, format_sql_type, quote
+from tests.differential.generator.layout import SetSorting
 from tests.differential.generator.literals import Rows, format_default, format_literal, make_plain
-from tests.differential.generator.model import Lake, Shape, Table
+from tests.differential.generator.model import Lake, Shape, SortKey, Table
 from tests.differential.generator.operations import Delete, Insert, Merge, Update
 from tests.differential.generator.predicates import Everything, IsNull, KeyIn, KeyModulo, Predicate
 from tests.differential.generator.schemas import draw_columns, draw_default, draw_rows
@@ -185,6 +194,20 @@ def test_no_upsert_is_drawn_where_the_current_snapshot_has_other_columns(data: s
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("column_id", "has_rows", "is_uneven"), [(3, True, True), (1, True, False), (3, False, False)], ids=["behind", "before", "empty"]
+)
+def test_a_table_sorted_by_a_column_behind_a_lost_one_is_maintained_without_its_order(
+    column_id: int, has_rows: bool, is_uneven: bool
+) -> None:
+    """DuckDB looks for the column in its new place among those of older files."""
+    lake = CreateTable("main", "t", tuple(Column(place, f"c{place}", Scalar("int32")) for place in (1, 2, 3))).apply(Lake())
+    lake = Insert(1, (((1, 1), (2, 2), (3, 3)),)).apply(lake) if has_rows else lake
+    for operation in (DropColumn(1, 2), SetSorting(1, (SortKey(column_id, False, False),))):
+        lake = operation.apply(lake)
+    assert lake.tables[1].has_uneven_sorting == is_uneven
+
+
 def test_histories_reach_every_operation() -> None:
     """Nothing is left out by its weights, nor by PyIceberg. What hypothesis draws depends on what else is imported: it may try again."""
     wanted: Kinds = set()

@@ -116,6 +116,25 @@ def test_a_table_sorted_by_a_column_that_is_younger_than_its_files_is_not_mainta
 @pytest.mark.parametrize(
     "call",
     [
+        pytest.param("CALL ducklake_flush_inlined_data('lake')", id="flush"),
+        pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
+        pytest.param("CHECKPOINT", id="checkpoint"),
+    ],
+)
+def test_a_table_sorted_by_a_column_behind_one_that_it_lost_is_not_maintained(served: Served, call: str) -> None:
+    """DuckDB looks for the column in the place of the lost one; without the order it maintains the table."""
+    fills = [f"INSERT INTO t SELECT i * 10**17 + {place}, 'a', i * 10**17 FROM range(20) r(i)" for place in range(3)]
+    run(served, "CREATE TABLE t (id BIGINT, name VARCHAR, x BIGINT)", *fills, "DELETE FROM t WHERE x < 300000000000000000")
+    order = "ALTER TABLE t SET SORTED BY (x)"
+    with pytest.raises(duckdb.InternalException, match="inequal types"):
+        run(served, "ALTER TABLE t DROP COLUMN name", order, call)
+    run(served, "ALTER TABLE t RESET SORTED BY", call, order)
+    assert len(published(served, "id")) == 51
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
         pytest.param("CALL ducklake_merge_adjacent_files('lake')", id="merge"),
         pytest.param("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)", id="rewrite"),
     ],

@@ -155,8 +155,10 @@ class DropColumn:
 
     def apply(self, lake: Lake) -> Lake:
         table = lake.tables[self.table_id]
-        columns = tuple(column for column in table.columns if column.column_id != self.column_id)
-        return lake.with_table(replace(table, columns=columns).changed_from(table.snapshot_shape))
+        place = table.columns.index(table.column(self.column_id))
+        before, after = table.columns[:place], table.columns[place + 1 :]
+        shifted = table.shifted | {column.column_id for column in after if table.has_had_rows}
+        return lake.with_table(replace(table, columns=(*before, *after), shifted=shifted).changed_from(table.snapshot_shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ class Table:
     lacking: frozenset[int] = frozenset()
     # Columns that came after rows: DuckDB 1.5.5 cannot flush such rows once the table is sorted by the column.
     younger: frozenset[int] = frozenset()
+    # Columns that had another one before them when there were rows: DuckDB 1.5.5 looks for them in its place in older files.
+    shifted: frozenset[int] = frozenset()
     # NOT NULL columns, of types that DuckDB checks, of which an added file holds NULLs.
     strayed: frozenset[int] = frozenset()
     # Columns whose type changed after rows.
@@ -150,9 +152,12 @@ class Table:
 
     @property
     def has_uneven_sorting(self) -> bool:
-        """Return True if files may lack a column that the table is sorted by, or have another type of it: DuckDB rewrites none then."""
+        """Return True if files may lack a column that the table is sorted by, or have it elsewhere or of another type.
+
+        DuckDB rewrites no files then.
+        """
         widened = {column.column_id for column in self.columns if self.may_be_wide and has_leaf(column.kind, NARROW)}
-        return any(key.column_id in self.younger | self.retyped | widened for key in self.sorting)
+        return any(key.column_id in self.younger | self.shifted | self.retyped | widened for key in self.sorting)
 
     @property
     def has_stray_nulls(self) -> bool:
