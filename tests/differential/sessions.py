@@ -24,9 +24,16 @@ class Sessions:
     @contextmanager
     def on_lake(self, lake: FreshLake) -> Generator[DuckLakeReader]:
         """A session with the lake attached as `lake` and in use."""
-        with self._lend(format_attach(LakeAddress(lake.dsn, lake.metadata_schema)), "lake") as conn:
+        with self._lend(format_lake_attach(lake), "lake") as conn:
             conn.execute("USE lake")
             yield DuckLakeReader(conn)
+
+    def attach_again(self, reader: DuckLakeReader, lake: FreshLake) -> None:
+        """Let a session on the lake forget what it knows of its tables."""
+        reader.conn.execute("USE memory.main")
+        reader.conn.execute("DETACH lake")
+        reader.conn.execute(format_lake_attach(lake))
+        reader.conn.execute("USE lake")
 
     @contextmanager
     def on_catalog(self, served: Served) -> Generator[DuckDBIcebergReader]:
@@ -57,3 +64,8 @@ class Sessions:
         # The tables are tiny, and other processes prove other histories.
         conn.execute("SET threads = 1")
         return conn
+
+
+def format_lake_attach(lake: FreshLake) -> str:
+    """Return the statement that attaches a lake as `lake`."""
+    return format_attach(LakeAddress(lake.dsn, lake.metadata_schema))

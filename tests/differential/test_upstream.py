@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 from tests.differential.replay import find_doubled
+from tests.differential.sessions import Sessions
 from tests.differential.upstream import T, published, run
 from tests.support.readers import Served
 
@@ -91,6 +92,21 @@ def test_a_sorted_table_that_lost_a_column_before_its_first_row_stops_a_flush(se
         run(served, *alter, flush)
     run(served, "INSERT INTO t VALUES (2, 1), (1, 2)", flush)
     assert sorted(published(served, "id")) == [1, 2]
+
+
+def test_a_flush_by_another_session_breaks_one_that_knows_a_changed_table(served: Served, sessions: Sessions) -> None:
+    """DuckDB looks for inlined rows under the older columns, whose table in Postgres is gone; one that attaches again reads all."""
+    with sessions.on_lake(served.lake) as careful:
+        conn = run(served, "CREATE TABLE t (id INTEGER, x INTEGER)", "INSERT INTO t VALUES (1, 1)")
+        for known in (conn, careful.conn):
+            known.execute("ALTER TABLE t DROP COLUMN x" if known is conn else "FROM t")
+            known.execute("INSERT INTO t VALUES (2)")
+        with sessions.on_lake(served.lake) as other:
+            other.conn.execute("CALL ducklake_flush_inlined_data('lake')")
+        sessions.attach_again(careful, served.lake)
+        assert careful.conn.execute("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (2,), (2,)]
+        with pytest.raises(duckdb.InternalException, match="index 0 within vector of size 0"):
+            conn.execute("FROM t").fetchall()
 
 
 @pytest.mark.parametrize(

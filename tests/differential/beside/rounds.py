@@ -9,6 +9,7 @@ from typing import Any
 from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions
+from duckicelake.pipeline.maintain.planning import Kind
 from duckicelake.pipeline.maintain.policy import Policies
 from duckicelake.pipeline.maintain.report import Done
 from tests.differential.checks.manifests import list_snapshots
@@ -47,9 +48,14 @@ class Stage:
     moments: list[Moment] = field(default_factory=list[Moment])
     said: list[str] = field(default_factory=list[str])
     left: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    # The job flushed inlined rows: DuckDB 1.5.5 breaks over tables that another session flushed after their columns changed.
+    is_flushed: bool = False
 
     def go_on(self) -> bool:
         """Play a step, with all snapshots that it makes; False when there is none left."""
+        if self.is_flushed:
+            self.sessions.attach_again(self.writer, self.served.lake)
+            self.is_flushed = False
         before = len(self.moments)
         for moment in self.steps:
             self.moments.append(moment)
@@ -107,6 +113,7 @@ class Stage:
         except Exception as error:
             # The job would take it for its own.
             raise AssertionError(f"before «{text}»: {error}") from error
+        self.is_flushed = text.startswith(Kind.flush)
 
 
 def run_round(desk: MaintainDesk, policy: dict[str, Any], hear: Callable[[str], None]) -> Sequence[Done]:
