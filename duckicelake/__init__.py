@@ -1,18 +1,20 @@
 """DuckIceLake: an Iceberg REST catalog whose only truth is a DuckLake.
 
-The rooms, in reading order; a request walks through them once, from the door and back to it:
+Packages, in reading order. A request passes through `rest`, `catalog`, `lake`, `translate` and `store` once, in one direction;
+docs/architecture.md shows the way of a load and of a commit.
 
-errors      what can go wrong, in Iceberg's words
-values      frozen values, changed the cheap way
-iceberg     the format: JSON and bytes, no IO
-lake        the state: DuckLake's tables and our notes in Postgres
-translate   the bridge, pure: rows become snapshots, manifests and metadata
-store       the files: objects, and the Parquet we derive
-catalog     the verbs: one function per REST operation
-rest        the door: routes, parameters, ETags, the cache of ready answers
-backends    the cellar: the embedded Postgres and S3
-commands, cli, cli_pipeline   the command line: serve, init, connect, check, smoke, jobs
-config, app     settings, read once, and the wiring
-pipeline    the guests: Spark jobs that ingest, verify, maintain, measure, publish, import and export over REST
-pyiceberg_v3  a gift for a guest: PyIceberg 0.12 writes format version 3; it knows the format, and no other room
+errors      errors in Iceberg's terms
+values      frozen values and how they are changed
+iceberg     the format as JSON and bytes; no I/O
+lake        DuckLake's tables and our own in Postgres
+translate   pure functions between DuckLake's rows and Iceberg's values
+store       objects in S3 or on disk, vended keys, Parquet files derived from rows
+access      tokens, principals, roles and grants
+catalog     one function per catalog operation
+rest        the REST API: routes, bodies, errors, ETags, the cache of responses
+backends    the embedded Postgres and S3 server of `scripts/serve`
+config, app   settings, and the wiring of all packages
+commands, cli, cli_pipeline   the command line
+pipeline    PySpark jobs that ingest, maintain, verify, profile, publish, import and export over REST
+pyiceberg_v3  lets PyIceberg 0.12 write format version 3; runs in the client's process
 """

@@ -11,9 +11,13 @@ ROOT = Path(__file__).parents[1]
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 SECURITY = (ROOT / "docs" / "security.md").read_text()
 README = (ROOT / "README.md").read_text()
+OWN_LAKE = (ROOT / "docs" / "own-lake.md").read_text()
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 ANCHOR = re.compile(r"\]\((?!https?://)([^)#]*)#([^)]+)\)")
-PAGES = [Path("README.md"), Path("MISSING.md"), *sorted(page.relative_to(ROOT) for page in (ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(Path(name) for name in ("README.md", "MISSING.md", "CONTRIBUTING.md")),
+    *sorted(page.relative_to(ROOT) for page in (ROOT / "docs").rglob("*.md")),
+]
 
 
 def documented(text: str) -> set[str]:
@@ -68,22 +72,31 @@ def test_the_readmes_commands_exist(command: str) -> None:
     assert (ROOT / command).stat().st_mode & 0o111
 
 
-def test_the_readmes_settings_exist() -> None:
-    """Every environment variable in the README is a setting."""
-    names = {name.lower() for name in re.findall(r"DUCKICELAKE_([A-Z0-9_]+)", README)}
+def test_the_settings_of_the_page_on_own_lakes_exist() -> None:
+    """Every environment variable in docs/own-lake.md is a setting."""
+    names = {name.lower() for name in re.findall(r"DUCKICELAKE_([A-Z0-9_]+)", OWN_LAKE)}
     assert names
     assert names <= set(list_setting_names())
 
 
-def test_the_readme_counts_the_triggers_of_a_lake() -> None:
+def test_the_page_on_own_lakes_counts_the_triggers() -> None:
     """As many as `init` makes there."""
     made = (ROOT / "duckicelake" / "lake" / "install.sql").read_text().count("\nCREATE OR REPLACE TRIGGER ")
-    assert f"{('no', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine')[made]} triggers and some indexes" in README
+    assert f"{('no', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine')[made]} triggers and some indexes" in OWN_LAKE
 
 
 def test_decisions_are_short_and_whole() -> None:
     """A decision says context, choice and price within a screen."""
-    for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
+    for page in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")):
         text = page.read_text()
         assert all(f"**{part}.**" in text for part in ("Context", "Choice", "Price")), page.name
         assert len(text.splitlines()) <= 25, page.name
+
+
+def test_every_decision_is_in_the_index_under_its_number() -> None:
+    """Each page once, and its heading begins with its number."""
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(page.name for page in folder.glob("[0-9]*.md"))
+    listed = re.findall(r"^\| \[(\d+)\]\((\S+)\) \|", (folder / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == [(page[:3], page) for page in pages]
+    assert [page for page in pages if not (folder / page).read_text().startswith(f"# {page[:3]} ")] == []

@@ -1,4 +1,4 @@
-"""The README's examples, run as they are printed."""
+"""The examples of README.md and docs/own-lake.md, run as they are printed."""
 
 import os
 import re
@@ -15,7 +15,8 @@ from tests.support.lakes import FreshLake
 from tests.support.shared_stack import ROOT
 
 README = (ROOT / "README.md").read_text()
-TO_PYICEBERG = "scripts/duckicelake connect --client pyiceberg --show-secrets"
+OWN_LAKE = (ROOT / "docs" / "own-lake.md").read_text()
+OPEN_PYTHON = "-i <(scripts/duckicelake connect --client pyiceberg --show-secrets)"
 
 
 def get_block(language: str) -> str:
@@ -24,25 +25,25 @@ def get_block(language: str) -> str:
     return block
 
 
-def run_shell(script: str, home: Path, settings: dict[str, str]) -> str:
-    """Return what a new shell prints that runs a script in the checkout."""
+def run_shell(script: str, home: Path, settings: dict[str, str], typed: str = "") -> str:
+    """Return what a new shell prints that runs a script in the checkout, and gets `typed` on its standard input."""
     named = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PIXI_PROJECT_ROOT": str(ROOT), "DUCKICELAKE_HOME": str(home)}
-    done = subprocess.run(
-        ["bash", "-euc", script], cwd=ROOT, env=environment(settings) | named, capture_output=True, text=True, timeout=180, check=False
-    )
+    command = ["bash", "-euc", script]
+    environ = environment(settings) | named
+    done = subprocess.run(command, cwd=ROOT, env=environ, input=typed, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.whole
 def test_the_first_examples_run(lake: FreshLake, tmp_path: Path) -> None:
-    """SQL in the shell, then Python after what `connect` prints: DuckDB sees what PyIceberg appended."""
-    assert f"`{TO_PYICEBERG.partition(' --client')[0]} --client pyiceberg|" in README
+    """SQL in the shell, then Python that begins with what `connect` prints: DuckDB sees what PyIceberg appended."""
+    assert f"`.venv/bin/python {OPEN_PYTHON}`" in README
     with serve(make_settings(lake)) as server:
         settings = settings_for(lake, port=str(server.port))
         assert "LH6" in run_shell(get_block("bash"), tmp_path / "home", settings)
-        script = run_shell(TO_PYICEBERG, tmp_path / "home", settings) + get_block("python")
-        subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment({}), check=True, timeout=180)
+        typed = f"{get_block('python')}print(table.name(), rows.num_rows)\n"
+        assert "('main', 'flights') 880" in run_shell(f"{sys.executable} -q {OPEN_PYTHON}", tmp_path / "home", settings, typed)
         pivoted = run_shell(
             "scripts/duckicelake duckdb 'SELECT 1 AS a; PIVOT flights ON flight USING count(*)'", tmp_path / "home", settings
         )
@@ -52,8 +53,8 @@ def test_the_first_examples_run(lake: FreshLake, tmp_path: Path) -> None:
 
 
 def test_a_lake_is_made_on_servers_of_yours(lake: FreshLake, tmp_path: Path) -> None:
-    """The lines of the README make one in a schema without a DuckLake, once they name real servers."""
-    (block,) = re.findall(r"((?:    export DUCKICELAKE_.*\n)+    scripts/duckicelake init) && scripts/serve\n", README)
+    """The lines of docs/own-lake.md make one in a schema without a DuckLake, once they name real servers."""
+    (block,) = re.findall(r"((?:    export DUCKICELAKE_.*\n)+    scripts/duckicelake init) && scripts/serve\n", OWN_LAKE)
     own = lake.data_path.replace("/data/", "/own/")
     real = {
         "host=db dbname=lake user=lake": lake.dsn,
