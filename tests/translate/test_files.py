@@ -14,11 +14,12 @@ from pyiceberg.types import NestedField as PyIcebergField
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.bounds import decode_value
 from duckicelake.iceberg.manifest import DataFile
-from duckicelake.iceberg.schema import leaf_fields
+from duckicelake.iceberg.schema import Schema, leaf_fields
 from duckicelake.iceberg.types import PrimitiveType
 from duckicelake.lake.read_files import read_column_stats
 from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, TableState
-from duckicelake.translate.files import check_readable, find_lower, find_upper, to_data_file, to_position_deletes
+from duckicelake.translate.files import check_hive_columns, check_readable, find_lower, find_upper, to_data_file, to_position_deletes
+from duckicelake.translate.partitions import Partitioning, PartitionKey, PublishedSpec
 from duckicelake.translate.schemas import to_schemas
 from tests.translate.support.room import Room, read_file, to_iceberg_values
 
@@ -191,6 +192,16 @@ def test_an_encrypted_file_is_refused_by_name() -> None:
     check_readable(row)
     with pytest.raises(Unsupported, match="main/t/x.parquet"):
         check_readable(row._replace(encryption_key="AAAA"))
+
+
+def test_a_column_in_the_path_alone_needs_a_spec_that_says_it() -> None:
+    """A spec that only Iceberg knows says it too, and gives no text of DuckLake's to name in a refusal."""
+    own, later = (PublishedSpec(place, (1000 + place,), (PartitionKey(place, "identity", ()),)) for place in (1, 2))
+    partitioning = Partitioning((own, later), {7: own}, 2, ())
+    row = DataFileRow(1, 1, "day=1/x.parquet", True, 5, 100, 0, 7, None, None, None, ())
+    check_hive_columns(row, frozenset({1}), own, partitioning, Schema(0, ()))
+    with pytest.raises(Unsupported, match="not partitioned by them"):
+        check_hive_columns(row, frozenset({1}), later, partitioning, Schema(0, ()))
 
 
 def test_a_delete_file_names_its_one_data_file() -> None:
