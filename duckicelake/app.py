@@ -34,12 +34,10 @@ from duckicelake.config import IssuerSettings, LakeSettings, Settings, read_secr
 from duckicelake.lake.connect import Lake
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.application import Lifespan, build_web
-from duckicelake.rest.auth.oidc.issuers import TokenIssuers
-from duckicelake.rest.auth.policy_cache import PolicyCache
-from duckicelake.rest.cache import ResponseCache
-from duckicelake.rest.context import OpenLake, ServerContext
-from duckicelake.rest.metrics import Metrics
-from duckicelake.rest.worker_metrics import WorkerFiles
+from duckicelake.rest.auth.oidc import TokenIssuers
+from duckicelake.rest.cached_response import ResponseCache
+from duckicelake.rest.context import OpenLake, PolicyCache, ServerContext
+from duckicelake.rest.metrics import Metrics, WorkerFiles
 from duckicelake.store.s3 import StoreSettings
 
 

@@ -1,13 +1,15 @@
 """The whole door: FastAPI with its routes, and the layers before it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any
 
 from fastapi import Depends, FastAPI
 from prometheus_client.core import Metric
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from duckicelake.errors import NotServed
 from duckicelake.rest.auth.audit import audit_error
 from duckicelake.rest.auth.authentication import AuthenticationLayer
 from duckicelake.rest.auth.delegation import find_permitted_key
@@ -15,14 +17,21 @@ from duckicelake.rest.auth.permissions import check_permission
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import build_error_handlers
 from duckicelake.rest.layers.body_limit import BodyLimit
-from duckicelake.rest.layers.fast_commits import CommitFastPath
-from duckicelake.rest.layers.fast_paths import LoadFastPath
-from duckicelake.rest.layers.paths import RawPaths
+from duckicelake.rest.layers.fast_paths import CommitFastPath, LoadFastPath
 from duckicelake.rest.layers.request_log import RequestLog
 from duckicelake.rest.metrics import build_counter, build_gauge
+from duckicelake.rest.operations import ALL_OPERATIONS, DUCKLAKE, MANAGEMENT, OPERATIONS, UNLISTED, Operation, OperationHandler
 from duckicelake.rest.params import check_query
-from duckicelake.rest.router import add_operations
-from duckicelake.rest.routes.server import ServerRoutes
+from duckicelake.rest.response_bodies import IcebergErrorResponse
+from duckicelake.rest.routes.management import ManagementRoutes
+from duckicelake.rest.routes.manifests import ManifestRoutes
+from duckicelake.rest.routes.namespaces import NamespaceChangeRoutes, NamespaceRoutes
+from duckicelake.rest.routes.scans import ScanRoutes
+from duckicelake.rest.routes.server import ConfigRoutes, ServerRoutes
+from duckicelake.rest.routes.store_access import DucklakeRoutes, SignRoutes
+from duckicelake.rest.routes.tables import TableChangeRoutes, TableRoutes
+from duckicelake.rest.routes.tokens import TokenRoutes
+from duckicelake.rest.routes.views import ViewChangeRoutes, ViewRoutes
 
 WAREHOUSE = ("warehouse",)
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -68,3 +77,88 @@ def read_state(context: ServerContext) -> list[Metric]:
         build_counter("duckicelake_audit_dropped", "Denials that were told to the log alone: too many at a time.", WAREHOUSE, dropped),
         build_counter("duckicelake_issuer_fetches", "Times that an issuer was asked for its keys.", ("issuer", "outcome"), fetches),
     ]
+
+
+Responses = Mapping[int | str, dict[str, Any]]
+
+FIRST_RESPONSES: Responses = {
+    "4XX": {"model": IcebergErrorResponse, "description": "The request was refused."},
+    "5XX": {"model": IcebergErrorResponse, "description": "The server or a part behind it failed."},
+}
+"""Of the one operation that has the OpenAPI page define the model: FastAPI builds a validator of its own wherever it is told of one."""
+ERROR_CONTENT = {"application/json": {"schema": {"$ref": f"#/components/schemas/{IcebergErrorResponse.__name__}"}}}
+ERROR_RESPONSES: Responses = {
+    status: {"description": described["description"], "content": ERROR_CONTENT} for status, described in FIRST_RESPONSES.items()
+}
+BARE_RESPONSES: Responses = {
+    status: {"description": f"{described['description']} An answer to HEAD has no body."} for status, described in FIRST_RESPONSES.items()
+}
+
+
+NEEDS_AUTHENTICATION = frozenset(
+    {
+        *("getToken", "getKeys", "loadCredentials", "signRequest", "signAnywhere", DUCKLAKE.name),
+        *(operation.name for operation in MANAGEMENT),
+    }
+)
+"""What is served only where it is known who asks."""
+
+
+def add_operations(app: FastAPI, context: ServerContext) -> None:
+    """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
+    routes = (NamespaceRoutes(context), NamespaceChangeRoutes(context), TableRoutes(context), TableChangeRoutes(context))
+    routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
+    routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context))
+    served = {name: found for module in routes for name, found in module.operations().items()}
+    if context.accounts is None:
+        served = {name: found for name, found in served.items() if name not in NEEDS_AUTHENTICATION}
+    served |= ConfigRoutes(context, list_endpoints(served)).operations()
+    for operation in ALL_OPERATIONS:
+        if operation.name in served:
+            add_served(app, operation, served[operation.name])
+        else:
+            app.add_api_route(
+                operation.route, build_refusal(operation), methods=[operation.method], operation_id=operation.name, include_in_schema=False
+            )
+
+
+def add_served(app: FastAPI, operation: Operation, served: OperationHandler) -> None:
+    """Route one operation to what serves it."""
+    errors = BARE_RESPONSES if operation.method == "HEAD" else FIRST_RESPONSES if operation is ALL_OPERATIONS[0] else ERROR_RESPONSES
+    app.add_api_route(
+        operation.route,
+        served.endpoint,
+        methods=[operation.method],
+        operation_id=operation.name,
+        status_code=served.status,
+        responses={**errors, **served.responses},
+        openapi_extra=served.body,
+    )
+
+
+def list_endpoints(served: Mapping[str, OperationHandler]) -> list[str]:
+    """Return what clients may call, in the words of the specification's templates, and what DuckDB users may."""
+    return [operation.endpoint for operation in (*OPERATIONS, DUCKLAKE) if operation.name in served and operation.name not in UNLISTED]
+
+
+def build_refusal(operation: Operation) -> Callable[[], Any]:
+    """Return an endpoint that answers 501 and names the operation."""
+
+    async def refuse() -> None:
+        raise NotServed(f"{operation.name} ({operation.endpoint}) is not served here; `endpoints` of /v1/config lists what is.")
+
+    return refuse
+
+
+class RawPaths:
+    """Routes on the percent-encoded path, so that a name may hold `/` (`%2F`) without ending its segment."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its raw path in the place of the decoded one."""
+        raw_path: bytes | None = scope.get("raw_path")
+        if scope["type"] == "http" and raw_path is not None:
+            scope["path"] = raw_path.decode("latin-1")
+        await self._app(scope, receive, send)

@@ -1,22 +1,45 @@
-"""What every route needs: the lakes that are open, the answers that are ready, and the counters."""
+"""Where a request leads, and who sent it."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from fastapi import Depends, Path, Request
+from starlette.concurrency import run_in_threadpool
 
 from duckicelake.access.policy import LakePolicy
 from duckicelake.access.rate_limit import RateLimit
+from duckicelake.access.sessions import ANONYMOUS, Session
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.catalog.keys.ducklake import RoleMemory
 from duckicelake.catalog.record.trail import Trail
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchWarehouse
-from duckicelake.rest.auth.oidc.issuers import TokenIssuers
-from duckicelake.rest.auth.target import RequestTarget
-from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.auth.oidc import TokenIssuers
+from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.params import decode_segment
 from duckicelake.values import replace
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTarget:
+    """The warehouse that a request names, by its prefix, still percent-encoded, and who asks."""
+
+    prefix: str
+    session: Session
+
+
+async def read_target(
+    request: Request, prefix: Annotated[str, Path(description="The warehouse's prefix, as the configuration gives it.")]
+) -> RequestTarget:
+    """Return where a request leads and who sent it; everybody may do everything where nobody has to say who they are."""
+    return RequestTarget(prefix, request.scope.get("session", ANONYMOUS))
+
+
+Target = Annotated[RequestTarget, Depends(read_target)]
 
 
 class ChangeWatch(Protocol):
@@ -44,12 +67,31 @@ class ChangeWatch(Protocol):
         ...
 
 
-class PolicySource(Protocol):
-    """Knows who may do what in a lake; asked from the event loop only."""
+Read = Callable[[], tuple[LakePolicy, Position]]
+
+
+class PolicyCache:
+    """Keeps one lake's policy; asked from the event loop only."""
+
+    def __init__(self, watch: ChangeWatch, read: Read) -> None:
+        self._watch = watch
+        self._read = read
+        self._cached: tuple[LakePolicy, Position] | None = None
+        self._reading = asyncio.Lock()
 
     async def get(self) -> LakePolicy:
-        """Return the policy as of a check that began after this call. Raises: ServiceUnavailable."""
-        ...
+        """Return the policy as of a check of the lake that began after this call. Raises: ServiceUnavailable."""
+        await self._watch.position()
+        cached = self._cached
+        if cached is not None and self._watch.is_ruled(cached[1]):
+            return cached[0]
+        async with self._reading:
+            cached = self._cached
+            if cached is None or not self._watch.is_ruled(cached[1]):
+                # should the reading fail, what a restored Postgres has outdated must not come back when its numbers have grown again
+                self._cached = None
+                cached = self._cached = await run_in_threadpool(self._read)
+            return cached[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +104,7 @@ class OpenLake:
     warehouse: Warehouse
     watch: ChangeWatch
     audit_log: Trail | None = None
-    policies: PolicySource | None = None
+    policies: PolicyCache | None = None
     roles: RoleMemory = field(default_factory=RoleMemory)
 
     @property
@@ -109,3 +151,9 @@ class ServerContext:
         if lake is None:
             raise NoSuchWarehouse(f"Warehouse does not exist: {name[:64]!r}. Ask for one of those this server was started with.")
         return lake
+
+
+async def get_policies(context: ServerContext) -> dict[str, LakePolicy]:
+    """Return the policies of all lakes, by their names. Raises: ServiceUnavailable."""
+    lakes: list[OpenLake] = list(context.lakes.values())
+    return {lake.prefix: await lake.policies.get() for lake in lakes if lake.policies is not None}

@@ -1,6 +1,8 @@
 """Every operation of the Iceberg REST specification, served here or not."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 NAMESPACES = "/v1/{prefix}/namespaces"
 NAMESPACE = NAMESPACES + "/{namespace}"
@@ -103,3 +105,13 @@ CONDITIONAL_DROP = (Operation("dropUnchangedTable", "DELETE", MANAGEMENT_PATH + 
 """What the pipeline's `ingest` asks."""
 
 ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationHandler:
+    """The function that answers one operation, and what the OpenAPI page says of its answers and of the body or headers it takes."""
+
+    endpoint: Callable[..., Any]
+    status: int = 200
+    responses: dict[int | str, dict[str, Any]] = field(default_factory=dict[int | str, dict[str, Any]])
+    body: dict[str, Any] = field(default_factory=dict[str, Any])

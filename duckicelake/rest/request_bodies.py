@@ -17,7 +17,7 @@ from duckicelake.iceberg.names import check_name
 from duckicelake.iceberg.requests.attribution import SUMMARY_HEADER, parse_summary_header
 from duckicelake.iceberg.requests.bodies import Identifier, parse_identifier
 from duckicelake.rest.auth.audit import describe_request
-from duckicelake.rest.openapi.shapes import JsonSchema
+from duckicelake.rest.openapi import JsonSchema
 
 KEY_HEADER = b"idempotency-key"
 

@@ -1,6 +1,6 @@
 """The shapes of the JSON bodies that the routes answer with, as the OpenAPI page shows them."""
 
-from typing import Any, NotRequired
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -198,3 +198,77 @@ PlannedManifests = TypedDict(
 
 AdoptedManifests = TypedDict("AdoptedManifests", {"adopted": int, "looked-at": int})
 """How many manifests were taken over, and how many need not be looked at again."""
+
+
+class CountMap(TypedDict):
+    keys: list[int]
+    values: list[int]
+
+
+class ValueMap(TypedDict):
+    keys: list[int]
+    values: list[str]
+
+
+ScannedDataFile = TypedDict(
+    "ScannedDataFile",
+    {
+        "spec-id": int,
+        "content": Literal["data"],
+        "file-path": str,
+        "file-format": str,
+        "partition": list[bool | int | float | str | None],
+        "file-size-in-bytes": int,
+        "record-count": int,
+        "split-offsets": NotRequired[list[int]],
+        "sort-order-id": NotRequired[int],
+        "first-row-id": NotRequired[int],
+        "column-sizes": NotRequired[CountMap],
+        "value-counts": NotRequired[CountMap],
+        "null-value-counts": NotRequired[CountMap],
+        "nan-value-counts": NotRequired[CountMap],
+        "lower-bounds": NotRequired[ValueMap],
+        "upper-bounds": NotRequired[ValueMap],
+    },
+)
+ScannedDeleteFile = TypedDict(
+    "ScannedDeleteFile",
+    {
+        "spec-id": int,
+        "content": Literal["position-deletes", "equality-deletes"],
+        "file-path": str,
+        "file-format": str,
+        "partition": list[bool | int | float | str | None],
+        "file-size-in-bytes": int,
+        "record-count": int,
+        "split-offsets": NotRequired[list[int]],
+        "sort-order-id": NotRequired[int],
+        "equality-ids": NotRequired[list[int]],
+        "referenced-data-file": NotRequired[str],
+        "content-offset": NotRequired[int],
+        "content-size-in-bytes": NotRequired[int],
+    },
+)
+FileScanTask = TypedDict(
+    "FileScanTask",
+    {"data-file": ScannedDataFile, "delete-file-references": NotRequired[list[int]], "residual-filter": bool | dict[str, Any]},
+)
+CompletedPlanningResult = TypedDict(
+    "CompletedPlanningResult",
+    {
+        "status": Literal["completed"],
+        "plan-id": str,
+        "plan-tasks": NotRequired[list[str]],
+        "delete-files": NotRequired[list[ScannedDeleteFile]],
+        "file-scan-tasks": list[FileScanTask],
+        "storage-credentials": NotRequired[list[StorageCredential]],
+    },
+)
+FetchScanTasksResult = TypedDict(
+    "FetchScanTasksResult",
+    {
+        "plan-tasks": NotRequired[list[str]],
+        "delete-files": NotRequired[list[ScannedDeleteFile]],
+        "file-scan-tasks": list[FileScanTask],
+    },
+)

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from duckicelake.lake.watch import Watch
 from duckicelake.rest.application import build_web
-from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import OpenLake, ServerContext
 from duckicelake.rest.layers.body_limit import (
     LARGE_BYTES,

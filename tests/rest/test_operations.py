@@ -9,12 +9,11 @@ from fastapi.routing import APIRoute
 
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.access.tokens import make_signer
-from duckicelake.rest.application import build_web
-from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.application import add_operations, build_web
+from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.metrics import Metrics
 from duckicelake.rest.operations import ALL_OPERATIONS, OPERATIONS, UNLISTED, Operation
-from duckicelake.rest.router import add_operations
 from tests.rest.serving import open_nothing
 
 ROOT = Path(__file__).parents[2]

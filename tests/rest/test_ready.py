@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from duckicelake.catalog.tables import Position
-from duckicelake.rest.cache import CachedLoad, ResponseCache
-from duckicelake.rest.cached_response import GZIP_FROM_BYTES, accepts_gzip, build_cached_response
-from duckicelake.rest.etag import build_etag, matches_etag
+from duckicelake.rest.cached_response import (
+    GZIP_FROM_BYTES,
+    CachedLoad,
+    ResponseCache,
+    accepts_gzip,
+    build_cached_response,
+    build_etag,
+    matches_etag,
+)
 from duckicelake.rest.routes.tables import MAX_JOINED_BYTES, MultipartBodyResponse
 
 LONG = b'{"metadata":"' + b"x" * GZIP_FROM_BYTES + b'"}'

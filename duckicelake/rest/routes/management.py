@@ -15,10 +15,9 @@ from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, find_list, get_text
 from duckicelake.rest.auth.audit import describe_request
 from duckicelake.rest.auth.permissions import PermissionRule, check_manages_warehouse, check_rule
-from duckicelake.rest.auth.target import Target
-from duckicelake.rest.context import ServerContext
-from duckicelake.rest.openapi.rules import GRANT, PRINCIPAL, ROLE
-from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.context import ServerContext, Target
+from duckicelake.rest.openapi import GRANT, PRINCIPAL, ROLE
+from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.params import decode_segment
 from duckicelake.rest.request_bodies import Body, describe_body
 from duckicelake.rest.response_bodies import GrantsResponse, PrincipalSecret, PrincipalsResponse, RolesResponse

@@ -14,10 +14,9 @@ from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_flag, get_list, get_long, get_text
 from duckicelake.rest.auth.audit import describe_request
-from duckicelake.rest.auth.target import Target
-from duckicelake.rest.context import ServerContext
-from duckicelake.rest.openapi.manifests import MANIFEST_SUBMISSION
-from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.context import ServerContext, Target
+from duckicelake.rest.openapi import MANIFEST_SUBMISSION
+from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.params import Levels, TableName
 from duckicelake.rest.request_bodies import Body, describe_body
 from duckicelake.rest.response_bodies import AdoptedManifests, PlannedManifests

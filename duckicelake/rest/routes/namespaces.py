@@ -5,16 +5,26 @@ from urllib.parse import unquote
 
 from fastapi import Query, Response
 
+from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
-from duckicelake.catalog import namespaces
+from duckicelake.catalog.namespaces import check_namespace_exists, list_namespaces, load_namespace
 from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.catalog.writing.namespaces import ChangedProperties, create_namespace, drop_namespace, update_properties
+from duckicelake.catalog.writing.once import run_once
 from duckicelake.errors import NoSuchNamespace
-from duckicelake.rest.auth.permissions import deny
-from duckicelake.rest.auth.target import Target
-from duckicelake.rest.context import ServerContext
-from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.auth.permissions import check_creates_namespace, deny
+from duckicelake.rest.context import ServerContext, Target
+from duckicelake.rest.openapi import CREATE_NAMESPACE, UPDATE_PROPERTIES
+from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.params import Levels, Page, Prefix, cut_page, split_levels
-from duckicelake.rest.response_bodies import GetNamespaceResponse, ListNamespacesResponse
+from duckicelake.rest.request_bodies import (
+    Body,
+    Key,
+    decode_create_namespace,
+    decode_update_properties,
+    describe_body,
+)
+from duckicelake.rest.response_bodies import GetNamespaceResponse, ListNamespacesResponse, UpdatePropertiesResponse
 
 
 class NamespaceRoutes:
@@ -47,12 +57,12 @@ class NamespaceRoutes:
 
     def load_namespace(self, prefix: Prefix, levels: Levels) -> GetNamespaceResponse:
         """Load the properties of a namespace."""
-        found = namespaces.load_namespace(self._context.get_lake(prefix).warehouse, levels)
+        found = load_namespace(self._context.get_lake(prefix).warehouse, levels)
         return {"namespace": list(found.levels), "properties": dict(found.properties)}
 
     def check_namespace(self, prefix: Prefix, levels: Levels) -> Response:
         """Check that a namespace exists."""
-        namespaces.check_namespace_exists(self._context.get_lake(prefix).warehouse, levels)
+        check_namespace_exists(self._context.get_lake(prefix).warehouse, levels)
         return Response(status_code=204)
 
 
@@ -71,9 +81,53 @@ def list_children(warehouse: Warehouse, parent: str) -> list[tuple[str, ...]]:
     """
     levels = split_levels(parent) if parent else ()
     try:
-        return namespaces.list_namespaces(warehouse, levels)
+        return list_namespaces(warehouse, levels)
     except NoSuchNamespace:
         again = unquote(parent)
         if again == parent:
             raise
-        return namespaces.list_namespaces(warehouse, split_levels(again))
+        return list_namespaces(warehouse, split_levels(again))
+
+
+class NamespaceChangeRoutes:
+    """Answers the operations that change namespaces."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    def operations(self) -> dict[str, OperationHandler]:
+        """Return what this module serves."""
+        return {
+            "createNamespace": OperationHandler(self.create_namespace, body=describe_body(CREATE_NAMESPACE)),
+            "dropNamespace": OperationHandler(self.drop_namespace, status=204),
+            "updateProperties": OperationHandler(self.update_properties, body=describe_body(UPDATE_PROPERTIES)),
+        }
+
+    def create_namespace(self, target: Target, body: Body, key: Key) -> GetNamespaceResponse:
+        """Create a namespace, with an optional set of properties."""
+        asked = decode_create_namespace(body)
+        check_creates_namespace(target.session, asked.levels)
+        made = run_once(
+            self._context.get_lake(target.prefix).warehouse,
+            key.about(format_object(asked.levels)),
+            lambda w: create_namespace(w, asked.levels, asked.properties),
+            lambda w, _: load_namespace(w, asked.levels),
+        )
+        return {"namespace": list(made.levels), "properties": made.properties}
+
+    def drop_namespace(self, prefix: Prefix, levels: Levels, key: Key) -> Response:
+        """Drop a namespace, which must be empty."""
+        run_once(self._context.get_lake(prefix).warehouse, key, lambda w: drop_namespace(w, levels), lambda _, __: None)
+        return Response(status_code=204)
+
+    def update_properties(self, prefix: Prefix, levels: Levels, body: Body, key: Key) -> UpdatePropertiesResponse:
+        """Set and remove properties of a namespace."""
+        asked = decode_update_properties(body)
+        warehouse = self._context.get_lake(prefix).warehouse
+        done = run_once(
+            warehouse,
+            key,
+            lambda w: update_properties(w, levels, asked.removals, asked.updates),
+            lambda _, __: ChangedProperties(sorted(asked.updates), list(asked.removals), []),
+        )
+        return {"updated": list(done.updated), "removed": list(done.removed), "missing": list(done.missing)}

@@ -1,13 +1,16 @@
 """Tokens: given to clients that prove who they are, and exchanged for newer ones."""
 
+import asyncio
 import base64
 import binascii
 import json
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request, Response
@@ -15,12 +18,10 @@ from starlette.types import Scope
 
 from duckicelake.access.token_endpoint import ACCESS_TOKEN, NO_POLICIES, Accounts, IssuedToken, OAuthRefusal, Policies, TokenRequest
 from duckicelake.catalog.record.trail import DENIED, UNPROVEN, AuditLine
-from duckicelake.errors import NotServed, ServiceUnavailable
+from duckicelake.errors import NotServed, ServiceUnavailable, TooManyRequests
 from duckicelake.rest.auth.audit import audit_denial, describe_request
-from duckicelake.rest.auth.policy_cache import get_policies
-from duckicelake.rest.auth.verification import SecretVerification
-from duckicelake.rest.context import ServerContext
-from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.context import ServerContext, get_policies
+from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.response_bodies import JsonWebKeys, OAuthError, OAuthToken
 
 KEYS_MAX_AGE_S = 300
@@ -158,3 +159,28 @@ def build_oauth_error(refusal: OAuthRefusal) -> Response:
     elif refusal.code == "invalid_client":
         headers["WWW-Authenticate"], status = 'Basic realm="duckicelake"', 401
     return Response(json.dumps(answer).encode(), status, headers, "application/json")
+
+
+Answer = TypeVar("Answer")
+
+MAX_CONCURRENT = 2
+MAX_QUEUED, MAX_QUEUED_PER_ADDRESS = 256, 64
+"""How many proofs wait, and how many that come from one address."""
+
+
+class SecretVerification:
+    """Runs proofs beside the threads that answer requests; asked from the event loop only."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MAX_CONCURRENT, "proving")
+        self._waiting: Counter[str] = Counter()
+
+    async def run(self, peer: str, verify: Callable[[], Answer]) -> Answer:
+        """Return what a proof returns, when its turn has come. Raises: TooManyRequests: too many wait already; and what it raises."""
+        if self._waiting.total() >= MAX_QUEUED or self._waiting[peer] >= MAX_QUEUED_PER_ADDRESS:
+            raise TooManyRequests("Too many show a secret at the same time; nothing was done. Come again.")
+        self._waiting[peer] += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, verify)
+        finally:
+            self._waiting -= Counter({peer: 1})

@@ -8,13 +8,22 @@ from fastapi import Response
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import VIEW
 from duckicelake.catalog.tables import Ident
-from duckicelake.catalog.views import loading
-from duckicelake.catalog.views.loading import LoadedView
-from duckicelake.rest.auth.target import Target
-from duckicelake.rest.context import ServerContext
-from duckicelake.rest.operation import OperationHandler
+from duckicelake.catalog.views import changes, loading
+from duckicelake.catalog.views.loading import LoadedView, load_committed
+from duckicelake.catalog.writing.once import run_once
+from duckicelake.errors import BadRequest, NoSuchView
+from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.encoding.json_reader import as_object, get_text
+from duckicelake.iceberg.names import check_name
+from duckicelake.iceberg.requests.bodies import parse_commit_view, parse_create_view
+from duckicelake.rest.auth.permissions import check_moved, check_rename
+from duckicelake.rest.context import ServerContext, Target
+from duckicelake.rest.openapi import CREATE_VIEW, REGISTER_VIEW, RENAME, VIEW_COMMIT
+from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.params import Levels, Page, Prefix, ViewName, cut_page
+from duckicelake.rest.request_bodies import Body, Key, decode_rename, describe_body
 from duckicelake.rest.response_bodies import ListTablesResponse, LoadViewResult
+from duckicelake.rest.routes.tables import add_objects, to_ident, to_levels
 
 LOADED: dict[int | str, dict[str, Any]] = {200: {"model": LoadViewResult, "description": "The view's metadata."}}
 
@@ -55,3 +64,73 @@ def build_view_response(loaded: LoadedView) -> Response:
     location = json.dumps(loaded.metadata_location, ensure_ascii=False).encode()
     body = b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, loaded.metadata)
     return Response(body, media_type="application/json")
+
+
+REGISTER = "request to register a view"
+
+
+class ViewChangeRoutes:
+    """Answers the operations that change views."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    def operations(self) -> dict[str, OperationHandler]:
+        """Return what this module serves."""
+        return {
+            "createView": OperationHandler(self.create_view, responses=LOADED, body=describe_body(CREATE_VIEW)),
+            "registerView": OperationHandler(self.register_view, responses=LOADED, body=describe_body(REGISTER_VIEW)),
+            "replaceView": OperationHandler(self.replace_view, responses=LOADED, body=describe_body(VIEW_COMMIT)),
+            "dropView": OperationHandler(self.drop_view, status=204),
+            "renameView": OperationHandler(self.rename_view, status=204, body=describe_body(RENAME)),
+        }
+
+    def create_view(self, target: Target, levels: Levels, body: Body, key: Key) -> Response:
+        """Create a view in a namespace."""
+        asked = parse_create_view(decode_json(body))
+        ident = Ident(levels, check_name(asked.name, "view"))
+        warehouse = self._context.get_warehouse(target)
+        once = add_objects(key, ident)
+        made = run_once(warehouse, once, lambda w: changes.create_view(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        check_moved(target.session, VIEW, to_levels(made.moved_to))
+        return build_view_response(made)
+
+    def register_view(self, target: Target, levels: Levels, body: Body, key: Key) -> Response:
+        """Register a view by its metadata file."""
+        node = as_object(decode_json(body), REGISTER)
+        ident = Ident(levels, check_name(get_text(node, "name", REGISTER), "view"))
+        location = get_text(node, "metadata-location", REGISTER)
+        warehouse = self._context.get_lake(target.prefix).warehouse
+        once = add_objects(key, ident)
+        made = run_once(
+            warehouse, once, lambda w: changes.register_view(w, ident, location), lambda w, uuid: load_committed(w, ident, uuid)
+        )
+        check_moved(target.session, VIEW, to_levels(made.moved_to))
+        return build_view_response(made)
+
+    def replace_view(self, target: Target, levels: Levels, name: ViewName, body: Body, key: Key) -> Response:
+        """Commit updates to a view."""
+        asked = parse_commit_view(decode_json(body))
+        ident = Ident(levels, name)
+        if asked.identifier is not None and to_ident(asked.identifier) != ident:
+            raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
+        warehouse = self._context.get_warehouse(target)
+        done = run_once(warehouse, key, lambda w: changes.replace_view(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        check_moved(target.session, VIEW, to_levels(done.moved_to))
+        return build_view_response(done)
+
+    def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
+        """Drop a view from the catalog."""
+        warehouse = self._context.get_lake(prefix).warehouse
+        run_once(warehouse, key, lambda w: changes.drop_view(w, Ident(levels, name)), lambda _, __: None)
+        return Response(status_code=204)
+
+    def rename_view(self, target: Target, body: Body, key: Key) -> Response:
+        """Rename a view, within its namespace or into another."""
+        asked = decode_rename(body)
+        source, destination = to_ident(asked.source), to_ident(asked.destination)
+        check_rename(target.session, (*source.namespace, source.name), (*destination.namespace, destination.name), NoSuchView)
+        once = add_objects(key, source, destination)
+        warehouse = self._context.get_lake(target.prefix).warehouse
+        run_once(warehouse, once, lambda w: changes.rename_view(w, source, destination), lambda _, __: None)
+        return Response(status_code=204)

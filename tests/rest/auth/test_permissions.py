@@ -11,11 +11,11 @@ from duckicelake.access.grants import EVERYTHING, Grant, Grants, Rights
 from duckicelake.access.policy import build_object_key
 from duckicelake.access.sessions import Session
 from duckicelake.errors import Forbidden, NoSuchTable, NoSuchView
+from duckicelake.rest.application import add_operations
 from duckicelake.rest.auth.permissions import KINDS, PERMISSIONS, Hidden, check_rename
-from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.metrics import Metrics
-from duckicelake.rest.router import add_operations
 from duckicelake.rest.routes.server import ServerRoutes
 from tests.rest.auth.principals import Guarded
 

@@ -9,8 +9,8 @@ import pytest
 from duckicelake.access import clients
 from duckicelake.access.token_endpoint import Accounts, Policies, TokenRequest
 from duckicelake.errors import TooManyRequests
-from duckicelake.rest.auth import verification
-from duckicelake.rest.auth.verification import MAX_CONCURRENT, SecretVerification
+from duckicelake.rest.routes import tokens
+from duckicelake.rest.routes.tokens import MAX_CONCURRENT, SecretVerification
 from tests.access.test_clients import hash_secret
 from tests.rest.serving import Answer, make_settings, serve
 from tests.support.lakes import FreshLake
@@ -22,8 +22,8 @@ STRANGERS = 60
 
 def test_a_few_are_proven_at_once_and_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one address and of all of them; the next is told to come again, and who waits gets an answer."""
-    monkeypatch.setattr(verification, "MAX_QUEUED_PER_ADDRESS", 4)
-    monkeypatch.setattr(verification, "MAX_QUEUED", 6)
+    monkeypatch.setattr(tokens, "MAX_QUEUED_PER_ADDRESS", 4)
+    monkeypatch.setattr(tokens, "MAX_QUEUED", 6)
     leave, lock, running, most = Event(), Lock(), 0, 0
 
     def prove() -> int:

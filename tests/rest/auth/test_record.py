@@ -20,13 +20,13 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.writing.once import Asked
 from duckicelake.errors import Forbidden
 from duckicelake.lake.connect import close_lake, open_lake
+from duckicelake.rest.application import add_operations
 from duckicelake.rest.auth.audit import audit_denial, find_operation, list_objects
 from duckicelake.rest.auth.permissions import deny
-from duckicelake.rest.cache import ResponseCache
+from duckicelake.rest.cached_response import ResponseCache
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.metrics import Metrics
-from duckicelake.rest.router import add_operations
-from duckicelake.rest.routes.table_changes import add_objects
+from duckicelake.rest.routes.tables import add_objects
 from tests.rest.auth.principals import Guarded
 from tests.rest.auth.test_permissions import SCHEMA, VERSION
 from tests.rest.serving import make_settings, serve

@@ -12,7 +12,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 from duckicelake.iceberg.requests import parsing, requirements
-from duckicelake.rest.openapi.changes import TABLE_ACTIONS, TABLE_REQUIREMENTS, VIEW_ACTIONS, VIEW_REQUIREMENTS
+from duckicelake.rest.openapi import TABLE_ACTIONS, TABLE_REQUIREMENTS, VIEW_ACTIONS, VIEW_REQUIREMENTS
 from tests.rest.hostile.recorded import Recorded, fill, read_recorded
 from tests.rest.hostile.target import Range, Target
 

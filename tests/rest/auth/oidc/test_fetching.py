@@ -13,7 +13,7 @@ import pytest
 
 from duckicelake.access.issuers import Issuer
 from duckicelake.backends.certificates import CertificateFiles, prepare_certificates
-from duckicelake.rest.auth.oidc.fetching import IssuerUnavailable, fetch_json, fetch_keys
+from duckicelake.rest.auth.oidc import IssuerUnavailable, fetch_json, fetch_keys
 from tests.support.oidc.provider import Provider
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from duckicelake.access.issuers import Issuer
 from duckicelake.errors import ServiceUnavailable
-from duckicelake.rest.auth.oidc.fetching import fetch_keys
-from duckicelake.rest.auth.oidc.keyring import FRESH_S, MAX_AGE_S, MAX_WAITING, MIN_INTERVAL_S, OVERDUE_S, IssuerKeyCache
+from duckicelake.rest.auth.oidc import FRESH_S, MAX_AGE_S, MAX_WAITING, MIN_INTERVAL_S, OVERDUE_S, IssuerKeyCache, fetch_keys
 from tests.support.oidc.provider import DISCOVERY, KEYS
 from tests.support.oidc.running import AUDIENCE, NAME, Issuing
 

@@ -11,7 +11,7 @@ from duckicelake.catalog.warehouse import close_warehouse, open_warehouse
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.lake.rows import Position
 from duckicelake.lake.watch import Watch
-from duckicelake.rest.auth.policy_cache import PolicyCache
+from duckicelake.rest.context import PolicyCache
 from duckicelake.store.s3 import StoreSettings
 from tests.support.lakes import FreshLake
 

@@ -1,7 +1,7 @@
 """Scans: planned, planned again, cancelled, gone on with."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request, Response
 
@@ -10,16 +10,19 @@ from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.scanning.requests import parse_plan_task, parse_scan_request
-from duckicelake.rest.auth.credentials import encode_credentials, find_credentials
+from duckicelake.rest.auth.delegation import encode_credentials, find_credentials
 from duckicelake.rest.context import ServerContext
-from duckicelake.rest.operation import OperationHandler
+from duckicelake.rest.openapi import FETCH_TASKS, PLAN_SCAN
+from duckicelake.rest.operations import OperationHandler
 from duckicelake.rest.params import Levels, Prefix, TableName, decode_segment
 from duckicelake.rest.request_bodies import Body, describe_body
-from duckicelake.rest.scans.page import FETCH_TASKS, PLAN_RESPONSES, PLAN_SCAN, TASKS_RESPONSES
+from duckicelake.rest.response_bodies import CompletedPlanningResult, FetchScanTasksResult
 
 COMPLETED = b'{"status":"completed","plan-id":'
 FRESH = {"Cache-Control": "no-store"}
 """A plan may hold keys."""
+PLAN_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"model": CompletedPlanningResult, "description": "The plan, or its first part."}}
+TASKS_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"model": FetchScanTasksResult, "description": "Tasks of a part of a plan."}}
 
 
 async def read_plan_id(plan_id: Annotated[str, Path(description="The plan's id.")]) -> str:

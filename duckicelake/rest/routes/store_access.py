@@ -1,0 +1,131 @@
+"""Requests to the store, signed for clients that have no keys."""
+
+import json
+import time
+from typing import Any
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from duckicelake.access.grants import Rights
+from duckicelake.access.policy import TABLE
+from duckicelake.access.sessions import Bearer, Session
+from duckicelake.catalog.keys.ducklake import Asking, DucklakeCredentials, get_ducklake_credentials
+from duckicelake.catalog.keys.signing import May, Told, find_signed_table, sign_request
+from duckicelake.catalog.tables import Ident
+from duckicelake.errors import Forbidden
+from duckicelake.rest.auth.audit import describe_request
+from duckicelake.rest.auth.permissions import check_reads_anything
+from duckicelake.rest.context import ServerContext, Target
+from duckicelake.rest.openapi import SIGN_REQUEST
+from duckicelake.rest.operations import OperationHandler
+from duckicelake.rest.params import Levels, TableName
+from duckicelake.rest.request_bodies import Body, decode_sign, describe_body
+from duckicelake.rest.response_bodies import DucklakeCredentialsResponse, RemoteSignResult
+
+SIGNED: dict[int | str, dict[str, Any]] = {200: {"model": RemoteSignResult, "description": "The request with its signature."}}
+NO_SINGLE_TABLE = (
+    "This is in the place of no table that the principal may use, or of several. Ask at the table's own path (`…/tables/{table}/sign`)."
+)
+
+
+class SignRoutes:
+    """Answers the operations that sign."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    def operations(self) -> dict[str, OperationHandler]:
+        """Return what this module serves."""
+        unsigned = describe_body(SIGN_REQUEST)
+        return {
+            "signRequest": OperationHandler(self.sign_request, responses=SIGNED, body=unsigned),
+            "signAnywhere": OperationHandler(self.sign_anywhere, responses=SIGNED, body=unsigned),
+        }
+
+    def sign_request(self, target: Target, levels: Levels, name: TableName, body: Body) -> Response:
+        """Sign a request to the object store, for a table's files alone."""
+        return self._sign(target.prefix, target.session, Ident(levels, name), decode_sign(body))
+
+    async def sign_anywhere(self, request: Request, body: Body) -> Response:
+        """Sign a request to the object store for clients that were not told where, when its URI lies in the place of one table."""
+        unsigned, bearer = decode_sign(body), request.scope["bearer"]
+        for lake in list(self._context.lakes.values()):
+            ident = await run_in_threadpool(find_signed_table, lake.warehouse, unsigned, time.time())
+            if ident is None or lake.policies is None:
+                continue
+            # the path names no warehouse, so the guard has not asked what is granted in this one
+            session: Session = bearer.within(lake.prefix, await lake.policies.get())
+            if session.rights_at(TABLE, ident.namespace, ident.name) is not Rights.NONE:
+                return await run_in_threadpool(self._sign, lake.prefix, session, ident, unsigned)
+        raise Forbidden(NO_SINGLE_TABLE)
+
+    def _sign(self, prefix: str, session: Session, ident: Ident, unsigned: Told) -> Response:
+        rights = session.rights_at(TABLE, ident.namespace, ident.name)
+        may = May(Rights.READ in rights, Rights.WRITE in rights)
+        signed = sign_request(self._context.get_lake(prefix).warehouse, ident, unsigned, may, time.time())
+        answer: RemoteSignResult = {"uri": signed.uri, "headers": {name: [value] for name, value in signed.headers.items()}}
+        kept = "private" if signed.is_kept else "no-cache"
+        return Response(json.dumps(answer).encode(), headers={"Cache-Control": kept}, media_type="application/json")
+
+
+NO_STORE = {"Cache-Control": "no-store"}
+DUCKLAKE_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"model": DucklakeCredentialsResponse, "description": "What DuckDB reads the lake with."}
+}
+
+
+class DucklakeRoutes:
+    """Answers the operation that gives DuckDB users read-only access."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    def operations(self) -> dict[str, OperationHandler]:
+        """Return what this module serves."""
+        return {"loadDucklakeCredentials": OperationHandler(self.load_ducklake_credentials, responses=DUCKLAKE_RESPONSES)}
+
+    def load_ducklake_credentials(self, request: Request, target: Target) -> Response:
+        """Get what DuckDB needs to attach the lake read-only: a role of Postgres that sees what one may read, and keys to its files."""
+        check_reads_anything(target.session)
+        lake, session = self._context.get_lake(target.prefix), target.session
+        bearer: Bearer = request.scope["bearer"]
+
+        def may_read(levels: tuple[str, ...], name: str) -> bool:
+            return Rights.READ in session.rights_at(TABLE, levels, name)
+
+        account, ends_at_s = parse_account(bearer.origin), bearer.ends_at_s
+        asking = Asking(describe_request(request.scope), account, bearer.session.grants, bearer.scope, may_read, bearer.roles, ends_at_s)
+        found = get_ducklake_credentials(lake.warehouse, lake.roles, asking, time.time())
+        return Response(json.dumps(encode_ducklake_credentials(found)).encode(), headers=NO_STORE, media_type="application/json")
+
+
+def parse_account(origin: str) -> tuple[int, int] | None:
+    """Return the principal's id and its secret's number, None for those of settings."""
+    if not origin:
+        return None
+    principal_id, _, secret_number = origin.rpartition("/")[2].partition(".")
+    return int(principal_id), int(secret_number)
+
+
+def encode_ducklake_credentials(found: DucklakeCredentials) -> DucklakeCredentialsResponse:
+    """Return the answer."""
+    return {
+        "expires-at-ms": found.expires_at_ms,
+        "dsn": found.dsn,
+        "metadata-schema": found.metadata_schema,
+        "attach": found.attach,
+        "statements": [*found.secrets, found.attach],
+        "storage-credentials": [
+            {
+                "prefixes": list(each.uris),
+                "config": {
+                    "s3.access-key-id": each.keys.access_key_id,
+                    "s3.secret-access-key": each.keys.secret_access_key,
+                    "s3.session-token": each.keys.session_token,
+                    "s3.session-token-expires-at-ms": str(each.keys.expires_at_ms),
+                },
+            }
+            for each in found.keys
+        ],
+    }

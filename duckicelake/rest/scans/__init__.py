@@ -1,1 +1,0 @@
-"""Scans that are planned here, at the door."""
