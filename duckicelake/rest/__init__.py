@@ -1,5 +1,7 @@
-"""THE DOOR: the Iceberg REST protocol in front of the catalog's verbs.
+"""The Iceberg REST API: routes, parameters, bodies, error mapping, ETags and the cache of complete responses.
 
-A request passes the `layers` (its id and log line, the ready answers, the size of its body, its raw path), and only
-then FastAPI: `params` decode, `routes` call a verb of `catalog`, `errors` say what went wrong. `web` puts them together.
+`application.build_web` puts it together. A request passes the ASGI layers (`layers`, `auth.authentication`), which run on the event
+loop: request id and log line, token, cached table loads, size of the body. Then FastAPI decodes the path (`params`) and the body
+(`request_bodies`) and calls a method of a module in `routes`, in Starlette's thread pool. That method calls one operation of `catalog`,
+and `errors` maps what the operation raises to a status. This package runs no SQL and opens no object.
 """

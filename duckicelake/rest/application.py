@@ -1,4 +1,8 @@
-"""The whole door: FastAPI with its routes, and the layers before it."""
+"""The ASGI application of a server: FastAPI with the routes of all operations, and the layers around it.
+
+`app.build_app` calls `build_web` once per process. The operations that are served here decide the routes, the `endpoints` of
+`GET /v1/config` and the table in MISSING.md.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -38,7 +42,7 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def build_web(context: ServerContext, lifespan: Lifespan) -> ASGIApp:
-    """Return the layers a request passes, outermost first."""
+    """Return the application: the layers that a request passes, outermost first, around FastAPI."""
     routes = build_routes(context, lifespan)
     context.metrics.add_state(lambda: read_state(context))
     inner = BodyLimit(RawPaths(CommitFastPath(routes, routes, context)), context.body_timeout_s)
@@ -48,7 +52,7 @@ def build_web(context: ServerContext, lifespan: Lifespan) -> ASGIApp:
 
 
 def build_routes(context: ServerContext, lifespan: Lifespan) -> FastAPI:
-    """Return the routes, and the errors they answer with; no page that loads scripts from elsewhere."""
+    """Return the FastAPI application with all routes and error handlers. It serves no page that loads scripts from other hosts."""
     checks = (check_query,) if context.accounts is None else (check_query, check_permission)
     app = FastAPI(
         title="DuckIceLake",
@@ -66,16 +70,16 @@ def build_routes(context: ServerContext, lifespan: Lifespan) -> FastAPI:
 
 
 def read_state(context: ServerContext) -> list[Metric]:
-    """Return the numbers that the cache and the watches keep themselves."""
+    """Return the metrics that the cache, the watches, the audit logs and the issuers count themselves."""
     checks = {(lake.prefix,): float(lake.watch.check_count) for lake in context.lakes.values()}
     dropped = {(lake.prefix,): float(lake.audit_log.dropped_count) for lake in context.lakes.values() if lake.audit_log is not None}
     fetches = {} if context.issuers is None else context.issuers.count_fetches()
     return [
-        build_gauge("duckicelake_table_cache_entries", "Table loads that are ready.", len(context.cache)),
-        build_gauge("duckicelake_table_cache_bytes", "Bytes of the table loads that are ready.", context.cache.size_bytes),
-        build_counter("duckicelake_watch_checks", "Queries that asked whether something changed.", WAREHOUSE, checks),
-        build_counter("duckicelake_audit_dropped", "Denials that were told to the log alone: too many at a time.", WAREHOUSE, dropped),
-        build_counter("duckicelake_issuer_fetches", "Times that an issuer was asked for its keys.", ("issuer", "outcome"), fetches),
+        build_gauge("duckicelake_table_cache_entries", "Table loads in the cache.", len(context.cache)),
+        build_gauge("duckicelake_table_cache_bytes", "Bytes of the table loads in the cache.", context.cache.size_bytes),
+        build_counter("duckicelake_watch_checks", "Queries that checked a lake for changes.", WAREHOUSE, checks),
+        build_counter("duckicelake_audit_dropped", "Denials that are only in the log: too many at a time.", WAREHOUSE, dropped),
+        build_counter("duckicelake_issuer_fetches", "Requests to an issuer for its keys.", ("issuer", "outcome"), fetches),
     ]
 
 
@@ -85,7 +89,7 @@ FIRST_RESPONSES: Responses = {
     "4XX": {"model": IcebergErrorResponse, "description": "The request was refused."},
     "5XX": {"model": IcebergErrorResponse, "description": "The server or a part behind it failed."},
 }
-"""Of the one operation that has the OpenAPI page define the model: FastAPI builds a validator of its own wherever it is told of one."""
+"""Responses of the one operation that defines the error model in the OpenAPI page. FastAPI builds a validator for every `model`."""
 ERROR_CONTENT = {"application/json": {"schema": {"$ref": f"#/components/schemas/{IcebergErrorResponse.__name__}"}}}
 ERROR_RESPONSES: Responses = {
     status: {"description": described["description"], "content": ERROR_CONTENT} for status, described in FIRST_RESPONSES.items()
@@ -101,11 +105,11 @@ NEEDS_AUTHENTICATION = frozenset(
         *(operation.name for operation in MANAGEMENT),
     }
 )
-"""What is served only where it is known who asks."""
+"""Operations that are served only with authentication."""
 
 
 def add_operations(app: FastAPI, context: ServerContext) -> None:
-    """Route every operation of the specification: to what serves it, or to an answer that says nothing does."""
+    """Add a route for every operation: its handler, or an answer 501 that names the operation."""
     routes = (NamespaceRoutes(context), NamespaceChangeRoutes(context), TableRoutes(context), TableChangeRoutes(context))
     routes += (ViewRoutes(context), ViewChangeRoutes(context), TokenRoutes(context), SignRoutes(context), ManagementRoutes(context))
     routes += (DucklakeRoutes(context), ManifestRoutes(context), ScanRoutes(context))
@@ -123,7 +127,7 @@ def add_operations(app: FastAPI, context: ServerContext) -> None:
 
 
 def add_served(app: FastAPI, operation: Operation, served: OperationHandler) -> None:
-    """Route one operation to what serves it."""
+    """Add the route of one operation that is served here."""
     errors = BARE_RESPONSES if operation.method == "HEAD" else FIRST_RESPONSES if operation is ALL_OPERATIONS[0] else ERROR_RESPONSES
     app.add_api_route(
         operation.route,
@@ -137,7 +141,7 @@ def add_served(app: FastAPI, operation: Operation, served: OperationHandler) -> 
 
 
 def list_endpoints(served: Mapping[str, OperationHandler]) -> list[str]:
-    """Return what clients may call, in the words of the specification's templates, and what DuckDB users may."""
+    """Return the `endpoints` of the configuration, spelled like the specification's path templates."""
     return [operation.endpoint for operation in (*OPERATIONS, DUCKLAKE) if operation.name in served and operation.name not in UNLISTED]
 
 

@@ -1,4 +1,8 @@
-"""Entity tags: a short hash of the body, so a tag differs whenever an answer does."""
+"""Complete responses to table loads: bytes, headers and ETag, built once and sent many times from an LRU cache.
+
+Threads that run catalog operations build and store responses; `layers.fast_paths` reads them on the event loop. An ETag is a hash of the
+body, so two bodies never share one.
+"""
 
 import gzip
 import hashlib
@@ -14,9 +18,9 @@ from duckicelake.rest.errors import READS
 
 
 def build_etag(*body: bytes) -> bytes:
-    """Return the tag of a body, which may come in parts.
+    """Return the ETag of a body that is given in parts.
 
-    It is weak because the plain and the gzipped form of a body share it (RFC 9110, 8.8.1).
+    The ETag is weak because the plain and the gzipped form of a body share it (RFC 9110, 8.8.1).
     """
     digest = hashlib.sha256()
     for part in body:
@@ -25,7 +29,7 @@ def build_etag(*body: bytes) -> bytes:
 
 
 def matches_etag(if_none_match: bytes, etag: bytes) -> bool:
-    """Tell whether an If-None-Match header names the tag: by weak comparison, in a list, or as `*`."""
+    """True if an If-None-Match header matches the ETag: by weak comparison, in a list, or as `*`."""
     if if_none_match == etag:
         return True
     opaque = etag.removeprefix(b"W/")
@@ -42,7 +46,7 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """A JSON body with everything its 200 and its 304 need."""
+    """A JSON body with the headers of its 200 and of its 304 response."""
 
     etag: bytes
     body: bytes
@@ -53,11 +57,11 @@ class CachedResponse:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the bodies take."""
+        """Memory of the plain and the gzipped body."""
         return len(self.body) + len(self.gzipped_body or b"")
 
     def choose(self, if_none_match: bytes | None, accept_encoding: bytes | None) -> tuple[int, Headers, bytes]:
-        """Return status, headers and body for what the client has and takes."""
+        """Return status, headers and body for a client's If-None-Match and Accept-Encoding headers."""
         if if_none_match is not None and matches_etag(if_none_match, self.etag):
             return 304, self.not_modified_headers, b""
         if self.gzipped_body is not None and accept_encoding is not None and accepts_gzip(accept_encoding):
@@ -71,14 +75,14 @@ def list_headers(etag: bytes, length_bytes: int) -> Headers:
 
 
 def _list_common(etag: bytes) -> Headers:
-    """`no-cache` lets a client keep the answer and makes it ask again: a load is never stale."""
+    """Return the headers of 200 and 304. `no-cache` makes a client validate its copy before each use, so a load is never stale."""
     return [(b"etag", etag), (b"cache-control", b"private, no-cache"), (b"vary", b"accept-encoding")]
 
 
 def build_cached_response(body: bytes, *, is_kept: bool = True, tagged: Sequence[bytes] = ()) -> CachedResponse:
-    """Return the answer that carries a JSON body; a long one that is kept for many requests is compressed here, once.
+    """Return the response with a JSON body. A long body that will be cached is gzipped here, once.
 
-    `tagged`: what its tag is of, when that is not the body itself: it must differ whenever the body does.
+    `tagged`: the bytes to hash for the ETag instead of the body; they must differ whenever the body differs.
     """
     etag = build_etag(*(tagged or (body,)))
     common = _list_common(etag)
@@ -105,7 +109,7 @@ def read_conditional_headers(request_headers: Headers) -> tuple[bytes | None, by
 
 
 def accepts_gzip(accept_encoding: bytes) -> bool:
-    """Tell whether an Accept-Encoding header takes gzip (RFC 9110, 12.5.3)."""
+    """True if an Accept-Encoding header accepts gzip (RFC 9110, 12.5.3)."""
     taken: dict[bytes, bool] = {}
     for part in accept_encoding.lower().split(b","):
         coding, _, weight = part.partition(b";")
@@ -116,19 +120,20 @@ def accepts_gzip(accept_encoding: bytes) -> bool:
 DEFAULT_MAX_BYTES = 128 * 1024 * 1024
 
 TableKey = tuple[bytes, str]
-"""The raw path of a load, and its shape, with the rights that keys in it have."""
+"""The raw path of a load, and the snapshots that it shows, with the rights of the credentials in it."""
 
 SHAPES: Mapping[bytes, str] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
-"""The queries worth keeping an answer for; any other spelling takes the long way and fills nothing."""
+"""The query strings whose responses are cached, as clients spell them; a request with another spelling goes through FastAPI uncached."""
 
 TABLE_PATH_PARTS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class CachedLoad:
-    """A table's ready answer, with the state of the lake that it shows. `local_file`: the answer holds while that is there.
+    """A cached response of a table load, with the lake position that it shows.
 
-    `fresh_until_s`: it holds keys, which are given out until then, or until a table came that could lie where this one does.
+    `local_file`: the response is valid only while this file exists. `fresh_until_s`: the response holds vended credentials; it is valid
+    until then, and only while no new table could share the location.
     """
 
     prefix: str
@@ -140,7 +145,7 @@ class CachedLoad:
 
 
 class ResponseCache:
-    """Filled by worker threads, read by the event loop; the least recently used entries leave first."""
+    """LRU cache of table loads, bounded in entries and bytes. Threads fill it, the event loop reads it."""
 
     def __init__(self, max_entries: int, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._max_entries = max_entries
@@ -153,7 +158,7 @@ class ResponseCache:
         return len(self._entries)
 
     def find(self, key: TableKey) -> CachedLoad | None:
-        """Return the entry, which now counts as just used."""
+        """Return the entry, and mark it as most recently used."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -161,7 +166,7 @@ class ResponseCache:
             return entry
 
     def put(self, key: TableKey, entry: CachedLoad) -> None:
-        """Keep an entry in the place of an older one; one that is larger than the cache is not kept."""
+        """Store an entry and replace an older one. An entry larger than the cache is not stored."""
         with self._lock:
             self._remove(key)
             if entry.answer.size_bytes > self._max_bytes:
@@ -172,7 +177,7 @@ class ResponseCache:
                 self._remove(next(iter(self._entries)))
 
     def forget(self, prefix: str, table_id: int) -> None:
-        """Keep no answer of a table any longer."""
+        """Remove all entries of a table."""
         with self._lock:
             for key in [key for key, entry in self._entries.items() if (entry.prefix, entry.table_id) == (prefix, table_id)]:
                 self._remove(key)
@@ -184,7 +189,7 @@ class ResponseCache:
 
 
 def find_table_key(scope: Scope) -> TableKey | None:
-    """Return where the cache keeps the answer to this request, or None if it keeps none."""
+    """Return the cache key of a request, or None if its response is never cached."""
     shape = SHAPES.get(scope["query_string"])
     if shape is None or scope["method"] not in READS:
         return None

@@ -1,4 +1,8 @@
-"""Where a request leads, and who sent it."""
+"""State that all requests of a server share: the open lakes with their caches, the issuers of tokens, the counters.
+
+`app.py` builds one `ServerContext` per process; routes and layers receive it as a parameter. Watches and policy caches are used on the
+event loop only; a `Warehouse` is used by the threads that run catalog operations.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +30,7 @@ from duckicelake.values import replace
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """The warehouse that a request names, by its prefix, still percent-encoded, and who asks."""
+    """The warehouse prefix of a request's path, still percent-encoded, and the session of its sender."""
 
     prefix: str
     session: Session
@@ -35,7 +39,7 @@ class RequestTarget:
 async def read_target(
     request: Request, prefix: Annotated[str, Path(description="The warehouse's prefix, as the configuration gives it.")]
 ) -> RequestTarget:
-    """Return where a request leads and who sent it; everybody may do everything where nobody has to say who they are."""
+    """Return the request's prefix and session. Without `require_auth` every request has the session that may do everything."""
     return RequestTarget(prefix, request.scope.get("session", ANONYMOUS))
 
 
@@ -43,11 +47,11 @@ Target = Annotated[RequestTarget, Depends(read_target)]
 
 
 class ChangeWatch(Protocol):
-    """Knows whether something happened in a lake; asked from the event loop only."""
+    """Change detection for one lake (`lake.watch`). Used on the event loop only."""
 
     @property
     def check_count(self) -> int:
-        """Checks made so far."""
+        """Number of checks made so far."""
         ...
 
     async def position(self) -> Position:
@@ -55,15 +59,15 @@ class ChangeWatch(Protocol):
         ...
 
     def is_current(self, table_id: int, position: Position) -> bool:
-        """Tell whether nothing that concerns the table happened after `position`, as of the last check."""
+        """True if, as of the last check, the table is unchanged since `position`."""
         ...
 
     def is_ruled(self, position: Position) -> bool:
-        """Tell whether nothing after `position` changed who may do what, or any name, as of the last check."""
+        """True if, as of the last check, grants and names are unchanged since `position`."""
         ...
 
     def is_placed(self, position: Position) -> bool:
-        """Tell whether no table came or got another name after `position`, as of the last check."""
+        """True if, as of the last check, no table was created or renamed since `position`."""
         ...
 
 
@@ -71,7 +75,10 @@ Read = Callable[[], tuple[LakePolicy, Position]]
 
 
 class PolicyCache:
-    """Keeps one lake's policy; asked from the event loop only."""
+    """Cache of one lake's policy (principals, roles, grants). Used on the event loop only.
+
+    Law: a decision shows every change of grants and names that was acknowledged before the request arrived.
+    """
 
     def __init__(self, watch: ChangeWatch, read: Read) -> None:
         self._watch = watch
@@ -88,7 +95,7 @@ class PolicyCache:
         async with self._reading:
             cached = self._cached
             if cached is None or not self._watch.is_ruled(cached[1]):
-                # should the reading fail, what a restored Postgres has outdated must not come back when its numbers have grown again
+                # If the read fails, drop the cached policy: after a restore of Postgres its position could count as current again.
                 self._cached = None
                 cached = self._cached = await run_in_threadpool(self._read)
             return cached[0]
@@ -96,8 +103,9 @@ class PolicyCache:
 
 @dataclass(frozen=True, slots=True)
 class OpenLake:
-    """A lake that is served: its verbs' warehouse, its watch, the trail of what is denied in it, who may do what there, and the
-    roles that DuckDB users were given.
+    """A lake that this server serves: warehouse, change detection, audit log, policy, and the Postgres roles of DuckDB users.
+
+    `audit_log`, `policies` None: the server runs without authentication.
     """
 
     prefix: str
@@ -109,17 +117,17 @@ class OpenLake:
 
     @property
     def restricted_warehouse(self) -> Warehouse:
-        """The warehouse for those who may not choose where files lie."""
+        """The warehouse for principals that may not choose a table's location."""
         return replace(self.warehouse, roots=NO_CHOICE)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The served lakes by prefix, empty until the server has started, and what all their requests share.
+    """The state of one server process. `lakes` is keyed by prefix and empty until the server has started.
 
-    `accounts` None: nobody has to say who they are, and everybody may do everything. `issuers`: whose tokens are believed too.
-    `rate_limit`: how often each may ask, None: as often as it likes.
-    `body_timeout_s`: how long the body of a request may take to come.
+    `accounts` None: no authentication, every request may do everything. `issuers`: external issuers whose tokens are accepted too.
+    `rate_limit` None: principals may send as many requests as they like.
+    `body_timeout_s`: how long the body of a request may take to arrive.
     """
 
     cache: ResponseCache
@@ -131,14 +139,14 @@ class ServerContext:
     rate_limit: RateLimit | None = None
 
     def get_lake(self, prefix: str) -> OpenLake:
-        """Return the lake of a path's prefix, still percent-encoded.
+        """Return the lake that a path names by its percent-encoded prefix.
 
         Raises: NoSuchWarehouse: no lake of that name is served here
         """
         return self.get_lake_by_name(decode_segment(prefix, "prefix"))
 
     def get_warehouse(self, target: RequestTarget) -> Warehouse:
-        """Return the warehouse as it is for who asks: without all rights, nobody chooses where files lie.
+        """Return the warehouse that a request names, restricted unless its principal may choose locations.
 
         Raises: NoSuchWarehouse: no lake of that name is served here
         """
@@ -154,6 +162,6 @@ class ServerContext:
 
 
 async def get_policies(context: ServerContext) -> dict[str, LakePolicy]:
-    """Return the policies of all lakes, by their names. Raises: ServiceUnavailable."""
+    """Return the current policy of each lake, by the lake's name. Raises: ServiceUnavailable."""
     lakes: list[OpenLake] = list(context.lakes.values())
     return {lake.prefix: await lake.policies.get() for lake in lakes if lake.policies is not None}

@@ -1,4 +1,4 @@
-"""The error contract on one screen: which error is which status and Iceberg type, and how it is written."""
+"""The mapping of errors to HTTP statuses and Iceberg error types, and FastAPI's error handlers."""
 
 import json
 from collections.abc import Callable, Coroutine, Mapping
@@ -41,7 +41,7 @@ from duckicelake.errors import (
 )
 
 DAMAGED = "DamagedLakeException"
-"""Ours alone. Clients go by the status; jobs over many tables tell by it what is to be mended from what is to be passed over."""
+"""An error type of this server alone. Clients decide by the status; our Spark jobs report a damaged table and skip an unsupported one."""
 
 STATUS_AND_TYPE: Mapping[type[CatalogError], tuple[int, str]] = {
     BadRequest: (400, "BadRequestException"),
@@ -71,22 +71,22 @@ STATUS_AND_TYPE: Mapping[type[CatalogError], tuple[int, str]] = {
     LakeMoved: (503, "SlowDownException"),
     TableVanished: (503, "SlowDownException"),
 }
-"""`NotFoundException` and `IllegalArgumentException` are not in the specification; Java's client knows them by these words.
+"""`NotFoundException` and `IllegalArgumentException` are not in the specification; Java's client recognizes these names.
 
-406 is the specification's status for `UnsupportedOperationException`; 501 is kept for operations that are not there at all.
+406 is the specification's status for `UnsupportedOperationException`; 501 is reserved for operations that are not served at all.
 """
 
 HTTP_TYPES: Mapping[int, str] = {404: "NotFoundException", 405: "UnsupportedOperationException"}
-"""What Starlette refuses before a route is found; any other such refusal is a bad request."""
+"""Error types for statuses that Starlette itself returns; any other such status is a BadRequestException."""
 
 UNROUTED = "unrouted"
-"""What requests are counted as that belong to no operation."""
+"""The operation name, in logs and metrics, of requests that match no operation."""
 
 NOT_FOUND_BY_PARAMETER: Mapping[str, type[CatalogError]] = {"table": NoSuchTable, "view": NoSuchView, "namespace": NoSuchNamespace}
-"""What a path names by each of its parameters; the first that it has is what it is about."""
+"""The error for a missing object by the path parameter that names it, innermost first."""
 
 EMPTY_NAME = "\0"
-"""Stands for an empty name where routes are looked for: no path that a client sends holds it."""
+"""Placeholder for an empty path segment while routes are matched; no client's path contains it."""
 
 READS = frozenset({"GET", "HEAD"})
 RETRY_AFTER_S = "1"
@@ -97,12 +97,12 @@ ErrorHandler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 
 
 def get_status_and_type(kind: type[CatalogError]) -> tuple[int, str]:
-    """Return status and Iceberg type of the nearest class that the table names."""
+    """Return the status and Iceberg error type of the nearest base class in `STATUS_AND_TYPE`."""
     return next(STATUS_AND_TYPE[base] for base in kind.__mro__ if base in STATUS_AND_TYPE)
 
 
 def build_error(scope: Scope, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer in Iceberg's error shape; without a body for HEAD."""
+    """Return a response in Iceberg's error format; without a body for HEAD."""
     if scope["method"] == "HEAD":
         return Response(status_code=status, headers=headers)
     body = json.dumps({"error": {"message": message, "type": kind, "code": status}}, ensure_ascii=False)
@@ -110,11 +110,11 @@ def build_error(scope: Scope, status: int, kind: str, message: str, headers: Map
 
 
 def build_catalog_error(scope: Scope, error: CatalogError) -> Response:
-    """Return the answer to an error of the catalog.
+    """Return the response to an error of the catalog.
 
-    Only a read that found the catalog out of reach, and a write that was never begun, are told to come again: a client may
-    send a commit with `Retry-After` again by itself (reference: Java's ExponentialHttpRequestRetryStrategy). A 401 says what it
-    wants instead (RFC 9110, 11.6.1; RFC 6750, 3).
+    Only 503 responses to reads, and to writes that did not begin, have a `Retry-After`: with that header, clients repeat even a commit
+    without the user (source: Java's ExponentialHttpRequestRetryStrategy). A 401 names the authentication scheme (RFC 9110, 11.6.1;
+    RFC 6750, 3).
     """
     status, kind = get_status_and_type(type(error))
     headers: dict[str, str] = {}
@@ -128,13 +128,13 @@ def build_catalog_error(scope: Scope, error: CatalogError) -> Response:
 
 
 def build_server_error(scope: Scope) -> Response:
-    """Return the answer to an error that nobody foresaw: where to look it up, and nothing else."""
+    """Return the response to an unexpected error. It holds only the request id under which the log has the traceback."""
     message = f"The server failed on this request; its log says why under the request id {scope['request_id']}."
     return build_error(scope, 500, "InternalServerError", message)
 
 
 def build_error_handlers(note: Callable[[Scope, CatalogError], None]) -> dict[int | type[Exception], ErrorHandler]:
-    """Return the handlers FastAPI finds by an error's type; `note` is told of each error of the catalog."""
+    """Return FastAPI's exception handlers by type. `note` is called for each CatalogError, for the audit log."""
 
     async def answer_catalog_error(request: Request, error: CatalogError) -> Response:
         note(request.scope, error)
@@ -145,7 +145,7 @@ def build_error_handlers(note: Callable[[Scope, CatalogError], None]) -> dict[in
 
     async def answer_http_error(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
-            # the router remembers a route of the same path, for another method
+            # The router has stored the route of the same path with another method, which must not be counted.
             request.scope["operation"] = UNROUTED
         return build_http_error(request.scope, error)
 
@@ -161,7 +161,7 @@ def build_error_handlers(note: Callable[[Scope, CatalogError], None]) -> dict[in
 
 
 def build_http_error(scope: Scope, error: HTTPException) -> Response:
-    """Return the answer to what Starlette itself refuses: unknown routes, wrong methods, broken bodies."""
+    """Return the response to a request that Starlette itself refuses: unknown route, wrong method, broken body."""
     status = error.status_code
     nameless = find_empty_name_error(scope) if status == 404 else None
     if nameless is not None:
@@ -173,9 +173,9 @@ def build_http_error(scope: Scope, error: HTTPException) -> Response:
 
 
 def find_empty_name_error(scope: Scope) -> CatalogError | None:
-    """Return the error of a path that fits an operation but for an empty name, None when it fits none.
+    """Return the not-found error of a path that matches an operation except for an empty name; None if it matches none.
 
-    Spark looks for a table in the namespace without a name, and takes only an error that the table is not there for an answer.
+    Spark probes for tables in a namespace with an empty name, and expects NoSuchTableException rather than an unknown route.
     """
     first, *parts = scope["path"].split("/")
     filled = {**scope, "path": "/".join([first, *(part or EMPTY_NAME for part in parts)])}
@@ -191,12 +191,12 @@ def find_empty_name_error(scope: Scope) -> CatalogError | None:
 
 
 def list_methods(scope: Scope) -> list[str]:
-    """Return every method that the path takes; Starlette itself names those of one route only."""
+    """Return every method that the path allows; Starlette itself lists those of one route only."""
     fitting = (route for route in scope["app"].routes if route.matches(scope)[0] is not Match.NONE)
     return sorted({method for route in fitting for method in route.methods})
 
 
 def describe_invalid(error: RequestValidationError) -> str:
-    """Say which parameters or fields are wrong and why."""
+    """Return the message for a request that FastAPI's validation refuses: each wrong parameter and the reason."""
     reasons = (f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}" for found in error.errors())
     return "The request is not valid: " + "; ".join(reasons) + "."

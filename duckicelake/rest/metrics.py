@@ -1,7 +1,8 @@
-"""The metrics of a server with several workers: whichever worker Prometheus reaches answers for all of them.
+"""The Prometheus metrics of a server, of one process or of several workers. Used on the event loop.
 
-Each worker writes its numbers to files of its own in one folder (prometheus_client's multiprocess mode); a scrape adds them up.
-Files with counters of workers that ended stay as long as the server runs, so that no sum falls. Called on the event loop.
+With several workers, any worker answers a scrape with the sums over all of them: each writes its numbers to its own files in one folder
+(prometheus_client's multiprocess mode), and a scrape adds them up. Counter files of ended workers stay until the server stops, because a
+counter must not decrease.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from prometheus_client.registry import Collector
 
 FILE = re.compile(r"\w+_(\d+)\.db")
 PARENT, CHILDREN_USER, CHILDREN_SYSTEM = 1, 13, 14
-"""Where /proc/PID/stat has them, counted from the state."""
+"""Positions in /proc/PID/stat, counted from the field `state`."""
 SHARE_S = 1.0
 PARENTS_ALONE = frozenset({"process_start_time_seconds", "process_max_fds"})
 CPU = "process_cpu_seconds"
@@ -26,7 +27,7 @@ CPU = "process_cpu_seconds"
 
 @dataclass(frozen=True, slots=True)
 class WorkerFiles:
-    """The folder with the files of all workers, and the process that starts them."""
+    """The folder with the metrics files of all workers, and the pid of the server process that starts them."""
 
     folder: Path
     server_pid: int
@@ -37,7 +38,7 @@ class WorkerFiles:
         living = sorted(pid for pid in pids if is_worker(pid, self.server_pid))
         for pid in pids.difference(living):
             for gauges in self.folder.glob(f"gauge_*_{pid}.db"):
-                # another worker may be scraped at the same time
+                # Another worker may answer a scrape at the same time and remove the same file.
                 gauges.unlink(missing_ok=True)
         registry = CollectorRegistry()
         MultiProcessCollector(registry, str(self.folder))
@@ -46,7 +47,7 @@ class WorkerFiles:
 
 
 class ServerProcesses(Collector):
-    """The `process_*` numbers of a server: the sum over its processes; when it started is when the first of them did."""
+    """The `process_*` metrics of a server: sums over its processes, and the start time of its first process."""
 
     def __init__(self, server_pid: int, worker_pids: Iterable[int]) -> None:
         self._server_pid = server_pid
@@ -64,7 +65,7 @@ class ServerProcesses(Collector):
 
 
 class SharedState:
-    """Numbers that others keep, written to this worker's files whenever they have changed."""
+    """Metrics that other objects count, written to this worker's files when they have changed."""
 
     def __init__(self, registry: CollectorRegistry, read: Callable[[], Iterable[Metric]]) -> None:
         self._registry = registry
@@ -74,13 +75,13 @@ class SharedState:
         self._is_due = False
 
     def write_soon(self) -> None:
-        """Write what has changed within a second: once for all requests until then."""
+        """Schedule a write within a second, which serves all requests until then."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_later(SHARE_S, self.write)
 
     def write(self) -> None:
-        """Write what has changed since the last time."""
+        """Write the values that have changed since the last write."""
         self._is_due = False
         for family in self._read():
             for sample in family.samples:
@@ -107,12 +108,12 @@ class SharedState:
 
 
 def read_process(pid: int) -> list[Metric]:
-    """Return the `process_*` numbers of one process, none when it has ended."""
+    """Return the `process_*` metrics of one process, empty if it has ended."""
     return list(ProcessCollector(pid=lambda: pid, registry=None).collect())
 
 
 def read_stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on, none when the process has ended."""
+    """Return the fields of /proc/PID/stat from `state` on, empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("latin-1").rpartition(")")[2].split()
     except OSError:
@@ -120,7 +121,7 @@ def read_stat(pid: int) -> list[str]:
 
 
 def is_worker(pid: int, server_pid: int) -> bool:
-    """Tell whether a process is a child of the server that runs; ids of processes are used again."""
+    """True if a process is a running child of the server; pids are reused, so the parent is compared."""
     return read_stat(pid)[PARENT : PARENT + 1] == [str(server_pid)] and read_stat(pid)[0] != "Z"
 
 
@@ -131,7 +132,7 @@ def read_children_cpu_s(server_pid: int) -> float:
 
 
 def add_value(metric: Metric | None, value: float) -> None:
-    """Add to the one number of a metric."""
+    """Add a value to a metric with a single sample."""
     if metric is not None:
         (sample,) = metric.samples
         metric.samples = [sample._replace(value=sample.value + value)]
@@ -141,7 +142,7 @@ LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 
 
 class Metrics:
-    """One application's counters, in a registry of its own. `workers`: a scrape shows the sum over all workers of the server."""
+    """The counters of one application, in their own registry. With `workers`, a scrape shows the sum over all workers of the server."""
 
     def __init__(self, workers: WorkerFiles | None = None) -> None:
         self.registry = registry = CollectorRegistry()
@@ -175,12 +176,12 @@ class Metrics:
         latency.observe(seconds)
         if status == 503:
             self._unavailable.labels(operation).inc()
-        # another worker may be scraped next, and cannot ask this one
+        # The next scrape may reach another worker, which reads this worker's numbers from its files.
         for state in self._shared:
             state.write_soon()
 
     def count_load(self, outcome: str) -> None:
-        """Count one look into the cache of ready table loads."""
+        """Count one lookup in the cache of table loads."""
         self._loads.labels(outcome).inc()
 
     def count_report(self, kind: str) -> None:
@@ -188,19 +189,19 @@ class Metrics:
         self._reports.labels(kind).inc()
 
     def add_state(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Add numbers that are read when Prometheus asks; with several workers, within a second after a request."""
+        """Add metrics that `read` returns at a scrape; with several workers they are written within a second after a request."""
         if self._workers is None:
             self.registry.register(StateCollector(read))
         else:
             self._shared.append(SharedState(self.registry, read))
 
     def format(self) -> bytes:
-        """Return all numbers in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry) if self._workers is None else self._workers.format()
 
 
 class StateCollector(Collector):
-    """Numbers that others keep, read when they are asked for."""
+    """Metrics that other objects count, read at each scrape."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
@@ -211,12 +212,12 @@ class StateCollector(Collector):
 
 
 def build_gauge(name: str, text: str, value: float) -> Metric:
-    """Return one number that goes up and down."""
+    """Return a gauge."""
     return GaugeMetricFamily(name, text, value)
 
 
 def build_counter(name: str, text: str, labels: Sequence[str], counted: Mapping[tuple[str, ...], float]) -> Metric:
-    """Return numbers that only go up, by their labels."""
+    """Return a counter with a value for each combination of labels."""
     family = CounterMetricFamily(name, text, labels=labels)
     for values, number in counted.items():
         family.add_metric(values, number)

@@ -1,6 +1,6 @@
-"""Parts of bodies: names, columns, specs, orders, snapshots, views.
+"""JSON schemas of request bodies, for the OpenAPI page only: the parsers in `iceberg.requests` and `request_bodies` decide.
 
-Columns of nested types are shown one level deep. Keys that are not shown are ignored, as the specification says.
+Tests compare both. Columns of nested types are shown one level deep. Keys that are not shown are ignored, as the specification says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,23 +24,23 @@ UUID_TEXT: JsonSchema = {"type": "string", "format": "uuid"}
 
 
 def one_of(values: Sequence[str]) -> JsonSchema:
-    """Return the shape of one of these texts."""
+    """Return the schema of an enumeration of strings."""
     return {"type": "string", "enum": list(values)}
 
 
 def nullable(shape: JsonSchema) -> JsonSchema:
-    """Return the shape of a value that may be null."""
+    """Return the schema of a value that may be null."""
     return {"anyOf": [shape, {"type": "null"}]}
 
 
 def object_of(required: Mapping[str, JsonSchema], more: Mapping[str, JsonSchema] | None = None) -> JsonSchema:
-    """Return the shape of an object with these keys; those of `more` may be missing or null."""
+    """Return the schema of an object. The keys of `more` may be missing or null."""
     others = {key: nullable(shape) for key, shape in (more or {}).items()}
     return {"type": "object", "required": list(required), "properties": {**required, **others}}
 
 
 def array_of(items: JsonSchema) -> JsonSchema:
-    """Return the shape of an array."""
+    """Return the schema of an array."""
     return {"type": "array", "items": items}
 
 
@@ -139,7 +139,7 @@ VIEW_REQUIREMENTS: Mapping[str, JsonSchema] = {"assert-view-uuid": object_of({"u
 
 
 def tagged_union(key: str, choices: Mapping[str, JsonSchema]) -> JsonSchema:
-    """Return the shape of one of several objects, told apart by the text under a key."""
+    """Return the schema of a union of objects that the string under `key` distinguishes."""
     return {
         "anyOf": [
             {
@@ -209,13 +209,13 @@ PREDICATES = ({"type": "boolean"}, UNARY, COMPARISON, MEMBERSHIP)
 
 
 def nest_filter(shape: JsonSchema) -> JsonSchema:
-    """Return the shape of a filter whose AND, OR and NOT hold what has that shape."""
+    """Return the schema of a filter whose AND, OR and NOT have operands of the given schema."""
     joined = object_of({"type": one_of(["and", "or"]), "left": shape, "right": shape})
     return {"anyOf": [*PREDICATES, joined, object_of({"type": one_of(["not"]), "child": shape})]}
 
 
 FILTER: JsonSchema = nest_filter(nest_filter({"anyOf": list(PREDICATES)}))
-"""A filter, shown a few levels deep."""
+"""A filter expression, shown three levels deep."""
 PLAN_SCAN: JsonSchema = object_of(
     {},
     {

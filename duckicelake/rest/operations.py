@@ -1,4 +1,4 @@
-"""Every operation of the Iceberg REST specification, served here or not."""
+"""All operations of the Iceberg REST specification, served here or not, and this server's own operations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ class Operation:
 
     @property
     def endpoint(self) -> str:
-        """The operation as `endpoints` of the configuration spells it."""
+        """The operation as the configuration's `endpoints` spell it."""
         return f"{self.method} {self.path}"
 
     @property
     def route(self) -> str:
-        """The template as the router spells it: no hyphen in a parameter's name."""
+        """The path template for the router, which allows no hyphen in a parameter's name."""
         return self.path.replace("{plan-id}", "{plan_id}")
 
 
@@ -70,13 +70,13 @@ OPERATIONS = (
 """Source: Iceberg open-api/rest-catalog-open-api.yaml, 7f879b11 (21 Aug 2026)."""
 
 UNLISTED = frozenset({"getConfig", "getToken"})
-"""Operations outside `{prefix}`, which `endpoints` never lists."""
+"""Operations without `{prefix}`, which `endpoints` never lists."""
 
 DUCKLAKE = Operation("loadDucklakeCredentials", "GET", "/v1/{prefix}/ducklake-credentials")
 
 EXTENSIONS = (Operation("getKeys", "GET", "/v1/oauth/jwks"), Operation("signAnywhere", "POST", "/v1/aws/s3/sign"), DUCKLAKE)
-"""What is not in the specification: the public keys of tokens; where older clients ask for signatures when nobody told
-them where, which names no table, so the URI says which; and read-only DuckLake for DuckDB users."""
+"""Operations outside the specification: the public keys of tokens; the path at which older clients request signatures by default, which
+names no table; and read-only DuckLake for DuckDB users."""
 
 MANAGEMENT_PATH = "/management/v1/{prefix}"
 PRINCIPAL = MANAGEMENT_PATH + "/principals/{principal}"
@@ -95,21 +95,21 @@ MANAGEMENT = (
     Operation("grant", "POST", MANAGEMENT_PATH + "/grants"),
     Operation("revoke", "POST", MANAGEMENT_PATH + "/grants/revoke"),
 )
-"""What manages who may do what; no part of the specification either."""
+"""Operations on principals, roles and grants, outside the specification."""
 
 MANIFESTS = MANAGEMENT_PATH + "/namespaces/{namespace}/tables/{table}/manifests"
 MANIFEST_OPERATIONS = (Operation("planManifests", "GET", MANIFESTS), Operation("adoptManifests", "POST", MANIFESTS))
-"""What the pipeline's `publish` asks."""
+"""Operations of the Spark job `publish`."""
 
 CONDITIONAL_DROP = (Operation("dropUnchangedTable", "DELETE", MANAGEMENT_PATH + "/namespaces/{namespace}/tables/{table}"),)
-"""What the pipeline's `ingest` asks."""
+"""Operation of the Spark job `ingest`."""
 
 ALL_OPERATIONS = (*OPERATIONS, *EXTENSIONS, *MANAGEMENT, *MANIFEST_OPERATIONS, *CONDITIONAL_DROP)
 
 
 @dataclass(frozen=True, slots=True)
 class OperationHandler:
-    """The function that answers one operation, and what the OpenAPI page says of its answers and of the body or headers it takes."""
+    """The function that handles one operation, and the OpenAPI description of its responses, body and headers."""
 
     endpoint: Callable[..., Any]
     status: int = 200

@@ -1,4 +1,4 @@
-"""What paths and queries say: names, namespaces and pages, decoded strictly."""
+"""Path and query parameters: namespaces, names and pages, decoded strictly. FastAPI calls the `read_` functions on the event loop."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ Row = TypeVar("Row")
 
 
 def decode_segment(segment: str, what: str) -> str:
-    """Read one percent-encoded path segment; `+` is a space, as Java's and Trino's clients write it.
+    """Return the text of a percent-encoded path segment; `+` is a space, as Java's and Trino's clients encode it.
 
     Raises: BadRequest: broken escapes, or bytes that are not UTF-8
     """
@@ -38,7 +38,7 @@ def decode_segment(segment: str, what: str) -> str:
 def split_levels(text: str) -> tuple[str, ...]:
     """Return the levels of a decoded namespace, outermost first.
 
-    Raises: BadRequest: a level is no name
+    Raises: BadRequest: a level is not a valid name
     """
     return tuple(check_name(level, "namespace") for level in text.split(SEPARATOR))
 
@@ -61,9 +61,9 @@ async def read_view_name(view: Annotated[str, Path(description="The view's name.
 
 
 async def check_query(request: Request) -> None:
-    """Refuse a query string that is not UTF-8; Starlette would put replacement characters into names.
+    """Refuse a query string that is not UTF-8; Starlette would replace the invalid bytes in names.
 
-    Raises: BadRequest: it is not UTF-8
+    Raises: BadRequest: the query is not UTF-8
     """
     query: bytes = request.scope["query_string"]
     try:
@@ -74,7 +74,7 @@ async def check_query(request: Request) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which part of a list is asked for: at most `size` rows after the one named `after`."""
+    """The requested part of a list: at most `size` rows that follow the name `after`. `size` None: all rows."""
 
     after: tuple[str, ...] | None
     size: int | None
@@ -84,19 +84,19 @@ async def read_page(
     page_token: Annotated[str, Query(alias="pageToken", description="Where the previous page ended; empty: the first page.")] = "",
     page_size: Annotated[int | None, Query(alias="pageSize", ge=1, description="At most so many; absent: all.")] = None,
 ) -> PageRequest:
-    """Return the page the query asks for."""
+    """Return the page that the query requests."""
     return PageRequest(decode_page_token(page_token) if page_token else None, page_size)
 
 
 def encode_page_token(last: tuple[str, ...]) -> str:
-    """Name the last row seen, so that a page starts at the right place whatever came or went meanwhile."""
+    """Return a token that holds the last name of a page, so that the next page is right even if rows are added or removed meanwhile."""
     return base64.urlsafe_b64encode(SEPARATOR.join(last).encode()).decode()
 
 
 def decode_page_token(token: str) -> tuple[str, ...]:
-    """Return the name a page token stands for.
+    """Return the name that a page token holds.
 
-    Raises: BadRequest: no list gave this token out
+    Raises: BadRequest: this server did not issue the token
     """
     try:
         return tuple(base64.b64decode(token.encode("ascii"), b"-_", validate=True).decode().split(SEPARATOR))
@@ -105,7 +105,7 @@ def decode_page_token(token: str) -> tuple[str, ...]:
 
 
 def cut_page(rows: Iterable[Row], name: Callable[[Row], tuple[str, ...]], page: PageRequest) -> tuple[list[Row], str | None]:
-    """Return the page's rows in the order of their names, and the token of the next page if there is one."""
+    """Return the page's rows, ordered by name, and the token of the next page or None."""
     ordered = sorted(rows, key=name)
     after = page.after
     found = ordered if after is None else [row for row in ordered if name(row) > after]
@@ -121,4 +121,4 @@ TableName = Annotated[str, Depends(read_table_name)]
 ViewName = Annotated[str, Depends(read_view_name)]
 Page = Annotated[PageRequest, Depends(read_page)]
 SnapshotSelection = Literal["all", "refs"]
-"""Which snapshots a table's metadata shows: all of them, or those that refs name."""
+"""The query parameter `snapshots`: all snapshots in the metadata, or only those that refs name."""

@@ -1,4 +1,4 @@
-"""Bodies that clients send: read whole, decoded strictly, and told to OpenAPI."""
+"""Request bodies of namespace, rename, register and sign operations, and the idempotency key. `iceberg.requests` parses the others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ KEY_HEADER = b"idempotency-key"
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the request's body; the threads that answer requests decode it."""
+    """Return the request's body. It is decoded later, in the thread that runs the operation."""
     return await request.body()
 
 
@@ -44,11 +44,11 @@ async def read_key(
         str | None,
         Header(
             alias=SUMMARY_HEADER,
-            description="A JSON object of strings, `duckicelake.…` by name, which the summaries of the snapshots in the body get too.",
+            description="A JSON object of strings whose names begin with `duckicelake.`; they are added to the snapshots' summaries.",
         ),
     ] = None,
 ) -> Asked:
-    """Return who asks, of what the path names, what it says of its snapshots, and its key with the fingerprint of all it says."""
+    """Return the request's audit data, its snapshot summary and its idempotency key with a digest of the whole request."""
     asker, snapshot_summary = describe_request(request.scope), {} if summary is None else parse_summary_header(summary)
     if key is None:
         return Asked(asker, summary=snapshot_summary)
@@ -65,13 +65,13 @@ Key = Annotated[Asked, Depends(read_key)]
 
 
 def describe_body(shape: JsonSchema) -> dict[str, Any]:
-    """Return what the OpenAPI page says of a body."""
+    """Return the OpenAPI description of a request body."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": shape}}}}
 
 
 @dataclass(frozen=True, slots=True)
 class CreateNamespace:
-    """A namespace to be made."""
+    """The body of createNamespace."""
 
     levels: tuple[str, ...]
     properties: Mapping[str, str]
@@ -79,21 +79,21 @@ class CreateNamespace:
 
 @dataclass(frozen=True, slots=True)
 class UpdateProperties:
-    """Properties of a namespace to be changed."""
+    """The body of updateProperties."""
 
     removals: Sequence[str]
     updates: Mapping[str, str]
 
 
 def decode_create_namespace(body: bytes) -> CreateNamespace:
-    """Return what a body asks for. Raises BadRequest when it is malformed."""
+    """Return the parsed body. Raises: BadRequest: it is malformed."""
     what = "request to create a namespace"
     node = as_object(decode_json(body), what)
     return CreateNamespace(parse_levels(get_list(node, "namespace", what)), find_text_map(node, "properties", what) or {})
 
 
 def decode_update_properties(body: bytes) -> UpdateProperties:
-    """Return what a body asks for. Raises BadRequest when it is malformed."""
+    """Return the parsed body. Raises: BadRequest: it is malformed."""
     what = "request to change properties"
     node = as_object(decode_json(body), what)
     removals = find_list(node, "removals", what) or []
@@ -103,7 +103,7 @@ def decode_update_properties(body: bytes) -> UpdateProperties:
 
 
 def parse_levels(levels: Sequence[object]) -> tuple[str, ...]:
-    """Return a namespace's levels. Raises BadRequest when one is no name."""
+    """Return a namespace's levels. Raises: BadRequest: one is not a valid name."""
     if not levels or not all(is_text(level) for level in levels):
         raise BadRequest("Cannot read namespace: send an array of at least one string")
     return tuple(check_name(str(level), "namespace") for level in levels)
@@ -111,21 +111,21 @@ def parse_levels(levels: Sequence[object]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RenameTable:
-    """A table to be given another name."""
+    """The body of renameTable and renameView."""
 
     source: Identifier
     destination: Identifier
 
 
 def decode_rename(body: bytes) -> RenameTable:
-    """Return what a body asks for. Raises BadRequest when it is malformed."""
+    """Return the parsed body. Raises: BadRequest: it is malformed."""
     node = as_object(decode_json(body), "request to rename")
     return RenameTable(*(check_identifier(parse_identifier(node.get(key), key)) for key in ("source", "destination")))
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterTable:
-    """A metadata file to be taken in under a name, `overwrite`: in place of a table of that name."""
+    """The body of registerTable; `overwrite`: replace a table of that name."""
 
     name: str
     metadata_location: str
@@ -133,7 +133,7 @@ class RegisterTable:
 
 
 def decode_register(body: bytes) -> RegisterTable:
-    """Return what a body asks for. Raises BadRequest when it is malformed."""
+    """Return the parsed body. Raises: BadRequest: it is malformed."""
     what = "request to register a table"
     node = as_object(decode_json(body), what)
     overwrite = node.get("overwrite", False)
@@ -143,7 +143,7 @@ def decode_register(body: bytes) -> RegisterTable:
 
 
 def check_identifier(identifier: Identifier) -> Identifier:
-    """Return the identifier as it is. Raises BadRequest when one of its parts is no name."""
+    """Return the identifier unchanged. Raises: BadRequest: one of its parts is not a valid name."""
     for level in identifier.namespace:
         check_name(level, "namespace")
     check_name(identifier.name, "table")
@@ -151,7 +151,7 @@ def check_identifier(identifier: Identifier) -> Identifier:
 
 
 def decode_sign(body: bytes) -> Told:
-    """Return the request that a body wants signed. Raises BadRequest when it is malformed, or for another kind of store."""
+    """Return the request to sign. Raises: BadRequest: the body is malformed, or names another kind of store than S3."""
     what = "request to sign"
     node = as_object(decode_json(body), what)
     if (find_text(node, "provider", what) or "s3").lower() != "s3":

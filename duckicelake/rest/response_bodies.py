@@ -1,4 +1,4 @@
-"""The shapes of the JSON bodies that the routes answer with, as the OpenAPI page shows them."""
+"""Types of the JSON bodies in responses, as the OpenAPI page shows them. FastAPI shows their docstrings to users."""
 
 from typing import Any, Literal, NotRequired
 
@@ -8,7 +8,7 @@ CatalogConfig = TypedDict(
     "CatalogConfig",
     {"defaults": dict[str, str], "overrides": dict[str, str], "endpoints": list[str], "idempotency-key-lifetime": str},
 )
-"""What a client needs to know before anything else."""
+"""The body of getConfig, which every client requests first."""
 
 ListNamespacesResponse = TypedDict("ListNamespacesResponse", {"namespaces": list[list[str]], "next-page-token": str | None})
 
@@ -21,7 +21,7 @@ class GetNamespaceResponse(TypedDict):
 
 
 class UpdatePropertiesResponse(TypedDict):
-    """What became of the properties that a client named."""
+    """The outcome for each property of the request."""
 
     updated: list[str]
     removed: list[str]
@@ -39,7 +39,7 @@ ListTablesResponse = TypedDict("ListTablesResponse", {"identifiers": list[TableI
 
 
 class StorageCredential(TypedDict):
-    """Keys for what lies under a prefix."""
+    """Credentials for the objects under a prefix."""
 
     prefix: str
     config: dict[str, str]
@@ -52,7 +52,7 @@ class JsonWebKeys(TypedDict):
 
 
 class RemoteSignResult(TypedDict):
-    """Where to send a signed request, and the headers to add to it."""
+    """The URI and the headers of a signed request."""
 
     uri: str
     headers: dict[str, list[str]]
@@ -76,7 +76,7 @@ CommitTableResponse = TypedDict("CommitTableResponse", {"metadata-location": str
 
 
 class OAuthToken(TypedDict):
-    """A token, in RFC 6749's words."""
+    """A token response (RFC 6749, 5.1)."""
 
     access_token: str
     token_type: str
@@ -86,7 +86,7 @@ class OAuthToken(TypedDict):
 
 
 class OAuthError(TypedDict):
-    """Why there is no token, in RFC 6749's words."""
+    """A token error (RFC 6749, 5.2)."""
 
     error: str
     error_description: str
@@ -96,13 +96,13 @@ Principal = TypedDict("Principal", {"name": str, "has-secret": bool})
 
 
 class PrincipalsResponse(TypedDict):
-    """The principals that a lake keeps."""
+    """The principals that are stored in a lake."""
 
     principals: list[Principal]
 
 
 class PrincipalSecret(TypedDict):
-    """A principal with the secret it was just given; none when it has none here."""
+    """A principal with its new secret; null if it has no secret here."""
 
     name: str
     secret: str | None
@@ -116,13 +116,13 @@ class Role(TypedDict):
 
 
 class RolesResponse(TypedDict):
-    """The roles that a lake keeps."""
+    """The roles that are stored in a lake."""
 
     roles: list[Role]
 
 
 class GivenGrant(TypedDict):
-    """Privileges on something, and whose they are."""
+    """Privileges on a warehouse, namespace, table or view, and the grantee."""
 
     privileges: list[str]
     on: str
@@ -130,7 +130,7 @@ class GivenGrant(TypedDict):
 
 
 class GrantsResponse(TypedDict):
-    """What is granted in a lake."""
+    """All grants of a lake."""
 
     grants: list[GivenGrant]
 
@@ -151,25 +151,25 @@ DucklakeCredentialsResponse = TypedDict(
         "storage-credentials": list[DucklakeKeys],
     },
 )
-"""What DuckDB reads a lake with: `statements` are ready to run, the others what they are made of."""
+"""Credentials for reading a lake with DuckDB: `statements` can be run as they are; the other members are their parts."""
 
 
 class Readiness(TypedDict):
-    """Whether a warehouse can be served, and why not."""
+    """A warehouse's readiness, with the reason if it is not ready."""
 
     ready: bool
     reason: str | None
 
 
 class ReadyResponse(TypedDict):
-    """Whether all warehouses can be served."""
+    """The readiness of all warehouses."""
 
     ready: bool
     warehouses: dict[str, Readiness]
 
 
 class ErrorModel(TypedDict):
-    """What went wrong: a sentence, Iceberg's word for it, and the status."""
+    """An error: message, Iceberg error type and status."""
 
     message: str
     type: str
@@ -177,7 +177,7 @@ class ErrorModel(TypedDict):
 
 
 class IcebergErrorResponse(TypedDict):
-    """Every refusal's body."""
+    """The body of every error response."""
 
     error: ErrorModel
 
@@ -193,11 +193,11 @@ PlannedManifests = TypedDict(
         "manifests": list[dict[str, Any]],
     },
 )
-"""Manifests that there are to be made, and what they are made of; `obstacle`: why nobody but the server may."""
+"""The manifests that a job can write, and their contents. `obstacle`: why only the server may write them; empty if a job may."""
 
 
 AdoptedManifests = TypedDict("AdoptedManifests", {"adopted": int, "looked-at": int})
-"""How many manifests were taken over, and how many need not be looked at again."""
+"""The number of manifests that were adopted, and of those that need no further verification."""
 
 
 class CountMap(TypedDict):

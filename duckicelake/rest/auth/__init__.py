@@ -1,1 +1,1 @@
-"""Who asks, and whether they may: the guard before the routes, and one table of what each operation needs."""
+"""Authentication, the permission table, credential delegation and the audit log's entries for denied requests."""

@@ -1,4 +1,7 @@
-"""What the record says of a request: its operation and the object of its path; and what was denied, told to the lakes' trails."""
+"""Audit data of a request: principal, operation and object; and the entries for denied requests, in the log and in the lakes.
+
+The layers call it on the event loop, also for requests that never reach the router. A thread of the audit log writes to Postgres.
+"""
 
 from dataclasses import replace
 
@@ -21,7 +24,7 @@ MANAGING, PREFIX_PART, MANAGED_PART = b"management", 2, 3
 
 
 def find_operation(scope: Scope) -> Operation | None:
-    """Return the operation of a request, which need not have come as far as the router, or None when there is none."""
+    """Return the operation of a request, even if it did not reach the router; None if there is none."""
     routed = BY_NAME.get(getattr(scope.get("route"), "operation_id", None) or "")
     if routed is not None and routed.method == scope["method"]:
         return routed
@@ -34,7 +37,7 @@ def find_operation(scope: Scope) -> Operation | None:
 
 
 def parse_prefix(raw_path: bytes) -> str:
-    """Return the warehouse that a path names, empty when it names none."""
+    """Return the warehouse that a path names, or an empty string."""
     parts = raw_path.split(b"/", 4)
     place = MANAGED_PART if parts[1:2] == [MANAGING] else PREFIX_PART
     part = parts[place] if len(parts) > place else b""
@@ -45,13 +48,13 @@ def parse_prefix(raw_path: bytes) -> str:
 
 
 def split_path(scope: Scope) -> list[str]:
-    """Return the parts of a path as the client wrote them."""
+    """Return the percent-encoded segments of a path."""
     raw_path: bytes = scope.get("raw_path") or b""
     return raw_path.decode("latin-1").split("/")
 
 
 def list_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
-    """Return what the path names, a namespace or what is in it; nothing when it names nothing that could be there."""
+    """Return the namespace, table or view that a path names, formatted for the audit log; empty if it names no valid object."""
     if operation is None:
         return ()
     found: list[str] = []
@@ -66,7 +69,7 @@ def list_objects(scope: Scope, operation: Operation | None) -> tuple[str, ...]:
 
 
 def describe_request(scope: Scope) -> Asker:
-    """Return who sends a request, and what it is about as far as its path says."""
+    """Return the audit data of a request: its id, principal, operation, and the object of its path."""
     operation = find_operation(scope)
     session: Session | None = scope.get("session")
     name = UNROUTED if operation is None else operation.name
@@ -74,7 +77,7 @@ def describe_request(scope: Scope) -> Asker:
 
 
 def audit_error(context: ServerContext, scope: Scope, error: CatalogError) -> None:
-    """Note an error if it is a denial."""
+    """Write an audit entry if the error is a denial."""
     asker = describe_request(scope)
     if error.denied is not None:
         asker = replace(asker, objects=(error.denied,))
@@ -87,9 +90,9 @@ def audit_error(context: ServerContext, scope: Scope, error: CatalogError) -> No
 
 
 def audit_denial(context: ServerContext, scope: Scope, line: AuditLine) -> None:
-    """Tell the log, and have it written in the lake of the path; in all of them when the path names none.
+    """Log a denial and queue it for the audit log of the path's lake, or of every lake if the path names none.
 
-    Of those who cannot say who they are it is not told what they name: they may name anything, at any length.
+    The entry of an unauthenticated request holds no object names: the client could send any text, of any length.
     """
     objects = () if line.outcome == UNPROVEN else tuple(shorten(name) for name in line.asker.objects)
     line = replace(line, asker=replace(line.asker, objects=objects))
@@ -101,5 +104,5 @@ def audit_denial(context: ServerContext, scope: Scope, line: AuditLine) -> None:
 
 
 def shorten(name: str) -> str:
-    """Return a name as long as a denial may say it; the mark at its end is in no name."""
+    """Return a name cut to the length that a denial may have; the ellipsis at the end occurs in no name."""
     return name if len(name) <= LONGEST_DENIED else f"{name[:LONGEST_DENIED]}…"

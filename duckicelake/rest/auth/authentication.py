@@ -1,4 +1,4 @@
-"""The guard: no request gets further without a token, but for the few paths that are everybody's."""
+"""The layer that authenticates requests. Only the few public paths pass without a token. Runs on the event loop."""
 
 import math
 import time
@@ -19,7 +19,7 @@ BEARER = b"bearer "
 
 
 class AuthenticationLayer:
-    """Stands before the hot lane and says who asks, and what they may do in the lake that they ask for."""
+    """ASGI layer that verifies the token and puts the principal's session for the requested lake into the scope."""
 
     def __init__(self, app: ASGIApp, accounts: Accounts, context: ServerContext) -> None:
         self._app = app
@@ -28,9 +28,9 @@ class AuthenticationLayer:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its session, or refuse it: a stranger's before its body is waited for.
+        """Pass the request on with its session, or refuse it. A request without a valid token is refused before its body is received.
 
-        Law: what a request may do is found when all of it is there, so none that is held back outlives its token or a revoke.
+        Law: permissions are decided when the whole body has arrived, so a client that delays its body cannot outlive a revoked grant.
         """
         if scope["type"] != "http" or scope.get("raw_path") in PUBLIC_PATHS:
             await self._app(scope, receive, send)
@@ -62,14 +62,14 @@ class AuthenticationLayer:
             if issuing_policy is None or not bearer.is_known(issuing_policy):
                 raise NotAuthorized(UNKNOWN_CLIENT)
         if policy is None:
-            # no lake is asked for, so what lakes grant is good for nothing
+            # The path names no lake, so no lake's grants apply.
             return bearer.session
-        # the lake has been looked at for this request: the hot lane need not look again
+        # This request has already checked the lake for changes, so `LoadFastPath` need not check again.
         scope["looked"] = True
         return bearer.within(prefix, policy)
 
     async def _find_policy(self, lake_name: str) -> LakePolicy | None:
-        """Return who may do what in a lake as of now, None when none of that name is served."""
+        """Return the current policy of a lake, None if no lake of that name is served."""
         lake = self._context.lakes.get(lake_name)
         return None if lake is None or lake.policies is None else await lake.policies.get()
 

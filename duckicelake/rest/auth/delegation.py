@@ -1,4 +1,8 @@
-"""Which ready answers a principal may have: decided once per path and session, and remembered."""
+"""Vended credentials and remote signing that clients request with X-Iceberg-Access-Delegation.
+
+`find_permitted_key` runs on the event loop, for the cache of table loads; the other functions run in the thread of the operation. A
+session's rights on a path are computed once and cached in the session.
+"""
 
 import json
 import time
@@ -25,7 +29,7 @@ KEYED = Rights.READ | Rights.WRITE
 
 
 def find_permitted_key(scope: Scope) -> TableKey | None:
-    """Return where the answer to this request is kept; None too when who asks may not have it: the routes say why."""
+    """Return the cache key of a request, or None. It is None also if the principal lacks the right: the routes then build the error."""
     key = find_table_key(scope)
     session: Session | None = scope.get("session")
     if key is None or session is None:
@@ -40,33 +44,33 @@ def find_permitted_key(scope: Scope) -> TableKey | None:
 
 
 def get_delegated_rights(scope: Scope, rights: Rights) -> Rights:
-    """Return the rights for which the client wants keys with its answer, none when it wants no keys."""
+    """Return the rights that the vended credentials must have, NONE if the client requests no credentials."""
     return rights & KEYED if includes_delegation(read_delegation(scope), VENDED) else Rights.NONE
 
 
 def accepts_signing(scope: Scope) -> bool:
-    """Tell whether the client takes signatures of the requests that it sends to the store."""
+    """True if the client accepts remote signing."""
     return includes_delegation(read_delegation(scope), SIGNING)
 
 
 def read_delegation(scope: Scope) -> bytes:
-    """Return what a client takes in the place of keys of its own: its X-Iceberg-Access-Delegation headers, or nothing."""
+    """Return the client's X-Iceberg-Access-Delegation headers joined, or an empty string."""
     return b",".join([value for name, value in scope["headers"] if name == DELEGATION])
 
 
 def includes_delegation(asked: bytes, kind: bytes) -> bool:
-    """Tell whether a kind is in the header's list."""
+    """True if the header's list contains this kind of delegation."""
     return asked == kind or (kind in asked and any(part.strip() == kind for part in asked.split(b",")))
 
 
 def get_rights(session: Session, raw_path: bytes) -> Rights:
-    """Return a session's rights on a table's path."""
+    """Return a session's rights on the table of a path, cached in the session."""
     known = session.decided.get(raw_path)
     return session.remember(raw_path, compute_rights(session, raw_path)) if known is None else known
 
 
 def compute_rights(session: Session, raw_path: bytes) -> Rights:
-    """Return the rights behind a path, none when it names no table."""
+    """Return the rights on the table that a path names, NONE if it names no table."""
     parts = raw_path.decode("latin-1").split("/")
     try:
         levels = split_levels(decode_segment(parts[NAMESPACE_PART], "namespace"))
@@ -76,10 +80,10 @@ def compute_rights(session: Session, raw_path: bytes) -> Rights:
 
 
 def find_credentials(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> VendedKeys | None:
-    """Return the keys that a request asks for with its answer; None when it wants none, none are vended, or signatures serve it alone.
+    """Return the credentials for the response; None if the client requests none, none are vended, or only remote signing works.
 
-    Raises: Unsupported: no key opens all of the table's files, and the client takes no signatures, or they do not either. What the
-    store's STS raises
+    Raises: Unsupported: no policy can cover all of the table's files, and the client cannot use remote signing either
+            ServiceUnavailable: the store's STS fails
     """
     session: Session | None = scope.get("session")
     if session is None or warehouse.vendor is None:
@@ -94,9 +98,9 @@ def find_credentials(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: L
 
 
 def find_credentials_of_new_table(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> VendedKeys | None:
-    """Return the keys that the answer to a new table holds; none when they cannot be had now, because the table is there.
+    """Return the credentials for the response to a created table. None if vending fails, because the table exists already.
 
-    Raises: what `find_credentials` raises, for a table that is only staged
+    Raises: what `find_credentials` raises, for a staged table
     """
     try:
         return find_credentials(scope, warehouse, ident, made)
@@ -107,7 +111,7 @@ def find_credentials_of_new_table(scope: Scope, warehouse: Warehouse, ident: Ide
 
 
 def wants_credentials(scope: Scope, warehouse: Warehouse) -> bool:
-    """Tell whether a client that makes a table wants vended keys or signatures for it, and the warehouse gives them."""
+    """True if a client requests credentials or remote signing for a new table, and the warehouse offers them."""
     if scope.get("session") is None:
         return False
     asked = read_delegation(scope)
@@ -116,29 +120,29 @@ def wants_credentials(scope: Scope, warehouse: Warehouse) -> bool:
 
 
 def build_wanted(warehouse: Warehouse, ident: Ident, rights: Rights) -> Wanted:
-    """Return which keys rights are good for, and where newer ones are found."""
+    """Return the access that credentials need for these rights, and the path at which a client refreshes them."""
     return Wanted(Rights.READ in rights, Rights.WRITE in rights, f"{format_path(warehouse, ident)}/credentials")
 
 
 def add_signing_config(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> LoadedTable:
-    """Return a table with what clients are told that take signatures in the place of keys; as it is for others."""
+    """Return the table with the configuration for remote signing if the client accepts it, else unchanged."""
     if scope.get("session") is None or not accepts_signing(scope):
         return loaded
     return replace(loaded, config={**loaded.config, **find_signing_config(warehouse, loaded, f"{format_path(warehouse, ident)}/sign")})
 
 
 def format_path(warehouse: Warehouse, ident: Ident) -> str:
-    """Return a table's path below the catalog's URI."""
+    """Return a table's path relative to the catalog's URI."""
     namespace = ADVERTISED_SEPARATOR.join(quote(level, safe="") for level in ident.namespace)
     return f"v1/{quote(warehouse.name, safe='')}/namespaces/{namespace}/tables/{quote(ident.name, safe='')}"
 
 
 def encode_credentials(keys: VendedKeys) -> bytes:
-    """Return keys as a load holds them: for each of the table's folders, because DuckDB takes a single one for the location alone."""
+    """Return the credentials member of a load: one entry per folder, because DuckDB applies a single entry to the location only."""
     credentials = [{"prefix": prefix, "config": dict(keys.config)} for prefix in keys.prefixes]
     return b',"storage-credentials":%b' % json.dumps(credentials, separators=(",", ":")).encode()
 
 
 def encode_refreshed_credentials(keys: VendedKeys) -> bytes:
-    """Return newer keys: one of them, as Java and Trino insist on."""
+    """Return the body of loadCredentials. It has a single entry, which Java's client and Trino require."""
     return json.dumps({"storage-credentials": [{"prefix": keys.whole_prefix, "config": dict(keys.config)}]}).encode()

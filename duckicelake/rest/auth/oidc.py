@@ -1,4 +1,11 @@
-"""What issuers tell of themselves, over HTTPS: two small documents, within a few seconds, or not at all."""
+"""Tokens of external OpenID issuers: their keys, fetched over HTTPS and cached, and the principal that such a token names.
+
+`auth.authentication` calls `TokenIssuers` on the event loop; fetching runs in a thread. The two documents of an issuer are fetched within
+`FETCH_S` or not at all.
+
+Law: regardless of what clients send, an issuer is requested at most every `MIN_INTERVAL_S`, once at a time. A token with an unknown key
+id is verified with the keys known then.
+"""
 
 import asyncio
 import json
@@ -36,13 +43,13 @@ HEADERS = {"Accept": "application/json", "User-Agent": "duckicelake", "Connectio
 
 
 class IssuerUnavailable(ServiceUnavailable):
-    """An issuer does not answer, or not with its keys."""
+    """An issuer does not respond, or does not return its keys."""
 
 
 def fetch_keys(issuer: Issuer) -> KeySet:
-    """Return the keys of an issuer as it tells them now; slow, and never slower than `FETCH_S` once it has a connection.
+    """Fetch and return the keys of an issuer. It takes at most `FETCH_S` after connecting.
 
-    Raises: IssuerAway, BadIssuer
+    Raises: IssuerUnavailable, BadIssuer
     """
     until_s = monotonic() + FETCH_S
     keys_url = read_discovery(issuer, fetch_json(issuer, build_discovery_url(issuer), until_s))
@@ -50,7 +57,7 @@ def fetch_keys(issuer: Issuer) -> KeySet:
 
 
 def fetch_json(issuer: Issuer, url: str, until_s: float) -> object:
-    """Return a document; where it leads on to another place, nobody follows. Raises: IssuerAway, BadIssuer."""
+    """Fetch and return a JSON document. Redirects are not followed. Raises: IssuerUnavailable, BadIssuer."""
     parts = urlsplit(url)
     try:
         with connect(issuer, parts, until_s) as connection:
@@ -71,7 +78,7 @@ def fetch_json(issuer: Issuer, url: str, until_s: float) -> object:
 
 @contextmanager
 def connect(issuer: Issuer, parts: SplitResult, until_s: float) -> Generator[HTTPConnection]:
-    """Return a connection that is cut off when the time is over, however slowly something comes."""
+    """Return a connection that is shut down at the deadline, even while data still arrives."""
     left_s = max(0.1, until_s - monotonic())
     connection = open_connection(issuer, parts, left_s)
     connection.connect()
@@ -86,7 +93,7 @@ def connect(issuer: Issuer, parts: SplitResult, until_s: float) -> Generator[HTT
 
 
 def open_connection(issuer: Issuer, parts: SplitResult, timeout_s: float) -> HTTPConnection:
-    """Return a connection that is not open yet; through a proxy where the environment names one for it."""
+    """Return an unopened connection; through a proxy if the environment names one for the host."""
     host = parts.hostname or ""
     proxy = None if host in LOOPBACK or proxy_bypass(host) else getproxies().get(parts.scheme)
     through = urlsplit(proxy) if proxy else parts
@@ -100,22 +107,22 @@ def open_connection(issuer: Issuer, parts: SplitResult, timeout_s: float) -> HTT
 
 
 def cut(sock: socket.socket) -> None:
-    """End a connection that somebody reads from."""
+    """Shut down a connection while another thread reads from it."""
     try:
-        # not that of an SSL socket, which takes its layer away under the reader
+        # SSLSocket.shutdown would remove the TLS layer while the other thread reads, so call the plain socket's method.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
         return
 
 
 FRESH_S = 300.0
-"""How long keys are taken as they are; after that they are still good while somebody fetches them anew."""
+"""Age until which keys are used without a fetch. Older keys are still used, and a fetch begins in the background."""
 
 OVERDUE_S = 2 * FRESH_S
-"""After that their issuer is waited for, unless it was away when it was last asked: nobody may have come for hours."""
+"""Age after which a request waits for the fetch, unless the issuer was unavailable last time: the keys may be hours old."""
 
 MAX_AGE_S = 12 * 3600.0
-"""How long keys are good for when their issuer is away."""
+"""Age until which keys are used while their issuer is unavailable."""
 
 MIN_INTERVAL_S = 10.0
 MAX_WAITING = 100
@@ -125,7 +132,7 @@ Clock = Callable[[], float]
 
 
 class IssuerKeyCache:
-    """Keeps one issuer's keys; asked from the event loop only."""
+    """Cache of one issuer's keys. Used on the event loop only."""
 
     def __init__(self, issuer: Issuer, fetch: Fetch, clock: Clock = time.monotonic) -> None:
         self.issuer = issuer
@@ -141,9 +148,9 @@ class IssuerKeyCache:
         self._log = logging.getLogger("duckicelake.issuers")
 
     async def find(self, key_id: str | None) -> KeySet:
-        """Return the keys to verify a token with that names one, which may not be among them.
+        """Return the issuer's keys, which may lack the key that a token names.
 
-        Raises: ServiceUnavailable: none are known
+        Raises: ServiceUnavailable: no keys are known
         """
         keys = self._find_usable_keys()
         if keys is not None and keys.has(key_id) and (self._is_unavailable or self._clock() < self._fetched_at_s + OVERDUE_S):
@@ -161,7 +168,7 @@ class IssuerKeyCache:
         return keys
 
     def begin(self) -> asyncio.Task[None] | None:
-        """Fetch the keys, and return what is under way; None when that was tried a moment ago."""
+        """Start a fetch of the keys and return the task, or the running one; None if the last fetch was too recent."""
         if self._fetching is not None:
             return self._fetching
         if self._clock() < self._tried_at_s + MIN_INTERVAL_S:
@@ -171,7 +178,7 @@ class IssuerKeyCache:
         return self._fetching
 
     async def close(self) -> None:
-        """Wait for nobody any more."""
+        """Cancel a running fetch."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
@@ -201,16 +208,16 @@ class IssuerKeyCache:
 
 
 class TokenIssuers:
-    """Each issuer of the settings with its keys; asked from the event loop only."""
+    """The issuers of the settings, with their keys. Used on the event loop only."""
 
     def __init__(self, issuers: Sequence[Issuer], tokens: TokenCache, fetch: Fetch = fetch_keys) -> None:
         self._key_caches: Mapping[str, IssuerKeyCache] = {issuer.url: IssuerKeyCache(issuer, fetch) for issuer in issuers}
         self._tokens = tokens
 
     async def find_bearer(self, token: bytes, now_s: float) -> Bearer | None:
-        """Return whose a token is; None when it names none of these issuers.
+        """Return the principal of a token; None if the token names none of these issuers.
 
-        Raises: NotAuthorized: it is worth nothing. ServiceUnavailable: nobody can tell yet
+        Raises: NotAuthorized: the token is invalid. ServiceUnavailable: the issuer's keys are not known
         """
         unproven = read_unverified(token)
         key_cache = None if unproven is None else self._key_caches.get(unproven.issuer_url)
@@ -221,17 +228,17 @@ class TokenIssuers:
         return self._tokens.put(token, verify_issuer_token(key_cache.issuer, keys, unproven, token, now_s))
 
     def begin(self) -> None:
-        """Fetch all keys, so that the first to come need not wait."""
+        """Start to fetch all keys, so that the first request need not wait."""
         for key_cache in self._key_caches.values():
             key_cache.begin()
 
     async def close(self) -> None:
-        """Wait for no issuer any more."""
+        """Cancel all running fetches."""
         for key_cache in self._key_caches.values():
             await key_cache.close()
 
     def count_fetches(self) -> dict[tuple[str, str], float]:
-        """Return how often each issuer was asked for its keys, by its name and how that ended."""
+        """Return the number of fetches, by the issuer's name and the outcome."""
         key_caches = self._key_caches.values()
         done = {(key_cache.issuer.name, "done"): float(key_cache.fetched_count) for key_cache in key_caches}
         return done | {(key_cache.issuer.name, "failed"): float(key_cache.failed_count) for key_cache in key_caches}

@@ -1,7 +1,8 @@
-"""The permission table: what each operation needs, and how what is denied is answered.
+"""The permission table: the rights that each operation needs, and the errors for missing rights.
 
-Law: what a principal has no right in at all is hidden (404, as if it were not there); where it has some right,
-what is denied is said (403). An operation without a row is denied to everybody.
+Law: an object on which a principal has no right at all is hidden (404, as if it did not exist). If the principal has some right on it, the
+error is 403 and names the missing privilege. An operation without a row in the table is denied to every principal. FastAPI calls
+`check_permission` before each operation; routes call the other checks when the names are in the body.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from duckicelake.rest.params import decode_segment, split_levels
 READ, WRITE, MANAGE, ALL, ANY = Rights.READ, Rights.WRITE, Rights.MANAGE, Rights.ALL, Rights.NONE
 CREATE, DROP = Rights.CREATE, Rights.DROP
 CARRIED = READ | WRITE | DROP | MANAGE
-"""Rights that a namespace gives on what is moved into it."""
+"""Rights on a namespace that also apply to tables and views in it, and so to those moved into it."""
 
 
 Hidden = type[NoSuchTable] | type[NoSuchView] | type[NoSuchNamespace]
@@ -27,11 +28,11 @@ Hidden = type[NoSuchTable] | type[NoSuchView] | type[NoSuchNamespace]
 
 @dataclass(frozen=True, slots=True)
 class PermissionRule:
-    """What an operation needs on what its path names; `hides` is what a principal without any right there does not find.
+    """The rights that an operation needs on the object of its path. `hides`: the error for a principal without any right on it.
 
-    `need` NONE: any right. `is_public`: no token. `is_open`: any principal, or checked where the body's names are known.
-    `shown`: a right on something in the namespace, or nested in it, will do; `lists`: one on a table or view right in it.
-    `is_whole`: it is about the warehouse, and for those who manage that. `either`: one of these is needed, the body says which.
+    `need` NONE: any right. `is_public`: no token. `is_open`: any principal; the route checks the names in the body.
+    `shown`: a right on an object in the namespace, at any depth, is enough; `lists`: a right on a table or view directly in it is.
+    `is_whole`: needs `manage` on the warehouse. `either`: one of these is needed; the body decides which.
     """
 
     need: Rights = ANY
@@ -100,16 +101,16 @@ PERMISSIONS: Mapping[str, PermissionRule] = {
 UNGUARDED = frozenset({"/", "/healthz", "/readyz", "/metrics", "/openapi.json"})
 PUBLIC_OPERATIONS = tuple(operation for operation in ALL_OPERATIONS if PERMISSIONS.get(operation.name, OPEN).is_public)
 PUBLIC_PATHS = frozenset(path.encode() for path in (*UNGUARDED, *(operation.path for operation in PUBLIC_OPERATIONS)))
-"""Paths as the client writes them; any other spelling of one is no public path."""
+"""Paths as clients spell them; another spelling of such a path is not public."""
 
 KINDS: Mapping[Hidden, str] = {NoSuchTable: TABLE, NoSuchView: VIEW}
 OBJECT_NOUNS: Mapping[Hidden, str] = {NoSuchTable: "Table", NoSuchView: "View", NoSuchNamespace: "Namespace"}
 
 
 async def check_permission(request: Request) -> None:
-    """Let the request's operation through, or refuse it as the table says.
+    """Raise unless the session has the rights that the table requires for the request's operation.
 
-    Raises: NoSuchTable, NoSuchView, NoSuchNamespace: it is hidden. Forbidden: it is not. NotAuthorized: nobody asks
+    Raises: NoSuchTable, NoSuchView, NoSuchNamespace: the object is hidden. Forbidden: a right is missing. NotAuthorized: there is no token
     """
     operation: str = getattr(request.scope.get("route"), "operation_id", None) or ""
     rule = PERMISSIONS.get(operation)
@@ -119,7 +120,7 @@ async def check_permission(request: Request) -> None:
     if session is None:
         raise NotAuthorized("The request has no token; ask POST /v1/oauth/tokens for one.")
     if rule is None:
-        raise Forbidden(f"Nobody may do this: {operation}.")
+        raise Forbidden(f"The operation {operation} has no row in the permission table, so it is denied to every principal.")
     prefix = request.path_params.get("prefix")
     if session.lake_name and prefix is not None and decode_segment(prefix, "prefix") != session.lake_name:
         raise Forbidden(f"What {session.client_id!r} may do in one warehouse is nothing in another.")
@@ -132,7 +133,7 @@ async def check_permission(request: Request) -> None:
 
 
 def check_rule(session: Session, rule: PermissionRule, levels: Levels, name: str | None = None) -> None:
-    """Raise what the rule says unless the session may do it in the namespace, or to what is in it by that name."""
+    """Raise the rule's error unless the session has its rights on the namespace, or on the table or view `name` in it."""
     kind = None if name is None else KINDS.get(rule.hides)
     rights = session.rights_on(levels) if kind is None or name is None else session.rights_at(kind, levels, name)
     if rights is not Rights.NONE and rule.need in rights and (rule.either is ANY or rights & rule.either):
@@ -150,7 +151,7 @@ def check_rule(session: Session, rule: PermissionRule, levels: Levels, name: str
 
 
 def format_needed(rule: PermissionRule, rights: Rights, kind: str | None, levels: Levels, name: str | None) -> str:
-    """Return which privileges a principal lacks for an operation, and on what they can be granted."""
+    """Return the privileges that a principal lacks for an operation, and the objects on which they can be granted."""
     if Rights.ALL in rule.need and Rights.ALL not in rights:
         return "`manage` on `warehouse`"
     lacked = [f"`{word}`" for word, right in PRIVILEGES.items() if right in rule.need & ~rights]
@@ -163,7 +164,7 @@ def format_needed(rule: PermissionRule, rights: Rights, kind: str | None, levels
 
 
 def deny(error: CatalogError, levels: Levels, name: str | None = None) -> CatalogError:
-    """Return the error, known as a denial of that object."""
+    """Return the error, marked for the audit log as a denial of that object."""
     error.denied = format_object(levels if name is None else (*levels, name))
     return error
 
@@ -175,7 +176,7 @@ def check_manages_warehouse(session: Session) -> None:
 
 
 def check_reads_anything(session: Session) -> None:
-    """Raise Forbidden unless the session may read something."""
+    """Raise Forbidden unless the session may read at least one object."""
     rights = [*(grant.rights for grant in session.grants.each), *session.objects.values()]
     if not any(READ in each for each in rights):
         named = f"The principal {session.client_id!r} has no right to read anything in the warehouse."
@@ -183,22 +184,22 @@ def check_reads_anything(session: Session) -> None:
 
 
 def check_commit(session: Session, levels: Levels, name: str, *, creates: bool) -> None:
-    """Raise unless the session may commit to a table, or make it by that."""
+    """Raise unless the session may commit to a table; `creates`: unless it may create a table in the namespace."""
     check_rule(session, PermissionRule(CREATE if creates else WRITE), levels, name)
 
 
 def check_moved(session: Session, kind: str, moved_to: Levels | None) -> None:
-    """Raise CommitStateUnknown when what a request has changed has by now a name (`moved_to`) where the session may not look."""
+    """Raise CommitStateUnknown if the changed table or view was renamed meanwhile (`moved_to`) and the session has no right on it there."""
     if moved_to is not None and not session.rights_at(kind, moved_to[:-1], moved_to[-1]) & (READ | WRITE):
         raise CommitStateUnknown(
-            f"The commit is done, and what it changed was moved since: the principal {session.client_id!r} has no right on it there."
+            f"The commit is done. The table or view was renamed since, and the principal {session.client_id!r} has no right on it there."
         )
 
 
 def check_rename(session: Session, source: Levels, destination: Levels, hides: Hidden) -> None:
-    """Raise unless the session may take a table's or view's name (`source`) away, and put it where `destination` says.
+    """Raise unless the session may rename a table or view from `source` to `destination`.
 
-    Law: no move gives rights on what is moved: who moves it has them already, or manages it.
+    Law: a rename gives its principal no new rights on the object, unless the principal manages it.
     """
     check_rule(session, PermissionRule(DROP, hides), source[:-1], source[-1])
     check_rule(session, PermissionRule(CREATE, NoSuchNamespace), destination[:-1])
@@ -210,8 +211,8 @@ def check_rename(session: Session, source: Levels, destination: Levels, hides: H
 
 
 def check_creates_namespace(session: Session, levels: Levels) -> None:
-    """Raise Forbidden unless the session may make that namespace, which may be there or not."""
+    """Raise Forbidden unless the session may create that namespace, whether it exists or not."""
     if Rights.MANAGE not in session.rights_on(levels):
-        named = f"The principal {session.client_id!r} has no right to make the namespace {'.'.join(levels)!r}."
+        named = f"The principal {session.client_id!r} has no right to create the namespace {'.'.join(levels)!r}."
         error = Forbidden(f"{named} It needs {format_needed(PermissionRule(MANAGE), Rights.NONE, None, levels, None)}.")
         raise deny(error, levels)

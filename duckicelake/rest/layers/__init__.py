@@ -1,1 +1,1 @@
-"""What stands before FastAPI, each layer an ASGI application around the next."""
+"""ASGI layers in front of FastAPI, each of which wraps the next. They run on the event loop."""

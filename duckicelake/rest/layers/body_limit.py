@@ -1,4 +1,4 @@
-"""How much a client may send, and for how long."""
+"""The layer that limits request bodies: their size, their time of arrival, and the number of large ones in progress."""
 
 import asyncio
 import zlib
@@ -12,8 +12,10 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 LARGE_BYTES = 1024 * 1024
 MAX_CONCURRENT_LARGE = 4
 MAX_UNANSWERED_LARGE = 32
-"""So many large bodies are kept at most from when they are passed on until clients have read their answers."""
-"""A large body is many times its size once it is read."""
+"""Limit of large bodies that are decoded at a time, and of those whose responses clients have not read yet.
+
+A decoded JSON body takes many times its size in memory.
+"""
 
 MAX_NODES = 500_000
 MAX_ITEMS = 2_000_000
@@ -28,10 +30,10 @@ CLOSE = {"Connection": "close"}
 
 
 class BodyLimit:
-    """Passes a request on when its body has come whole; refuses one that is too large, or takes longer than `seconds`.
+    """ASGI layer that receives the whole body before it passes a request on.
 
-    What gzip has packed is passed on unpacked, and counts as that. Of large bodies it passes a few at a time, until they are answered.
-    A body of a GET or HEAD is nobody's concern, and left where it is.
+    It refuses a body that is too large or takes longer than `seconds`. It decompresses gzip, and the limits apply to the decompressed
+    size. Large bodies are passed on a few at a time. The body of a GET or HEAD is ignored.
     """
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
@@ -41,7 +43,7 @@ class BodyLimit:
         self._unanswered_count = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its body, or refuse it; a client that is gone gets no answer."""
+        """Pass the request on with its body, or refuse it. A client that has disconnected gets no response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif get_content_length(scope) > MAX_BODY_BYTES:
@@ -75,7 +77,7 @@ class BodyLimit:
             await build_error(scope, 415, "BadRequestException", NO_SUCH_CODING, {"Accept-Encoding": "gzip"})(scope, receive, send)
             return
         try:
-            # what nothing comes of takes its time, too
+            # Decompress at most LARGE_BYTES on the event loop; a longer result is decompressed in a thread.
             small = unpack(body, LARGE_BYTES) if len(body) <= LARGE_BYTES else None
         except zlib.error:
             await build_error(scope, 400, "BadRequestException", NOT_GZIP)(scope, receive, send)
@@ -99,7 +101,7 @@ class BodyLimit:
             self._unanswered_count -= 1
 
     async def _acquire_large_slot(self) -> bool:
-        """Wait for a place among the large bodies; False: none came in time, or too many wait for their clients to read answers."""
+        """Wait for a slot for a large body. False if none is free in time, or too many responses are still unread."""
         try:
             async with asyncio.timeout(self._seconds):
                 await self._large.acquire()
@@ -112,7 +114,7 @@ class BodyLimit:
         return True
 
     async def _pass_in_slot(self, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_compressed: bool) -> None:
-        # given back once: when the answer begins, which a client may read as slowly as it likes, or when there is none
+        # Release the slot once, when the response begins: a client may read the response slowly.
         with ExitStack() as slot:
             slot.callback(self._large.release)
 
@@ -139,15 +141,15 @@ class BodyLimit:
 
 
 def list_codings(scope: Scope) -> list[str]:
-    """Return how a body is packed, in order, without what changes nothing."""
+    """Return the body's content codings in order, without `identity`."""
     encodings = b",".join(value for name, value in scope["headers"] if name == b"content-encoding").decode("latin-1")
     return [coding for text in encodings.split(",") if (coding := text.strip().lower()) not in ("", "identity")]
 
 
 def unpack(body: bytes, most_bytes: int) -> bytes | None:
-    """Return what gzip has packed, None when it is more than that many bytes; no more is ever unpacked.
+    """Return the decompressed body, None if it is longer than `most_bytes`. It never decompresses more than that.
 
-    Raises: zlib.error: it is not gzip, not whole, or has something behind it
+    Raises: zlib.error: the body is not gzip, is truncated, or has trailing bytes
     """
     if not body:
         return body
@@ -161,24 +163,24 @@ def unpack(body: bytes, most_bytes: int) -> bytes | None:
 
 
 def set_unpacked_headers(scope: Scope, body: bytes) -> None:
-    """Let a request say of its body what is true of it once it is unpacked."""
+    """Replace the request's content headers by those of the decompressed body."""
     others = [(name, value) for name, value in scope["headers"] if name not in (b"content-encoding", b"content-length")]
     scope["headers"] = [*others, (b"content-length", b"%d" % len(body))]
 
 
 def get_content_length(scope: Scope) -> int:
-    """Return the Content-Length, 0 when there is none that could be too large."""
+    """Return the Content-Length, 0 if it is missing or not a number."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     return max((int(value) for value in lengths if value.isdigit() and len(value) < 20), default=0)
 
 
 def has_too_many_nodes(body: bytes) -> bool:
-    """Tell whether JSON would be gigabytes once it is read: an empty array is two bytes, and then 56."""
+    """True if decoding the JSON would take gigabytes: an empty array has two bytes as text, and 56 in memory."""
     return body.count(b"[") + body.count(b"{") > MAX_NODES or body.count(b",") > MAX_ITEMS
 
 
 async def receive_body(receive: Receive) -> bytes | None:
-    """Return the whole body, or as much of it as is too much; None when the client has gone."""
+    """Return the whole body, or its beginning if it exceeds MAX_BODY_BYTES; None if the client has disconnected."""
     parts: list[bytes] = []
     received_bytes, is_more = 0, True
     while is_more and received_bytes <= MAX_BODY_BYTES:
@@ -192,7 +194,7 @@ async def receive_body(receive: Receive) -> bytes | None:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body first, and then what else comes."""
+    """Return a `receive` that returns the body first, then the client's further messages."""
     left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:

@@ -1,7 +1,9 @@
-"""The hot lane: a table load that is ready is sent without entering FastAPI, if nothing happened since.
+"""Layers that handle cached table loads and commits to one table without FastAPI's routing. They run on the event loop.
 
-Law: an answer leaves this lane only after a check that began when the request was here already, so it
-shows every commit acknowledged before the request arrived.
+Law of `LoadFastPath`: a cached response is sent only after a check for changes that began after the request arrived. So it shows every
+commit that was acknowledged before.
+Law of `CommitFastPath`: the response equals that of FastAPI's own route, which stays for the OpenAPI page. The same functions read the
+same parts of a request in the same order.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ OPERATIONS_SERVED: Mapping[str, str] = {"GET": "loadTable", "HEAD": "tableExists
 
 
 class LoadFastPath:
-    """Stands before FastAPI and sends what is ready."""
+    """ASGI layer that sends cached table loads."""
 
     def __init__(self, app: ASGIApp, context: ServerContext, find_key: Callable[[Scope], TableKey | None] = find_table_key) -> None:
         self._app = app
@@ -37,7 +39,7 @@ class LoadFastPath:
         self._loading: dict[TableKey, asyncio.Event] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the ready answer, or let FastAPI make it."""
+        """Send the cached response, or pass the request on."""
         key = self._find_key(scope) if scope["type"] == "http" else None
         if key is None:
             await self._app(scope, receive, send)
@@ -59,7 +61,7 @@ class LoadFastPath:
             await self._app(scope, receive, send)
 
     async def _find_current(self, key: TableKey, *, is_checked: bool = False) -> CachedLoad | None:
-        """Return what is ready and current; `is_checked`: the guard has had the lake looked at for this request."""
+        """Return the cached load if it is current. `is_checked`: the authentication layer has checked the lake for this request."""
         entry = self._context.cache.find(key)
         lake = entry and self._context.lakes.get(entry.prefix)
         if entry is None or lake is None:
@@ -68,7 +70,7 @@ class LoadFastPath:
         if not is_checked:
             await lake.watch.position()
         is_there = entry.local_file is None or os.path.exists(entry.local_file)
-        # keys open folders that were the table's alone when they were cut
+        # Credentials cover folders that belonged to this table alone when they were vended; a newer table may share a folder.
         is_fresh = entry.fresh_until_s is None or (time.time() < entry.fresh_until_s and lake.watch.is_placed(entry.position))
         if is_there and is_fresh and lake.watch.is_current(entry.table_id, entry.position):
             self._context.metrics.count_load("hit")
@@ -77,7 +79,7 @@ class LoadFastPath:
         return None
 
     async def _wait_for_other_load(self, key: TableKey) -> CachedLoad | None:
-        """When another request is loading the same table, let it finish and look again."""
+        """Wait for another request that loads the same table, then return its cached load if it is current."""
         loading = self._loading.get(key)
         if loading is None:
             return None
@@ -85,7 +87,7 @@ class LoadFastPath:
         return await self._find_current(key)
 
     async def _load(self, key: TableKey, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let FastAPI load the table, which fills the cache, and wake those who wait for it."""
+        """Pass the request on to FastAPI, which fills the cache, then wake the requests that wait for this load."""
         scope["table_key"] = key
         mine = asyncio.Event()
         first = self._loading.setdefault(key, mine) is mine
@@ -98,7 +100,7 @@ class LoadFastPath:
 
 
 async def send_ready(entry: CachedLoad, scope: Scope, send: Send) -> None:
-    """Send a table's ready answer; HEAD only learns that the table is there."""
+    """Send a cached load; a HEAD request gets 204."""
     if scope["method"] == "HEAD":
         status, headers, body = 204, [], b""
     else:
@@ -112,7 +114,7 @@ SUMMARY = SUMMARY_HEADER.lower().encode()
 
 
 class CommitFastPath:
-    """Stands before FastAPI and answers commits to one table; all else is FastAPI's."""
+    """ASGI layer that handles commits to one table and passes other requests on."""
 
     def __init__(self, app: ASGIApp, routes: FastAPI, context: ServerContext) -> None:
         self._app = app
@@ -120,7 +122,7 @@ class CommitFastPath:
         self._route = next(route for route in routes.routes if isinstance(route, APIRoute) and route.operation_id == COMMIT)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a commit, or pass the request on."""
+        """Handle a commit, or pass the request on."""
         found = self._route.path_regex.match(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if found is None:
             await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The outermost layer: every request gets an id, a log line, its numbers, and an answer whatever happens."""
+"""The outermost layer: request ids, access log, metrics, and a response to every request, even after an unexpected error."""
 
 import logging
 import re
@@ -13,12 +13,12 @@ from duckicelake.rest.errors import UNROUTED, build_server_error
 from duckicelake.rest.metrics import Metrics
 
 PROBES = frozenset({"healthz", "readyz", "metrics"})
-"""What orchestrators and Prometheus ask every few seconds: logged at level debug, unless the answer is an error."""
+"""Operations that orchestrators and Prometheus call every few seconds: logged at level debug unless they fail."""
 SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class RequestLog:
-    """Wraps the whole application."""
+    """ASGI layer around the whole application."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -52,7 +52,7 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, send_with_id)
-        except Exception as error:  # noqa: BLE001 - the outermost door: nothing may reach the client but a request id
+        except Exception as error:  # noqa: BLE001  the outermost layer: the client gets the request id and nothing else
             self._errors.error("request %s failed", scope["request_id"], exc_info=error)
             if status == 0:
                 await build_server_error(scope)(scope, receive, send_with_id)
@@ -78,7 +78,7 @@ class RequestLog:
 
 
 def find_principal(scope: Scope) -> str | None:
-    """Return who sent a request, None when the request showed no token that is known."""
+    """Return the principal of a request, None if it has no valid token."""
     session: Session | None = scope.get("session")
     bearer: Bearer | None = scope.get("bearer")
     if session is None and bearer is not None:
@@ -87,13 +87,13 @@ def find_principal(scope: Scope) -> str | None:
 
 
 def find_client(scope: Scope) -> str | None:
-    """Return the address that a request came from: behind a proxy on this machine, the one that the proxy names."""
+    """Return the client's address: behind a proxy on this machine, the address that the proxy names."""
     client = scope.get("client")
     return None if client is None else client[0]
 
 
 def find_request_id(scope: Scope) -> bytes | None:
-    """Return the id the client sent along, if it is one that a log can hold."""
+    """Return the client's X-Request-Id header, None if it is missing or unfit for a log."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             return value if SENT_ID.fullmatch(value) else None
@@ -101,7 +101,7 @@ def find_request_id(scope: Scope) -> bytes | None:
 
 
 def get_operation_name(scope: Scope) -> str:
-    """Return the specification's name of what was asked, as the hot lane or the router found it."""
+    """Return the operation's name in the specification, as a fast path or the router has stored it in the scope."""
     ready: str | None = scope.get("operation")
     if ready is not None:
         return ready

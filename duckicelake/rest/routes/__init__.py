@@ -1,1 +1,1 @@
-"""One module per kind of thing: each method answers one operation of the specification."""
+"""Handlers of the operations, a module per kind of object. Each method handles one operation; FastAPI calls it in a thread."""

@@ -1,4 +1,4 @@
-"""Principals, roles and grants, managed over REST: by who may manage the warehouse; grants also by who manages what they are on."""
+"""Handlers for principals, roles and grants. They need `manage` on the warehouse; grants on an object need `manage` on the object."""
 
 from typing import Annotated, Any
 
@@ -29,13 +29,13 @@ RoleName = Annotated[str, Path(alias="role", description="The role's name.")]
 
 
 class ManagementRoutes:
-    """Answers the operations that manage who may do what."""
+    """Handlers of the management operations."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         secret: dict[int | str, dict[str, Any]] = {200: {"model": PrincipalSecret, "description": "The secret, shown this once."}}
         return {
             "listPrincipals": OperationHandler(self.list_principals),
@@ -53,12 +53,12 @@ class ManagementRoutes:
         }
 
     def list_principals(self, target: Target) -> PrincipalsResponse:
-        """List the principals that the lake keeps; those of the server's settings are not among them."""
+        """List the principals that are stored in the lake; those of the server's settings are not among them."""
         found = changes.read_rulebook(self._context.get_lake(target.prefix).warehouse.lake).principals
         return {"principals": [{"name": name, "has-secret": has_secret} for name, has_secret in found]}
 
     def add_principal(self, request: Request, target: Target, body: Body) -> Response:
-        """Add a principal; the answer holds its secret, which is kept nowhere."""
+        """Add a principal. The response holds its secret, which is not stored."""
         node = as_object(decode_json(body), WHAT)
         name, has_secret = get_text(node, "name", WHAT), node.get("has-secret", True)
         if not isinstance(has_secret, bool):
@@ -66,13 +66,13 @@ class ManagementRoutes:
         return build_secret_response(changes.add_principal(self._open(request, target, name), name, has_secret=has_secret))
 
     def remove_principal(self, request: Request, target: Target, name: PrincipalName) -> Response:
-        """Remove a principal with all that it was granted; its tokens are worth nothing from now on."""
+        """Remove a principal and its grants. Its tokens become invalid at once."""
         decoded_name = decode_segment(name, "principal")
         changes.remove(self._open(request, target, decoded_name), decoded_name, is_role=False)
         return Response(status_code=204)
 
     def rotate_principal(self, request: Request, target: Target, name: PrincipalName) -> Response:
-        """Give a principal another secret; the tokens of the old one are worth nothing from now on."""
+        """Replace a principal's secret. Tokens of the old secret become invalid at once."""
         decoded_name = decode_segment(name, "principal")
         return build_secret_response(changes.rotate_principal(self._open(request, target, decoded_name), decoded_name))
 
@@ -88,30 +88,30 @@ class ManagementRoutes:
         return Response(status_code=204)
 
     def remove_role(self, request: Request, target: Target, name: RoleName) -> Response:
-        """Remove a role with all that it was granted."""
+        """Remove a role and its grants."""
         decoded_name = decode_segment(name, "role")
         changes.remove(self._open(request, target, f"role:{decoded_name}"), decoded_name, is_role=True)
         return Response(status_code=204)
 
     def add_member(self, request: Request, target: Target, role: RoleName, name: PrincipalName) -> Response:
-        """Let a principal join a role."""
+        """Add a principal to a role."""
         return self._change_member(request, target, (role, name), joins=True)
 
     def remove_member(self, request: Request, target: Target, role: RoleName, name: PrincipalName) -> Response:
-        """Let a principal leave a role."""
+        """Remove a principal from a role."""
         return self._change_member(request, target, (role, name), joins=False)
 
     def list_grants(self, target: Target) -> GrantsResponse:
-        """List what is granted, on things as they are called now."""
+        """List the grants, on objects by their present names."""
         found = changes.read_rulebook(self._context.get_lake(target.prefix).warehouse.lake).grants
         return {"grants": [{"privileges": list(each.privileges), "on": each.on, "to": each.to} for each in found]}
 
     def grant(self, request: Request, target: Target, body: Body) -> Response:
-        """Give privileges on something to a principal or a role."""
+        """Grant privileges on an object to a principal or a role."""
         return self._change_grants(request, target, body, gives=True)
 
     def revoke(self, request: Request, target: Target, body: Body) -> Response:
-        """Take privileges on something from a principal or a role: from now on no answer is given by them."""
+        """Revoke privileges on an object from a principal or a role, with effect from the next request."""
         return self._change_grants(request, target, body, gives=False)
 
     def _change_member(self, request: Request, target: Target, names: tuple[str, str], *, joins: bool) -> Response:
@@ -130,16 +130,16 @@ class ManagementRoutes:
 
 
 def parse_grant(body: bytes) -> Given:
-    """Return what a body says of grants. Raises: BadRequest."""
+    """Return the grant that a body describes. Raises: BadRequest."""
     node = as_object(decode_json(body), WHAT)
     privileges = [text if isinstance(text, str) else "" for text in find_list(node, "privileges", WHAT) or ()]
     return Given(privileges, get_text(node, "on", WHAT), get_text(node, "to", WHAT))
 
 
 def check_manages(session: Session, what: Securable) -> None:
-    """Raise unless the session may say who has rights on that.
+    """Raise unless the session may grant privileges on an object.
 
-    Raises: Forbidden. NoSuchNamespace, NoSuchTable, NoSuchView: it is hidden
+    Raises: Forbidden: a right is missing. NoSuchNamespace, NoSuchTable, NoSuchView: the object is hidden
     """
     if what.kind == WAREHOUSE:
         check_manages_warehouse(session)
@@ -151,6 +151,6 @@ def check_manages(session: Session, what: Securable) -> None:
 
 
 def build_secret_response(made: NewSecret) -> Response:
-    """Return the answer that shows a secret, which nobody keeps on its way."""
+    """Return the response with a new secret, which no cache may store."""
     decoded_name: PrincipalSecret = {"name": made.name, "secret": made.secret}
     return JSONResponse(dict(decoded_name), headers=NO_STORE)

@@ -1,4 +1,4 @@
-"""Manifests that executors of Spark make: what there is to make of a table, and taking it over."""
+"""Handlers for manifests that a Spark job writes: the plan of a table's manifests, and their adoption. Called by `pipeline publish`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ WHAT = "offer of manifests"
 
 
 class ManifestRoutes:
-    """Answers the operations on manifests that others than the server make."""
+    """Handlers of the operations on manifests that a job writes in place of the server."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -38,11 +38,11 @@ class ManifestRoutes:
         }
 
     def plan_manifests(self, target: Target, levels: Levels, name: TableName) -> PlannedManifests:
-        """Plan the large manifests of a table that nobody has made yet, as it is now; nothing is changed."""
+        """Plan the large manifests of a table that do not exist yet, for its present state. Nothing is changed."""
         return encode_plan(plan_manifests(self._context.get_lake(target.prefix).warehouse, Ident(levels, name)))
 
     def adopt_manifests(self, request: Request, target: Target, levels: Levels, name: TableName, body: Body) -> AdoptedManifests:
-        """Publish a table with manifests that were made by such a plan: all of them, or none. Those that others follow are looked at."""
+        """Publish a table with manifests written by such a plan, all or none. If more are to come, the manifests are only verified."""
         node = as_object(decode_json(body), WHAT)
         planned = Position(get_long(node, "lake-snapshot-id", WHAT), get_long(node, "change-id", WHAT))
         asker, warehouse = describe_request(request.scope), self._context.get_lake(target.prefix).warehouse
@@ -55,7 +55,7 @@ class ManifestRoutes:
 
 
 def parse_offered(value: object) -> tuple[str, OfferedManifest]:
-    """Return a manifest that a body offers, by what it was made of. Raises: BadRequest"""
+    """Return a submitted manifest with the digest of its contents. Raises: BadRequest: it is malformed."""
     node: Mapping[str, object] = as_object(value, WHAT)
     digest, name = get_text(node, "digest", WHAT), get_text(node, "name", WHAT)
     if not (is_hex(digest) and is_hex(name)):
@@ -64,5 +64,5 @@ def parse_offered(value: object) -> tuple[str, OfferedManifest]:
 
 
 def is_hex(text: str) -> bool:
-    """Tell whether a text is the hexadecimal form of a digest."""
+    """True if a text is a digest in hexadecimal digits."""
     return 0 < len(text) <= 64 and set(text) <= set("0123456789abcdef")

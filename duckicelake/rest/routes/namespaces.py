@@ -1,4 +1,4 @@
-"""Namespaces: listed, loaded, looked for."""
+"""Handlers of the namespace operations."""
 
 from typing import Annotated
 from urllib.parse import unquote
@@ -28,13 +28,13 @@ from duckicelake.rest.response_bodies import GetNamespaceResponse, ListNamespace
 
 
 class NamespaceRoutes:
-    """Answers the operations on namespaces."""
+    """Handlers of the operations that read namespaces."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {
             "listNamespaces": OperationHandler(self.list_namespaces),
             "loadNamespaceMetadata": OperationHandler(self.load_namespace),
@@ -67,16 +67,16 @@ class NamespaceRoutes:
 
 
 def check_shown(session: Session, parent: str) -> None:
-    """Raise NoSuchNamespace when a parent without children to show may not be known, in either of its spellings."""
+    """Raise NoSuchNamespace if the session has no right on a parent without visible children, in either of its spellings."""
     if not any(session.shows(split_levels(spelled)) for spelled in (parent, unquote(parent))):
         levels = split_levels(parent)
         raise deny(NoSuchNamespace(f"Namespace does not exist: {'.'.join(levels)}"), levels)
 
 
 def list_children(warehouse: Warehouse, parent: str) -> list[tuple[str, ...]]:
-    """Return the namespaces right below a parent.
+    """Return the direct children of a namespace.
 
-    PyIceberg encodes the parent twice, so a parent that does not exist is decoded once more.
+    PyIceberg percent-encodes the parent twice, so a parent that does not exist is decoded once more.
     Raises: BadRequest, NoSuchNamespace
     """
     levels = split_levels(parent) if parent else ()
@@ -90,13 +90,13 @@ def list_children(warehouse: Warehouse, parent: str) -> list[tuple[str, ...]]:
 
 
 class NamespaceChangeRoutes:
-    """Answers the operations that change namespaces."""
+    """Handlers of the operations that change namespaces."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {
             "createNamespace": OperationHandler(self.create_namespace, body=describe_body(CREATE_NAMESPACE)),
             "dropNamespace": OperationHandler(self.drop_namespace, status=204),

@@ -1,4 +1,4 @@
-"""Scans: planned, planned again, cancelled, gone on with."""
+"""Handlers of server-side scan planning."""
 
 import json
 from typing import Annotated, Any
@@ -20,13 +20,13 @@ from duckicelake.rest.response_bodies import CompletedPlanningResult, FetchScanT
 
 COMPLETED = b'{"status":"completed","plan-id":'
 FRESH = {"Cache-Control": "no-store"}
-"""A plan may hold keys."""
+"""A plan may hold credentials, so no cache may store it."""
 PLAN_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"model": CompletedPlanningResult, "description": "The plan, or its first part."}}
 TASKS_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"model": FetchScanTasksResult, "description": "Tasks of a part of a plan."}}
 
 
 async def read_plan_id(plan_id: Annotated[str, Path(description="The plan's id.")]) -> str:
-    """Return the path's plan."""
+    """Return the plan id of the path."""
     return decode_segment(plan_id, "plan id")
 
 
@@ -34,13 +34,13 @@ PlanId = Annotated[str, Depends(read_plan_id)]
 
 
 class ScanRoutes:
-    """Answers the operations on plans of scans."""
+    """Handlers of the scan planning operations."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {
             "planTableScan": OperationHandler(self.plan_scan, responses=PLAN_RESPONSES, body=describe_body(PLAN_SCAN)),
             "fetchPlanningResult": OperationHandler(self.fetch_plan, responses=PLAN_RESPONSES),
@@ -49,29 +49,29 @@ class ScanRoutes:
         }
 
     def plan_scan(self, request: Request, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
-        """Plan a scan of a table: all of it at once, or its first part and plan tasks for the others."""
+        """Plan a scan of a table. The response has all file scan tasks, or the first part with plan tasks for the rest."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
         planned = plan_scan(warehouse, ident, parse_scan_request(decode_json(body)))
         return answer_plan(request, warehouse, ident, planned)
 
     def fetch_plan(self, request: Request, prefix: Prefix, levels: Levels, name: TableName, plan_id: PlanId) -> Response:
-        """Return a plan again, with newer keys."""
+        """Return a plan again, with refreshed credentials."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
         return answer_plan(request, warehouse, ident, fetch_plan(warehouse, ident, plan_id))
 
     def cancel_plan(self, prefix: Prefix, levels: Levels, name: TableName, plan_id: PlanId) -> Response:
-        """Take note that a plan is not needed any more: nothing is kept of it."""
+        """Accept the cancellation of a plan. The server keeps no state of plans, so only the plan id is checked."""
         check_plan(self._context.get_lake(prefix).warehouse, Ident(levels, name), plan_id)
         return Response(status_code=204)
 
     def fetch_tasks(self, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
-        """Return the tasks of a part of a plan."""
+        """Return the file scan tasks of a plan task."""
         planned = fetch_tasks(self._context.get_lake(prefix).warehouse, Ident(levels, name), parse_plan_task(decode_json(body)))
         return Response(b"".join([b"{", *list_tasks(planned), b"}"]), media_type="application/json")
 
 
 def answer_plan(request: Request, warehouse: Warehouse, ident: Ident, planned: PlannedScan) -> Response:
-    """Return a plan, with keys if the client wants some."""
+    """Return the response of a plan, with credentials if the client requests them."""
     keys = find_credentials(request.scope, warehouse, ident, planned.loaded)
     more = b"" if keys is None else encode_credentials(keys)
     parts = [COMPLETED, json.dumps(planned.plan_id).encode(), b",", *list_tasks(planned), more, b"}"]
@@ -79,7 +79,7 @@ def answer_plan(request: Request, warehouse: Warehouse, ident: Ident, planned: P
 
 
 def list_tasks(planned: PlannedScan) -> list[bytes]:
-    """Return the members of an answer that hold tasks. Clients take delete files only where tasks name them."""
+    """Return the response's members with tasks and delete files. Clients ignore delete files that no task references."""
     tasks = b'"plan-tasks":%b,' % json.dumps(planned.plan_tasks).encode() if planned.plan_tasks else b""
     deletes = [b'"delete-files":[', b",".join(planned.deletes), b"],"] if planned.deletes else []
     return [tasks, *deletes, b'"file-scan-tasks":[', b",".join(planned.tasks), b"]"]

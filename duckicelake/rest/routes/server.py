@@ -1,4 +1,4 @@
-"""What operators ask: is it alive, is it ready, how is it doing."""
+"""Handlers for the server itself: index, health, readiness and metrics for operators, and the configuration for clients."""
 
 import asyncio
 import time
@@ -35,17 +35,17 @@ INDEX = {
     "readiness": "/readyz",
     "metrics": "/metrics",
 }
-"""What a person finds who opens the server's address in a browser."""
+"""The body of `GET /`, for people who open the server's address in a browser."""
 
 CHECK_INTERVAL_S = 1.0
-"""A look at what the server needs answers for so long: strangers may ask, and each look costs a thread and a connection."""
+"""How long a readiness check is reused. `/readyz` is public, and each check takes a thread and a connection."""
 
 Reasons = Mapping[str, str | None]
-"""Why each warehouse cannot be served, None where it can."""
+"""For each warehouse, the reason why it is not ready, or None."""
 
 
 class ServerRoutes:
-    """Answers the paths outside the catalog's protocol."""
+    """Handlers of the paths outside the REST catalog's specification."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -53,37 +53,37 @@ class ServerRoutes:
         self._running_check: asyncio.Task[Reasons] | None = None
 
     def add(self, app: FastAPI) -> None:
-        """Route them."""
+        """Add the routes to an application."""
         app.add_api_route("/", self.show_index, operation_id="index")
         app.add_api_route("/healthz", self.is_alive, operation_id="healthz")
         app.add_api_route("/readyz", self.is_ready, operation_id="readyz", responses=READY)
         app.add_api_route("/metrics", self.show_metrics, operation_id="metrics", response_class=PlainTextResponse)
-        # load balancers ask by HEAD; an OpenAPI page has each operation once
+        # Load balancers send HEAD. The OpenAPI page lists each operation once, so the HEAD routes are left out of it.
         for route in [route for route in app.routes if isinstance(route, APIRoute) and route.operation_id in SERVICE]:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], operation_id=route.operation_id, include_in_schema=False)
 
     async def show_index(self) -> dict[str, str]:
-        """Tell what this is, and where to go on."""
+        """Return the name of the server and its main paths."""
         return INDEX
 
     async def is_alive(self) -> dict[str, str]:
-        """Tell that the server answers."""
+        """Report that the server responds."""
         return {"status": "alive"}
 
     async def is_ready(self) -> Response:
-        """Tell of each warehouse whether its Postgres and its object store answer; 503 if one does not. Up to a second old."""
+        """Report for each warehouse if its Postgres and its object store respond; 503 if one does not. Up to a second old."""
         reasons = await self._get_reasons()
         ready = bool(reasons) and not any(reasons.values())
         warehouses = {prefix: {"ready": reason is None, "reason": reason} for prefix, reason in reasons.items()}
         return JSONResponse({"ready": ready, "warehouses": warehouses}, 200 if ready else 503)
 
     async def _get_reasons(self) -> Reasons:
-        """Return what the last look found, if it began less than a second ago; else of the next one, which all who ask meanwhile share."""
+        """Return the last check's result if it began within CHECK_INTERVAL_S, else that of a new check, which concurrent requests share."""
         if self._last is not None and time.monotonic() < self._last[0] + CHECK_INTERVAL_S:
             return self._last[1]
         if self._running_check is None:
             self._running_check = asyncio.create_task(self._check_all())
-        # who goes away takes the look from nobody else
+        # `shield`: a request that is cancelled must not cancel the check for the others.
         return await asyncio.shield(self._running_check)
 
     async def _check_all(self) -> Reasons:
@@ -97,12 +97,12 @@ class ServerRoutes:
             self._running_check = None
 
     async def show_metrics(self) -> Response:
-        """Return all numbers in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return Response(self._context.metrics.format(), media_type=CONTENT_TYPE_LATEST)
 
 
 def find_reason(lake: OpenLake) -> str | None:
-    """Return why a lake cannot be served now, or None."""
+    """Return the reason why a lake is not ready, or None."""
     try:
         check_ready(lake.warehouse)
     except CatalogError as error:
@@ -112,18 +112,18 @@ def find_reason(lake: OpenLake) -> str | None:
 
 KEY_LIFETIME = "PT30M"
 CREDENTIALS = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
-"""Advertised only where keys are vended: DuckDB asks for them as soon as it sees this."""
+"""Listed in `endpoints` only if credentials are vended, because DuckDB calls it whenever it is listed."""
 
 
 class ConfigRoutes:
-    """Tells clients their prefix, the client settings and what works here."""
+    """Handler of getConfig."""
 
     def __init__(self, context: ServerContext, endpoints: Sequence[str]) -> None:
         self._context = context
         self._endpoints = endpoints
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {"getConfig": OperationHandler(self.get_config)}
 
     async def get_config(
@@ -143,7 +143,7 @@ class ConfigRoutes:
         }
 
     async def _may_read_ducklake(self, lake: OpenLake) -> bool:
-        """Tell whether DuckDB users get keys now. What Postgres does not say is no."""
+        """True if DuckDB users can get credentials now. If Postgres does not respond, the answer is False."""
         try:
             return DUCKLAKE.endpoint in self._endpoints and await run_in_threadpool(may_vend_ducklake, lake.warehouse)
         except CatalogError:

@@ -1,4 +1,4 @@
-"""Requests to the store, signed for clients that have no keys."""
+"""Handlers that give access to the store: remote signing, and read-only credentials for DuckDB users of the DuckLake itself."""
 
 import json
 import time
@@ -25,18 +25,18 @@ from duckicelake.rest.response_bodies import DucklakeCredentialsResponse, Remote
 
 SIGNED: dict[int | str, dict[str, Any]] = {200: {"model": RemoteSignResult, "description": "The request with its signature."}}
 NO_SINGLE_TABLE = (
-    "This is in the place of no table that the principal may use, or of several. Ask at the table's own path (`…/tables/{table}/sign`)."
+    "The object belongs to no table that the principal may use, or to several. Use the table's own path (`…/tables/{table}/sign`)."
 )
 
 
 class SignRoutes:
-    """Answers the operations that sign."""
+    """Handlers of the signing operations."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         unsigned = describe_body(SIGN_REQUEST)
         return {
             "signRequest": OperationHandler(self.sign_request, responses=SIGNED, body=unsigned),
@@ -44,17 +44,17 @@ class SignRoutes:
         }
 
     def sign_request(self, target: Target, levels: Levels, name: TableName, body: Body) -> Response:
-        """Sign a request to the object store, for a table's files alone."""
+        """Sign a request to the object store for a table's files."""
         return self._sign(target.prefix, target.session, Ident(levels, name), decode_sign(body))
 
     async def sign_anywhere(self, request: Request, body: Body) -> Response:
-        """Sign a request to the object store for clients that were not told where, when its URI lies in the place of one table."""
+        """Sign a request to the object store for clients that use the default path, if its URI lies in the location of one table."""
         unsigned, bearer = decode_sign(body), request.scope["bearer"]
         for lake in list(self._context.lakes.values()):
             ident = await run_in_threadpool(find_signed_table, lake.warehouse, unsigned, time.time())
             if ident is None or lake.policies is None:
                 continue
-            # the path names no warehouse, so the guard has not asked what is granted in this one
+            # The path names no warehouse, so the authentication layer has not applied this lake's grants.
             session: Session = bearer.within(lake.prefix, await lake.policies.get())
             if session.rights_at(TABLE, ident.namespace, ident.name) is not Rights.NONE:
                 return await run_in_threadpool(self._sign, lake.prefix, session, ident, unsigned)
@@ -76,17 +76,17 @@ DUCKLAKE_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class DucklakeRoutes:
-    """Answers the operation that gives DuckDB users read-only access."""
+    """Handler of loadDucklakeCredentials."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {"loadDucklakeCredentials": OperationHandler(self.load_ducklake_credentials, responses=DUCKLAKE_RESPONSES)}
 
     def load_ducklake_credentials(self, request: Request, target: Target) -> Response:
-        """Get what DuckDB needs to attach the lake read-only: a role of Postgres that sees what one may read, and keys to its files."""
+        """Get credentials to attach the lake read-only in DuckDB: a Postgres role that sees readable tables, and keys for their files."""
         check_reads_anything(target.session)
         lake, session = self._context.get_lake(target.prefix), target.session
         bearer: Bearer = request.scope["bearer"]
@@ -101,7 +101,7 @@ class DucklakeRoutes:
 
 
 def parse_account(origin: str) -> tuple[int, int] | None:
-    """Return the principal's id and its secret's number, None for those of settings."""
+    """Return the principal's id and the number of its secret; None for principals of the settings."""
     if not origin:
         return None
     principal_id, _, secret_number = origin.rpartition("/")[2].partition(".")
@@ -109,7 +109,7 @@ def parse_account(origin: str) -> tuple[int, int] | None:
 
 
 def encode_ducklake_credentials(found: DucklakeCredentials) -> DucklakeCredentialsResponse:
-    """Return the answer."""
+    """Return the response body."""
     return {
         "expires-at-ms": found.expires_at_ms,
         "dsn": found.dsn,

@@ -1,4 +1,4 @@
-"""Tables: listed, loaded, looked for."""
+"""Handlers of the table operations: reads in `TableRoutes`, writes in `TableChangeRoutes`, and the encoding of their responses."""
 
 import json
 import time
@@ -62,7 +62,7 @@ from duckicelake.rest.request_bodies import (
 from duckicelake.rest.response_bodies import CommitTableResponse, ListTablesResponse, LoadCredentialsResponse, LoadTableResult
 
 MAX_JOINED_BYTES = 64 * 1024
-"""Shorter answers are sent in one piece: that is fewer calls."""
+"""Bodies up to this size are joined and sent at once, which saves calls."""
 COMMIT_REPORT = "commit-report"
 REPORT_TYPES = frozenset({"scan-report", COMMIT_REPORT})
 LOADED: dict[int | str, dict[str, Any]] = {
@@ -84,13 +84,13 @@ CONDITIONAL: dict[str, Any] = {
 
 
 class TableRoutes:
-    """Answers the operations on tables."""
+    """Handlers of the operations that read tables."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {
             "listTables": OperationHandler(self.list_tables),
             "loadTable": OperationHandler(self.load_table, responses=LOADED, body=CONDITIONAL),
@@ -122,7 +122,7 @@ class TableRoutes:
             loaded = add_signing_config(request.scope, lake.warehouse, Ident(levels, name), loaded)
         answer = build_cached_response(encode_load_result(loaded, keys), tagged=list_etag_parts(loaded, keys))
         key: TableKey | None = request.scope.get("table_key")
-        # keys that open less than was asked for are made anew with each load: nothing tells when the location is free
+        # Credentials that cover less than requested are not cached: no event says when the rest of the location becomes free.
         if key is not None and not (keys is not None and keys.is_narrower):
             fresh_until_s = None if keys is None else keys.fresh_until_s
             ready = CachedLoad(lake.prefix, loaded.table_id, loaded.position, answer, loaded.local_file, fresh_until_s)
@@ -133,7 +133,7 @@ class TableRoutes:
         """Load new storage credentials for a table."""
         warehouse, ident = self._context.get_lake(target.prefix).warehouse, Ident(levels, name)
         if warehouse.vendor is None:
-            raise NotServed("No keys are vended for this warehouse (require_auth and sts_role_arn); use keys of your own.")
+            raise NotServed("No credentials are vended here (that needs require_auth and sts_role_arn); use your own credentials.")
         loaded = load_table(warehouse, ident, "refs")
         wanted = build_wanted(warehouse, ident, target.session.rights_at(TABLE, levels, name))
         newer = get_keys(warehouse, ident, loaded, wanted, time.time())
@@ -145,21 +145,21 @@ class TableRoutes:
         return Response(status_code=204)
 
     def report_metrics(self, prefix: Prefix, levels: Levels, name: TableName, body: Body) -> Response:
-        """Take a client's report of a scan or a commit: it is counted by its type."""
+        """Count a client's report of a scan or a commit by its type."""
         kind = get_text(as_object(decode_json(body), "metrics report"), "report-type", "metrics report")
-        # Java reports the append of CREATE TABLE … AS before it asks for the table to be made
+        # Java's client reports the append of CREATE TABLE … AS before it sends the commit that creates the table.
         check_table_exists(self._context.get_lake(prefix).warehouse, Ident(levels, name), or_its_namespace=kind == COMMIT_REPORT)
         self._context.metrics.count_report(kind if kind in REPORT_TYPES else "other")
         return Response(status_code=204)
 
 
 def encode_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> bytes:
-    """Return the body of a load; the metadata is JSON already and is put in as it is."""
+    """Return the body of a load. The metadata is JSON already and is inserted unchanged."""
     return b"".join(list_load_result(loaded, keys))
 
 
 def list_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> tuple[bytes, bytes, bytes]:
-    """Return the body of a load in parts, the metadata between what comes before and after it."""
+    """Return the body of a load in three parts, the second of which is the metadata."""
     client_config = loaded.config if keys is None else {**loaded.config, **keys.config}
     config = json.dumps(client_config, ensure_ascii=False, separators=(",", ":")).encode()
     more = b"" if keys is None else encode_credentials(keys)
@@ -167,30 +167,30 @@ def list_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> tup
 
 
 def list_etag_parts(loaded: LoadedTable, keys: VendedKeys | None = None) -> Sequence[bytes]:
-    """Return what the tag of a load is of: a digest stands for the metadata, because a long history takes milliseconds to hash."""
+    """Return the bytes that are hashed for a load's ETag. A digest replaces the metadata, because hashing a long one takes milliseconds."""
     before, metadata, after = list_load_result(loaded, keys)
     return before, loaded.digest or metadata, after
 
 
 def encode_commit_result(loaded: LoadedTable) -> bytes:
-    """Return the body of a commit's answer."""
+    """Return the body of a commit's response."""
     return b"".join(list_commit_result(loaded))
 
 
 def list_commit_result(loaded: LoadedTable) -> Sequence[bytes]:
-    """Return the body of a commit's answer in parts."""
+    """Return the body of a commit's response in parts."""
     return b'{%b"metadata":' % _encode_location(loaded), loaded.metadata, b"}"
 
 
 def _encode_location(loaded: LoadedTable) -> bytes:
-    """Return the member that says where the metadata file is; a staged table has none."""
+    """Return the member `metadata-location`, empty for a staged table."""
     if loaded.metadata_location is None:
         return b""
     return b'"metadata-location":%b,' % json.dumps(loaded.metadata_location, ensure_ascii=False).encode()
 
 
 class MultipartBodyResponse(Response):
-    """A JSON answer that is sent once, in the parts that it has: joining those of a long history takes milliseconds."""
+    """A JSON response that is sent in parts, because joining the parts of long metadata takes milliseconds."""
 
     def __init__(self, parts: Sequence[bytes], tagged: Sequence[bytes]) -> None:
         length_bytes = sum(map(len, parts))
@@ -199,7 +199,7 @@ class MultipartBodyResponse(Response):
         self.raw_headers = list_headers(build_etag(*tagged), length_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         *first, last = self.parts
         for part in first:
@@ -208,7 +208,7 @@ class MultipartBodyResponse(Response):
 
 
 def build_response(answer: CachedResponse, request_headers: Headers) -> Response:
-    """Return the ready answer as FastAPI wants it."""
+    """Return the cached response as a Starlette response for one request's headers."""
     status, headers, body = answer.choose(*read_conditional_headers(request_headers))
     response = Response(body, status)
     response.raw_headers = headers
@@ -220,13 +220,13 @@ COMMITTED: dict[int | str, dict[str, Any]] = {200: {"model": CommitTableResponse
 
 
 class TableChangeRoutes:
-    """Answers the operations that change tables."""
+    """Handlers of the operations that change tables."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {
             "createTable": OperationHandler(self.create_table, responses=CREATED, body=describe_body(CREATE_TABLE)),
             "registerTable": OperationHandler(self.register_table, responses=CREATED, body=describe_body(REGISTER_TABLE)),
@@ -255,7 +255,7 @@ class TableChangeRoutes:
         return build_created_response(request.scope, warehouse, ident, made)
 
     def register_table(self, request: Request, target: Target, levels: Levels, body: Body, key: Key) -> Response:
-        """Make the table of a metadata file known, in place of another where the request says so."""
+        """Register a table by its metadata file; with `overwrite`, in place of a table of that name."""
         asked = decode_register(body)
         warehouse, ident = self._context.get_warehouse(target), Ident(levels, asked.name)
         made = run_once(
@@ -268,7 +268,7 @@ class TableChangeRoutes:
         return build_created_response(request.scope, warehouse, ident, made)
 
     def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
-        """Take a table out of the catalog; all of its files stay."""
+        """Unregister a table from the catalog; all of its files stay."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
         verb = unregistration
         gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.find_unregistered(w, ident, uuid))
@@ -284,7 +284,7 @@ class TableChangeRoutes:
         warehouse = self._context.get_warehouse(target)
         done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
         check_moved(target.session, TABLE, to_levels(done.moved_to))
-        # who has this answer has what the next load shows
+        # The ETag equals that of the next load, so the client need not load the table again.
         return MultipartBodyResponse(list_commit_result(done), list_etag_parts(done))
 
     def drop_table(
@@ -293,7 +293,7 @@ class TableChangeRoutes:
         levels: Levels,
         name: TableName,
         key: Key,
-        purge: Annotated[bool, Query(alias="purgeRequested", description="The client wants the files gone too.")] = False,
+        purge: Annotated[bool, Query(alias="purgeRequested", description="Also delete the table's files.")] = False,
     ) -> Response:
         """Drop a table from the catalog."""
         warehouse = self._context.get_lake(prefix).warehouse
@@ -306,9 +306,9 @@ class TableChangeRoutes:
         levels: Levels,
         name: TableName,
         key: Key,
-        shown: Annotated[str, Query(alias="metadata-location", description="The metadata file that a load of the table named.")],
+        shown: Annotated[str, Query(alias="metadata-location", description="The metadata file of the client's last load.")],
     ) -> Response:
-        """Drop a table, with what only Iceberg readers need of it, while it is as that metadata file shows it; else 409."""
+        """Drop a table and its Iceberg files if its state is still that of the given metadata file; else 409."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
         run_once(warehouse, key, lambda w: drop_table(w, ident, purged=True, shown=shown), finish_noted)
         return Response(status_code=204)
@@ -337,7 +337,7 @@ class TableChangeRoutes:
 
 
 def build_created_response(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> Response:
-    """Return the answer to a new table, with the keys or the signing that the client takes."""
+    """Return the response for a created table, with the credentials or the signing configuration that the client accepts."""
     ident = made.moved_to or ident
     keys = find_credentials_of_new_table(scope, warehouse, ident, made)
     answered = made if keys is not None else add_signing_config(scope, warehouse, ident, made)
@@ -346,15 +346,15 @@ def build_created_response(scope: Scope, warehouse: Warehouse, ident: Ident, mad
 
 
 def add_objects(asked: Asked, *idents: Ident) -> Asked:
-    """Return a request with the tables or views that its body names."""
+    """Return a request context with the tables or views that the body names, for the audit log."""
     return asked.about(*(format_object((*ident.namespace, ident.name)) for ident in idents))
 
 
 def to_levels(ident: Ident | None) -> Path | None:
-    """Return a name as rights know it."""
+    """Return an identifier as the levels that permission checks take; None for None."""
     return None if ident is None else (*ident.namespace, ident.name)
 
 
 def to_ident(identifier: Identifier) -> Ident:
-    """Return a body's identifier as the verbs take it."""
+    """Return a body's identifier as the catalog's operations take it."""
     return Ident(identifier.namespace, identifier.name)

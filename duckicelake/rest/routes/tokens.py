@@ -1,4 +1,7 @@
-"""Tokens: given to clients that prove who they are, and exchanged for newer ones."""
+"""Handlers for tokens: issued for a client id and secret, or in exchange for another token; and the public keys.
+
+They run on the event loop. Verifying a secret with argon2 is slow on purpose, so `SecretVerification` does it in its own threads.
+"""
 
 import asyncio
 import base64
@@ -50,7 +53,7 @@ TOKEN_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class TokenRoutes:
-    """Answers the operations that give out tokens, and the keys to verify them with."""
+    """Handlers of the token operations."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -64,10 +67,10 @@ class TokenRoutes:
         }
 
     async def get_keys(self, response: Response) -> JsonWebKeys:
-        """Get the public keys of tokens, for those who want to verify one; there are none while secrets sign."""
+        """Get the public keys with which clients can verify tokens. The list is empty if tokens are signed with a shared secret."""
         accounts = self._context.accounts
         if accounts is None:
-            raise NotServed("This server asks nobody who they are, so it signs no tokens.")
+            raise NotServed("This server runs without authentication (require_auth is false), so it signs no tokens.")
         response.headers["Cache-Control"] = f"public, max-age={KEYS_MAX_AGE_S}"
         return {"keys": [dict(key) for key in accounts.list_public_keys()]}
 
@@ -75,7 +78,7 @@ class TokenRoutes:
         """Get a token, by a client's id and secret or in exchange for another token."""
         accounts = self._context.accounts
         if accounts is None:
-            raise NotServed("This server asks nobody who they are, so it gives out no tokens.")
+            raise NotServed("This server runs without authentication (require_auth is false), so it issues no tokens.")
         try:
             asked = await read_request(request)
             now_s = time.time()
@@ -88,7 +91,7 @@ class TokenRoutes:
         return Response(encode_token(issued), headers=NO_STORE, media_type="application/json")
 
     async def _get_policies(self, accounts: Accounts, asked: TokenRequest) -> Policies:
-        """Return what the lakes know of clients. Without Postgres, clients of settings get the tokens that settings alone give."""
+        """Return the lakes' policies. If Postgres is unavailable, clients of the settings still get tokens, by the settings alone."""
         try:
             return await get_policies(self._context)
         except ServiceUnavailable:
@@ -97,14 +100,14 @@ class TokenRoutes:
             return NO_POLICIES
 
     def _audit(self, scope: Scope, refusal: OAuthRefusal) -> None:
-        """Note a refusal by its code: what the client said of itself may hold a secret in the wrong place, and is not repeated."""
+        """Write an audit entry with the error code only: other text of the client may hold a secret in the wrong field."""
         asker = replace(describe_request(scope), principal=refusal.client_id)
         outcome = DENIED if refusal.code == "invalid_scope" else UNPROVEN
         audit_denial(self._context, scope, AuditLine(asker, outcome, reason=refusal.code))
 
 
 async def read_request(request: Request) -> TokenRequest:
-    """Return what a request asks for. Raises: OAuthRefusal: it is malformed."""
+    """Return the parsed token request. Raises: OAuthRefusal: it is malformed."""
     body = await request.body()
     if len(body) > MAX_FORM_BYTES:
         raise OAuthRefusal("invalid_request", "The form is too long.")
@@ -113,7 +116,7 @@ async def read_request(request: Request) -> TokenRequest:
 
 
 def parse_form(body: bytes) -> Mapping[str, str]:
-    """Return a form's parameters; an empty one counts as absent. Raises: OAuthRefusal: one of them comes twice."""
+    """Return a form's parameters without empty ones. Raises: OAuthRefusal: it is no form, or a parameter is repeated."""
     try:
         pairs = parse_qsl(body.decode(), strict_parsing=bool(body), errors="strict", max_num_fields=50)
     except ValueError as error:
@@ -124,7 +127,7 @@ def parse_form(body: bytes) -> Mapping[str, str]:
 
 
 def parse_basic(headers: list[str]) -> tuple[str, str] | None:
-    """Return id and secret of Basic authentication, None when there is none. Raises: OAuthRefusal: it is malformed."""
+    """Return the id and secret of Basic authentication, or None. Raises: OAuthRefusal: the header is malformed."""
     answer = [header[6:].strip() for header in headers if header[:6].lower() == "basic "]
     if not answer:
         return None
@@ -139,7 +142,7 @@ def parse_basic(headers: list[str]) -> tuple[str, str] | None:
 
 
 def encode_token(issued: IssuedToken) -> bytes:
-    """Return the body of a token's answer."""
+    """Return the body of a token response."""
     answer: OAuthToken = {
         "access_token": issued.token,
         "token_type": "bearer",
@@ -151,7 +154,7 @@ def encode_token(issued: IssuedToken) -> bytes:
 
 
 def build_oauth_error(refusal: OAuthRefusal) -> Response:
-    """Return the answer to what is refused; a client that did not prove itself is told how to."""
+    """Return the error response. A 401 names the authentication scheme."""
     answer: OAuthError = {"error": refusal.code, "error_description": refusal.description}
     headers, status = dict(NO_STORE), 400
     if refusal.retry_after_s is not None:
@@ -165,20 +168,23 @@ Answer = TypeVar("Answer")
 
 MAX_CONCURRENT = 2
 MAX_QUEUED, MAX_QUEUED_PER_ADDRESS = 256, 64
-"""How many proofs wait, and how many that come from one address."""
+"""Limits of verifications that wait, in total and for one client address."""
 
 
 class SecretVerification:
-    """Runs proofs beside the threads that answer requests; asked from the event loop only."""
+    """Verifies secrets in its own threads, a few at a time, so that wrong secrets do not delay other requests.
+
+    Law: clients that send wrong secrets delay only clients whose secret was not verified recently. Used on the event loop only.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(MAX_CONCURRENT, "proving")
         self._waiting: Counter[str] = Counter()
 
     async def run(self, peer: str, verify: Callable[[], Answer]) -> Answer:
-        """Return what a proof returns, when its turn has come. Raises: TooManyRequests: too many wait already; and what it raises."""
+        """Run `verify` in a thread and return its result. Raises: TooManyRequests: too many wait already; and what `verify` raises."""
         if self._waiting.total() >= MAX_QUEUED or self._waiting[peer] >= MAX_QUEUED_PER_ADDRESS:
-            raise TooManyRequests("Too many show a secret at the same time; nothing was done. Come again.")
+            raise TooManyRequests("Too many secrets are being verified; nothing was done. Try again later.")
         self._waiting[peer] += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, verify)

@@ -1,4 +1,4 @@
-"""Views: listed, loaded, looked for."""
+"""Handlers of the view operations."""
 
 import json
 from typing import Any
@@ -29,13 +29,13 @@ LOADED: dict[int | str, dict[str, Any]] = {200: {"model": LoadViewResult, "descr
 
 
 class ViewRoutes:
-    """Answers the operations on views."""
+    """Handlers of the operations that read views."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {
             "listViews": OperationHandler(self.list_views),
             "loadView": OperationHandler(self.load_view, responses=LOADED),
@@ -60,7 +60,7 @@ class ViewRoutes:
 
 
 def build_view_response(loaded: LoadedView) -> Response:
-    """Return the answer that shows a view; its metadata is JSON already."""
+    """Return the response of a view load. The metadata is JSON already and is inserted unchanged."""
     location = json.dumps(loaded.metadata_location, ensure_ascii=False).encode()
     body = b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, loaded.metadata)
     return Response(body, media_type="application/json")
@@ -70,13 +70,13 @@ REGISTER = "request to register a view"
 
 
 class ViewChangeRoutes:
-    """Answers the operations that change views."""
+    """Handlers of the operations that change views."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     def operations(self) -> dict[str, OperationHandler]:
-        """Return what this module serves."""
+        """Return the handlers by operation name."""
         return {
             "createView": OperationHandler(self.create_view, responses=LOADED, body=describe_body(CREATE_VIEW)),
             "registerView": OperationHandler(self.register_view, responses=LOADED, body=describe_body(REGISTER_VIEW)),

@@ -141,7 +141,7 @@ def test_who_may_do_all_does_all(guarded: Guarded, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("principal", "arguments", "status", "told"),
     [
-        pytest.param("stranger", ("ingest", "files", "main.t"), 1, "no right to make the namespace 'main'", id="ingest unseen"),
+        pytest.param("stranger", ("ingest", "files", "main.t"), 1, "no right to create the namespace 'main'", id="ingest unseen"),
         pytest.param("reader", ("ingest", "files", "main.t"), 1, NO_RIGHT, id="ingest"),
         pytest.param("reader", ("ingest", "files", "main.new"), 1, NO_RIGHT, id="ingest into a new table"),
         pytest.param("stranger", ("verify", "main.t"), 3, "main.t: could not look: Table does not exist: main.t", id="verify unseen"),
