@@ -89,7 +89,10 @@ def clone_lake(stack: SharedStack, original: FreshLake) -> Generator[FreshLake]:
 def _database(stack: SharedStack, name: str, template: str) -> Generator[None]:
     made, owner, source = sql.Identifier(name), sql.Identifier(ROLE), sql.Identifier(template)
     with connect(stack.admin_dsn, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER {}").format(made, source, owner))
+        # With files in memory, the checkpoint costs less than a WAL of every block,
+        # 37 instead of 60 ms of CPU. Postgres 14 always copies files.
+        strategy = sql.SQL(" STRATEGY file_copy" if admin.info.server_version >= 150000 else "")
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER {}{}").format(made, source, owner, strategy))
     try:
         yield
     finally:
