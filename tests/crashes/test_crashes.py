@@ -78,6 +78,7 @@ def check_clean_up(scene: Scene) -> list[str]:
     return removed
 
 
+@pytest.mark.whole
 def test_a_server_that_is_killed_leaves_nothing_half_done(scene: Scene) -> None:
     """At effects chosen by lot; what is asked again is done once, with and without a key, and what is left over can be removed."""
     chance = random.Random(SEED)
