@@ -14,12 +14,14 @@ from tests.differential.checks.arrow import Dialect, WrongShape, plain_rows
 from tests.differential.checks.blur import blur_rows
 from tests.differential.checks.rows import check_lake_snapshots
 from tests.differential.clients.draws.alone import draw_upsert
+from tests.differential.clients.draws.duckdb_iceberg import without_returned
 from tests.differential.clients.draws.pyiceberg import PYICEBERG
 from tests.differential.clients.ref_operations import MakeRef, MoveMain, WriteToBranch
 from tests.differential.clients.table_operations import MoveColumn
 from tests.differential.clients.writer import PYICEBERG_WORDS
 from tests.differential.generation import history_settings
 from tests.differential.generator.definitions import (
+    AddColumn,
     CreateTable,
     DropColumn,
     DropNamespace,
@@ -206,6 +208,22 @@ def test_a_table_sorted_by_a_column_behind_a_lost_one_is_maintained_without_its_
     for operation in (DropColumn(1, 2), SetSorting(1, (SortKey(column_id, False, False),))):
         lake = operation.apply(lake)
     assert lake.tables[1].has_uneven_sorting == is_uneven
+
+
+@pytest.mark.parametrize(
+    ("later", "is_left"),
+    [
+        pytest.param((), False, id="an older one"),
+        pytest.param((AddColumn(1, Column(3, "c", Scalar("int32"))),), True, id="a new one"),
+    ],
+)
+def test_duckdb_iceberg_alters_no_table_whose_columns_are_older_ones(later: tuple[AddColumn, ...], is_left: bool) -> None:
+    """It would give the next schema a number that is taken."""
+    create = CreateTable("main", "t", (Column(1, "a", Scalar("int32")),))
+    operations = (create, AddColumn(1, Column(2, "b", Scalar("int32"))), DropColumn(1, 2), *later)
+    steps = tuple(Step((operation,)) for operation in operations)
+    *_, (_, _, lake) = History("UTC", steps).run()
+    assert bool(without_returned(lake, steps).tables) == is_left
 
 
 def test_histories_reach_every_operation() -> None:
