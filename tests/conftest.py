@@ -30,6 +30,15 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         raise pytest.UsageError(f"tests of Spark need the marks {' and '.join(marks)}: {', '.join(stray)}")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give tests that share a fixture of their module to one process, which then makes it once."""
+    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    is_shared = any(found[-1].scope == "module" for found in definitions.values() if found)
+    if is_shared and item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(Path(item.location[0]).as_posix()))
+
+
 def pytest_collection_finish() -> None:
     """The tests themselves stay to the end: a full collection of garbage, of which there are many, need not go through them each time."""
     gc.collect()

@@ -107,6 +107,7 @@ def test_a_new_table_under_an_old_name_is_another_table(served: Served, swap: tu
         check_apart([old, last])
 
 
+@pytest.mark.whole
 def test_two_tables_swap_their_names(served: Served) -> None:
     """Each keeps its id, its location and its rows under the other's name."""
     conn = served.lake.duckdb()
@@ -140,6 +141,7 @@ def test_a_namespace_dropped_and_made_again_starts_anew(served: Served) -> None:
     check_apart([before, read_both(served, ("shop", "t"))[0]])
 
 
+@pytest.mark.whole
 def test_checkpoint_with_no_age_deletes_nothing_of_ours(lake: FreshLake) -> None:
     """Every snapshot but the newest expires, every file nobody names is deleted; what a fresh load names is all there."""
     truth = fill_lake(lake, EVERYTHING)

@@ -43,6 +43,7 @@ def check_row_ids(duck: DuckDBPyConnection, ids: list[int]) -> dict[int, int]:
     return dict(found)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("spec", "properties"),
     [
@@ -97,6 +98,7 @@ def test_rows_are_overwritten_and_upserted(served: Served) -> None:
     story.check([1])
 
 
+@pytest.mark.whole
 def test_transactions_and_upgrades(served: Served) -> None:
     """Several snapshots in one commit, the one that makes the table too; a table of version 2 becomes one of 3 with its rows."""
     story = Story(served, PartitionSpec())

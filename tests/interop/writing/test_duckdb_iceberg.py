@@ -7,6 +7,7 @@ from duckdb import DuckDBPyConnection
 
 from tests.interop.writing.pair import Pair
 from tests.support.going_on import check_going_on
+from tests.support.tiers import whole_but
 
 
 def read_versions(conn: DuckDBPyConnection, catalog: str, versions: list[int]) -> list[list[Any]]:
@@ -96,7 +97,9 @@ def test_rows_of_ducklakes_own_files_change(pair: Pair, format_version: int) -> 
 
 
 @pytest.mark.parametrize("writer", ["ice", "lake"])
-@pytest.mark.parametrize("change", ["ADD COLUMN more VARCHAR", "RENAME COLUMN added TO renamed", "DROP COLUMN i"])
+@pytest.mark.parametrize(
+    "change", whole_but(["ADD COLUMN more VARCHAR", "RENAME COLUMN added TO renamed", "DROP COLUMN i"], "ADD COLUMN more VARCHAR")
+)
 def test_a_small_insert_keeps_its_values_when_columns_change_again(pair: Pair, writer: str, change: str) -> None:
     """DuckDB's first row in a table that a client made and altered has what was put in, whoever changes the columns next."""
     pair.ice.execute("CREATE TABLE ice.ns.t (i INTEGER)")

@@ -69,6 +69,7 @@ def test_every_statement_on_rows_and_columns(pair: Pair, format_version: int) ->
     assert pair.rows() == []
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("format_version", "parts"),
     [
@@ -90,6 +91,7 @@ def test_partitioned_tables_are_made_filled_and_changed(pair: Pair, format_versi
     check_going_on(pair.served, ("ns", "t"))
 
 
+@pytest.mark.whole
 def test_transactions_are_whole(pair: Pair) -> None:
     """A table made and filled, altered and changed within one transaction; one rolled back leaves nothing; a stale one is refused."""
     ice = pair.ice
@@ -148,6 +150,7 @@ def test_what_the_extension_cannot_write(pair: Pair) -> None:
     assert pair.served.server.get("namespaces/ns/tables/t").json["metadata"] == before
 
 
+@pytest.mark.whole
 def test_columns_that_lead_back_to_older_ones(pair: Pair) -> None:
     """The extension counts schemas from the current one and refuses the next ALTER then; one of plain DuckDB helps it on."""
     pair.ice.execute("CREATE TABLE ice.ns.t (id BIGINT)")

@@ -35,6 +35,7 @@ from pyiceberg.types import (
 from tests.rest.writing.refs.maintenance import EVERYTHING
 from tests.support.going_on import check_going_on
 from tests.support.readers import Served
+from tests.support.tiers import whole_but
 
 NAMES = '[{"field-id":1,"names":["id"]},{"field-id":2,"names":["name"]},{"field-id":3,"names":["part"]}]'
 DAY = datetime.date(2026, 3, 1)
@@ -154,7 +155,7 @@ class Story:
         return sorted(((row["id"], row["part"]) for row in rows), key=lambda row: row[0])
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", whole_but(TAKEN, "string"))
 def test_values_of_folders_are_those_of_partitions(served: Served, name: str) -> None:
     """To DuckDB, PyIceberg and DuckDB's Iceberg; whole, filtered, and after everything that DuckDB does to a table of its own."""
     type_, said = TAKEN[name]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from duckdb import DuckDBPyConnection
 from pyiceberg.table import Table
 
@@ -68,6 +69,7 @@ def test_a_spec_comes_with_rows_under_it(served: Served) -> None:
     check_going_on(served, ("ns", "t"))
 
 
+@pytest.mark.whole
 def test_a_spec_comes_with_rows_under_it_on_a_branch(served: Served) -> None:
     """The branch's manifests have the table's number for it, and main's files when it goes there."""
     table, duck = load_repartitioned(served)
@@ -93,6 +95,7 @@ def test_a_spec_comes_with_rows_under_it_on_a_branch(served: Served) -> None:
     check_going_on(served, ("ns", "t"))
 
 
+@pytest.mark.whole
 def test_a_flush_across_another_spec_changes_no_snapshot_that_was_shown(served: Served) -> None:
     """Rows that DuckDB inlined before a client partitioned the table and after it go into one file; each insert stays one."""
     duck = served.lake.duckdb()

@@ -21,6 +21,7 @@ from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, NestedF
 
 from tests.support.going_on import check_going_on
 from tests.support.readers import Served
+from tests.support.tiers import whole_but
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -67,11 +68,16 @@ class Story:
 
 @pytest.mark.parametrize(
     ("spec", "properties"),
-    [
-        pytest.param(PartitionSpec(), {}, id="unpartitioned", marks=pytest.mark.long),
-        pytest.param(BY_NAME, {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}, id="by name, merging"),
-        pytest.param(BY_DAY, {"write.object-storage.enabled": "true"}, id="by day and bucket"),
-    ],
+    whole_but(
+        [
+            pytest.param(PartitionSpec(), {}, id="unpartitioned", marks=pytest.mark.long),
+            pytest.param(
+                BY_NAME, {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}, id="by name, merging"
+            ),
+            pytest.param(BY_DAY, {"write.object-storage.enabled": "true"}, id="by day and bucket"),
+        ],
+        "by name, merging",
+    ),
 )
 def test_rows_are_appended_overwritten_and_deleted(served: Served, spec: PartitionSpec, properties: dict[str, str]) -> None:
     """Filters of every kind, over files of both sides, partly and whole; an overwrite of everything at last."""
@@ -101,6 +107,7 @@ def test_rows_are_appended_overwritten_and_deleted(served: Served, spec: Partiti
     story.check([7, 8])
 
 
+@pytest.mark.whole
 def test_partitions_are_replaced_dynamically(served: Served) -> None:
     """The partitions that rows come for lose theirs, those of DuckDB's files too; others stay."""
     story = Story(served, BY_NAME)
@@ -172,6 +179,7 @@ def change_properties(table: Table) -> None:
         transaction.remove_properties("a")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("change", [change_schema, change_shape, change_properties])
 def test_everything_else_of_a_table_changes(served: Served, change: Callable[[Table], None]) -> None:
     """With rows of both sides before and after."""
@@ -193,6 +201,7 @@ def test_everything_else_of_a_table_changes(served: Served, change: Callable[[Ta
     story.finish()
 
 
+@pytest.mark.whole
 def test_transactions_over_everything(served: Served) -> None:
     """Columns, properties, rows and deletes in one commit, also in the one that makes the table; a stale one changes nothing."""
     story = Story(served, PartitionSpec())
@@ -219,6 +228,7 @@ def test_transactions_over_everything(served: Served) -> None:
     story.finish()
 
 
+@pytest.mark.whole
 def test_snapshots_are_managed(served: Served) -> None:
     """Tags, branches, rollback, expiry and statistics; DuckDB has main's rows."""
     story = Story(served, PartitionSpec())
