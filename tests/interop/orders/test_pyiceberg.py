@@ -120,9 +120,9 @@ def test_metadata_files_are_readable_without_the_catalog(orders: Orders) -> None
         assert StaticTable.from_metadata(entry.metadata_file, table.io.properties).metadata.table_uuid == table.metadata.table_uuid
 
 
-def test_refresh_shows_the_next_commit(orders: Orders) -> None:
+def test_refresh_shows_the_next_commit(own_orders: Orders) -> None:
     """After DuckDB's COMMIT returns, a refresh shows it."""
-    table = load(orders)
-    orders.served.lake.duckdb().execute("INSERT INTO shop.orders VALUES (500, 'new', 1, NULL)")
+    table = load(own_orders)
+    own_orders.served.lake.duckdb().execute("INSERT INTO shop.orders VALUES (500, 'new', 1, NULL)")
     assert table.refresh().scan("id = 500").to_arrow().num_rows == 1
     assert table.metadata.current_snapshot_id == INSERT_LAST + 1
