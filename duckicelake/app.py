@@ -16,14 +16,14 @@ from duckicelake.access.issuers import Issuer, check_issuer
 from duckicelake.access.rate_limit import RateLimit
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.access.tokens import TokenSigner, make_signer
-from duckicelake.catalog.health import Rounds
-from duckicelake.catalog.keys.ducklake import RoleMemory
-from duckicelake.catalog.record.trail import Trail
-from duckicelake.catalog.rules.policies import read_policy
+from duckicelake.catalog.access_rules import read_policy
+from duckicelake.catalog.audit_log import AuditLog
+from duckicelake.catalog.credentials.ducklake import RoleCache
+from duckicelake.catalog.health import ObjectMonitor
 from duckicelake.catalog.warehouse import (
-    Limits,
-    Neighbours,
+    OtherDataPaths,
     StsSettings,
+    WarehouseLimits,
     close_warehouse,
     open_warehouse,
     with_roots,
@@ -125,7 +125,9 @@ def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
                 opened.push_async_callback(context.issuers.close)
             for lake in settings.lakes():
                 found = await open_lake(lake, read_limits(settings), opened, vends=settings.require_auth)
-                found = replace(found, warehouse=replace(found.warehouse, neighbours=Neighbours(partial(list_others, context, lake.name))))
+                found = replace(
+                    found, warehouse=replace(found.warehouse, neighbours=OtherDataPaths(partial(list_others, context, lake.name)))
+                )
                 policies = PolicyCache(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
                 context.lakes[lake.name] = replace(found, audit_log=start_trail(settings.audit_days, found, opened), policies=policies)
                 if settings.object_check_s:
@@ -141,7 +143,7 @@ def list_others(context: ServerContext, name: str) -> list[Lake]:
     return [lake.warehouse.lake for prefix, lake in list(context.lakes.items()) if prefix != name]
 
 
-async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitStack, *, vends: bool) -> OpenLake:
+async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: AsyncExitStack, *, vends: bool) -> OpenLake:
     """Return a lake with its pool and its watch, both closed when `opened` is; `vends`: who asks is known, and may get keys."""
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
     warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
@@ -153,12 +155,12 @@ async def open_lake(settings: LakeSettings, limits: Limits, opened: AsyncExitSta
     opened.push_async_callback(run_in_threadpool, close_warehouse, warehouse)
     watch = Watch(dsn, schema)
     opened.push_async_callback(watch.close)
-    return OpenLake(settings.name, warehouse, watch, roles=RoleMemory(settings.ducklake_postgres))
+    return OpenLake(settings.name, warehouse, watch, roles=RoleCache(settings.ducklake_postgres))
 
 
-def start_trail(days: int, lake: OpenLake, opened: AsyncExitStack) -> Trail:
+def start_trail(days: int, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:
     """Keep the record of a lake until `opened` is closed."""
-    trail = Trail(lake.warehouse.lake, days)
+    trail = AuditLog(lake.warehouse.lake, days)
     trail.start()
     opened.push_async_callback(run_in_threadpool, trail.stop)
     return trail
@@ -166,14 +168,14 @@ def start_trail(days: int, lake: OpenLake, opened: AsyncExitStack) -> Trail:
 
 def start_rounds(period_s: float, context: ServerContext, name: str, opened: AsyncExitStack) -> None:
     """Look after what is published of a lake until `opened` is closed."""
-    rounds = Rounds(context.lakes[name].warehouse, period_s, partial(context.cache.forget, name))
+    rounds = ObjectMonitor(context.lakes[name].warehouse, period_s, partial(context.cache.forget, name))
     rounds.start()
     opened.push_async_callback(run_in_threadpool, rounds.stop)
 
 
-def read_limits(settings: Settings) -> Limits:
+def read_limits(settings: Settings) -> WarehouseLimits:
     """Return how much each lake may keep in memory, and how long it may wait."""
-    return Limits(settings.cache_max, settings.memory_max_bytes, settings.postgres_timeout_s)
+    return WarehouseLimits(settings.cache_max, settings.memory_max_bytes, settings.postgres_timeout_s)
 
 
 def read_store_settings(settings: LakeSettings) -> StoreSettings:

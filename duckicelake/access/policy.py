@@ -1,6 +1,6 @@
 """The policy of a lake: its accounts, and the privileges of its principals and roles, as of one snapshot of its tables.
 
-`catalog/rules/policies.py` builds policies from rows; `rest` reads them on the event loop, so they are immutable.
+`catalog/access_rules.py` builds policies from rows; `rest` reads them on the event loop, so they are immutable.
 Shape: `warehouse`, `namespace:<levels>`, `table:<levels>.<name>`, `view:<levels>.<name>`, escaped as in scopes (`ns:…`).
 Principals and roles of an OIDC issuer are `<issuer>:<name>`; names in settings and in lakes have no colon.
 """

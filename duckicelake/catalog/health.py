@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from time import monotonic
 
-from duckicelake.catalog.memory import Published, TableMemory
-from duckicelake.catalog.publish import read_hint
+from duckicelake.catalog.publish import read_version_hint
+from duckicelake.catalog.table_cache import PublishedTable, TableCache
 from duckicelake.catalog.tables import Ident, publish_table
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, NotFound
@@ -26,7 +26,7 @@ from duckicelake.store.objects import Objects
 from duckicelake.translate.locations import metadata_uri, to_uri, version_hint_uri
 from duckicelake.translate.namespaces import to_levels
 
-MAX_SHARE = 0.01
+MAX_TIME_SHARE = 0.01
 """Of a server's time, for looking after what it has published."""
 STOP_SECONDS = 5.0
 
@@ -85,7 +85,7 @@ def list_stale_metadata(
     stale = [versions[number] for number in looked_at if number in versions and _read_time(objects, versions[number]) != log[number]]
     stale += [uri for number, uri in sorted(versions.items()) if number > newest]
     hint = version_hint_uri(location)
-    return [*stale, hint] if hint in found and read_hint(objects, hint) > newest else stale
+    return [*stale, hint] if hint in found and read_version_hint(objects, hint) > newest else stale
 
 
 def _read_time(objects: Objects, uri: str) -> int | None:
@@ -116,7 +116,7 @@ def _list_needed(objects: Objects, location: str, metadata_version: int, present
 
 
 @dataclass(slots=True)
-class Rounds:
+class ObjectMonitor:
     """Looks every `period_s` whether what the server has published is still in the store, and publishes again what is not.
 
     That loads make no store call is why somebody has to. `forget` is told of a table whose ready answers cannot be trusted.
@@ -145,46 +145,46 @@ class Rounds:
         pause = self.period_s
         while not self._stopping.wait(pause):
             began = monotonic()
-            self.make()
-            pause = max(self.period_s, (monotonic() - began) / MAX_SHARE)
+            self.check_all()
+            pause = max(self.period_s, (monotonic() - began) / MAX_TIME_SHARE)
 
-    def make(self) -> None:
+    def check_all(self) -> None:
         """Look after every table that is remembered, once."""
-        for table_id, memory in self.warehouse.memories.items():
+        for table_id, cache in self.warehouse.caches.items():
             if self._stopping.is_set():
                 return
             try:
-                self._look_after(table_id, memory)
+                self._check_table(table_id, cache)
             except CatalogError as error:
                 self._log.warning("Published objects of table %d could not be looked after: %s", table_id, error.message)
             except Exception:  # noqa: BLE001  the outermost door of this thread: one odd table must not end it for all
                 self._log.exception("Published objects of table %d could not be looked after", table_id)
 
-    def _look_after(self, table_id: int, memory: TableMemory) -> None:
-        published = memory.published
-        lost = [] if published is None else _list_lost(self.warehouse.objects, published, memory)
+    def _check_table(self, table_id: int, cache: TableCache) -> None:
+        published = cache.published
+        lost = [] if published is None else _list_lost(self.warehouse.objects, published, cache)
         if published is None or not lost:
             return
         table = published.state.table
         self._log.warning("%d published objects of %s.%s are gone, such as %s.", len(lost), table.schema_name, table.table_name, lost[0])
-        with memory.lock:
-            memory.is_lost = True
-            self.warehouse.memories.forget(table_id, memory)
+        with cache.lock:
+            cache.is_invalid = True
+            self.warehouse.caches.forget(table_id, cache)
         self.forget(table_id)
         publish_table(self.warehouse, Ident(to_levels(table.schema_name), table.table_name))
 
 
-def _list_lost(objects: Objects, published: Published, memory: TableMemory) -> list[str]:
+def _list_lost(objects: Objects, published: PublishedTable, cache: TableCache) -> list[str]:
     """Return what the published metadata needs and is gone, of what this server knows to have been in the store.
 
     Clients may delete what is theirs: of what is gone and needed by nobody, nothing is known any more.
     """
-    known, location = (memory.known_uris or set[str]()).copy(), published.metadata.location
+    known, location = (cache.known_uris or set[str]()).copy(), published.metadata.location
     gone = known - {uri for uri, _ in objects.list_under(location)} if known else set[str]()
     if not gone:
         return []
     lost = list_missing_objects(objects, location, published.state.notes.metadata_log[-1].metadata_version)
     if not lost:
-        with memory.lock:
-            memory.forget_gone(gone)
+        with cache.lock:
+            cache.forget_missing(gone)
     return lost

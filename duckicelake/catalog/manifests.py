@@ -1,27 +1,228 @@
 """Manifests and manifest lists as objects: plans become bytes, bytes become names."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from duckicelake.catalog.adopting.adopted import Adopted
-from duckicelake.catalog.data_files import DataFiles
-from duckicelake.catalog.derive import Deriver
+import psycopg
+
+from duckicelake.catalog.manifest_import.imported import ImportedManifests
+from duckicelake.catalog.row_files import FileDeriver
+from duckicelake.catalog.table_cache import TableCache
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import AnyFile, DataFile
 from duckicelake.iceberg.manifest_list import ManifestFile, ManifestListHeader, manifest_list_encoder
 from duckicelake.iceberg.snapshots import Snapshot
-from duckicelake.lake.rows import SnapshotNote, TableNote
+from duckicelake.lake.read_files import read_column_stats, read_data_files, read_packed_column_stats
+from duckicelake.lake.rows import ColumnStatsRow, DataFileRow, FileNote, PackedColumnStats, SnapshotNote, TableNote
+from duckicelake.lake.writing.client_notes import read_file_notes
+from duckicelake.lake.writing.read_back import Foreseen
+from duckicelake.store.objects import Objects
+from duckicelake.store.parquet import read_columns
+from duckicelake.translate.bulk.files import FEW, FileMaker
 from duckicelake.translate.bulk.manifests import ManifestMaker, to_sequence_number
 from duckicelake.translate.bulk.told import AdoptedManifest
+from duckicelake.translate.files import check_hive_columns
 from duckicelake.translate.history import Step
 from duckicelake.translate.locations import format_digest, manifest_list_uri
 from duckicelake.translate.manifests import ADDED, DATA, EXISTING, EntryPlan, ManifestPlan, SnapshotPlan
-from duckicelake.translate.schemas import V3
+from duckicelake.translate.partitions import Partitioning, PublishedSpec
+from duckicelake.translate.schemas import V3, Schemas
+from duckicelake.translate.shape.name_mapping import FileColumns, NameMapping, breaks_vectors, check_mapped_file
 from duckicelake.translate.shape.told_snapshots import to_alias, with_told_summary
 from duckicelake.translate.summaries import Tally, Totals, count_manifests, summarise
 from duckicelake.translate.visibility import FileKey, Visibility
 from duckicelake.values import replace
+
+SLICE = 4_000
+SLICE_COLUMNS = 40_000
+"""Columns of all files whose statistics are read at once."""
+REMEMBERED_COLUMNS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedFiles:
+    """What the lake tells of some data files of one schema: of a few row by row, of many column by column."""
+
+    notes: Mapping[int, FileNote]
+    few: Sequence[DataFileRow]
+    stats: Sequence[ColumnStatsRow]
+    many: Sequence[DataFileRow]
+    packed: PackedColumnStats | None
+
+
+@dataclass(slots=True)
+class DataFiles:
+    """One table's data files, real ones by their rows in `conn`'s transaction, derived ones from memory.
+
+    Postgres gathers the next slice while one is encoded; `close` waits for it, so that the connection is free again.
+    """
+
+    conn: psycopg.Connection
+    table_id: int
+    folder: str
+    schemas: Schemas
+    partitioning: Partitioning
+    cache: TableCache
+    objects: Objects
+    mapping: NameMapping
+    spec_ids: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
+    has_unproven: bool = False
+    breaks_vectors: bool = False
+    prefetch: "tuple[Sequence[int], Future[list[FetchedFiles]]] | None" = None
+    foreseen: Foreseen | None = None
+    maker: FileMaker = field(init=False)
+    is_split: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_split = len(self.partitioning.specs) > 1
+        self.maker = FileMaker(self.folder, self.schemas, self.partitioning, self._check_mapping)
+
+    def close(self) -> None:
+        """Wait for what is being read ahead; whatever comes of it, nobody wants it."""
+        if self.prefetch is not None:
+            (_, fetching), self.prefetch = self.prefetch, None
+            fetching.exception()
+
+    def assign_specs(self, keys: Iterable[FileKey]) -> None:
+        """Find out the specs of many files at once, before they are asked for one by one."""
+        known = list(keys)
+        self.has_unproven |= min(known, default=0) < 0
+        if not self.is_split:
+            return
+        real = sorted(key for key in known if key >= 0 and key not in self.spec_ids)
+        for part in _slices(real, SLICE):
+            rows, notes = self._read(part)
+            for row in rows:
+                spec, _ = self.maker.choose_spec(row, self.schemas.at(row.begin_snapshot), notes.get(row.data_file_id))
+                self.spec_ids[row.data_file_id] = spec.spec_id
+                self.has_unproven |= spec is self.partitioning.unproven
+
+    def spec_of(self, key: FileKey) -> int:
+        """Return the id of the spec a file is published under."""
+        if key < 0 or not self.is_split:
+            return self.partitioning.unproven.spec_id
+        if key not in self.spec_ids:
+            self.assign_specs([key])
+        return self.spec_ids[key]
+
+    def get(self, key: FileKey) -> AnyFile:
+        """Return one file for a manifest."""
+        if key < 0:
+            return self.cache.derived_files[key]
+        if key not in self.cache.data_files:
+            self.prepare([key])
+        return self.cache.data_files[key]
+
+    def prepare(self, keys: Iterable[FileKey], following: Iterable[FileKey] = ()) -> None:
+        """Have these files in memory, reading all that are missing in one go, and begin to read those wanted next."""
+        wanted = sorted({key for key in keys if key >= 0})
+        missing = self._missing(wanted)
+        self._make_room(wanted, len(missing))
+        parts = list(_slices(missing, self.most_at_once))
+        after = self._missing(sorted(set(following)))[: self.most_at_once]
+        for part, next_part in zip(parts, [*parts[1:], after], strict=False):
+            fetched = self._fetch_or_await(part)
+            self._start_prefetch(next_part)
+            for some in fetched:
+                self._add_fetched(some)
+
+    def _missing(self, keys: Sequence[FileKey]) -> list[FileKey]:
+        return [key for key in keys if key >= 0 and key not in self.cache.data_files]
+
+    def _start_prefetch(self, part: Sequence[int]) -> None:
+        if self.prefetch is None and len(part) > FEW:
+            with_one_thread = ThreadPoolExecutor(1, "read-ahead")
+            self.prefetch = part, with_one_thread.submit(self._fetch, part)
+            with_one_thread.shutdown(wait=False)
+
+    def _fetch_or_await(self, part: Sequence[int]) -> list[FetchedFiles]:
+        if self.prefetch is None or self.prefetch[0] != part:
+            self.close()
+            return self._fetch(part)
+        (_, fetching), self.prefetch = self.prefetch, None
+        return fetching.result()
+
+    def _fetch(self, part: Sequence[int]) -> list[FetchedFiles]:
+        by_schema: dict[int, list[DataFileRow]] = {}
+        rows, notes = self._read(part)
+        for row in rows:
+            by_schema.setdefault(self.schemas.at(row.begin_snapshot).schema_id, []).append(row)
+        return [self._fetch_stats(rows, notes) for rows in by_schema.values()]
+
+    def _read(self, part: Sequence[int]) -> tuple[Sequence[DataFileRow], Mapping[int, FileNote]]:
+        """Return the rows of files and what was said of them; those of a commit that is being made are foreseen."""
+        coming = self.foreseen.files if self.foreseen else dict[int, DataFileRow]()
+        there = [key for key in part if key not in coming]
+        notes = read_file_notes(self.conn, there) if there else {}
+        rows = read_data_files(self.conn, there) if there else []
+        if self.foreseen is None:
+            return rows, notes
+        return [*rows, *(coming[key] for key in part if key in coming)], {**notes, **self.foreseen.notes}
+
+    def _read_stats(self, rows: Sequence[DataFileRow]) -> list[ColumnStatsRow]:
+        coming = self.foreseen.files if self.foreseen else dict[int, DataFileRow]()
+        there = [row.data_file_id for row in rows if row.data_file_id not in coming]
+        stats = read_column_stats(self.conn, self.table_id, there) if there else []
+        return [*stats, *(found for row in rows if self.foreseen for found in self.foreseen.stats.get(row.data_file_id, ()))]
+
+    def _fetch_stats(self, rows: Sequence[DataFileRow], notes: Mapping[int, FileNote]) -> FetchedFiles:
+        plain = sorted((row for row in rows if row.data_file_id not in notes), key=lambda row: row.data_file_id)
+        many = plain if len(plain) > FEW else []
+        few = [row for row in rows if row.data_file_id in notes] if many else rows
+        stats = self._read_stats(few)
+        packed = read_packed_column_stats(self.conn, self.table_id, [row.data_file_id for row in many]) if many else None
+        return FetchedFiles(notes, few, stats, many, packed)
+
+    @property
+    def most_at_once(self) -> int:
+        """How many files are prepared together at best."""
+        return max(1, SLICE_COLUMNS // self._width())
+
+    def _make_room(self, wanted: Sequence[FileKey], count: int) -> None:
+        """Forget the files used longest ago, but none that is wanted."""
+        files, most = self.cache.data_files, REMEMBERED_COLUMNS // self._width()
+        if len(files) + count <= most:
+            return
+        for key in wanted:
+            if key in files:
+                files.move_to_end(key)
+        for _ in range(min(len(files) + count - most, len(files) + count - len(wanted))):
+            files.popitem(last=False)
+
+    def _width(self) -> int:
+        return max(10, len(self.maker.leaf_types(self.schemas.current)))
+
+    def _add_fetched(self, fetched: FetchedFiles) -> None:
+        """Take files of one schema in, a few value by value, many column by column."""
+        stats: dict[int, list[ColumnStatsRow]] = {row.data_file_id: [] for row in fetched.few}
+        for found in fetched.stats:
+            stats[found.data_file_id].append(found)
+        for row in fetched.few:
+            note = fetched.notes.get(row.data_file_id)
+            self.cache.data_files[row.data_file_id] = self.maker.make(row, note, stats[row.data_file_id])
+            if note is not None and note.sequence_number is not None:
+                self.cache.sequence_numbers[row.data_file_id] = note.sequence_number
+        if fetched.packed is not None:
+            encoded = self.maker.make_many(fetched.many, fetched.packed)
+            self.cache.data_files.update(zip((row.data_file_id for row in fetched.many), encoded, strict=True))
+
+    def _check_mapping(self, row: DataFileRow, uri: str, spec: PublishedSpec) -> None:
+        """Refuse an added file that Iceberg would read otherwise than DuckLake; each is looked into once."""
+        if row.mapping_id is None or row.data_file_id in self.cache.checked_files:
+            return
+        in_path = self.mapping.hive_columns.get(row.mapping_id, frozenset())
+        check_hive_columns(row, in_path, spec, self.partitioning, self.schemas.at(row.begin_snapshot))
+        columns = FileColumns(*read_columns(self.objects.open(uri, row.file_size_bytes)))
+        check_mapped_file(row.path, row.mapping_id, columns, self.mapping)
+        self.breaks_vectors |= breaks_vectors(columns, self.mapping.by_mapping.get(row.mapping_id, {}), self.mapping.types)
+        self.cache.checked_files.add(row.data_file_id)
+
+
+def _slices(keys: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(keys), size):
+        yield keys[start : start + size]
 
 
 @dataclass(slots=True)
@@ -33,7 +234,7 @@ class ManifestWriter:
     their place: what only they would name is not written before another one names it.
     """
 
-    deriver: Deriver
+    deriver: FileDeriver
     files: DataFiles
     visibility: Mapping[FileKey, Visibility]
     note: TableNote
@@ -44,20 +245,20 @@ class ManifestWriter:
     aliased: frozenset[int] = frozenset()
     hidden: frozenset[int] = frozenset()
     aliases: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
-    adopted: Adopted | None = None
+    adopted: ImportedManifests | None = None
     maker: ManifestMaker = field(init=False)
     encode_list: Callable[[ManifestListHeader, Iterable[ManifestFile]], bytes] = field(init=False)
 
     def __post_init__(self) -> None:
         self.encode_list = manifest_list_encoder(self._version)
-        self.maker = ManifestMaker(self.files.schemas, self.files.partitioning, self.note, self.files.memory.told_numbers)
+        self.maker = ManifestMaker(self.files.schemas, self.files.partitioning, self.note, self.files.cache.sequence_numbers)
 
     def write_snapshots(self, plans: Iterable[SnapshotPlan], parent: int | None) -> list[Snapshot]:
         """Return the snapshots of these plans, oldest first, with all their objects in the outbox."""
         snapshots: list[Snapshot] = []
         for batch in self._batches(plans):
             for plan in batch:
-                with self.deriver.outbox.holding(is_hidden=plan.step.snapshot_id in self.hidden):
+                with self.deriver.uploads.holding(is_hidden=plan.step.snapshot_id in self.hidden):
                     snapshots.append(self._write_snapshot(plan, None if plan.is_root else parent))
                 parent = snapshots[-1].snapshot_id
         return snapshots
@@ -69,7 +270,7 @@ class ManifestWriter:
         seen, most = set(self.written), self.files.most_at_once
         for plan in plans:
             fresh = [manifest for manifest in plan.manifests if (manifest.content, manifest.number) not in seen]
-            fresh = [manifest for manifest in fresh if self._find_adopted(manifest) is None]
+            fresh = [manifest for manifest in fresh if self._find_imported(manifest) is None]
             seen |= {(manifest.content, manifest.number) for manifest in fresh}
             if batch and len(keys) + sum(len(manifest.entries) for manifest in fresh) > most:
                 self.files.prepare(keys)
@@ -104,7 +305,7 @@ class ManifestWriter:
         added_rows = None if first_row_id is None else self.totals.next_row_id - first_row_id
         header = ManifestListHeader(snapshot_id, parent, to_sequence_number(self.note, snapshot_id), self._version, first_row_id)
         note = self.notes.get(snapshot_id)
-        newest = self.deriver.memory.newest_list = (self._write_list(header, files), files)
+        newest = self.deriver.cache.newest_list = (self._write_list(header, files), files)
         snapshot = Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent,
@@ -125,8 +326,8 @@ class ManifestWriter:
     def _write_list(self, header: ManifestListHeader, files: Sequence[ManifestFile]) -> str:
         content = self.encode_list(header, files)
         uri = manifest_list_uri(self.deriver.location, header.snapshot_id, format_digest(content))
-        if not self.deriver.outbox.is_holding:
-            self.deriver.outbox.add(uri, content)
+        if not self.deriver.uploads.is_holding:
+            self.deriver.uploads.add(uri, content)
         return uri
 
     @property
@@ -134,20 +335,20 @@ class ManifestWriter:
         return self.files.schemas.format_version
 
     def _write_manifests(self, plans: Sequence[ManifestPlan]) -> list[ManifestFile]:
-        fresh = [plan for plan in plans if (plan.content, plan.number) not in self.written and not self._adopt(plan)]
+        fresh = [plan for plan in plans if (plan.content, plan.number) not in self.written and not self._use_imported(plan)]
         for plan, following in zip_longest(fresh, fresh[1:]):
             self.files.prepare(_keys(plan), () if following is None else _keys(following))
             self.written[plan.content, plan.number] = self._encode(plan)
         files = [self.written[plan.content, plan.number] for plan in plans]
-        self.deriver.outbox.release(file.manifest_path for file in files)
+        self.deriver.uploads.release(file.manifest_path for file in files)
         return files
 
-    def _find_adopted(self, plan: ManifestPlan) -> AdoptedManifest | None:
+    def _find_imported(self, plan: ManifestPlan) -> AdoptedManifest | None:
         return None if self.adopted is None else self.adopted.find(plan)
 
-    def _adopt(self, plan: ManifestPlan) -> bool:
+    def _use_imported(self, plan: ManifestPlan) -> bool:
         """Take a manifest that somebody else made; False: nobody has."""
-        found = self._find_adopted(plan)
+        found = self._find_imported(plan)
         if found is None or self.adopted is None:
             return False
         if self.adopted.is_sample(plan):
@@ -156,14 +357,14 @@ class ManifestWriter:
         self.written[plan.content, plan.number] = found.described
         return True
 
-    def look_at(self, plan: ManifestPlan) -> AdoptedManifest:
+    def verify(self, plan: ManifestPlan) -> AdoptedManifest:
         """Return a manifest that is offered for a plan, after it was looked at, and made again if it is a sample.
 
         Raises: BadRequest: it is not what it should be
         """
         assert self.adopted is not None
-        assert self.deriver.memory.offer is not None
-        found = self.adopted.check_offered(plan, self.deriver.memory.offer)
+        assert self.deriver.cache.submission is not None
+        found = self.adopted.check_submitted(plan, self.deriver.cache.submission)
         if self.adopted.is_sample(plan):
             self._check_sample(plan, found)
         return found
@@ -176,11 +377,11 @@ class ManifestWriter:
             raise BadRequest(f"The manifest {found.described.manifest_path} that is offered has other bytes than what this server makes.")
 
     def _encode(self, plan: ManifestPlan) -> ManifestFile:
-        files, outbox = [self._file(entry, plan) for entry in plan.entries], self.deriver.outbox
+        files, uploads = [self._file(entry, plan) for entry in plan.entries], self.deriver.uploads
         made = self.maker.make(plan, files)
         self.tally.take(made.tally)
-        outbox.release(file.file_path for file in files)
-        outbox.add(made.uri, made.content, [file.file_path for file in files] if outbox.held else ())
+        uploads.release(file.file_path for file in files)
+        uploads.add(made.uri, made.content, [file.file_path for file in files] if uploads.held else ())
         return made.described
 
     def _file(self, entry: EntryPlan, plan: ManifestPlan) -> AnyFile:

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import psycopg
 
-from duckicelake.catalog.memory import Published, Refusal, TableMemory
 from duckicelake.catalog.namespaces import find_schema, format_levels, get_parent
-from duckicelake.catalog.publish import Reader, publish
+from duckicelake.catalog.publish import PublishContext, publish
+from duckicelake.catalog.table_cache import CachedRefusal, PublishedTable, TableCache
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import CatalogError, Damaged, LakeMoved, NoSuchTable, NotFound, PostgresRefused, TableVanished, Unsupported
 from duckicelake.iceberg.metadata import encode_metadata
@@ -22,7 +22,7 @@ from duckicelake.translate.to_iceberg import only_refs
 from duckicelake.values import replace
 
 LOAD_TRIES = 5
-OVERTAKEN = 2
+TRIES_WITHOUT_LOCK = 2
 """After so many tries a load lets no other server number the table meanwhile, so that it ends where many write."""
 
 
@@ -99,61 +99,61 @@ def load_table(warehouse: Warehouse, ident: Ident, snapshots: Literal["all", "re
     return LoadedTable(location, encoded, {}, table.table_id, published.position, local_file, own, uuid, digest=digest)
 
 
-def publish_table(warehouse: Warehouse, ident: Ident, seen: Seen | None = None) -> tuple[TableRow, Published]:
+def publish_table(warehouse: Warehouse, ident: Ident, seen: Seen | None = None) -> tuple[TableRow, PublishedTable]:
     """Return a table and its published state, as new as the call, or as what the caller has `seen`. Raises what `load_table` raises."""
     for attempt in range(1, LOAD_TRIES + 1):
         try:
-            return _load(warehouse, ident, seen if attempt == 1 else None, takes_turn=attempt > OVERTAKEN)
+            return _load(warehouse, ident, seen if attempt == 1 else None, locks_numbering=attempt > TRIES_WITHOUT_LOCK)
         except (LakeMoved, NotFound) as error:
             # maintenance may have removed what was being read; a new reading sees what replaced it
             if attempt == LOAD_TRIES:
-                raise _explain(error, ident) from error
+                raise _to_last_error(error, ident) from error
     raise AssertionError("unreachable")
 
 
-def _explain(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
+def _to_last_error(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
     """Return what to tell after the last try: a table that vanished every time was not flushed, it is lost."""
     if isinstance(error, TableVanished):
         return Damaged(f"A Postgres table with inlined rows of {ident} is missing; run `duckicelake check`.")
     return error
 
 
-def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None, *, takes_turn: bool) -> tuple[TableRow, Published]:
-    table, seen = look(warehouse.lake, lambda conn: see(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
-    memory = warehouse.memories.of(table.table_id)
-    published = memory.published
-    if published is not None and published.position == seen.position and memory.repair_id == seen.repair_id:
+def _load(warehouse: Warehouse, ident: Ident, seen: Seen | None, *, locks_numbering: bool) -> tuple[TableRow, PublishedTable]:
+    table, seen = (
+        look(warehouse.lake, lambda conn: read_live_table(conn, ident)) if seen is None or seen.table is None else (seen.table, seen)
+    )
+    cache = warehouse.caches.of(table.table_id)
+    published = cache.published
+    if published is not None and published.position == seen.position and cache.repair_id == seen.repair_id:
         return table, published
-    with memory.lock, ExitStack() as held:
-        turn = held.enter_context(writing(warehouse.lake)) if takes_turn else None
+    with cache.lock, ExitStack() as held:
+        turn = held.enter_context(writing(warehouse.lake)) if locks_numbering else None
         if turn is not None:
             take_turn(turn, table.table_id)
         conn = held.enter_context(reading(warehouse.lake))
-        now, seen = check_memory(conn, warehouse, ident, (table, memory))
-        return now, _publish(Reader(warehouse, conn, turn), memory, now, seen.position)
+        now, seen = check_cache(conn, warehouse, ident, (table, cache))
+        return now, _publish(PublishContext(warehouse, conn, turn), cache, now, seen.position)
 
 
-def check_memory(
-    conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, known: tuple[TableRow, TableMemory]
-) -> tuple[TableRow, Seen]:
+def check_cache(conn: psycopg.Connection, warehouse: Warehouse, ident: Ident, known: tuple[TableRow, TableCache]) -> tuple[TableRow, Seen]:
     """Return the table as it is now, and what was seen of it, when the memory that is locked is still the one to use.
 
     Raises: LakeMoved: it is not, or the table is another one by now
     """
-    table, memory = known
-    if memory.is_lost:
+    table, cache = known
+    if cache.is_invalid:
         raise LakeMoved(f"What was remembered of {ident} holds no longer; try again.")
-    now, seen = see(conn, ident)
+    now, seen = read_live_table(conn, ident)
     if now.table_id != table.table_id:
         raise LakeMoved(f"The table {ident} was replaced while it was being read; try again.")
-    if memory.repair_id not in (None, seen.repair_id):
-        warehouse.memories.forget(table.table_id, memory)
+    if cache.repair_id not in (None, seen.repair_id):
+        warehouse.caches.forget(table.table_id, cache)
         raise LakeMoved(f"The table {ident} is being repaired; try again.")
-    memory.repair_id = seen.repair_id
+    cache.repair_id = seen.repair_id
     return now, seen
 
 
-def see(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
+def read_live_table(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
     """Return a live table and what a load sees of it first. Raises: NoSuchTable"""
     seen = read_seen(conn, to_schema_name(ident.namespace), ident.name)
     if seen.table is None:
@@ -161,32 +161,32 @@ def see(conn: psycopg.Connection, ident: Ident) -> tuple[TableRow, Seen]:
     return seen.table, seen
 
 
-def _publish(reader: Reader, memory: TableMemory, table: TableRow, position: Position) -> Published:
+def _publish(reader: PublishContext, cache: TableCache, table: TableRow, position: Position) -> PublishedTable:
     """Return the published state of a table, or refuse it again, doing what was done before only once."""
-    refusal, known = memory.refusal, memory.published
+    refusal, known = cache.refusal, cache.published
     if known is not None and (known.position == position or not is_touched(reader.conn, table.table_id, known.position, position)):
-        memory.published = replace(known, position=position)
-        return memory.published
+        cache.published = replace(known, position=position)
+        return cache.published
     if refusal is not None and not is_touched(reader.conn, table.table_id, refusal.position, position):
-        memory.refusal = Refusal(position, refusal.error)
+        cache.refusal = CachedRefusal(position, refusal.error)
         raise type(refusal.error)(refusal.error.message)
     try:
-        memory.published = publish(reader, table, memory)
+        cache.published = publish(reader, table, cache)
     except (Damaged, PostgresRefused):
         # whoever corrects rows, rights or Postgres itself by hand makes no lake snapshot
         raise
     except Unsupported as error:
-        memory.refusal = Refusal(position, error)
+        cache.refusal = CachedRefusal(position, error)
         raise
     except TableVanished:
         raise
     except LakeMoved:
         # another server gave out the numbers; what was made for ours must not get under theirs
-        reader.warehouse.memories.forget(table.table_id, memory)
+        reader.warehouse.caches.forget(table.table_id, cache)
         raise
-    memory.refusal = None
-    reader.warehouse.memories.weigh(table.table_id, memory)
-    return memory.published
+    cache.refusal = None
+    reader.warehouse.caches.estimate_size(table.table_id, cache)
+    return cache.published
 
 
 def get_table(conn: psycopg.Connection, ident: Ident) -> TableRow:

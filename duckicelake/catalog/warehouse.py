@@ -1,17 +1,14 @@
 """A warehouse: one lake and the objects beside it, open for work."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from threading import Lock
 
-from duckicelake.catalog.adopting.kept import PlanMemory
-from duckicelake.catalog.memory import Named, TableMemory, count_parts, estimate_bytes
-from duckicelake.catalog.scanning.memory import ScanMemory
+from duckicelake.catalog.manifest_import.plan_cache import PlanCache
+from duckicelake.catalog.scanning.sources import ScanCache
+from duckicelake.catalog.table_cache import TableCaches, WarehouseLimits
 from duckicelake.iceberg.decoding.avro_types import Readers
 from duckicelake.lake.connect import Lake, close_lake, open_lake, reading
 from duckicelake.lake.read import read_data_path
-from duckicelake.lake.writing.lookups import Past
 from duckicelake.store.keys.sessions import StsSettings, Vendor
 from duckicelake.store.keys.signer import Signer
 from duckicelake.store.objects import Objects, open_objects
@@ -20,8 +17,8 @@ from duckicelake.translate.locations import NO_CHOICE, Roots, parse_roots
 
 __all__ = [
     "NO_CHOICE",
-    "Limits",
-    "Memories",
+    "WarehouseLimits",
+    "TableCaches",
     "StsSettings",
     "Warehouse",
     "close_warehouse",
@@ -32,126 +29,14 @@ __all__ = [
     "with_vendor",
 ]
 
-NOWHERE = Roots()
-GROWS = 1.25
-"""How much a table's memory grows until it is weighed again."""
-FEW_PARTS = 256
-"""A young table's grows by that much with every commit, and is next to nothing."""
-PLANNED = 4
+NO_ROOTS = Roots()
+SCAN_CACHE_SHARE = 4
 """What part of the memory for tables may be taken for manifests that scans were planned from, beside it."""
-NEVER = (-1, 0)
-RECENT = 100
-"""By how many lake snapshots what is remembered may be behind: whether they concern a table is looked up under the lake's lock."""
 MAX_CONNECTIONS = 48
 """Not below the threads that requests run in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a server keeps and how long it waits: tables and bytes in memory, seconds for one statement of Postgres."""
-
-    tables: int = 1024
-    memory_bytes: int = 1024 * 1024 * 1024
-    postgres_timeout_s: float = 60.0
-
-
-@dataclass(slots=True)
-class Memories:
-    """What the process remembers of the tables used last: only to save work, every part can be made again."""
-
-    limits: Limits = field(default_factory=Limits)
-    _by_table: OrderedDict[int, TableMemory] = field(default_factory=OrderedDict[int, TableMemory])
-    _size_bytes: dict[int, int] = field(default_factory=dict[int, int])
-    _parts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    _by_name: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    _newest: int = 0
-    _lock: Lock = field(default_factory=Lock)
-
-    def of(self, table_id: int) -> TableMemory:
-        """Return the memory of a table, empty at first; the table used longest ago is forgotten."""
-        with self._lock:
-            memory = self._by_table.get(table_id)
-            if memory is None:
-                memory = self._by_table[table_id] = TableMemory()
-            self._by_table.move_to_end(table_id)
-            self._forget_oldest()
-            return memory
-
-    def name(self, name: tuple[str, str], past: Past) -> None:
-        """Remember the table that a schema's and a table's name stand for."""
-        if past.seen.table is None:
-            return
-        memory = self.of(past.seen.table.table_id)
-        with self._lock:
-            if memory.named is not None:
-                # one spelling each: names have as many as clients like
-                self._by_name.pop(memory.named.name, None)
-            memory.named = Named(name, past)
-            self._by_name[name] = past.seen.table.table_id
-            self._newest = max(self._newest, past.seen.position.lake_snapshot_id)
-
-    def find_named(self, name: tuple[str, str]) -> TableMemory | None:
-        """Return the memory of the table that a name stood for, if it was published not long ago, or None."""
-        with self._lock:
-            memory = self._by_table.get(self._by_name.get(name, -1))
-            if memory is None or memory.published is None or memory.named is None or memory.named.name != name:
-                return None
-            position = memory.published.position.lake_snapshot_id
-            self._newest = max(self._newest, position)
-            return memory if position > self._newest - RECENT else None
-
-    def weigh(self, table_id: int, memory: TableMemory) -> None:
-        """Take note of how large a table's memory is now; those used longest ago make room for it.
-
-        That looks at much of it: what holds about as much as when it was weighed last is not weighed again.
-        """
-        parts = count_parts(memory)
-        large, small = self._parts.get(table_id, NEVER)
-        if parts[0] == large and small <= parts[1] <= small * GROWS + FEW_PARTS:
-            return
-        size_bytes = estimate_bytes(memory)
-        with self._lock:
-            if self._by_table.get(table_id) is memory:
-                self._size_bytes[table_id], self._parts[table_id] = size_bytes, parts
-                self._forget_oldest()
-
-    def forget(self, table_id: int, memory: TableMemory) -> None:
-        """Forget this memory of a table."""
-        with self._lock:
-            if self._by_table.get(table_id) is memory:
-                self._forget(table_id)
-
-    def __len__(self) -> int:
-        return len(self._by_table)
-
-    def items(self) -> list[tuple[int, TableMemory]]:
-        """Return what is remembered by table, and count none of it as used."""
-        with self._lock:
-            return list(self._by_table.items())
-
-    def table_ids(self) -> list[int]:
-        """Return the tables that are remembered, the one used longest ago first."""
-        return list(self._by_table)
-
-    @property
-    def size_bytes(self) -> int:
-        """About how many bytes are remembered."""
-        return sum(self._size_bytes.values())
-
-    def _forget_oldest(self) -> None:
-        limits = self.limits
-        while len(self._by_table) > 1 and (len(self._by_table) > limits.tables or self.size_bytes > limits.memory_bytes):
-            self._forget(next(iter(self._by_table)))
-
-    def _forget(self, table_id: int) -> None:
-        memory = self._by_table.pop(table_id)
-        if memory.named is not None:
-            self._by_name.pop(memory.named.name, None)
-        self._size_bytes.pop(table_id, None)
-        self._parts.pop(table_id, None)
-
-
-class Neighbours:
+class OtherDataPaths:
     """The DATA_PATHs of other lakes, each read once. Safe to share between threads."""
 
     def __init__(self, list_lakes: Callable[[], Iterable[Lake]]) -> None:
@@ -180,22 +65,22 @@ class Warehouse:
     lake: Lake
     objects: Objects
     client_properties: dict[str, str]
-    memories: Memories
-    roots: Roots = NOWHERE
+    caches: TableCaches
+    roots: Roots = NO_ROOTS
     vendor: Vendor | None = None
     signer: Signer | None = None
-    neighbours: Neighbours = field(default_factory=lambda: Neighbours(tuple))
+    neighbours: OtherDataPaths = field(default_factory=lambda: OtherDataPaths(tuple))
     readers: Readers = field(default_factory=Readers)
-    scans: ScanMemory = field(default_factory=ScanMemory)
-    plans: PlanMemory = field(default_factory=PlanMemory)
+    scans: ScanCache = field(default_factory=ScanCache)
+    plans: PlanCache = field(default_factory=PlanCache)
 
 
-def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: Limits | None = None) -> Warehouse:
+def open_warehouse(name: str, dsn: str, metadata_schema: str, store: StoreSettings, limits: WarehouseLimits | None = None) -> Warehouse:
     """Return a warehouse; nothing is contacted before its first use, so Postgres and the store may be down."""
-    limits = limits or Limits()
+    limits = limits or WarehouseLimits()
     lake = open_lake(name, dsn, metadata_schema, MAX_CONNECTIONS, limits.postgres_timeout_s)
-    scans = ScanMemory(limits.memory_bytes // PLANNED)
-    return Warehouse(name, lake, open_objects(store), to_client_properties(store), Memories(limits), scans=scans)
+    scans = ScanCache(limits.memory_bytes // SCAN_CACHE_SHARE)
+    return Warehouse(name, lake, open_objects(store), to_client_properties(store), TableCaches(limits), scans=scans)
 
 
 def with_roots(warehouse: Warehouse, paths: Sequence[str]) -> Warehouse:

@@ -11,15 +11,13 @@ from rich.console import Console
 
 from duckicelake.backends.ducklake import connect_duckdb, quote
 from duckicelake.backends.home import Home
-from duckicelake.catalog.fold import fold, read
+from duckicelake.catalog.cleanup import finish_purge, forget_staged_location, list_abandoned_locations, list_leftovers, list_orphans
 from duckicelake.catalog.health import list_lost_versions, list_missing_objects, list_stale_metadata
-from duckicelake.catalog.memory import TableMemory
-from duckicelake.catalog.publish import make_draft, new_note
+from duckicelake.catalog.publish import build_draft, build_first_note
+from duckicelake.catalog.snapshot_building import build_snapshots, read_changes
+from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.tables import Ident, load_table
-from duckicelake.catalog.warehouse import Limits, Warehouse, close_warehouse, open_warehouse
-from duckicelake.catalog.writing.lifecycle.orphans import list_orphans
-from duckicelake.catalog.writing.lifecycle.purging import finish
-from duckicelake.catalog.writing.lifecycle.staging import forget, list_given_up, list_left
+from duckicelake.catalog.warehouse import Warehouse, WarehouseLimits, close_warehouse, open_warehouse
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.commands.reader_warnings import ReaderWarnings
 from duckicelake.commands.store_settings import read_store_settings
@@ -173,12 +171,12 @@ def _find_in_table(conn: psycopg.Connection, objects: Onlooker, table: TableRow,
 
     What single readers do not read of a published table is added to `warnings`.
     """
-    memory, name = TableMemory(), f"{table.schema_name}.{table.table_name}"
+    memory, name = TableCache(), f"{table.schema_name}.{table.table_name}"
     try:
         # what Postgres refuses for one table is no reason to stop
         with conn.transaction():
-            reading = read(conn, objects, table, memory)
-            fold(conn, objects, reading, reading.state.notes.table or new_note(objects, reading.state), memory)
+            reading = read_changes(conn, objects, table, memory)
+            build_snapshots(conn, objects, reading, reading.state.notes.table or build_first_note(objects, reading.state), memory)
     except (Unsupported, TableVanished) as error:
         return [Finding("warning", name, "Iceberg clients cannot read it yet", error.message)]
     except NotFound:
@@ -218,15 +216,15 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects, onlooker: Onlo
 
 def _is_outdated(conn: psycopg.Connection, onlooker: Onlooker, schema_name: str, table_name: str) -> bool:
     """Tell whether the table would get a new metadata version if it were loaded now."""
-    memory = TableMemory()
+    memory = TableCache()
     with conn.transaction():
         conn.execute(ONE_STATE)
         table = find_table(conn, schema_name, table_name)
         if table is None:
             return True
         try:
-            known = read(conn, onlooker, table, memory)
-            draft = make_draft(conn, onlooker, known, memory)
+            known = read_changes(conn, onlooker, table, memory)
+            draft = build_draft(conn, onlooker, known, memory)
         except (Unsupported, TableVanished, NotFound):
             # findings of their own say so
             return False
@@ -259,8 +257,8 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
         for noted in purges:
             # one store that refuses is not everybody's
             with contextlib.suppress(CatalogError):
-                removed += finish(warehouse, noted)
-        for staged in list_given_up(warehouse, before):
+                removed += finish_purge(warehouse, noted)
+        for staged in list_abandoned_locations(warehouse, before):
             with contextlib.suppress(CatalogError):
                 removed += _sweep_staged(warehouse, staged, before)
                 removed += uploads.give_up(staged.location, before)
@@ -278,11 +276,11 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
 
 
 def _sweep_staged(warehouse: Warehouse, staged: Staged, before: datetime) -> Sequence[str]:
-    left = list_left(warehouse, staged, before)
+    left = list_leftovers(warehouse, staged, before)
     if left is None:
         return []
     _remove_told(warehouse, left)
-    forget(warehouse, staged)
+    forget_staged_location(warehouse, staged)
     return left
 
 
@@ -304,7 +302,7 @@ def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
     and metadata files of a state that the lake has not had are removed.
     What cannot be published is left for the check to tell.
     """
-    limits, dsn = Limits(), lake.postgres_dsn.get_secret_value()
+    limits, dsn = WarehouseLimits(), lake.postgres_dsn.get_secret_value()
     warehouse = open_warehouse(lake.name, dsn, lake.metadata_schema, read_store_settings(lake), limits)
     restored: list[str] = []
     try:

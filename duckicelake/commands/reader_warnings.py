@@ -6,7 +6,7 @@ Warnings are no damage: they leave the exit status of the command as it is.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from duckicelake.catalog.fold import Reading
+from duckicelake.catalog.snapshot_building import TableReading
 from duckicelake.lake.inspect import Finding
 from duckicelake.translate.shape.reader_limits import READER_LIMITS, ReaderLimit, list_columns, read_published_table
 
@@ -29,7 +29,7 @@ class ReaderWarnings:
     def __init__(self) -> None:
         self._affected: list[list[AffectedTable]] = [[] for _ in READER_LIMITS]
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: TableReading) -> None:
         """Add a table that is published."""
         live = [file for file in reading.sources.files if file.end_snapshot is None]
         if live:

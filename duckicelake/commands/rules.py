@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 from duckicelake.backends.home import open_home
-from duckicelake.catalog.record.trail import Asker
-from duckicelake.catalog.rules import changes
-from duckicelake.catalog.rules.changes import Given, Lake, NewSecret
+from duckicelake.catalog import access_rules
+from duckicelake.catalog.access_rules import GrantText, Lake, NewSecret
+from duckicelake.catalog.audit_log import Asker
 from duckicelake.commands.embedded import join_running
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.signals import stopping_on_signals
@@ -29,7 +29,7 @@ def manage(settings: Settings, warehouse: str | None, operation: str, *texts: st
         chosen = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
         lake = open_lake(chosen.name, chosen.postgres_dsn.get_secret_value(), chosen.metadata_schema, 1)
         try:
-            return ACTS[operation](changes.with_asker(lake, asker, name_objects(operation, texts)), *texts)
+            return ACTS[operation](access_rules.with_asker(lake, asker, name_objects(operation, texts)), *texts)
         finally:
             close_lake(lake)
 
@@ -37,81 +37,81 @@ def manage(settings: Settings, warehouse: str | None, operation: str, *texts: st
 def name_objects(operation: str, texts: Sequence[str]) -> Sequence[str]:
     """Return what the record says that it was about. Raises: BadRequest."""
     if operation in ("grant", "revoke"):
-        return changes.name_objects(read_given(*texts))
+        return access_rules.list_audit_objects(read_given(*texts))
     names = texts[:1] if operation == "addPrincipal" else texts
     return [f"role:{name}" if number == 0 and operation in OF_ROLES else name for number, name in enumerate(names)]
 
 
-def read_given(privileges: str, on: str, to: str) -> Given:
+def read_given(privileges: str, on: str, to: str) -> GrantText:
     """Return what is written as three words."""
-    return Given(privileges.split(","), on, to)
+    return GrantText(privileges.split(","), on, to)
 
 
 def add_principal(lake: Lake, name: str, without: str = "") -> Lines:
     """Add a principal, with a secret unless told."""
-    return format_secret(changes.add_principal(lake, name, has_secret=not without))
+    return format_secret(access_rules.add_principal(lake, name, has_secret=not without))
 
 
 def rotate_principal(lake: Lake, name: str) -> Lines:
     """Give it another secret."""
-    return format_secret(changes.rotate_principal(lake, name))
+    return format_secret(access_rules.rotate_principal(lake, name))
 
 
 def remove_principal(lake: Lake, name: str) -> Lines:
     """Remove a principal."""
-    changes.remove(lake, name, is_role=False)
+    access_rules.remove_grantee(lake, name, is_role=False)
     return ()
 
 
 def add_role(lake: Lake, name: str) -> Lines:
     """Add a role."""
-    changes.add_role(lake, name)
+    access_rules.add_role(lake, name)
     return ()
 
 
 def remove_role(lake: Lake, name: str) -> Lines:
     """Remove a role."""
-    changes.remove(lake, name, is_role=True)
+    access_rules.remove_grantee(lake, name, is_role=True)
     return ()
 
 
 def add_member(lake: Lake, role: str, principal: str) -> Lines:
     """Let a principal join a role."""
-    changes.change_member(lake, role, principal, joins=True)
+    access_rules.change_member(lake, role, principal, joins=True)
     return ()
 
 
 def remove_member(lake: Lake, role: str, principal: str) -> Lines:
     """Let a principal leave a role."""
-    changes.change_member(lake, role, principal, joins=False)
+    access_rules.change_member(lake, role, principal, joins=False)
     return ()
 
 
 def grant(lake: Lake, privileges: str, on: str, to: str) -> Lines:
     """Give privileges."""
-    changes.change_grants(lake, read_given(privileges, on, to), gives=True)
+    access_rules.change_grants(lake, read_given(privileges, on, to), gives=True)
     return ()
 
 
 def revoke(lake: Lake, privileges: str, on: str, to: str) -> Lines:
     """Take privileges."""
-    changes.change_grants(lake, read_given(privileges, on, to), gives=False)
+    access_rules.change_grants(lake, read_given(privileges, on, to), gives=False)
     return ()
 
 
 def list_principals(lake: Lake) -> Lines:
     """List those that the lake keeps."""
-    return [name if has_secret else f"{name} (no secret here)" for name, has_secret in changes.read_rulebook(lake).principals]
+    return [name if has_secret else f"{name} (no secret here)" for name, has_secret in access_rules.read_access_rules(lake).principals]
 
 
 def list_roles(lake: Lake) -> Lines:
     """List roles with their members."""
-    return [f"{name}: {' '.join(members)}".rstrip() for name, members in changes.read_rulebook(lake).roles]
+    return [f"{name}: {' '.join(members)}".rstrip() for name, members in access_rules.read_access_rules(lake).roles]
 
 
 def list_grants(lake: Lake) -> Lines:
     """List grants as they are given."""
-    return [f"{','.join(given.privileges)} {given.on} {given.to}" for given in changes.read_rulebook(lake).grants]
+    return [f"{','.join(given.privileges)} {given.on} {given.to}" for given in access_rules.read_access_rules(lake).grants]
 
 
 def format_secret(made: NewSecret) -> Lines:

@@ -16,8 +16,8 @@ from duckicelake.access.policy import LakePolicy
 from duckicelake.access.rate_limit import RateLimit
 from duckicelake.access.sessions import ANONYMOUS, Session
 from duckicelake.access.token_endpoint import Accounts
-from duckicelake.catalog.keys.ducklake import RoleMemory
-from duckicelake.catalog.record.trail import Trail
+from duckicelake.catalog.audit_log import AuditLog
+from duckicelake.catalog.credentials.ducklake import RoleCache
 from duckicelake.catalog.tables import Position
 from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
 from duckicelake.errors import NoSuchWarehouse
@@ -111,9 +111,9 @@ class OpenLake:
     prefix: str
     warehouse: Warehouse
     watch: ChangeWatch
-    audit_log: Trail | None = None
+    audit_log: AuditLog | None = None
     policies: PolicyCache | None = None
-    roles: RoleMemory = field(default_factory=RoleMemory)
+    roles: RoleCache = field(default_factory=RoleCache)
 
     @property
     def restricted_warehouse(self) -> Warehouse:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from fastapi import Depends, Header, Request
 
-from duckicelake.catalog.keys.signing import Told
-from duckicelake.catalog.writing.once import Asked, RequestKey
+from duckicelake.catalog.credentials.table_access import Told
+from duckicelake.catalog.idempotency import RequestContext, RequestKey
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_list, as_object, find_list, find_text, find_text_map, get_list, get_text, is_text
@@ -47,21 +47,21 @@ async def read_key(
             description="A JSON object of strings whose names begin with `duckicelake.`; they are added to the snapshots' summaries.",
         ),
     ] = None,
-) -> Asked:
+) -> RequestContext:
     """Return the request's audit data, its snapshot summary and its idempotency key with a digest of the whole request."""
     asker, snapshot_summary = describe_request(request.scope), {} if summary is None else parse_summary_header(summary)
     if key is None:
-        return Asked(asker, summary=snapshot_summary)
+        return RequestContext(asker, summary=snapshot_summary)
     try:
         uuid = UUID(key)
     except ValueError as error:
         raise BadRequest("The header Idempotency-Key is no UUID.") from error
     fingerprinted = [request.method.encode(), request.scope.get("raw_path") or b"", request.scope["query_string"], await request.body()]
     fingerprinted += [] if summary is None else [summary.encode()]
-    return Asked(asker, RequestKey(uuid, sha256(b"\0".join(fingerprinted)).hexdigest()), snapshot_summary)
+    return RequestContext(asker, RequestKey(uuid, sha256(b"\0".join(fingerprinted)).hexdigest()), snapshot_summary)
 
 
-Key = Annotated[Asked, Depends(read_key)]
+Key = Annotated[RequestContext, Depends(read_key)]
 
 
 def describe_body(shape: JsonSchema) -> dict[str, Any]:

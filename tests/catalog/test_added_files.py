@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.catalog.warehouse import Memories, Warehouse
+from duckicelake.catalog.warehouse import TableCaches, Warehouse
 from duckicelake.errors import Unsupported
 from tests.catalog.reading import load, open_static
 from tests.support.lakes import FreshLake
@@ -204,5 +204,5 @@ def test_a_file_that_breaks_vectors_turns_them_off(
     first = load(warehouse)
     conn.execute(f"INSERT INTO t SELECT {{'v': {value}::{column_type}}}")
     later = load(warehouse)
-    for loaded in (first, later, load(replace(warehouse, memories=Memories()))):
+    for loaded in (first, later, load(replace(warehouse, caches=TableCaches()))):
         assert ("read.parquet.vectorization.enabled" not in json.loads(loaded.metadata)["properties"]) is is_vectorized

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from duckicelake.catalog.data_files import FEW, SLICE
+from duckicelake.catalog.manifests import FEW, SLICE
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import Unsupported
 from tests.catalog.conftest import Opener

@@ -12,8 +12,8 @@ from pyiceberg.table.metadata import TableMetadataUtil
 
 from duckicelake.catalog.namespaces import list_namespaces
 from duckicelake.catalog.tables import Ident, LoadedTable, list_tables, load_table
-from duckicelake.catalog.views.loading import load_view
-from duckicelake.catalog.warehouse import Memories, Warehouse, close_warehouse, open_warehouse
+from duckicelake.catalog.views import load_view
+from duckicelake.catalog.warehouse import TableCaches, Warehouse, close_warehouse, open_warehouse
 from duckicelake.errors import CatalogError, Damaged, NotFound, Unsupported
 from duckicelake.rest.errors import get_status_and_type
 from duckicelake.store.s3 import StoreSettings
@@ -70,7 +70,7 @@ class Ward:
 
     def load(self, name: str) -> LoadedTable:
         """Load a table as a server that has just started."""
-        return load_table(replace(self.warehouse, memories=Memories()), Ident(("main",), name))
+        return load_table(replace(self.warehouse, caches=TableCaches()), Ident(("main",), name))
 
     def damage(self, table: str, column: str, value: object, only_one: bool) -> None:
         """Set a column of all rows of the table `t`, or of one of them, to a value."""
@@ -137,7 +137,7 @@ def test_no_time_makes_the_catalog_fail(ward: Ward, time: str | None, only_one: 
     try:
         for name in ("t", "healthy"):
             check_served_or_refused(ward, name)
-        assert load_view(replace(ward.warehouse, memories=Memories()), Ident(("main",), "v")).metadata
+        assert load_view(replace(ward.warehouse, caches=TableCaches()), Ident(("main",), "v")).metadata
     finally:
         ward.restore("ducklake_snapshot")
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duckicelake.catalog.gather import COPY, decode_deletes, naming
+from duckicelake.catalog.row_files import COPY_ADVICE, decode_deletes, naming_file
 from duckicelake.errors import Unsupported
 from duckicelake.lake.install import check_absolute
 from duckicelake.lake.rows import DeleteFileRow, TableRow
@@ -42,15 +42,15 @@ def test_a_delete_file_that_cannot_be_read_is_named(kind: str, content: bytes, s
     with pytest.raises(Unsupported, match=said) as refusal:
         decode_deletes(replace(ROW, format=kind), content)
     assert refusal.value.message.startswith("Delete file 'a-delete.parquet'")
-    assert refusal.value.message.endswith(COPY)
+    assert refusal.value.message.endswith(COPY_ADVICE)
 
 
 def test_a_rewritten_file_that_cannot_be_read_is_named() -> None:
     """It says to hold several lake snapshots, and has no column of them."""
-    with pytest.raises(Unsupported, match="no column _ducklake_internal_snapshot_id") as refusal, naming("Data file", "b.parquet"):
+    with pytest.raises(Unsupported, match="no column _ducklake_internal_snapshot_id") as refusal, naming_file("Data file", "b.parquet"):
         read_embedded(io.BytesIO(write(pa.table({"i": [1]}))))
     assert refusal.value.message.startswith("Data file 'b.parquet'")
-    assert refusal.value.message.endswith(COPY)
+    assert refusal.value.message.endswith(COPY_ADVICE)
 
 
 def test_an_inlined_value_of_another_type_is_named() -> None:

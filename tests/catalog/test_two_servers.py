@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.catalog.publish import Reader, number_state
+from duckicelake.catalog.publish import PublishContext, assign_metadata_version
 from duckicelake.catalog.tables import LOAD_TRIES, LoadedTable
 from duckicelake.lake.rows import TableNotes
 from tests.catalog.conftest import Opener
@@ -75,7 +75,7 @@ def test_a_server_that_loses_every_race_publishes_in_the_end(lake: FreshLake, op
 
     with ThreadPoolExecutor(1) as pool:
 
-        def overtake(reader: Reader, *arguments: Any) -> TableNotes:
+        def overtake(reader: PublishContext, *arguments: Any) -> TableNotes:
             if reader.warehouse is slow and all(each.done() for each in late):
                 conn.execute(f"INSERT INTO t VALUES ({len(overtaken)})")
                 late.append(pool.submit(load, quick))
@@ -83,9 +83,9 @@ def test_a_server_that_loses_every_race_publishes_in_the_end(lake: FreshLake, op
                 overtaken.append(int(late[-1].done()))
                 # so that the state that is read next has no number either
                 conn.execute("INSERT INTO t VALUES (0)")
-            return number_state(reader, *arguments)
+            return assign_metadata_version(reader, *arguments)
 
-        monkeypatch.setattr("duckicelake.catalog.publish.number_state", overtake)
+        monkeypatch.setattr("duckicelake.catalog.publish.assign_metadata_version", overtake)
         conn.execute("INSERT INTO t VALUES (-1)")
         found = load(slow)
         answers = [each.result(timeout=30) for each in late]

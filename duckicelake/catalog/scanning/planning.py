@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from json import JSONEncoder
 
-from duckicelake.catalog.scanning.reading import Source
-from duckicelake.catalog.scanning.snapshots import Material
+from duckicelake.catalog.scanning.sources import ManifestSource, ScanInput
 from duckicelake.errors import Unsupported
 from duckicelake.iceberg.expressions.formatting import format_bound
 from duckicelake.iceberg.expressions.metrics import Test, metrics_test
@@ -37,12 +36,12 @@ SPANS_MAX = 64
 JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 UNTYPED = PrimitiveType("unknown")
 Partition = tuple[int, tuple[object, ...]]
-Kept = tuple[Test, Bound]
+PartitionFilter = tuple[Test, Bound]
 """What tells whether a file of a partition may match, and what is left to ask of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScanLimits:
     """How much one answer holds."""
 
     tasks: int = TASKS_MAX
@@ -52,7 +51,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Tasks:
+class ScanTasks:
     """Tasks of a scan as JSON, and what is left of the scan. Each task names its deletes by their places in `deletes`."""
 
     tasks: list[bytes] = field(default_factory=list[bytes])
@@ -81,16 +80,16 @@ class Tasks:
 class Scan:
     """A scan to be planned: what it is planned from, and what it asks. `min_rows`: as many rows are enough."""
 
-    source: Source
-    material: Material
+    source: ManifestSource
+    scan_input: ScanInput
     metadata: TableMetadata
     bound: Bound
     stats_ids: Sequence[int] = ()
     min_rows: int | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: ScanLimits = field(default_factory=ScanLimits)
     _residuals: dict[int, Residual] = field(default_factory=dict[int, Residual])
-    _kept: dict[Partition, Kept | None] = field(default_factory=dict[Partition, Kept | None])
-    _told: dict[Partition, bytes] = field(default_factory=dict[Partition, bytes])
+    _partition_filters: dict[Partition, PartitionFilter | None] = field(default_factory=dict[Partition, PartitionFilter | None])
+    _encoded_residuals: dict[Partition, bytes] = field(default_factory=dict[Partition, bytes])
     _types: dict[int, PartitionTypes] = field(default_factory=dict[int, PartitionTypes])
     _tests: dict[int, ManifestTest] = field(default_factory=dict[int, ManifestTest])
     _pruned: dict[int, bool] = field(default_factory=dict[int, bool])
@@ -99,20 +98,20 @@ class Scan:
     def __post_init__(self) -> None:
         self._specs = {spec.spec_id: spec for spec in self.metadata.partition_specs}
 
-    def plan(self, span: Span) -> Tasks:
+    def plan(self, span: Span) -> ScanTasks:
         """Return the tasks of a part of the scan, as many as fit one answer, and the parts that are left of it."""
-        found, seen, step = Tasks(), 0, self._find_step()
+        found, seen, step = ScanTasks(), 0, self._compute_step()
         opened = min(OPENED_ENTRIES, step // OPENED_ENTRIES)
         for number, first, end in self._walk(span):
             if seen >= step:
                 found.rest = self._split(Span(number, first, span.end_manifest, span.end_entry), step)
                 return found
-            spec, entries = self.source.read_entries(self.material.manifests[number])
+            spec, entries = self.source.read_entries(self.scan_input.manifests[number])
             seen += opened
             for place in range(first, min(end, len(entries))):
                 seen += 1
                 item = entries[place]
-                if item is not None and (self.material.appended is None or self._is_appended(item)):
+                if item is not None and (self.scan_input.appended is None or self._is_appended(item)):
                     self._add(found, spec, item)
                 if self.min_rows is not None and found.sure_rows >= self.min_rows:
                     return found
@@ -122,7 +121,7 @@ class Scan:
                     return found
         return found
 
-    def _find_step(self) -> int:
+    def _compute_step(self) -> int:
         """How many entries one answer looks at."""
         if self.bound is True:
             return min(self.limits.entries, self.limits.tasks)
@@ -130,7 +129,7 @@ class Scan:
 
     def _walk(self, span: Span) -> Iterator[tuple[int, int, int]]:
         """Yield each manifest of a part that may hold files that fit: its number, and its first entry and the end."""
-        for number in range(span.first_manifest, min(span.end_manifest + 1, len(self.material.manifests))):
+        for number in range(span.first_manifest, min(span.end_manifest + 1, len(self.scan_input.manifests))):
             end = span.end_entry if number == span.end_manifest else 1 << 32
             first = span.first_entry if number == span.first_manifest else 0
             if first < end and self._may_match(number):
@@ -161,17 +160,17 @@ class Scan:
 
     def _count(self, number: int, unknown: int) -> int:
         """Return how many entries a manifest has by its list; `unknown` where that does not say."""
-        listed = self.material.manifests[number]
+        listed = self.scan_input.manifests[number]
         counts = (listed.added_files_count, listed.existing_files_count, listed.deleted_files_count)
         return unknown if UNKNOWN_COUNT in counts else sum(counts)
 
     def _may_match(self, number: int) -> bool:
         known = self._pruned.get(number)
         if known is None:
-            known = self._pruned[number] = self.bound is True or self._look(self.material.manifests[number])
+            known = self._pruned[number] = self.bound is True or self._may_match_summary(self.scan_input.manifests[number])
         return known
 
-    def _look(self, listed: ManifestFile) -> bool:
+    def _may_match_summary(self, listed: ManifestFile) -> bool:
         spec = self._specs.get(listed.partition_spec_id)
         if spec is None:
             return True
@@ -188,42 +187,42 @@ class Scan:
         return found
 
     def _is_appended(self, item: ScanFile) -> bool:
-        return item.is_added and self.material.appended is not None and item.snapshot_id in self.material.appended
+        return item.is_added and self.scan_input.appended is not None and item.snapshot_id in self.scan_input.appended
 
-    def _add(self, found: Tasks, spec: PartitionSpec, item: ScanFile) -> None:
+    def _add(self, found: ScanTasks, spec: PartitionSpec, item: ScanFile) -> None:
         spec = self._specs.get(item.spec_id, spec)
         if len(item.file.partition) != len(spec.fields):
             raise Unsupported(f"{item.file.file_path} has another partition than its spec {spec.spec_id} says.")
-        kept = self._keep(spec, item)
+        kept = self._get_partition_filter(spec, item)
         if kept is None or not kept[0](item.file):
             return
         data = encode_file(item, self._types_of(spec))
         if self.stats_ids:
             data = with_stats(data, item.file, self.stats_ids)
-        deletes = self.material.deletes.find(item) if self.material.deletes.file_count else []
+        deletes = self.scan_input.deletes.find(item) if self.scan_input.deletes.file_count else []
         told = [(delete, encode_file(delete, self._types_of(self._specs.get(delete.spec_id, spec)))) for delete in deletes]
-        found.add(data, self._tell(item, kept[1]), told)
+        found.add(data, self._encode_residual(item, kept[1]), told)
         # nobody knows how many rows an equality delete takes
         if kept[1] is True and all(delete.file.content == POSITION_DELETES for delete in deletes):
             found.sure_rows += max(0, item.file.record_count - sum(delete.file.record_count for delete in deletes))
 
-    def _keep(self, spec: PartitionSpec, item: ScanFile) -> Kept | None:
+    def _get_partition_filter(self, spec: PartitionSpec, item: ScanFile) -> PartitionFilter | None:
         """Return what the filter asks of files of one partition; None: none of them matches."""
         key = (item.spec_id, item.file.partition)
-        if key not in self._kept:
+        if key not in self._partition_filters:
             residual = self._residuals.get(item.spec_id)
             if residual is None:
                 residual = self._residuals[item.spec_id] = residual_of(self.bound, spec)
             left = residual(item.file.partition)
-            self._kept[key] = None if left is False else (metrics_test(left), left)
-        return self._kept[key]
+            self._partition_filters[key] = None if left is False else (metrics_test(left), left)
+        return self._partition_filters[key]
 
-    def _tell(self, item: ScanFile, left: Bound) -> bytes:
+    def _encode_residual(self, item: ScanFile, left: Bound) -> bytes:
         """Return what is left to ask of the rows of a file's partition as JSON."""
         key = (item.spec_id, item.file.partition)
-        if key not in self._told:
-            self._told[key] = JSON.encode(format_bound(left)).encode()
-        return self._told[key]
+        if key not in self._encoded_residuals:
+            self._encoded_residuals[key] = JSON.encode(format_bound(left)).encode()
+        return self._encoded_residuals[key]
 
 
 def find_schema(metadata: TableMetadata, schema_id: int) -> Schema | None:

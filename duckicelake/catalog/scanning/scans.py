@@ -5,22 +5,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from json import dumps
 
-from duckicelake.catalog.memory import Published
-from duckicelake.catalog.scanning.planning import Limits, Scan, Tasks, find_schema
-from duckicelake.catalog.scanning.reading import Source
-from duckicelake.catalog.scanning.snapshots import (
+from duckicelake.catalog.location_rules import AllowedLocations
+from duckicelake.catalog.scanning.planning import Scan, ScanLimits, ScanTasks, find_schema
+from duckicelake.catalog.scanning.sources import (
+    EMPTY_INPUT,
     NO_SNAPSHOT,
-    NOTHING,
-    Material,
-    gather,
-    gather_appended,
-    gather_named,
+    ManifestSource,
+    ScanInput,
     get_snapshot,
     pick_snapshot,
+    read_appended_input,
+    read_planned_input,
+    read_snapshot_input,
 )
+from duckicelake.catalog.table_cache import PublishedTable
 from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.places import Grounds
 from duckicelake.errors import BadRequest, NoSuchPlanId, NoSuchPlanTask, NotFound
 from duckicelake.iceberg.expressions.binding import Names, bind, check_selected, read_names
 from duckicelake.iceberg.expressions.formatting import format_expression
@@ -39,7 +39,7 @@ from duckicelake.lake.writing.lookups import find_client_snapshots
 FILTER_BYTES_MAX = 1024 * 1024
 TASKS_BYTES_MAX = 4 * 1024 * 1024
 """About how much the plan tasks of one answer take, each with its own copy of the filter."""
-USUAL_LIMITS = Limits()
+DEFAULT_SCAN_LIMITS = ScanLimits()
 Filtered = tuple[Bound, object]
 
 
@@ -55,31 +55,31 @@ class PlannedScan:
 
 
 @dataclass(slots=True)
-class _OwnPlaces:
+class _OwnLocations:
     """Tells what lies in a table's location, or in an earlier one of it."""
 
     warehouse: Warehouse
     table_id: int
     location: str
-    earlier: Grounds | None = None
+    earlier: AllowedLocations | None = None
 
     def __call__(self, uri: str) -> bool:
-        if Grounds((self.location,)).is_own(uri):
+        if AllowedLocations((self.location,)).is_own(uri):
             return True
         if self.earlier is None:
             with reading(self.warehouse.lake) as conn:
-                self.earlier = Grounds(list_earlier_locations(conn, self.table_id))
+                self.earlier = AllowedLocations(list_earlier_locations(conn, self.table_id))
         return self.earlier.is_own(uri)
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _ScannedTable:
     """A table to be scanned."""
 
     warehouse: Warehouse
     table: TableRow
-    published: Published
-    source: Source
+    published: PublishedTable
+    source: ManifestSource
 
     @property
     def metadata(self) -> TableMetadata:
@@ -96,14 +96,14 @@ class _Opened:
             return find_client_snapshots(conn, self.table.table_id, [snapshot_id]).get(snapshot_id)
 
 
-def _open(warehouse: Warehouse, ident: Ident) -> _Opened:
+def _open(warehouse: Warehouse, ident: Ident) -> _ScannedTable:
     """Return a table as it is published. Raises what loading a table raises."""
     table, published = publish_table(warehouse, ident)
-    is_own = _OwnPlaces(warehouse, table.table_id, published.metadata.location)
-    return _Opened(warehouse, table, published, Source(warehouse.objects, warehouse.scans, warehouse.readers, is_own))
+    is_own = _OwnLocations(warehouse, table.table_id, published.metadata.location)
+    return _ScannedTable(warehouse, table, published, ManifestSource(warehouse.objects, warehouse.scans, warehouse.readers, is_own))
 
 
-def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: Limits = USUAL_LIMITS) -> PlannedScan:
+def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> PlannedScan:
     """Plan a scan.
 
     Raises: BadRequest: it names what the table has not. Unsupported: it cannot be told as a plan; and what loading a table raises
@@ -116,30 +116,30 @@ def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: 
     check_selected(names, request.select)
     bound, node = _read_filter(request.filter, names)
     stats_ids = tuple(dict.fromkeys(names.get(name, "'stats-fields'").field_id for name in request.stats_fields))
-    material, start_id = _find_material(opened, snapshot, request)
+    scan_input, start_id = _read_input(opened, snapshot, request)
     snapshot_id = NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
     pinned = Pinned(
         metadata.table_uuid,
         snapshot_id,
         start_id,
-        material.list_name,
+        scan_input.list_name,
         schema.schema_id,
         node,
         request.case_sensitive,
         stats_ids,
         request.min_rows,
     )
-    return _go(opened, pinned, Scan(opened.source, material, metadata, bound, stats_ids, request.min_rows, limits), WHOLE)
+    return _plan_part(opened, pinned, Scan(opened.source, scan_input, metadata, bound, stats_ids, request.min_rows, limits), WHOLE)
 
 
-def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: Limits = USUAL_LIMITS) -> PlannedScan:
+def fetch_plan(warehouse: Warehouse, ident: Ident, plan_id: str, limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> PlannedScan:
     """Return a plan again. Raises: NoSuchPlanId: the table has none of that id, or none any more; and what loading a table raises."""
     opened = _open(warehouse, ident)
     try:
         pinned = parse_plan_id(plan_id)
         if pinned is None:
             raise NoSuchPlanId("The plan's filter is too large to be planned again; plan the scan anew.")
-        return _go(opened, pinned, _reopen(opened, pinned, limits), WHOLE)
+        return _plan_part(opened, pinned, _reopen(opened, pinned, limits), WHOLE)
     except (BadToken, BadRequest, NotFound) as error:
         raise NoSuchPlanId(f"The table {ident} has no plan of this id; plan the scan anew.") from error
 
@@ -155,12 +155,12 @@ def check_plan(warehouse: Warehouse, ident: Ident, plan_id: str) -> None:
         raise NoSuchPlanId(f"The table {ident} has no plan of this id.")
 
 
-def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: Limits = USUAL_LIMITS) -> PlannedScan:
+def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> PlannedScan:
     """Return the tasks of part of a plan. Raises: NoSuchPlanTask: the table has no such part, or no more; and what loading raises."""
     opened = _open(warehouse, ident)
     try:
         pinned, span = parse_task(plan_task)
-        return _go(opened, pinned, _reopen(opened, pinned, limits), span)
+        return _plan_part(opened, pinned, _reopen(opened, pinned, limits), span)
     except (BadToken, BadRequest, NotFound) as error:
         raise NoSuchPlanTask(f"The table {ident} has no such plan task, or its snapshot has gone; plan the scan anew.") from error
 
@@ -185,20 +185,20 @@ def _read_filter(node: object, names: Names) -> Filtered:
     return bind(expression, names), told
 
 
-def _find_material(opened: _Opened, snapshot: Snapshot | None, request: ScanRequest) -> tuple[Material, int | None]:
+def _read_input(opened: _ScannedTable, snapshot: Snapshot | None, request: ScanRequest) -> tuple[ScanInput, int | None]:
     """Return what a scan is planned from, and DuckLake's id of the snapshot that an incremental one starts behind."""
     if snapshot is None:
-        return NOTHING, None
+        return EMPTY_INPUT, None
     start = request.start_snapshot_id
     if start is None:
-        return gather(opened.source, snapshot), None
+        return read_snapshot_input(opened.source, snapshot), None
     # one that has gone may be the parent of the oldest that is left
     with suppress(BadRequest):
         start = get_snapshot(opened.metadata, start, opened.find_client_id).snapshot_id
-    return gather_appended(opened.source, opened.metadata, start, snapshot), start
+    return read_appended_input(opened.source, opened.metadata, start, snapshot), start
 
 
-def _reopen(opened: _Opened, pinned: Pinned, limits: Limits) -> Scan:
+def _reopen(opened: _ScannedTable, pinned: Pinned, limits: ScanLimits) -> Scan:
     """Return a scan that was planned before. Raises: BadRequest, NotFound: it is of another table, or what it is of has gone"""
     metadata = opened.metadata
     if pinned.table_uuid != metadata.table_uuid:
@@ -209,26 +209,26 @@ def _reopen(opened: _Opened, pinned: Pinned, limits: Limits) -> Scan:
     names = read_names(schema, pinned.case_sensitive)
     bound, _ = _read_filter(pinned.filter, names)
     stats_ids = tuple(dict.fromkeys(item for item in pinned.stats_ids if item in names.by_id))
-    material = _find_again(opened, pinned)
-    return Scan(opened.source, material, metadata, bound, stats_ids, pinned.min_rows, limits)
+    scan_input = _read_input_again(opened, pinned)
+    return Scan(opened.source, scan_input, metadata, bound, stats_ids, pinned.min_rows, limits)
 
 
-def _find_again(opened: _Opened, pinned: Pinned) -> Material:
+def _read_input_again(opened: _ScannedTable, pinned: Pinned) -> ScanInput:
     if pinned.snapshot_id == NO_SNAPSHOT:
-        return NOTHING
+        return EMPTY_INPUT
     if pinned.start_snapshot_id is None:
-        return gather_named(opened.source, opened.metadata, pinned.snapshot_id, pinned.list_name)
+        return read_planned_input(opened.source, opened.metadata, pinned.snapshot_id, pinned.list_name)
     end = get_snapshot(opened.metadata, pinned.snapshot_id, opened.find_client_id)
-    material = gather_appended(opened.source, opened.metadata, pinned.start_snapshot_id, end)
-    if material.list_name != pinned.list_name:
+    scan_input = read_appended_input(opened.source, opened.metadata, pinned.start_snapshot_id, end)
+    if scan_input.list_name != pinned.list_name:
         raise NotFound("What was appended is told by other manifests by now.")
-    return material
+    return scan_input
 
 
-def _go(opened: _Opened, pinned: Pinned, scan: Scan, span: Span) -> PlannedScan:
+def _plan_part(opened: _ScannedTable, pinned: Pinned, scan: Scan, span: Span) -> PlannedScan:
     packed = pack(pinned)
     most = max(1, min(scan.limits.spans, TASKS_BYTES_MAX // max(1, len(packed) * 4 // 3)))
-    scan.limits = Limits(scan.limits.tasks, scan.limits.entries, scan.limits.bytes, most)
-    found: Tasks = scan.plan(span)
+    scan.limits = ScanLimits(scan.limits.tasks, scan.limits.entries, scan.limits.bytes, most)
+    found: ScanTasks = scan.plan(span)
     tasks = [format_task(packed, part) for part in found.rest]
     return PlannedScan(format_plan_id(packed), found.tasks, found.deletes, tasks, opened.loaded)

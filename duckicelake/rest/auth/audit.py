@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
-from duckicelake.catalog.record.trail import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine, tell
+from duckicelake.catalog.audit_log import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine, tell
 from duckicelake.errors import BadRequest, CatalogError, Forbidden, NotAuthorized
 from duckicelake.rest.context import ServerContext
 from duckicelake.rest.errors import UNROUTED

@@ -14,8 +14,13 @@ from starlette.types import Scope
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Session
-from duckicelake.catalog.keys.signing import find_signing_config, is_signed
-from duckicelake.catalog.keys.vending import VendedKeys, Wanted, vend
+from duckicelake.catalog.credentials.table_access import (
+    CredentialRequest,
+    VendedCredentials,
+    build_signing_config,
+    find_vended_credentials,
+    is_signed,
+)
 from duckicelake.catalog.tables import Ident, LoadedTable
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import BadRequest, CatalogError, Unsupported
@@ -79,7 +84,7 @@ def compute_rights(session: Session, raw_path: bytes) -> Rights:
         return Rights.NONE
 
 
-def find_credentials(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> VendedKeys | None:
+def find_credentials(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> VendedCredentials | None:
     """Return the credentials for the response; None if the client requests none, none are vended, or only remote signing works.
 
     Raises: Unsupported: no policy can cover all of the table's files, and the client cannot use remote signing either
@@ -90,14 +95,14 @@ def find_credentials(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: L
         return None
     rights = get_delegated_rights(scope, session.rights_at(TABLE, ident.namespace, ident.name))
     try:
-        return vend(warehouse, ident, loaded, build_wanted(warehouse, ident, rights), time.time())
+        return find_vended_credentials(warehouse, ident, loaded, build_wanted(warehouse, ident, rights), time.time())
     except Unsupported:
         if not (accepts_signing(scope) and is_signed(warehouse, ident, loaded)):
             raise
         return None
 
 
-def find_credentials_of_new_table(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> VendedKeys | None:
+def find_credentials_of_new_table(scope: Scope, warehouse: Warehouse, ident: Ident, made: LoadedTable) -> VendedCredentials | None:
     """Return the credentials for the response to a created table. None if vending fails, because the table exists already.
 
     Raises: what `find_credentials` raises, for a staged table
@@ -119,16 +124,16 @@ def wants_credentials(scope: Scope, warehouse: Warehouse) -> bool:
     return is_vended or (warehouse.signer is not None and includes_delegation(asked, SIGNING))
 
 
-def build_wanted(warehouse: Warehouse, ident: Ident, rights: Rights) -> Wanted:
+def build_wanted(warehouse: Warehouse, ident: Ident, rights: Rights) -> CredentialRequest:
     """Return the access that credentials need for these rights, and the path at which a client refreshes them."""
-    return Wanted(Rights.READ in rights, Rights.WRITE in rights, f"{format_path(warehouse, ident)}/credentials")
+    return CredentialRequest(Rights.READ in rights, Rights.WRITE in rights, f"{format_path(warehouse, ident)}/credentials")
 
 
 def add_signing_config(scope: Scope, warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> LoadedTable:
     """Return the table with the configuration for remote signing if the client accepts it, else unchanged."""
     if scope.get("session") is None or not accepts_signing(scope):
         return loaded
-    return replace(loaded, config={**loaded.config, **find_signing_config(warehouse, loaded, f"{format_path(warehouse, ident)}/sign")})
+    return replace(loaded, config={**loaded.config, **build_signing_config(warehouse, loaded, f"{format_path(warehouse, ident)}/sign")})
 
 
 def format_path(warehouse: Warehouse, ident: Ident) -> str:
@@ -137,12 +142,12 @@ def format_path(warehouse: Warehouse, ident: Ident) -> str:
     return f"v1/{quote(warehouse.name, safe='')}/namespaces/{namespace}/tables/{quote(ident.name, safe='')}"
 
 
-def encode_credentials(keys: VendedKeys) -> bytes:
+def encode_credentials(keys: VendedCredentials) -> bytes:
     """Return the credentials member of a load: one entry per folder, because DuckDB applies a single entry to the location only."""
     credentials = [{"prefix": prefix, "config": dict(keys.config)} for prefix in keys.prefixes]
     return b',"storage-credentials":%b' % json.dumps(credentials, separators=(",", ":")).encode()
 
 
-def encode_refreshed_credentials(keys: VendedKeys) -> bytes:
+def encode_refreshed_credentials(keys: VendedCredentials) -> bytes:
     """Return the body of loadCredentials. It has a single entry, which Java's client and Trino require."""
     return json.dumps({"storage-credentials": [{"prefix": keys.whole_prefix, "config": dict(keys.config)}]}).encode()

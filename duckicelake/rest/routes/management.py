@@ -8,8 +8,8 @@ from fastapi.responses import JSONResponse
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import NAMESPACE, TABLE, WAREHOUSE, Securable
 from duckicelake.access.sessions import Session
-from duckicelake.catalog.rules import changes
-from duckicelake.catalog.rules.changes import Given, Lake, NewSecret
+from duckicelake.catalog import access_rules
+from duckicelake.catalog.access_rules import GrantText, Lake, NewSecret
 from duckicelake.errors import BadRequest, NoSuchNamespace, NoSuchTable, NoSuchView
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, find_list, get_text
@@ -54,7 +54,7 @@ class ManagementRoutes:
 
     def list_principals(self, target: Target) -> PrincipalsResponse:
         """List the principals that are stored in the lake; those of the server's settings are not among them."""
-        found = changes.read_rulebook(self._context.get_lake(target.prefix).warehouse.lake).principals
+        found = access_rules.read_access_rules(self._context.get_lake(target.prefix).warehouse.lake).principals
         return {"principals": [{"name": name, "has-secret": has_secret} for name, has_secret in found]}
 
     def add_principal(self, request: Request, target: Target, body: Body) -> Response:
@@ -63,34 +63,34 @@ class ManagementRoutes:
         name, has_secret = get_text(node, "name", WHAT), node.get("has-secret", True)
         if not isinstance(has_secret, bool):
             raise BadRequest(f"Cannot parse {WHAT}: has-secret is no boolean.")
-        return build_secret_response(changes.add_principal(self._open(request, target, name), name, has_secret=has_secret))
+        return build_secret_response(access_rules.add_principal(self._open(request, target, name), name, has_secret=has_secret))
 
     def remove_principal(self, request: Request, target: Target, name: PrincipalName) -> Response:
         """Remove a principal and its grants. Its tokens become invalid at once."""
         decoded_name = decode_segment(name, "principal")
-        changes.remove(self._open(request, target, decoded_name), decoded_name, is_role=False)
+        access_rules.remove_grantee(self._open(request, target, decoded_name), decoded_name, is_role=False)
         return Response(status_code=204)
 
     def rotate_principal(self, request: Request, target: Target, name: PrincipalName) -> Response:
         """Replace a principal's secret. Tokens of the old secret become invalid at once."""
         decoded_name = decode_segment(name, "principal")
-        return build_secret_response(changes.rotate_principal(self._open(request, target, decoded_name), decoded_name))
+        return build_secret_response(access_rules.rotate_principal(self._open(request, target, decoded_name), decoded_name))
 
     def list_roles(self, target: Target) -> RolesResponse:
         """List the roles and their members."""
-        found = changes.read_rulebook(self._context.get_lake(target.prefix).warehouse.lake).roles
+        found = access_rules.read_access_rules(self._context.get_lake(target.prefix).warehouse.lake).roles
         return {"roles": [{"name": name, "members": list(members)} for name, members in found]}
 
     def add_role(self, request: Request, target: Target, body: Body) -> Response:
         """Add a role."""
         name = get_text(as_object(decode_json(body), WHAT), "name", WHAT)
-        changes.add_role(self._open(request, target, f"role:{name}"), name)
+        access_rules.add_role(self._open(request, target, f"role:{name}"), name)
         return Response(status_code=204)
 
     def remove_role(self, request: Request, target: Target, name: RoleName) -> Response:
         """Remove a role and its grants."""
         decoded_name = decode_segment(name, "role")
-        changes.remove(self._open(request, target, f"role:{decoded_name}"), decoded_name, is_role=True)
+        access_rules.remove_grantee(self._open(request, target, f"role:{decoded_name}"), decoded_name, is_role=True)
         return Response(status_code=204)
 
     def add_member(self, request: Request, target: Target, role: RoleName, name: PrincipalName) -> Response:
@@ -103,7 +103,7 @@ class ManagementRoutes:
 
     def list_grants(self, target: Target) -> GrantsResponse:
         """List the grants, on objects by their present names."""
-        found = changes.read_rulebook(self._context.get_lake(target.prefix).warehouse.lake).grants
+        found = access_rules.read_access_rules(self._context.get_lake(target.prefix).warehouse.lake).grants
         return {"grants": [{"privileges": list(each.privileges), "on": each.on, "to": each.to} for each in found]}
 
     def grant(self, request: Request, target: Target, body: Body) -> Response:
@@ -116,24 +116,24 @@ class ManagementRoutes:
 
     def _change_member(self, request: Request, target: Target, names: tuple[str, str], *, joins: bool) -> Response:
         role, name = decode_segment(names[0], "role"), decode_segment(names[1], "principal")
-        changes.change_member(self._open(request, target, f"role:{role}", name), role, name, joins=joins)
+        access_rules.change_member(self._open(request, target, f"role:{role}", name), role, name, joins=joins)
         return Response(status_code=204)
 
     def _change_grants(self, request: Request, target: Target, body: bytes, *, gives: bool) -> Response:
         given = parse_grant(body)
-        check_manages(target.session, changes.read_given(given)[0])
-        changes.change_grants(self._open(request, target, *changes.name_objects(given)), given, gives=gives)
+        check_manages(target.session, access_rules.parse_grant_text(given)[0])
+        access_rules.change_grants(self._open(request, target, *access_rules.list_audit_objects(given)), given, gives=gives)
         return Response(status_code=204)
 
     def _open(self, request: Request, target: Target, *objects: str) -> Lake:
-        return changes.with_asker(self._context.get_lake(target.prefix).warehouse.lake, describe_request(request.scope), objects)
+        return access_rules.with_asker(self._context.get_lake(target.prefix).warehouse.lake, describe_request(request.scope), objects)
 
 
-def parse_grant(body: bytes) -> Given:
+def parse_grant(body: bytes) -> GrantText:
     """Return the grant that a body describes. Raises: BadRequest."""
     node = as_object(decode_json(body), WHAT)
     privileges = [text if isinstance(text, str) else "" for text in find_list(node, "privileges", WHAT) or ()]
-    return Given(privileges, get_text(node, "on", WHAT), get_text(node, "to", WHAT))
+    return GrantText(privileges, get_text(node, "on", WHAT), get_text(node, "to", WHAT))
 
 
 def check_manages(session: Session, what: Securable) -> None:

@@ -5,10 +5,15 @@ from dataclasses import replace
 
 from fastapi import Request
 
-from duckicelake.catalog.adopting.adopt import OfferedManifest, Position, adopt_manifests, look_at_manifests
-from duckicelake.catalog.adopting.answer import encode_plan
-from duckicelake.catalog.adopting.plan import plan_manifests
-from duckicelake.catalog.rules.changes import with_asker
+from duckicelake.catalog.access_rules import with_asker
+from duckicelake.catalog.manifest_import.operations import (
+    Position,
+    SubmittedManifest,
+    encode_plan,
+    import_manifests,
+    plan_manifests,
+    verify_manifests,
+)
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.encoding.json_body import decode_json
@@ -50,17 +55,17 @@ class ManifestRoutes:
         offered = dict(map(parse_offered, get_list(node, "manifests", WHAT)))
         ident, made_by = Ident(levels, name), get_text(node, "version", WHAT)
         if node.get("more-to-come") is not None and get_flag(node, "more-to-come", WHAT):
-            return {"adopted": 0, "looked-at": look_at_manifests(warehouse, ident, planned, made_by, offered)}
-        return {"adopted": adopt_manifests(warehouse, ident, planned, made_by, offered), "looked-at": len(offered)}
+            return {"adopted": 0, "looked-at": verify_manifests(warehouse, ident, planned, made_by, offered)}
+        return {"adopted": import_manifests(warehouse, ident, planned, made_by, offered), "looked-at": len(offered)}
 
 
-def parse_offered(value: object) -> tuple[str, OfferedManifest]:
+def parse_offered(value: object) -> tuple[str, SubmittedManifest]:
     """Return a submitted manifest with the digest of its contents. Raises: BadRequest: it is malformed."""
     node: Mapping[str, object] = as_object(value, WHAT)
     digest, name = get_text(node, "digest", WHAT), get_text(node, "name", WHAT)
     if not (is_hex(digest) and is_hex(name)):
         raise BadRequest(f"Cannot read {WHAT}: a manifest's 'digest' and 'name' are in hexadecimal digits.")
-    return digest, OfferedManifest(name, node.get("told"))
+    return digest, SubmittedManifest(name, node.get("told"))
 
 
 def is_hex(text: str) -> bool:

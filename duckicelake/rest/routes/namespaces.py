@@ -7,10 +7,17 @@ from fastapi import Query, Response
 
 from duckicelake.access.grants import format_object
 from duckicelake.access.sessions import Session
-from duckicelake.catalog.namespaces import check_namespace_exists, list_namespaces, load_namespace
+from duckicelake.catalog.idempotency import run_once
+from duckicelake.catalog.namespaces import (
+    ChangedProperties,
+    check_namespace_exists,
+    create_namespace,
+    drop_namespace,
+    list_namespaces,
+    load_namespace,
+    update_properties,
+)
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.namespaces import ChangedProperties, create_namespace, drop_namespace, update_properties
-from duckicelake.catalog.writing.once import run_once
 from duckicelake.errors import NoSuchNamespace
 from duckicelake.rest.auth.permissions import check_creates_namespace, deny
 from duckicelake.rest.context import ServerContext, Target

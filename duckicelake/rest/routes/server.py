@@ -12,8 +12,8 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 
+from duckicelake.catalog.credentials.ducklake import may_vend_ducklake
 from duckicelake.catalog.health import check_ready
-from duckicelake.catalog.keys.ducklake import may_vend_ducklake
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.rest.context import OpenLake, ServerContext
 from duckicelake.rest.operations import DUCKLAKE, OperationHandler

@@ -10,8 +10,8 @@ from starlette.concurrency import run_in_threadpool
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import TABLE
 from duckicelake.access.sessions import Bearer, Session
-from duckicelake.catalog.keys.ducklake import Asking, DucklakeCredentials, get_ducklake_credentials
-from duckicelake.catalog.keys.signing import May, Told, find_signed_table, sign_request
+from duckicelake.catalog.credentials.ducklake import DucklakeCredentials, DucklakeRequest, get_ducklake_credentials
+from duckicelake.catalog.credentials.table_access import FileRights, Told, find_signed_table, sign_request
 from duckicelake.catalog.tables import Ident
 from duckicelake.errors import Forbidden
 from duckicelake.rest.auth.audit import describe_request
@@ -62,7 +62,7 @@ class SignRoutes:
 
     def _sign(self, prefix: str, session: Session, ident: Ident, unsigned: Told) -> Response:
         rights = session.rights_at(TABLE, ident.namespace, ident.name)
-        may = May(Rights.READ in rights, Rights.WRITE in rights)
+        may = FileRights(Rights.READ in rights, Rights.WRITE in rights)
         signed = sign_request(self._context.get_lake(prefix).warehouse, ident, unsigned, may, time.time())
         answer: RemoteSignResult = {"uri": signed.uri, "headers": {name: [value] for name, value in signed.headers.items()}}
         kept = "private" if signed.is_kept else "no-cache"
@@ -95,7 +95,9 @@ class DucklakeRoutes:
             return Rights.READ in session.rights_at(TABLE, levels, name)
 
         account, ends_at_s = parse_account(bearer.origin), bearer.ends_at_s
-        asking = Asking(describe_request(request.scope), account, bearer.session.grants, bearer.scope, may_read, bearer.roles, ends_at_s)
+        asking = DucklakeRequest(
+            describe_request(request.scope), account, bearer.session.grants, bearer.scope, may_read, bearer.roles, ends_at_s
+        )
         found = get_ducklake_credentials(lake.warehouse, lake.roles, asking, time.time())
         return Response(json.dumps(encode_ducklake_credentials(found)).encode(), headers=NO_STORE, media_type="application/json")
 

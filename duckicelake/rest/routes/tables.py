@@ -11,15 +11,15 @@ from starlette.types import Receive, Scope, Send
 from duckicelake.access.grants import Levels as Path
 from duckicelake.access.grants import Rights, format_object
 from duckicelake.access.policy import TABLE
-from duckicelake.catalog.keys.vending import VendedKeys, get_keys
+from duckicelake.catalog import registration
+from duckicelake.catalog.cleanup import finish_noted_purges
+from duckicelake.catalog.commits import commit
+from duckicelake.catalog.commits.prepare import TableCommit
+from duckicelake.catalog.credentials.table_access import VendedCredentials, get_credentials
+from duckicelake.catalog.idempotency import RequestContext, run_once
+from duckicelake.catalog.table_changes import create_table, drop_table, load_committed_table, rename_table
 from duckicelake.catalog.tables import Ident, LoadedTable, check_table_exists, list_tables, load_table
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing import commit
-from duckicelake.catalog.writing.bases import Ask
-from duckicelake.catalog.writing.lifecycle import registration, unregistration
-from duckicelake.catalog.writing.lifecycle.purging import finish_noted
-from duckicelake.catalog.writing.once import Asked, run_once
-from duckicelake.catalog.writing.tables import create_table, drop_table, load_committed, rename_table
 from duckicelake.errors import BadRequest, NoSuchTable, NotServed
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
@@ -136,7 +136,7 @@ class TableRoutes:
             raise NotServed("No credentials are vended here (that needs require_auth and sts_role_arn); use your own credentials.")
         loaded = load_table(warehouse, ident, "refs")
         wanted = build_wanted(warehouse, ident, target.session.rights_at(TABLE, levels, name))
-        newer = get_keys(warehouse, ident, loaded, wanted, time.time())
+        newer = get_credentials(warehouse, ident, loaded, wanted, time.time())
         return Response(encode_refreshed_credentials(newer), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     def check_table(self, prefix: Prefix, levels: Levels, name: TableName) -> Response:
@@ -153,12 +153,12 @@ class TableRoutes:
         return Response(status_code=204)
 
 
-def encode_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> bytes:
+def encode_load_result(loaded: LoadedTable, keys: VendedCredentials | None = None) -> bytes:
     """Return the body of a load. The metadata is JSON already and is inserted unchanged."""
     return b"".join(list_load_result(loaded, keys))
 
 
-def list_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> tuple[bytes, bytes, bytes]:
+def list_load_result(loaded: LoadedTable, keys: VendedCredentials | None = None) -> tuple[bytes, bytes, bytes]:
     """Return the body of a load in three parts, the second of which is the metadata."""
     client_config = loaded.config if keys is None else {**loaded.config, **keys.config}
     config = json.dumps(client_config, ensure_ascii=False, separators=(",", ":")).encode()
@@ -166,7 +166,7 @@ def list_load_result(loaded: LoadedTable, keys: VendedKeys | None = None) -> tup
     return b'{%b"metadata":' % _encode_location(loaded), loaded.metadata, b',"config":%b%b}' % (config, more)
 
 
-def list_etag_parts(loaded: LoadedTable, keys: VendedKeys | None = None) -> Sequence[bytes]:
+def list_etag_parts(loaded: LoadedTable, keys: VendedCredentials | None = None) -> Sequence[bytes]:
     """Return the bytes that are hashed for a load's ETag. A digest replaces the metadata, because hashing a long one takes milliseconds."""
     before, metadata, after = list_load_result(loaded, keys)
     return before, loaded.digest or metadata, after
@@ -249,7 +249,7 @@ class TableChangeRoutes:
             warehouse,
             once,
             lambda w: create_table(w, ident, asked, needs_keys=keyed),
-            lambda w, uuid: load_committed(w, ident, uuid),
+            lambda w, uuid: load_committed_table(w, ident, uuid),
         )
         check_moved(target.session, TABLE, to_levels(made.moved_to))
         return build_created_response(request.scope, warehouse, ident, made)
@@ -262,7 +262,7 @@ class TableChangeRoutes:
             warehouse,
             add_objects(key, ident),
             lambda w: registration.register_table(w, ident, asked.metadata_location, overwrite=asked.overwrite),
-            lambda w, uuid: load_committed(w, ident, uuid),
+            lambda w, uuid: load_committed_table(w, ident, uuid),
         )
         check_moved(target.session, TABLE, to_levels(made.moved_to))
         return build_created_response(request.scope, warehouse, ident, made)
@@ -270,8 +270,8 @@ class TableChangeRoutes:
     def unregister_table(self, prefix: Prefix, levels: Levels, name: TableName, key: Key) -> Response:
         """Unregister a table from the catalog; all of its files stay."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
-        verb = unregistration
-        gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.find_unregistered(w, ident, uuid))
+        verb = registration
+        gone = run_once(warehouse, key, lambda w: verb.unregister_table(w, ident), lambda w, uuid: verb.get_unregistered(w, ident, uuid))
         return build_response(build_cached_response(encode_commit_result(gone)), [])
 
     def update_table(self, target: Target, levels: Levels, name: TableName, body: Body, key: Key) -> Response:
@@ -282,7 +282,9 @@ class TableChangeRoutes:
             raise BadRequest(f"The body names the table {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         check_commit(target.session, levels, name, creates=asks_to_create(asked.requirements))
         warehouse = self._context.get_warehouse(target)
-        done = run_once(warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        done = run_once(
+            warehouse, key, lambda w: commit.commit_table(w, ident, asked), lambda w, uuid: load_committed_table(w, ident, uuid)
+        )
         check_moved(target.session, TABLE, to_levels(done.moved_to))
         # The ETag equals that of the next load, so the client need not load the table again.
         return MultipartBodyResponse(list_commit_result(done), list_etag_parts(done))
@@ -297,7 +299,7 @@ class TableChangeRoutes:
     ) -> Response:
         """Drop a table from the catalog."""
         warehouse = self._context.get_lake(prefix).warehouse
-        run_once(warehouse, key, lambda w: drop_table(w, Ident(levels, name), purged=purge), finish_noted)
+        run_once(warehouse, key, lambda w: drop_table(w, Ident(levels, name), purged=purge), finish_noted_purges)
         return Response(status_code=204)
 
     def drop_unchanged_table(
@@ -310,7 +312,7 @@ class TableChangeRoutes:
     ) -> Response:
         """Drop a table and its Iceberg files if its state is still that of the given metadata file; else 409."""
         warehouse, ident = self._context.get_lake(prefix).warehouse, Ident(levels, name)
-        run_once(warehouse, key, lambda w: drop_table(w, ident, purged=True, shown=shown), finish_noted)
+        run_once(warehouse, key, lambda w: drop_table(w, ident, purged=True, shown=shown), finish_noted_purges)
         return Response(status_code=204)
 
     def rename_table(self, target: Target, body: Body, key: Key) -> Response:
@@ -325,12 +327,12 @@ class TableChangeRoutes:
 
     def commit_transaction(self, target: Target, body: Body, key: Key) -> Response:
         """Commit updates to several tables, all or none."""
-        asks: list[Ask] = []
+        asks: list[TableCommit] = []
         for asked in parse_transaction(decode_json(body)):
             assert asked.identifier is not None
             ident = to_ident(check_identifier(asked.identifier))
             check_commit(target.session, ident.namespace, ident.name, creates=asks_to_create(asked.requirements))
-            asks.append(Ask(ident, attribute_snapshots(asked, key.summary)))
+            asks.append(TableCommit(ident, attribute_snapshots(asked, key.summary)))
         once = add_objects(key, *(ask.ident for ask in asks))
         run_once(self._context.get_warehouse(target), once, lambda w: commit.commit_tables(w, asks), lambda _, __: None)
         return Response(status_code=204)
@@ -345,7 +347,7 @@ def build_created_response(scope: Scope, warehouse: Warehouse, ident: Ident, mad
     return build_response(build_cached_response(body, is_kept=False, tagged=etag_parts), [])
 
 
-def add_objects(asked: Asked, *idents: Ident) -> Asked:
+def add_objects(asked: RequestContext, *idents: Ident) -> RequestContext:
     """Return a request context with the tables or views that the body names, for the audit log."""
     return asked.about(*(format_object((*ident.namespace, ident.name)) for ident in idents))
 

@@ -20,7 +20,7 @@ from fastapi import Request, Response
 from starlette.types import Scope
 
 from duckicelake.access.token_endpoint import ACCESS_TOKEN, NO_POLICIES, Accounts, IssuedToken, OAuthRefusal, Policies, TokenRequest
-from duckicelake.catalog.record.trail import DENIED, UNPROVEN, AuditLine
+from duckicelake.catalog.audit_log import DENIED, UNPROVEN, AuditLine
 from duckicelake.errors import NotServed, ServiceUnavailable, TooManyRequests
 from duckicelake.rest.auth.audit import audit_denial, describe_request
 from duckicelake.rest.context import ServerContext, get_policies

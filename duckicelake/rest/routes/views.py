@@ -7,10 +7,10 @@ from fastapi import Response
 
 from duckicelake.access.grants import Rights
 from duckicelake.access.policy import VIEW
+from duckicelake.catalog import view_changes, views
+from duckicelake.catalog.idempotency import run_once
 from duckicelake.catalog.tables import Ident
-from duckicelake.catalog.views import changes, loading
-from duckicelake.catalog.views.loading import LoadedView, load_committed
-from duckicelake.catalog.writing.once import run_once
+from duckicelake.catalog.views import LoadedView, load_committed_view
 from duckicelake.errors import BadRequest, NoSuchView
 from duckicelake.iceberg.encoding.json_body import decode_json
 from duckicelake.iceberg.encoding.json_reader import as_object, get_text
@@ -44,18 +44,18 @@ class ViewRoutes:
 
     def list_views(self, target: Target, levels: Levels, page: Page) -> ListTablesResponse:
         """List the views of a namespace."""
-        listed = loading.list_views(self._context.get_lake(target.prefix).warehouse, levels)
+        listed = views.list_views(self._context.get_lake(target.prefix).warehouse, levels)
         found = [ident for ident in listed if target.session.rights_at(VIEW, levels, ident.name) is not Rights.NONE]
         cut, token = cut_page(found, lambda ident: (*ident.namespace, ident.name), page)
         return {"identifiers": [{"namespace": list(ident.namespace), "name": ident.name} for ident in cut], "next-page-token": token}
 
     def load_view(self, prefix: Prefix, levels: Levels, name: ViewName) -> Response:
         """Load a view's metadata."""
-        return build_view_response(loading.load_view(self._context.get_lake(prefix).warehouse, Ident(levels, name)))
+        return build_view_response(views.load_view(self._context.get_lake(prefix).warehouse, Ident(levels, name)))
 
     def check_view(self, prefix: Prefix, levels: Levels, name: ViewName) -> Response:
         """Check that a view exists."""
-        loading.check_view_exists(self._context.get_lake(prefix).warehouse, Ident(levels, name))
+        views.check_view_exists(self._context.get_lake(prefix).warehouse, Ident(levels, name))
         return Response(status_code=204)
 
 
@@ -91,7 +91,9 @@ class ViewChangeRoutes:
         ident = Ident(levels, check_name(asked.name, "view"))
         warehouse = self._context.get_warehouse(target)
         once = add_objects(key, ident)
-        made = run_once(warehouse, once, lambda w: changes.create_view(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        made = run_once(
+            warehouse, once, lambda w: view_changes.create_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
+        )
         check_moved(target.session, VIEW, to_levels(made.moved_to))
         return build_view_response(made)
 
@@ -103,7 +105,7 @@ class ViewChangeRoutes:
         warehouse = self._context.get_lake(target.prefix).warehouse
         once = add_objects(key, ident)
         made = run_once(
-            warehouse, once, lambda w: changes.register_view(w, ident, location), lambda w, uuid: load_committed(w, ident, uuid)
+            warehouse, once, lambda w: view_changes.register_view(w, ident, location), lambda w, uuid: load_committed_view(w, ident, uuid)
         )
         check_moved(target.session, VIEW, to_levels(made.moved_to))
         return build_view_response(made)
@@ -115,14 +117,16 @@ class ViewChangeRoutes:
         if asked.identifier is not None and to_ident(asked.identifier) != ident:
             raise BadRequest(f"The body names the view {to_ident(asked.identifier)}, and the path {ident}; send one of them.")
         warehouse = self._context.get_warehouse(target)
-        done = run_once(warehouse, key, lambda w: changes.replace_view(w, ident, asked), lambda w, uuid: load_committed(w, ident, uuid))
+        done = run_once(
+            warehouse, key, lambda w: view_changes.replace_view(w, ident, asked), lambda w, uuid: load_committed_view(w, ident, uuid)
+        )
         check_moved(target.session, VIEW, to_levels(done.moved_to))
         return build_view_response(done)
 
     def drop_view(self, prefix: Prefix, levels: Levels, name: ViewName, key: Key) -> Response:
         """Drop a view from the catalog."""
         warehouse = self._context.get_lake(prefix).warehouse
-        run_once(warehouse, key, lambda w: changes.drop_view(w, Ident(levels, name)), lambda _, __: None)
+        run_once(warehouse, key, lambda w: view_changes.drop_view(w, Ident(levels, name)), lambda _, __: None)
         return Response(status_code=204)
 
     def rename_view(self, target: Target, body: Body, key: Key) -> Response:
@@ -132,5 +136,5 @@ class ViewChangeRoutes:
         check_rename(target.session, (*source.namespace, source.name), (*destination.namespace, destination.name), NoSuchView)
         once = add_objects(key, source, destination)
         warehouse = self._context.get_lake(target.prefix).warehouse
-        run_once(warehouse, once, lambda w: changes.rename_view(w, source, destination), lambda _, __: None)
+        run_once(warehouse, once, lambda w: view_changes.rename_view(w, source, destination), lambda _, __: None)
         return Response(status_code=204)

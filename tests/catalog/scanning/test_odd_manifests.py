@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from duckicelake.catalog.scanning.planning import ENTRIES_MIN, WORK_MAX, Limits, Scan
-from duckicelake.catalog.scanning.snapshots import Material
+from duckicelake.catalog.scanning.planning import ENTRIES_MIN, WORK_MAX, Scan, ScanLimits
+from duckicelake.catalog.scanning.sources import ScanInput
 from duckicelake.iceberg.expressions.binding import bind, read_names
 from duckicelake.iceberg.expressions.parsing import parse_expression
 from duckicelake.iceberg.expressions.tree import Bound
@@ -55,7 +55,7 @@ def scan(
     ]
     written = Written(entries, [])
     metadata = cast("Any", SimpleNamespace(partition_specs=SPECS, schemas=(SCHEMA,), current_schema_id=0))
-    return Scan(cast("Any", written), Material("", listed, DeleteIndex(deletes)), metadata, bound, **more), written
+    return Scan(cast("Any", written), ScanInput("", listed, DeleteIndex(deletes)), metadata, bound, **more), written
 
 
 def walk(made: Scan) -> list[bytes]:
@@ -75,14 +75,14 @@ def test_lists_that_miscount_hide_no_file() -> None:
     files = [[file(f"{manifest}-{place}") for place in range(5)] for manifest in range(4)]
     for counts in ((5, 5, 5, 5), (1, 1, 1, 1), (0, 0, 0, 0), (0, 5, 0, 0), (5, 0, 0, 5), (50, 0, 2, 9), (-1, -1, -1, -1)):
         for tasks in (1, 2, 3, 7, 100):
-            made, _ = scan(files, counts, limits=Limits(tasks=tasks, entries=tasks, spans=2))
+            made, _ = scan(files, counts, limits=ScanLimits(tasks=tasks, entries=tasks, spans=2))
             found = walk(made)
             assert len(found) == len(set(found)) == 20, (counts, tasks)
 
 
 def test_a_part_that_ends_with_its_manifest_has_nothing_left() -> None:
     """No empty part follows."""
-    made, _ = scan([[file("a"), file("b")]], limits=Limits(tasks=2, entries=2))
+    made, _ = scan([[file("a"), file("b")]], limits=ScanLimits(tasks=2, entries=2))
     part = made.plan(WHOLE)
     assert (len(part.tasks), part.rest) == (2, [])
 
@@ -118,7 +118,7 @@ def test_a_large_filter_looks_at_fewer_files() -> None:
 
 def test_empty_manifests_are_not_opened_without_end() -> None:
     """They count as something."""
-    made, written = scan([[] for _ in range(5000)], limits=Limits(entries=1000, tasks=1000))
+    made, written = scan([[] for _ in range(5000)], limits=ScanLimits(entries=1000, tasks=1000))
     made.plan(WHOLE)
     assert len(written.opened) <= 100
     assert walk(made) == []

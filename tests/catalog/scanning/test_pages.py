@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from duckicelake.catalog.scanning.memory import ScanMemory
-from duckicelake.catalog.scanning.planning import Limits
+from duckicelake.catalog.scanning.planning import ScanLimits
 from duckicelake.catalog.scanning.scans import PlannedScan, check_plan, fetch_plan, fetch_tasks, plan_scan
+from duckicelake.catalog.scanning.sources import ScanCache
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.errors import NoSuchPlanId, NoSuchPlanTask, NoSuchTable
@@ -18,7 +18,7 @@ from tests.catalog.conftest import Opener
 from tests.support.lakes import FreshLake
 
 T = Ident(("main",), "t")
-SMALL = Limits(tasks=7, entries=11, spans=3)
+SMALL = ScanLimits(tasks=7, entries=11, spans=3)
 HISTORY = (
     "CREATE TABLE t (id INTEGER, k INTEGER)",
     "INSERT INTO t SELECT i, i % 3 FROM range(60) r(i)",
@@ -39,7 +39,7 @@ def table(lake: FreshLake) -> FreshLake:
     return lake
 
 
-def walk(warehouse: Warehouse, first: PlannedScan, limits: Limits = SMALL) -> Iterator[PlannedScan]:
+def walk(warehouse: Warehouse, first: PlannedScan, limits: ScanLimits = SMALL) -> Iterator[PlannedScan]:
     """Every part of a plan."""
     yield first
     waiting = list(first.plan_tasks)
@@ -143,7 +143,7 @@ def test_memory_is_bounded(table: FreshLake, warehouse: Warehouse) -> None:
     """What was used longest ago is forgotten, and what is too large never kept; the plan is the same."""
     expected = plan_scan(warehouse, T, ScanRequest()).tasks
     # three fourths of what it would take
-    small = replace(warehouse, scans=ScanMemory(warehouse.scans.size_bytes * 3 // 4))
+    small = replace(warehouse, scans=ScanCache(warehouse.scans.size_bytes * 3 // 4))
     for number in range(5):
         assert plan_scan(small, T, is_("gt-eq", number)).tasks != []
         assert 0 < small.scans.size_bytes <= small.scans.most_bytes

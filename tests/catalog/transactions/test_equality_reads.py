@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from duckicelake.catalog.incoming import delete_resolution
+from duckicelake.catalog.incoming.client_manifests import MAX_POSITIONS, LiveFile, ManifestReader
+from duckicelake.catalog.incoming.delete_resolution import EqualityResolver
+from duckicelake.catalog.location_rules import AllowedLocations
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.places import Grounds
-from duckicelake.catalog.writing.ready import equality
-from duckicelake.catalog.writing.ready.equality import EqualityResolver
-from duckicelake.catalog.writing.ready.manifests import MAX_POSITIONS, LiveFile, ManifestReader
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DATA, EQUALITY_DELETES, DataFile
 from duckicelake.iceberg.partition import PartitionSpec
@@ -56,7 +56,7 @@ def stand(lake: FreshLake, warehouse: Warehouse) -> Stand:
         warehouse.objects.put_new(path, content)
     files = [describe(f"{location}/data/{i}.parquet", content, {1: struct.pack("<q", i)}) for i in range(5)]
     delete = LiveFile(SPEC, replace(describe(key, content), content=EQUALITY_DELETES, equality_ids=(1,)), 2)
-    resolver = EqualityResolver(ManifestReader(warehouse.objects, Grounds((location,))), (SCHEMA,), {}, {})
+    resolver = EqualityResolver(ManifestReader(warehouse.objects, AllowedLocations((location,))), (SCHEMA,), {}, {})
     return Stand(resolver, delete, [LiveFile(SPEC, file, 1) for file in files])
 
 
@@ -72,7 +72,7 @@ def test_only_data_files_that_are_read_are_remembered(stand: Stand) -> None:
 
 def test_what_a_request_may_compare_and_delete_is_bounded(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of pairs and of rows are the client's choice."""
-    monkeypatch.setattr(equality, "MAX_PAIRS", 9)
+    monkeypatch.setattr(delete_resolution, "MAX_PAIRS", 9)
     stand.resolver.find_rows(stand.delete, stand.live[:4])
     assert stand.resolver.reader.positions_left == MAX_POSITIONS - 1
     with pytest.raises(BadRequest, match="More than 9 pairs"):

@@ -4,11 +4,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from duckicelake.catalog.incoming import column_names
+from duckicelake.catalog.incoming.column_names import read_footers
+from duckicelake.catalog.incoming.file_changes import FileChange
+from duckicelake.catalog.location_rules import AllowedLocations
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing.places import Grounds
-from duckicelake.catalog.writing.ready import footers
-from duckicelake.catalog.writing.ready.footers import read_footers
-from duckicelake.catalog.writing.ready.snapshots import FileChange
 from duckicelake.errors import BadRequest
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.lake.connect import reading
@@ -37,8 +37,8 @@ def test_files_that_ducklake_knows_are_not_looked_into(lake: FreshLake, warehous
         table = find_table(look, "main", "t")
     for is_trusted in (False, True):
         change = FileChange((), {path: 0}, (), {}, [known], is_trusted)
-        assert not read_footers(warehouse, table, Grounds((path.rpartition("/")[0],)), [change])
-    assert read_footers(warehouse, None, Grounds((path.rpartition("/")[0],)), [change]).keys() == {path}
+        assert not read_footers(warehouse, table, AllowedLocations((path.rpartition("/")[0],)), [change])
+    assert read_footers(warehouse, None, AllowedLocations((path.rpartition("/")[0],)), [change]).keys() == {path}
 
 
 def test_what_files_say_alike_is_kept_once(lake: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,12 +46,12 @@ def test_what_files_say_alike_is_kept_once(lake: FreshLake, warehouse: Warehouse
     home = lake.data_path.replace("/data/", "/outside")
     files = [write(warehouse, f"{home}/{number}.parquet", "a", "bc"[number % 2]) for number in range(6)]
     change = FileChange(files, {}, (), {})
-    found = read_footers(warehouse, None, Grounds((home,)), [change])
+    found = read_footers(warehouse, None, AllowedLocations((home,)), [change])
     assert [[*found[file.file_path].field_ids] for file in files[:2]] == [[("a",), ("b",)], [("a",), ("c",)]]
     assert len({id(columns) for columns in found.values()}) == 2
-    monkeypatch.setattr(footers, "MAX_COLUMNS", 3)
+    monkeypatch.setattr(column_names, "MAX_COLUMNS", 3)
     with pytest.raises(BadRequest, match="different columns"):
-        read_footers(warehouse, None, Grounds((home,)), [change])
+        read_footers(warehouse, None, AllowedLocations((home,)), [change])
 
 
 @pytest.mark.parametrize("size", [pytest.param(-1, id="negative"), pytest.param(0, id="none"), pytest.param(2**62, id="endless")])
@@ -60,13 +60,13 @@ def test_a_file_of_another_size_than_told_is_refused(lake: FreshLake, warehouse:
     home = lake.data_path.replace("/data/", "/outside")
     file = replace(write(warehouse, f"{home}/f.parquet", "a"), file_size_in_bytes=size)
     with pytest.raises(BadRequest, match=r"f\.parquet"):
-        read_footers(warehouse, None, Grounds((home,)), [FileChange([file], {}, (), {})])
+        read_footers(warehouse, None, AllowedLocations((home,)), [FileChange([file], {}, (), {})])
 
 
 def test_a_footer_has_a_size(lake: FreshLake, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen are read at a time, each as long as its file says."""
     home = lake.data_path.replace("/data/", "/outside")
     file = write(warehouse, f"{home}/f.parquet", "a")
-    monkeypatch.setattr(footers, "MAX_FOOTER_BYTES", 16)
+    monkeypatch.setattr(column_names, "MAX_FOOTER_BYTES", 16)
     with pytest.raises(BadRequest, match="bytes at once"):
-        read_footers(warehouse, None, Grounds((home,)), [FileChange([file], {}, (), {})])
+        read_footers(warehouse, None, AllowedLocations((home,)), [FileChange([file], {}, (), {})])

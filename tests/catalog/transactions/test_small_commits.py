@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from duckicelake.catalog.commits import commit, publish_in_commit
+from duckicelake.catalog.commits.commit import commit_table
+from duckicelake.catalog.commits.prepare import TableCommit
 from duckicelake.catalog.tables import Ident
 from duckicelake.catalog.warehouse import Warehouse
-from duckicelake.catalog.writing import ahead, commit
-from duckicelake.catalog.writing.bases import Ask
-from duckicelake.catalog.writing.commit import commit_table
 from duckicelake.errors import CommitFailed, LakeBusy
 from duckicelake.iceberg.requests.bodies import parse_commit_table
 from duckicelake.lake import connect
@@ -58,7 +58,7 @@ def test_a_commit_makes_four_journeys(loaded: Warehouse, monkeypatch: pytest.Mon
 
 def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB took its number before it came to wait: the commit that holds the lock would make it fail, and begins again."""
-    planned: Callable[..., Any] = ahead.foresee
+    planned: Callable[..., Any] = publish_in_commit.foresee
     came: list[Future[int]] = []
     [(head,)] = lake.psycopg().execute("SELECT max(snapshot_id) FROM ducklake_snapshot").fetchall()
 
@@ -79,7 +79,7 @@ def test_whoever_comes_to_commit_meanwhile_is_let_pass(loaded: Warehouse, lake: 
             wait_for(is_waiting, "a session that waits for the lock")
         return planned(*args)
 
-    monkeypatch.setattr(ahead, "foresee", let_come)
+    monkeypatch.setattr(publish_in_commit, "foresee", let_come)
     with ThreadPoolExecutor(1) as threads:
         set_property(loaded, "second")
         assert came[0].result() == head + 1
@@ -174,7 +174,7 @@ def test_a_commit_that_landed_elsewhere_is_told_so_however_late(
         {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 4711},
     ]
     asked = parse_commit_table({"requirements": [], "updates": updates})
-    assert commit.recall_base(loaded, Ask(ident, asked)) is not None
+    assert commit.get_cached_base(loaded, TableCommit(ident, asked)) is not None
     commit_table(open_server(lake), ident, asked)
     monkeypatch.setattr(commit, "COMMIT_S", 0.0)
     told = json.loads(commit_table(loaded, ident, asked).metadata)
@@ -202,7 +202,7 @@ def test_a_table_that_never_stands_still_ends_in_time(
         return reads[-1]
 
     monkeypatch.setattr(commit, "read_base", read_late)
-    monkeypatch.setattr(commit, "recall_base", lambda *_: None)
+    monkeypatch.setattr(commit, "get_cached_base", lambda *_: None)
     monkeypatch.setattr(commit, "COMMIT_S", seconds)
     with pytest.raises(CommitFailed, match="again and again"):
         set_property(loaded, "never")

@@ -14,7 +14,7 @@ from duckicelake.pipeline.publish.job import PublishDesk, publish
 from duckicelake.pipeline.publish.options import PublishOptions
 from duckicelake.pipeline.publish.report import Published, PublishReport
 from duckicelake.pipeline.rest import open_rest, parse_ident
-from tests.catalog.adopting.making import open_place
+from tests.catalog.manifest_import.making import open_place
 from tests.catalog.test_many_files import make_copies
 from tests.support.readers import Served
 from tests.support.spark import Spark

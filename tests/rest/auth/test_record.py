@@ -14,10 +14,10 @@ from psycopg import Connection
 
 from duckicelake.access.token_endpoint import Accounts
 from duckicelake.access.tokens import make_signer
-from duckicelake.catalog.record.trail import MOST_WAITING, Asker, AuditLine, Trail
-from duckicelake.catalog.rules.changes import Given, name_objects
+from duckicelake.catalog.access_rules import GrantText, list_audit_objects
+from duckicelake.catalog.audit_log import MAX_WAITING, Asker, AuditLine, AuditLog
+from duckicelake.catalog.idempotency import RequestContext
 from duckicelake.catalog.tables import Ident
-from duckicelake.catalog.writing.once import Asked
 from duckicelake.errors import Forbidden
 from duckicelake.lake.connect import close_lake, open_lake
 from duckicelake.rest.application import add_operations
@@ -265,9 +265,9 @@ def test_denials_are_in_the_record(fresh: Guarded, conn: Connection, told: list[
 def test_more_denials_than_can_be_written_are_counted(lake: FreshLake) -> None:
     """Nobody waits for the record: what is too much is lost to Postgres, and a metric says so."""
     opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
-    trail = Trail(opened, 90)
+    trail = AuditLog(opened, 90)
     line = AuditLine(Asker("r", None, "loadTable"), "denied")
-    for _ in range(MOST_WAITING + 3):
+    for _ in range(MAX_WAITING + 3):
         trail.note(line)
     assert trail.dropped_count == 3
     close_lake(opened)
@@ -277,7 +277,7 @@ def test_who_cannot_say_who_they_are_take_no_place_from_others(lake: FreshLake) 
     """A few lines at once, then one a second, and none while many wait; the rest is counted."""
     now_s = [1000.0]
     opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
-    trail = Trail(opened, 90, clock=lambda: now_s[0])
+    trail = AuditLog(opened, 90, clock=lambda: now_s[0])
     unproven, denied = (AuditLine(Asker("r", None, "loadTable"), outcome) for outcome in ("unproven", "denied"))
 
     def note(line: AuditLine, count: int) -> int:
@@ -289,7 +289,7 @@ def test_who_cannot_say_who_they_are_take_no_place_from_others(lake: FreshLake) 
     assert note(unproven, 1000) == 10
     now_s[0] += 3
     assert note(unproven, 1000) == 3
-    assert note(denied, MOST_WAITING - 13) == MOST_WAITING - 13
+    assert note(denied, MAX_WAITING - 13) == MAX_WAITING - 13
     now_s[0] += 60
     assert note(unproven, 1000) == 0
     close_lake(opened)
@@ -305,8 +305,8 @@ def test_objects_have_one_spelling() -> None:
     assert find_named("GET", "/v1/lake/namespaces/Sales%1FEU/tables/ORDERS") == ("sales.eu.orders",)
     assert find_named("GET", "/v1/lake/namespaces/Sales/views/%C3%9CBER.x") == ("sales.%C3%9Cber%2Ex",)
     assert deny(Forbidden("no"), ("Sales",), "ORDERS").denied == "sales.orders"
-    assert add_objects(Asked(Asker("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).asker.objects == ("sales.orders",)
-    assert name_objects(Given(["read"], "table:Sales.ORDERS", "alice")) == ("alice", "sales.orders")
+    assert add_objects(RequestContext(Asker("r", None, "renameTable")), Ident(("Sales",), "ORDERS")).asker.objects == ("sales.orders",)
+    assert list_audit_objects(GrantText(["read"], "table:Sales.ORDERS", "alice")) == ("alice", "sales.orders")
 
 
 def test_what_is_denied_is_told_in_few_words(told: list[Any]) -> None:
@@ -322,7 +322,7 @@ def test_denials_wait_for_postgres_and_go_when_it_refuses_them(lake: FreshLake) 
     opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
     conn = lake.psycopg()
     conn.execute("ALTER TABLE iceberg_audit RENAME TO iceberg_gone")
-    trail = Trail(opened, 90)
+    trail = AuditLog(opened, 90)
     trail.note(AuditLine(Asker("first", None, "loadTable"), "denied"))
     trail.start()
     wait_for(lambda: trail.dropped_count == 1, "the line to be refused")
@@ -335,9 +335,9 @@ def test_denials_wait_for_postgres_and_go_when_it_refuses_them(lake: FreshLake) 
 
 def test_a_server_that_stops_waits_for_no_pause(lake: FreshLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for lines that do not come."""
-    monkeypatch.setattr("duckicelake.catalog.record.trail.PAUSE_S", 60.0)
+    monkeypatch.setattr("duckicelake.catalog.audit_log.PAUSE_S", 60.0)
     opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
-    trail, others = Trail(opened, 90), set(threading.enumerate())
+    trail, others = AuditLog(opened, 90), set(threading.enumerate())
     trail.start()
     [thread] = [each for each in threading.enumerate() if each not in others and each.name == "audit"]
     trail.stop()
@@ -358,7 +358,7 @@ def test_old_lines_go(lake: FreshLake) -> None:
         " SELECT now() - n * interval '1 minute', 'r' || n, 'x', '{}' FROM generate_series(0, 5000) n"
     )
     opened = open_lake("lake", lake.dsn, lake.metadata_schema, 2)
-    trail = Trail(opened, 1, first_s=0)
+    trail = AuditLog(opened, 1, first_s=0)
     trail.start()
     wait_for(lambda: conn.execute("SELECT count(*) FROM iceberg_audit").fetchone() == (1440,), "old lines to go")
     trail.stop()

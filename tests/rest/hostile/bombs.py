@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duckicelake.catalog.writing.places import Grounds
-from duckicelake.catalog.writing.ready.manifests import MAX_POSITIONS, ManifestReader, decode_vector
+from duckicelake.catalog.incoming.client_manifests import MAX_POSITIONS, ManifestReader, decode_vector
+from duckicelake.catalog.location_rules import AllowedLocations
 from duckicelake.errors import BadRequest, Unsupported
 from duckicelake.iceberg.decoding.manifests import decode_manifest
 from duckicelake.iceberg.encoding.avro import encode_bytes, encode_long
@@ -142,7 +142,7 @@ BOMBS: tuple[tuple[str, Callable[[], bytes], Callable[[bytes], object]], ...] = 
 def open_zeros(file: Path, *, is_list: bool) -> object:
     """Read a file of many zeros as a manifest, or a list of them, that a client names in its table."""
     objects = open_objects(StoreSettings(None, None, None, None))
-    reader, uri = ManifestReader(objects, Grounds((file.parent.as_uri(),))), file.as_uri()
+    reader, uri = ManifestReader(objects, AllowedLocations((file.parent.as_uri(),))), file.as_uri()
     if is_list:
         return reader.read_list(uri)
     header = ManifestHeader(Schema(0, ()), PartitionSpec(0, ()), 2, 0)

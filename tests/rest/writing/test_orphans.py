@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from duckdb import DuckDBPyConnection
 
-from duckicelake.catalog.writing.lifecycle.orphans import list_current_since
+from duckicelake.catalog.cleanup import list_current_since
 from duckicelake.commands.check import find_lost_objects, remove_orphans
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.store.parquet import encode_position_deletes

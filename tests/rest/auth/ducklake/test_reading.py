@@ -4,7 +4,7 @@ import duckdb
 import pytest
 from psycopg import sql
 
-from duckicelake.catalog.keys.ducklake import MOST_FILES_EACH
+from duckicelake.catalog.credentials.ducklake import MOST_FILES_EACH
 from tests.rest.auth.ducklake.readers import PATH, ask, ask_as
 from tests.rest.auth.principals import Guarded
 from tests.rest.auth.rules.managed import Managed

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from duckicelake.access.policy import LakePolicy
-from duckicelake.catalog.rules.changes import Given, add_principal, change_grants
-from duckicelake.catalog.rules.policies import read_policy
+from duckicelake.catalog.access_rules import GrantText, add_principal, change_grants, read_policy
 from duckicelake.catalog.warehouse import close_warehouse, open_warehouse
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.lake.rows import Position
@@ -48,10 +47,10 @@ def test_rows_are_read_when_rules_or_names_change(lake: FreshLake) -> None:
             assert len(reads) == 2 + number, statement
         add_principal(warehouse.lake, "alice")
         assert set((await rules.get()).accounts) == {"alice"}
-        change_grants(warehouse.lake, Given(["read"], "namespace:main", "alice"), gives=True)
+        change_grants(warehouse.lake, GrantText(["read"], "namespace:main", "alice"), gives=True)
         assert (await rules.get()).get_rights("alice").grants.shows(("main",))
         before = len(reads)
-        change_grants(warehouse.lake, Given(["read"], "namespace:main", "alice"), gives=True)
+        change_grants(warehouse.lake, GrantText(["read"], "namespace:main", "alice"), gives=True)
         await rules.get()
         assert len(reads) == before
         await watch.close()

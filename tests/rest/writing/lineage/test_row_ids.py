@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from duckdb import DuckDBPyConnection
 
-from duckicelake.catalog.writing.ready.row_ids import RowIdWriter, WaitingFile, put_in_place
-from duckicelake.catalog.writing.ready.snapshots import FileChange
+from duckicelake.catalog.incoming.file_changes import FileChange
+from duckicelake.catalog.incoming.row_id_copies import RowIdWriter, WaitingFile, with_file_copies
 from duckicelake.commands.check import remove_orphans
 from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
 from duckicelake.iceberg.manifest import DataFile
@@ -168,7 +168,7 @@ def test_a_late_commit_leaves_nothing(client: Client, session: DuckDBPyConnectio
         updates[0]["snapshot"]["sequence-number"] = number
         assert client.commit(updates).error == (409, "CommitFailedException")
         with monkeypatch.context() as patched:
-            patched.setattr("duckicelake.catalog.writing.bases.RowIdWriter", None)
+            patched.setattr("duckicelake.catalog.commits.prepare.RowIdWriter", None)
             assert client.commit(updates, [assert_main(FIRST)]).error == (409, "CommitFailedException")
         assert list_files(client) == before
 
@@ -284,7 +284,7 @@ def test_what_landed_elsewhere_is_not_copied(client: Client, lake: FreshLake, mo
     updates = append(client, SECOND, [write_waiting(client, "mixed", [11], [None])])
     with serve(make_settings(lake)) as other:
         assert open_client(other, lake).commit(updates).status == 200
-    monkeypatch.setattr("duckicelake.catalog.writing.bases.RowIdWriter", None)
+    monkeypatch.setattr("duckicelake.catalog.commits.prepare.RowIdWriter", None)
     assert client.commit(updates).status == 200
 
 
@@ -297,7 +297,7 @@ def test_a_file_is_added_once(client: Client) -> None:
 
 def test_large_files_are_copied_in_parts(client: Client, session: DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, and a few bytes of them at a time."""
-    monkeypatch.setattr("duckicelake.catalog.writing.ready.row_ids.SMALL_ROWS", 1)
+    monkeypatch.setattr("duckicelake.catalog.incoming.row_id_copies.SMALL_ROWS", 1)
     monkeypatch.setattr("duckicelake.store.lineage.row_ids.STEP_BYTES", 100)
     assert client.commit(append(client, SECOND, [write_waiting(client, "mixed", [11, 12], [None, 3])])).status == 200
     assert row_ids(session)[-2:] == [(11, 10), (12, 3)]
@@ -318,6 +318,6 @@ def test_a_change_speaks_of_the_copies() -> None:
     file, other = (DataFile(0, f"s3://b/{name}", "PARQUET", (), 2, 10) for name in ("file", "other"))
     copy = replace(file, file_path="s3://b/copy", file_size_in_bytes=20)
     specs, deletes = {"s3://b/file": 1, "s3://b/other": 2}, {"s3://b/file": np.array([1])}
-    change = put_in_place(FileChange([file, other], specs, ["s3://b/file"], deletes, [file]), {"s3://b/file": copy})
+    change = with_file_copies(FileChange([file, other], specs, ["s3://b/file"], deletes, [file]), {"s3://b/file": copy})
     assert (change.added, change.returned, change.removed) == ([copy, other], [copy], ["s3://b/copy"])
     assert (change.spec_ids, change.deletes) == ({"s3://b/copy": 1, "s3://b/other": 2}, {"s3://b/copy": np.array([1])})

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from duckicelake.catalog.cleanup import list_abandoned_locations, list_leftovers
 from duckicelake.catalog.warehouse import Warehouse, close_warehouse, open_warehouse
-from duckicelake.catalog.writing.lifecycle.staging import list_given_up, list_left
 from duckicelake.commands.check import remove_orphans
 from duckicelake.store.objects import Objects, StoreSettings
 from duckicelake.values import replace
@@ -218,10 +218,10 @@ def test_a_commit_meanwhile_keeps_everything(client: Client, lake: FreshLake) ->
     try:
         warehouse: Warehouse = replace(opened, objects=Overtaken(store, lambda: client.commit(updates, CREATE)))
         before = datetime.now(UTC) + timedelta(hours=1)
-        [noted] = list_given_up(warehouse, before)
-        assert list_left(warehouse, noted, before) == []
+        [noted] = list_abandoned_locations(warehouse, before)
+        assert list_leftovers(warehouse, noted, before) == []
         assert client.load()["location"] == noted.location
-        assert list_given_up(opened, before) == []
+        assert list_abandoned_locations(opened, before) == []
     finally:
         close_warehouse(opened)
 

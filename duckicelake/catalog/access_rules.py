@@ -1,0 +1,273 @@
+"""Principals, roles and grants: added, removed, listed. What is asked for comes as texts, from the command line or over REST."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+from uuid import UUID
+
+import psycopg
+
+from duckicelake.access.clients import Client, make_secret
+from duckicelake.access.grants import NO_GRANTS, BadGrant, Grant, Grants, Levels, Rights, fold_levels, format_object
+from duckicelake.access.policy import (
+    NAMESPACE,
+    TABLE,
+    WAREHOUSE,
+    Grantee,
+    HeldRights,
+    LakePolicy,
+    Securable,
+    build_object_key,
+    is_issuer_name,
+    parse_grantee,
+    parse_name,
+    parse_privileges,
+    parse_securable,
+    to_rights,
+)
+from duckicelake.catalog.namespaces import find_schema, format_levels
+from duckicelake.catalog.tables import Ident, get_table
+from duckicelake.catalog.views import get_view
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import AlreadyExists, BadRequest, NoSuchNamespace, NotFound
+from duckicelake.lake.audit.rows import Asker
+from duckicelake.lake.connect import Lake, reading
+from duckicelake.lake.grants import change
+from duckicelake.lake.grants.read import GrantRow, PrincipalRow, RuleRows, read_rules
+from duckicelake.lake.registered.read import find_live_name
+from duckicelake.lake.rows import Position
+from duckicelake.translate.namespaces import to_levels
+
+WAREHOUSE_UUID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantText:
+    """Privileges on something, as texts say them, and to whom."""
+
+    privileges: Sequence[str]
+    on: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """A principal with the secret that it was just given: it is shown once. None: it says elsewhere who it is."""
+
+    name: str
+    secret: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """All that is kept: principals with whether they have a secret, roles with their members, and grants as they were given."""
+
+    principals: Sequence[tuple[str, bool]]
+    roles: Sequence[tuple[str, Sequence[str]]]
+    grants: Sequence[GrantText]
+
+
+def add_principal(lake: Lake, name: str, *, has_secret: bool = True) -> NewSecret:
+    """Add a principal. Raises: AlreadyExists. BadRequest: it cannot be called so, or can have no secret."""
+    named = _parse_grantee(name, "principal")
+    if has_secret:
+        _check_may_have_secret(named.name)
+    secret, hashed = make_secret()
+    kept = hashed if has_secret else None
+    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, kept, is_role=False), takes=False):
+        raise AlreadyExists(f"Principal already exists: {named.name}")
+    return NewSecret(named.name, secret if has_secret else None)
+
+
+def rotate_principal(lake: Lake, name: str) -> NewSecret:
+    """Give a principal another secret; its tokens end with the old one. Raises: NotFound. BadRequest: it can have none."""
+    _check_may_have_secret(name)
+    secret, hashed = make_secret()
+    if not change.change_rules(lake, lambda conn: change.update_secret(conn, name, hashed)):
+        raise NotFound(f"Principal does not exist: {name[:128]}")
+    return NewSecret(name, secret)
+
+
+def add_role(lake: Lake, name: str) -> None:
+    """Add a role. Raises: AlreadyExists. BadRequest: it cannot be called so."""
+    named = _parse_grantee(name, "role")
+    if not change.change_rules(lake, lambda conn: change.insert_principal(conn, named.name, None, is_role=True), takes=False):
+        raise AlreadyExists(f"Role already exists: {named.name}")
+
+
+def remove_grantee(lake: Lake, name: str, *, is_role: bool) -> None:
+    """Remove a principal or a role, with all that it was granted. Raises: NotFound."""
+
+    def act(conn: psycopg.Connection) -> bool:
+        change.delete_principal(conn, _get_id(conn, _to_grantee(name, is_role=is_role)))
+        return True
+
+    change.change_rules(lake, act)
+
+
+def change_member(lake: Lake, role: str, principal: str, *, joins: bool) -> None:
+    """Let a principal join or leave a role; nothing happens when it is so already. Raises: NotFound."""
+
+    def act(conn: psycopg.Connection) -> bool:
+        role_id = _get_id(conn, _to_grantee(role, is_role=True))
+        return change.change_member(conn, role_id, _get_id(conn, _to_grantee(principal, is_role=False)), joins=joins)
+
+    change.change_rules(lake, act, takes=not joins)
+
+
+def change_grants(lake: Lake, given: GrantText, *, gives: bool) -> None:
+    """Give or take privileges; nothing happens when it is so already.
+
+    Raises: BadRequest: the texts say nothing. NotFound: nobody has that name. NoSuchNamespace, NoSuchTable, NoSuchView
+    """
+    what, privileges, to = parse_grant_text(given)
+
+    def act(conn: psycopg.Connection) -> bool:
+        known = what.kind, _get_uuid(conn, what, alone=gives)
+        return change.change_grants(conn, _get_id(conn, to), known, privileges, gives=gives)
+
+    change.change_rules(lake, act, takes=not gives)
+
+
+def parse_grant_text(given: GrantText) -> tuple[Securable, Sequence[str], Grantee]:
+    """Return what texts say. Raises: BadRequest."""
+    try:
+        what = parse_securable(given.on)
+        return what, parse_privileges(given.privileges, what.kind), parse_grantee(given.to)
+    except BadGrant as error:
+        raise BadRequest(error.message) from error
+
+
+def read_access_rules(lake: Lake) -> AccessRules:
+    """Return all that is kept; of grants those on things that are there."""
+    with reading(lake) as conn:
+        rows = read_rules(conn)
+    known = {row.principal_id: Grantee(row.name, row.is_role) for row in rows.principals}
+    members = {row.principal_id: list[str]() for row in rows.principals if row.is_role}
+    for member in rows.members:
+        if member.role_id in members and member.principal_id in known:
+            members[member.role_id].append(known[member.principal_id].name)
+    grants: dict[tuple[str, str], list[str]] = {}
+    for grant in rows.grants:
+        if grant.principal_id in known:
+            grants.setdefault((str(known[grant.principal_id]), str(_to_securable(grant))), []).append(grant.privilege)
+    return AccessRules(
+        [(row.name, row.secret is not None) for row in rows.principals if not row.is_role],
+        [(known[role_id].name, sorted(names)) for role_id, names in members.items()],
+        [GrantText(sorted(privileges), on, to) for (to, on), privileges in sorted(grants.items())],
+    )
+
+
+def _to_securable(row: GrantRow) -> Securable:
+    levels = () if row.schema_name is None else to_levels(row.schema_name)
+    return Securable(row.kind, levels if row.name is None else (*levels, row.name))
+
+
+def _check_may_have_secret(name: str) -> None:
+    """Raise BadRequest for those whom issuers name: whoever had a secret here could pass for them."""
+    if is_issuer_name(name):
+        raise BadRequest(f"The principal {name[:100]!r} is known by its issuer's tokens and can have no secret here; add it without one.")
+
+
+def _parse_grantee(name: str, what: str) -> Grantee:
+    try:
+        return Grantee(parse_name(name, what), is_role=what == "role")
+    except BadGrant as error:
+        raise BadRequest(error.message) from error
+
+
+def _to_grantee(name: str, *, is_role: bool) -> Grantee:
+    """Return whom a text names, in the spelling that is kept; a name that nobody can have is looked for as it is."""
+    try:
+        return Grantee(parse_name(name, "name"), is_role)
+    except BadGrant:
+        return Grantee(name, is_role)
+
+
+def _get_id(conn: psycopg.Connection, grantee: Grantee) -> int:
+    found = change.find_principal_id(conn, grantee.name, is_role=grantee.is_role)
+    if found is None:
+        raise NotFound(f"{'Role' if grantee.is_role else 'Principal'} does not exist: {grantee.name[:128]}")
+    return found
+
+
+def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID:
+    """Return what rights are kept by. `alone`: two tables that share it are told apart by no grant, so none is given."""
+    if what.kind == WAREHOUSE:
+        return WAREHOUSE_UUID
+    if what.kind == NAMESPACE:
+        schema = find_schema(conn, what.levels)
+        if schema is None:
+            raise NoSuchNamespace(f"Namespace does not exist, or only those nested in it: {format_levels(what.levels)}")
+        return change.read_schema_uuid(conn, schema.schema_id)
+    ident = Ident(what.levels[:-1], what.levels[-1])
+    if what.kind != TABLE:
+        return get_view(conn, ident).view_uuid
+    table = get_table(conn, ident)
+    if alone and find_live_name(conn, table.table_uuid, table.table_id) is not None:
+        raise BadRequest(f"Another table has the uuid of {ident}, {table.table_uuid}; grant on the namespace, or make one of them anew.")
+    return table.table_uuid
+
+
+def with_asker(lake: Lake, asker: Asker, objects: Sequence[str]) -> Lake:
+    """Return the lake as somebody uses it who is to stand in the record, about these objects."""
+    return replace(lake, asker=replace(asker, objects=tuple(objects)))
+
+
+def list_audit_objects(given: GrantText) -> tuple[str, ...]:
+    """Return what the record says a change of grants is about: to whom, and on what. Raises: BadRequest."""
+    what, _, to = parse_grant_text(given)
+    return (str(to), what.kind if what.kind == WAREHOUSE else format_object(what.levels))
+
+
+Key = TypeVar("Key")
+
+
+def read_policy(warehouse: Warehouse) -> tuple[LakePolicy, Position]:
+    """Return who may do what in a lake, and the position that says so."""
+    with reading(warehouse.lake) as conn:
+        rows = read_rules(conn)
+    return to_policy(warehouse.name, rows), rows.position
+
+
+def to_policy(lake_name: str, rows: RuleRows) -> LakePolicy:
+    """Return the rows as a policy; what nobody knows how to read of them gives no right."""
+    principals = [row for row in rows.principals if not row.is_role]
+    roles = {row.principal_id for row in rows.principals if row.is_role}
+    granted: dict[int, list[GrantRow]] = {}
+    for grant in rows.grants:
+        granted.setdefault(grant.principal_id, []).append(grant)
+    joined: dict[int, list[GrantRow]] = {row.principal_id: list(granted.get(row.principal_id, ())) for row in principals}
+    for member in rows.members:
+        if member.role_id in roles and member.principal_id in joined:
+            joined[member.principal_id] += granted.get(member.role_id, ())
+    accounts = {row.name: to_account(lake_name, row) for row in principals if row.secret is not None and not is_issuer_name(row.name)}
+    held = {row.name: to_object_rights(joined[row.principal_id]) for row in principals}
+    return LakePolicy(
+        accounts, held, {row.name: to_object_rights(granted.get(row.principal_id, ())) for row in rows.principals if row.is_role}
+    )
+
+
+def to_account(lake_name: str, row: PrincipalRow) -> Client:
+    """Return a principal with its secret; another secret, or another principal of the name, has another origin."""
+    return Client(row.name, row.secret or "", NO_GRANTS, f"{lake_name}/{row.principal_id}.{row.secret_number}")
+
+
+def to_object_rights(rows: Sequence[GrantRow]) -> HeldRights:
+    """Return what some grants give."""
+    spaces: dict[Levels, Rights] = {}
+    objects: dict[tuple[str, Levels], Rights] = {}
+    for row in rows:
+        rights = to_rights(row.privilege, row.kind)
+        levels = () if row.schema_name is None else to_levels(row.schema_name)
+        if row.kind in (WAREHOUSE, NAMESPACE):
+            add_rights(spaces, fold_levels(levels), rights)
+        elif row.name is not None:
+            add_rights(objects, build_object_key(row.kind, (*levels, row.name)), rights)
+    return HeldRights(Grants(tuple(Grant(levels, rights) for levels, rights in spaces.items())), objects)
+
+
+def add_rights(found: dict[Key, Rights], key: Key, rights: Rights) -> None:
+    """Add rights to those that are found already; none are none."""
+    if rights is not Rights.NONE:
+        found[key] = found.get(key, Rights.NONE) | rights

@@ -1,0 +1,141 @@
+"""The record beside what is done: lines of what was denied, written without anybody waiting, and old lines removed."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+
+from duckicelake.errors import CatalogError, ServiceUnavailable
+from duckicelake.lake.audit.lines import forget_old, tell, write_denied
+from duckicelake.lake.audit.rows import DENIED, HIDDEN, UNPROVEN, Asker, AuditLine
+from duckicelake.lake.connect import Lake, writing_apart
+
+__all__ = ["DENIED", "HIDDEN", "UNPROVEN", "Asker", "AuditLine", "AuditLog", "tell"]
+
+MAX_WAITING = 10_000
+BATCH_LINES = 100
+"""Lines written at one go, and in a second: so many are some gigabytes a day at most, for `days`."""
+UNPROVEN_AT_ONCE, UNPROVEN_A_SECOND = 10, 1.0
+"""Lines of those who cannot say who they are, of whom there may be anybody: they take nothing of what is left for the others."""
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+FORGET_EVERY_S = 3600.0
+DELETE_BATCH = 1000
+STOP_SECONDS = 5.0
+
+TimedLine = tuple[float, AuditLine]
+
+
+@dataclass(slots=True)
+class AuditLog:
+    """Writes down what is denied, in a thread of its own, and removes lines that are older than `days`.
+
+    `first_s`: when it first looks for such; a server that starts has other things to do.
+    """
+
+    lake: Lake
+    days: int
+    first_s: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    dropped_count: int = 0
+    _waiting: Queue[TimedLine] = field(default_factory=lambda: Queue(MAX_WAITING))
+    _log: logging.Logger = field(default_factory=lambda: logging.getLogger("duckicelake.audit"))
+    _has_lines: Event = field(default_factory=Event)
+    _stopping: Event = field(default_factory=Event)
+    _thread: Thread = field(init=False)
+    _unproven_left: float = UNPROVEN_AT_ONCE
+    _unproven_at_s: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._thread = Thread(target=self._run, name="audit", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, within seconds, with what is waiting written if Postgres lets it."""
+        self._stopping.set()
+        self._has_lines.set()
+        self._thread.join(STOP_SECONDS)
+
+    def note(self, line: AuditLine) -> None:
+        """Have a line written soon; when too many are waiting already, it is counted and lost."""
+        if line.outcome == UNPROVEN and not self._admits_unproven():
+            self.dropped_count += 1
+            return
+        try:
+            self._waiting.put_nowait((time.time(), line))
+        except Full:
+            self.dropped_count += 1
+        self._has_lines.set()
+
+    def _admits_unproven(self) -> bool:
+        """Tell whether one more line of nobody known is taken: a few at once, then one a second, and none when many wait."""
+        now_s = self.clock()
+        left = min(self._unproven_left + (now_s - self._unproven_at_s) * UNPROVEN_A_SECOND, UNPROVEN_AT_ONCE)
+        is_taken = left >= 1 and self._waiting.qsize() < MAX_WAITING // 2
+        self._unproven_left, self._unproven_at_s = left - is_taken, now_s
+        return is_taken
+
+    def _run(self) -> None:
+        forget_at = time.monotonic() + self.first_s
+        lines: list[TimedLine] = []
+        pause_s = PAUSE_S
+        while not self._stopping.is_set():
+            if time.monotonic() >= forget_at:
+                self._try(self._forget)
+                forget_at = time.monotonic() + FORGET_EVERY_S
+            if not lines and self._waiting.empty():
+                self._has_lines.wait(PAUSE_S)
+            self._has_lines.clear()
+            lines += self._take(BATCH_LINES - len(lines))
+            if lines:
+                is_away = not self._write_or_retry(lines)
+                lines, pause_s = (lines, min(pause_s * 2, LONGEST_PAUSE_S)) if is_away else ([], PAUSE_S)
+                self._stopping.wait(pause_s)
+        while lines := lines + self._take(BATCH_LINES - len(lines)):
+            if not self._write_or_retry(lines):
+                self.dropped_count += len(lines) + self._waiting.qsize()
+                return
+            lines = []
+
+    def _write_or_retry(self, lines: Sequence[TimedLine]) -> bool:
+        """Write lines, and tell whether they are done with: when Postgres is away, they are tried again."""
+        error = self._try(partial(self._write, lines))
+        if error is not None and not isinstance(error, ServiceUnavailable):
+            self.dropped_count += len(lines)
+        return not isinstance(error, ServiceUnavailable)
+
+    def _take(self, most: int) -> list[TimedLine]:
+        """Return what is waiting."""
+        found: list[TimedLine] = []
+        with suppress(Empty):
+            while len(found) < most:
+                found.append(self._waiting.get_nowait())
+        return found
+
+    def _try(self, act: Callable[[], None]) -> Exception | None:
+        try:
+            act()
+        except CatalogError as error:
+            self._log.warning("The record could not be kept: %s", error.message)
+            return error
+        except Exception as error:  # noqa: BLE001  the outermost door of this thread: one odd line must not end it for all
+            self._log.exception("The record could not be kept")
+            return error
+        return None
+
+    def _write(self, lines: Sequence[TimedLine]) -> None:
+        with writing_apart(self.lake) as conn:
+            write_denied(conn, lines)
+
+    def _forget(self) -> None:
+        """Remove old lines, a batch in a transaction."""
+        found = DELETE_BATCH
+        while found == DELETE_BATCH and not self._stopping.is_set():
+            with writing_apart(self.lake) as conn:
+                found = forget_old(conn, self.days, DELETE_BATCH)

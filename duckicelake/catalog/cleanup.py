@@ -1,0 +1,271 @@
+"""Objects that go with a dropped table: what Iceberg readers alone need. DuckLake's time travel keeps its files.
+
+The drop notes where they are. The note goes after the objects: what a crash leaves between the two is finished later.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+import psycopg
+
+from duckicelake.catalog.location_rules import NO_TABLE
+from duckicelake.catalog.tables import Ident, publish_table
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import CatalogError, NotFound
+from duckicelake.iceberg.decoding.manifests import decode_manifest, decode_manifest_list
+from duckicelake.iceberg.encoding.json_body import decode_json
+from duckicelake.iceberg.metadata import TableMetadata, parse_metadata
+from duckicelake.iceberg.snapshots import Snapshot, parse_snapshot
+from duckicelake.lake.connect import reading, writing
+from duckicelake.lake.notes import read_notes
+from duckicelake.lake.read import read_data_path
+from duckicelake.lake.refs.read import read_kept_list, read_ref_notes
+from duckicelake.lake.refs.rows import UNTOLD
+from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.locations import (
+    Staged,
+    find_neighbour,
+    find_view_neighbour,
+    forget_made,
+    forget_staged,
+    has_table,
+    list_earlier_locations,
+    list_named_paths,
+    list_other_paths,
+    list_staged,
+    list_statistics_paths,
+)
+from duckicelake.lake.writing.revival import Purge, forget_purge, list_noted_tables, list_purges
+from duckicelake.store.objects import Objects
+from duckicelake.translate.locations import file_uri, find_copy, table_folder, to_canonical, to_folder_uri, to_uri, version_hint_uri
+
+
+@dataclass(frozen=True, slots=True)
+class TableObjects:
+    """What lay in a table's locations before it was dropped. Whatever comes there later is another's."""
+
+    table: TableRow
+    uris: Sequence[str]
+    locations: Sequence[str] = ()
+
+
+def list_table_objects(warehouse: Warehouse, table: TableRow) -> TableObjects:
+    """Return the objects of a live table; where another one was before it, its metadata files alone."""
+    with reading(warehouse.lake) as conn:
+        notes = read_notes(conn, table.table_id)
+        if notes.table is None:
+            return TableObjects(table, [])
+        locations = [notes.table.location, *list_earlier_locations(conn, table.table_id)]
+        shared = {location for location in locations if len(list_noted_tables(conn, location)) > 1}
+    own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in notes.metadata_log}
+    return TableObjects(
+        table,
+        [
+            uri
+            for location in locations
+            for uri, _ in warehouse.objects.list_under(location)
+            if location not in shared or uri.removeprefix(location) in own
+        ],
+        locations,
+    )
+
+
+def purge_objects(warehouse: Warehouse, table_objects: TableObjects) -> None:
+    """Remove what a table left that no row of DuckLake names; its drop has landed, so a store that fails leaves the rest."""
+    try:
+        with reading(warehouse.lake) as conn:
+            named = _list_named(conn, table_objects)
+        warehouse.objects.delete_many(uri for uri in table_objects.uris if to_canonical(uri) not in named)
+        with writing(warehouse.lake) as conn:
+            forget_purge(conn, table_objects.table.table_id)
+    except CatalogError:
+        # nobody may be told that the table is still there; the purge is noted
+        return
+
+
+def finish_noted_purges(warehouse: Warehouse, table_uuid: UUID | None) -> None:
+    """Remove what is left of a purged table, when its drop is asked for again."""
+    if table_uuid is None:
+        return
+    try:
+        with reading(warehouse.lake) as conn:
+            purges = list_purges(conn, table_uuid)
+        for purge_ in purges:
+            finish_purge(warehouse, purge_)
+    except CatalogError:
+        return
+
+
+def finish_purge(warehouse: Warehouse, noted: Purge) -> list[str]:
+    """Remove what a purge that was broken off has left of a table's objects, and return it.
+
+    What was written after the drop is another's, and so is a location where another table is; where another one was before, the
+    table's own metadata files alone are its own.
+    """
+    with reading(warehouse.lake) as conn:
+        own = {f"/metadata/v{row.metadata_version}.metadata.json" for row in read_notes(conn, noted.table_id).metadata_log}
+        free = [location for location in noted.locations if find_neighbour(conn, noted.table_id, to_canonical(location)) is None]
+        shared = {location for location in free if any(table.table_id != noted.table_id for table in list_noted_tables(conn, location))}
+    left = [
+        uri
+        for location in free
+        for uri, modified in warehouse.objects.list_modified(location)
+        if modified <= noted.begun_at and (location not in shared or uri.removeprefix(location) in own)
+    ]
+    with reading(warehouse.lake) as conn:
+        paths = [path for path, is_relative in list_named_paths(conn, noted.table_id, noted.locations) if not is_relative]
+        named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn, noted.locations, noted.table_id))}
+    gone = [uri for uri in left if to_canonical(uri) not in named]
+    warehouse.objects.delete_many(gone)
+    with writing(warehouse.lake) as conn:
+        forget_purge(conn, noted.table_id)
+    return gone
+
+
+def _list_named(conn: psycopg.Connection, gone: TableObjects) -> set[str]:
+    folder = table_folder(read_data_path(conn), gone.table)
+    paths = list_named_paths(conn, gone.table.table_id, gone.locations)
+    return {to_canonical(file_uri(folder, path, is_relative)) for path, is_relative in paths}
+
+
+def list_abandoned_locations(warehouse: Warehouse, before: datetime) -> Sequence[Staged]:
+    """Return the places that were given out before that time and have no table; those that have one are forgotten."""
+    with writing(warehouse.lake) as conn:
+        forget_made(conn)
+    with reading(warehouse.lake) as conn:
+        return list_staged(conn, before)
+
+
+def list_leftovers(warehouse: Warehouse, noted: Staged, before: datetime) -> Sequence[str] | None:
+    """Return what lies in a place that no table is in and nothing names; None while something there is younger than that time."""
+    found = dict(warehouse.objects.list_modified(noted.location))
+    if any(modified >= before for modified in found.values()):
+        return None
+    # read after the objects were listed: a table that was made since is among these
+    with reading(warehouse.lake) as conn:
+        place = to_canonical(noted.location)
+        if has_table(conn, place) or find_view_neighbour(conn, place) is not None:
+            return []
+        paths = [path for path, is_relative in list_named_paths(conn, NO_TABLE, [place]) if not is_relative]
+        named = {to_canonical(to_uri(path)) for path in (*paths, *list_other_paths(conn, [place]), *list_statistics_paths(conn, place))}
+        data = to_folder_uri(read_data_path(conn))
+    return sorted(uri for uri in found if to_canonical(uri) not in named and not to_canonical(uri).startswith(data))
+
+
+def forget_staged_location(warehouse: Warehouse, noted: Staged) -> None:
+    """Forget a place in which nothing is left."""
+    with writing(warehouse.lake) as conn:
+        forget_staged(conn, noted)
+
+
+METADATA = ".metadata.json"
+NUMBER = re.compile(r"v?(\d+)[-.]", re.ASCII)
+
+
+@dataclass(slots=True)
+class NamedObjects:
+    """What is named so far, in one spelling of each URI; a manifest list or manifest is read once."""
+
+    objects: Objects
+    uris: set[str] = field(default_factory=set[str])
+
+    def add(self, uri: str) -> bool:
+        """Take a name; False when it was there."""
+        name = to_canonical(uri)
+        is_new = name not in self.uris
+        self.uris.add(name)
+        return is_new
+
+    def add_metadata(self, metadata: TableMetadata) -> None:
+        """Take everything that a metadata file names, and what that names."""
+        for item in (*metadata.statistics, *metadata.partition_statistics):
+            self.add(item.statistics_path)
+        for snapshot in metadata.snapshots:
+            self.add_snapshot(snapshot)
+
+    def add_snapshot(self, snapshot: Snapshot) -> None:
+        """Take a snapshot's manifest list, and what that names."""
+        if self.add(snapshot.manifest_list):
+            with suppress(NotFound):
+                self.add_list(self.objects.read(snapshot.manifest_list))
+
+    def add_list(self, content: bytes) -> None:
+        """Take the manifests of a list, and their files."""
+        for manifest in decode_manifest_list(content):
+            if self.add(manifest.manifest_path):
+                with suppress(NotFound):
+                    _, entries = decode_manifest(self.objects.read(manifest.manifest_path), manifest.manifest_path)
+                    for entry in entries:
+                        self.add(entry.data_file.file_path)
+
+
+def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[str]:
+    """Return what nothing names in a live table's locations, of what was last written before that time.
+
+    The table is published first, so that whatever its rows and notes imply is named. Locations that another table has had
+    are passed over, and metadata files stay, but for those that a copy was staged by.
+    Raises: what `load_table` raises. BadRequest: an object is there and is not what was written
+    """
+    table, published = publish_table(warehouse, ident)
+    objects, metadata = warehouse.objects, published.metadata
+    with reading(warehouse.lake) as conn:
+        locations = dict.fromkeys([*list_earlier_locations(conn, table.table_id), metadata.location])
+        own = [location for location in locations if len(list_noted_tables(conn, location)) == 1]
+        data = to_folder_uri(read_data_path(conn))
+    everything = {uri: modified for location in own for uri, modified in objects.list_modified(location)}
+    found = {uri: modified for uri, modified in everything.items() if not to_canonical(uri).startswith(data)}
+    kept = {version_hint_uri(location) for location in own}
+    versions = {uri: modified for uri, modified in found.items() if uri.endswith(METADATA) and not _is_staged(own, uri)}
+    old = [uri for uri, modified in found.items() if modified < before and uri not in versions and uri not in kept]
+    if not old:
+        return []
+    named = NamedObjects(objects)
+    # read after the objects were listed: what a commit has named since is among these
+    _add_rows(warehouse, table, own, named)
+    named.add_metadata(metadata)
+    for uri in {*list_current_since(versions, before), *(uri for _, uri in metadata.metadata_log)}:
+        with suppress(NotFound):
+            named.add_metadata(parse_metadata(decode_json(objects.read(uri), uri)))
+        named.add(uri)
+    return sorted(uri for uri in old if to_canonical(uri) not in named.uris)
+
+
+def _is_staged(locations: Sequence[str], uri: str) -> bool:
+    """Tell whether a metadata file is one that a copy was written by before it became known."""
+    return any(find_copy(location, uri) is not None for location in locations)
+
+
+def _add_rows(warehouse: Warehouse, table: TableRow, locations: Sequence[str], named: NamedObjects) -> None:
+    """Take what rows and notes name in these locations: files, and the snapshots that refs keep or have kept."""
+    with reading(warehouse.lake) as conn:
+        folder = table_folder(read_data_path(conn), table)
+        for path, is_relative in list_named_paths(conn, table.table_id, locations):
+            named.add(file_uri(folder, path, is_relative))
+        # its own files beside main are named by the snapshots that have them, as long as these are kept
+        for path in list_other_paths(conn, locations, table.table_id):
+            named.add(to_uri(path))
+        kept = read_ref_notes(conn, table.table_id).kept
+        lists = [read_kept_list(conn, table.table_id, note.snapshot_id) for note in kept if note.is_beside]
+    for content in lists:
+        named.add_list(content)
+    for note in kept:
+        if note.json != UNTOLD:
+            named.add_snapshot(parse_snapshot(json.loads(note.json)))
+
+
+def list_current_since(versions: Mapping[str, datetime], since: datetime) -> Sequence[str]:
+    """Return the metadata files that were the newest one at some time since."""
+    # S3 tells whole seconds: of several versions in one, the number says which came last
+    in_order = sorted(versions, key=lambda uri: (versions[uri], _parse_version(uri)))
+    older = [uri for uri in in_order if versions[uri] < since]
+    return [*older[-1:], *(uri for uri in in_order if versions[uri] >= since)]
+
+
+def _parse_version(uri: str) -> int:
+    found = NUMBER.match(uri.rpartition("/")[2])
+    return int(found[1]) if found else 0

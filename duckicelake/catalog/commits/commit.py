@@ -1,0 +1,270 @@
+"""Commits: one or several tables changed in one transaction, if they still are as their requirements say."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from uuid import UUID
+
+import psycopg
+
+from duckicelake.catalog.commits.plan import plan_table
+from duckicelake.catalog.commits.prepare import (
+    CommitBase,
+    TableCommit,
+    build_watched,
+    get_cached_base,
+    is_committed,
+    read_base,
+    with_known_ids_under_lock,
+)
+from duckicelake.catalog.commits.publish_in_commit import PlannedCommit, numbered_in_commit, written_in_one_statement
+from duckicelake.catalog.id_allocation import IdAllocator, to_lake_steps
+from duckicelake.catalog.table_changes import load_committed_table
+from duckicelake.catalog.tables import Ident, LoadedTable
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import AlreadyExists, BadRequest, CatalogError, CommitFailed, LakeBusy, LakeMoved, NoSuchNamespace, NoSuchTable
+from duckicelake.iceberg.requests.bodies import CommitTable
+from duckicelake.iceberg.requests.requirements import asks_to_create
+from duckicelake.iceberg.requests.updates import AssignUuid
+from duckicelake.lake.connect import reading
+from duckicelake.lake.read import find_table
+from duckicelake.lake.writing.apply import apply
+from duckicelake.lake.writing.idempotency import has_transaction, note_transaction
+from duckicelake.lake.writing.pacing import GivenWay
+from duckicelake.lake.writing.transaction import Commit, committing
+from duckicelake.translate.locations import to_folder_uri
+from duckicelake.translate.namespaces import to_schema_name
+from duckicelake.translate.to_ducklake.commits import list_added
+from duckicelake.translate.to_ducklake.names import fold_name
+
+COMMIT_TRIES = 13
+COMMIT_S = 20.0
+"""After so long no try is begun that waits for the lock again, which may take `LOCK_WAIT_S`: clients give up after a minute."""
+WAYS_GIVEN = 6
+READ_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """A commit that is in the lake: when it is about one table, the uuid of that, and the table where the commit has shown it."""
+
+    shown: LoadedTable | None = None
+    table_uuid: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """What is asked of one table or several; `digest` tells it from others when it is several."""
+
+    requests: Sequence[TableCommit]
+    digest: str
+
+
+class _BaseChanged(Exception):
+    """A table changed between reading it and locking the lake."""
+
+
+def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> LoadedTable:
+    """Change or make one table, and return it as it is then.
+
+    Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
+    NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: nobody knows whether it landed, or it did and cannot be shown
+    """
+    done = _commit(warehouse, [TableCommit(ident, asked)])
+    return done.shown or load_committed_table(warehouse, ident, done.table_uuid)
+
+
+def commit_tables(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None:
+    """Change or make several tables, all or none; none at all is nothing to do. Raises what `commit_table` raises."""
+    check_named_once(requests)
+    digest = compute_batch_digest(requests)
+    try:
+        if requests:
+            _commit(warehouse, requests, digest)
+    except (AlreadyExists, BadRequest, CommitFailed, NoSuchNamespace, NoSuchTable):
+        # what it changed may be gone or another's since
+        with reading(warehouse.lake) as conn:
+            if not digest or not is_batch_committed(conn, requests, digest):
+                raise
+
+
+def _commit(warehouse: Warehouse, requests: Sequence[TableCommit], digest: str = "") -> CommitResult:
+    bases: Sequence[CommitBase] = ()
+    until = time.monotonic() + COMMIT_S
+    for number in range(COMMIT_TRIES):
+        try:
+            bases = bases or _read_bases(warehouse, requests, recalls=number == 0)
+            gives_way = number < WAYS_GIVEN and time.monotonic() < until
+            return _commit_once(warehouse, CommitBatch(requests, digest), bases, gives_way=gives_way)
+        except _BaseChanged:
+            # of what was remembered nobody has asked yet whether the request landed: no is not to be said by that
+            is_over = time.monotonic() > until and not any(base.is_cached for base in bases)
+            _remove_copies(warehouse, bases)
+            bases = ()
+            if is_over:
+                break
+        except GivenWay:
+            pass
+        except (BadRequest, CommitFailed):
+            _remove_copies(warehouse, bases)
+            raise
+        except LakeBusy as error:
+            _remove_copies(warehouse, bases)
+            raise CommitFailed(error.message) from error
+    raise CommitFailed("The table was changed again and again while this commit was being made; nothing was done. Try again.")
+
+
+def _remove_copies(warehouse: Warehouse, bases: Sequence[CommitBase]) -> None:
+    """Remove what was written for a commit that is not done; what is left then is found by those who look for orphans."""
+    copies = [uri for base in bases for uri in base.copies]
+    if copies:
+        with suppress(CatalogError):
+            warehouse.objects.delete_many(copies)
+
+
+def _read_bases(warehouse: Warehouse, requests: Sequence[TableCommit], *, recalls: bool) -> list[CommitBase]:
+    """Return what each request builds on, what is remembered of it if it is only one."""
+    recalled = get_cached_base(warehouse, requests[0]) if recalls and len(requests) == 1 else None
+    return [_read_base(warehouse, request) for request in requests] if recalled is None else [recalled]
+
+
+def _read_base(warehouse: Warehouse, request: TableCommit) -> CommitBase:
+    """Read what a request builds on, again when somebody was in the way: the lake is not locked yet."""
+    for _ in range(READ_TRIES - 1):
+        with suppress(LakeMoved):
+            return read_base(warehouse, request)
+    return read_base(warehouse, request)
+
+
+def _commit_once(warehouse: Warehouse, batch: CommitBatch, bases: Sequence[CommitBase], *, gives_way: bool) -> CommitResult:
+    requests = batch.requests
+    with ExitStack() as held:
+        with committing(warehouse.lake, build_watched(requests, bases), gives_way=gives_way) as commit:
+            planned = _plan(commit, batch, bases)
+            if gives_way and commit.opening is not None and commit.opening.is_in_the_way:
+                raise GivenWay
+            done = held.enter_context(written_in_one_statement(warehouse, commit, bases[0], planned))
+            made = done.numbered
+            if not done.is_written:
+                apply(commit, planned.steps, planned.notes)
+                if planned.steps or planned.notes:
+                    note_batch(commit, requests, batch.digest)
+            table_uuid = _find_uuid(commit, requests, bases)
+            # whoever began to wait since then would lose, and is let pass next time, too
+            if gives_way and (commit.is_in_the_way if done.is_in_the_way is None else done.is_in_the_way):
+                raise GivenWay
+            if not done.is_written:
+                made = held.enter_context(numbered_in_commit(warehouse, commit.conn, bases[0], planned)) if len(bases) == 1 else None
+        return CommitResult(None if made is None else made.publish(warehouse), table_uuid)
+
+
+def _find_uuid(commit: Commit, requests: Sequence[TableCommit], bases: Sequence[CommitBase]) -> UUID | None:
+    """Return the uuid of the table that the commit is about, when it is one; of a new one it is noted with the request's key here."""
+    if len(bases) != 1:
+        return None
+    if bases[0].table is not None:
+        return bases[0].table.table_uuid
+    made = find_table(commit.conn, to_schema_name(requests[0].ident.namespace), requests[0].ident.name)
+    if made is not None:
+        commit.remember(made.table_uuid)
+    return None if made is None else made.table_uuid
+
+
+def _plan(commit: Commit, batch: CommitBatch, bases: Sequence[CommitBase]) -> PlannedCommit:
+    """Return what the commit writes, nothing if it has landed before; what was read must still be true."""
+    requests = batch.requests
+    bases = with_known_ids_under_lock(commit, requests, bases)
+    if any(base.is_cached and base.is_outdated(commit) for base in bases):
+        raise _BaseChanged
+    landed = [is_committed(commit, request, base) for request, base in zip(requests, bases, strict=True)]
+    if any(landed) and is_whole_replay(commit, requests, landed, batch.digest):
+        return PlannedCommit((), ())
+    if any(base.is_outdated(commit) for base in bases):
+        raise _BaseChanged
+    _check_uuids(requests)
+    ids = IdAllocator(commit.head.next_catalog_id, commit.head.next_file_id)
+    now_ms = time.time_ns() // 1_000_000
+    tables = [plan_table(commit, request, base, ids, now_ms) for request, base in zip(requests, bases, strict=True)]
+    check_separate_locations(bases, [table.location for table in tables])
+    steps = to_lake_steps(commit.head, ids, [table.steps for table in tables if table.steps])
+    return PlannedCommit(steps, [note for table in tables for note in table.notes])
+
+
+def _check_uuids(requests: Sequence[TableCommit]) -> None:
+    """Raise BadRequest when two tables are to have one uuid."""
+    wanted = Counter(uuid for request in requests for uuid in {each.uuid for each in request.body.updates if isinstance(each, AssignUuid)})
+    twice = [uuid for uuid, count in wanted.items() if count > 1]
+    if twice:
+        raise BadRequest(f"Cannot commit: two tables are to have the uuid {twice[0]}; give each its own.")
+
+
+def check_named_once(requests: Sequence[TableCommit]) -> None:
+    """Raise BadRequest when a request names one table twice: DuckDB folds case."""
+    seen: dict[tuple[str, str], TableCommit] = {}
+    for request in requests:
+        folded = fold_name(to_schema_name(request.ident.namespace)), fold_name(request.ident.name)
+        other = seen.setdefault(folded, request)
+        if other is not request:
+            raise BadRequest(
+                f"Cannot commit: {other.ident} and {request.ident} are one table, as DuckDB folds case; "
+                "put all its updates into one change."
+            )
+
+
+def check_separate_locations(bases: Sequence[CommitBase], locations: Sequence[str]) -> None:
+    """Raise BadRequest when a table comes to a location within another's of the same request, or around it, or to the same."""
+    if len(bases) < 2:
+        return
+    stays = [base.metadata is not None and base.metadata.location == location for base, location in zip(bases, locations, strict=True)]
+    # what begins with a folder's name stands right behind it
+    folders = sorted((to_folder_uri(location), stayed, location) for location, stayed in zip(locations, stays, strict=True))
+    for (outer, first_stays, first), (inner, second_stays, second) in zip(folders, folders[1:], strict=False):
+        if inner.startswith(outer) and not (first_stays and second_stays):
+            raise BadRequest(
+                f"The location {second!r} lies in another table's of the same request, or is the same: {first!r}. Choose another."
+            )
+
+
+def is_whole_replay(commit: Commit, requests: Sequence[TableCommit], landed: Sequence[bool], digest: str) -> bool:
+    """Tell whether a request of which something is known to have landed has landed whole.
+
+    What makes no snapshot shows in nothing, and so does a table that is gone: the request itself is known then.
+    Raises: CommitFailed: it is another request that holds something of an earlier one
+    """
+    if all(landed) or has_transaction(commit.conn, digest):
+        return True
+    done = next(request for request, is_there in zip(requests, landed, strict=True) if is_there)
+    missing = next(request for request, is_there in zip(requests, landed, strict=True) if not is_there)
+    raise CommitFailed(
+        f"What the request asks of {done.ident} was committed before, and what it asks of {missing.ident} was not part of that; "
+        "nothing was done. Load the tables and commit what is missing."
+    )
+
+
+def note_batch(commit: Commit, requests: Sequence[TableCommit], digest: str) -> None:
+    """Remember a request over several tables, in its own transaction, if a copy of it is to be known."""
+    if digest and any(_is_shown_by_table(request) for request in requests):
+        note_transaction(commit.conn, digest)
+
+
+def is_batch_committed(conn: psycopg.Connection, requests: Sequence[TableCommit], digest: str) -> bool:
+    """Tell whether a request has landed whose tables are not all there any more."""
+    return any(list_added(request.body.updates) for request in requests) and has_transaction(conn, digest)
+
+
+def _is_shown_by_table(request: TableCommit) -> bool:
+    """Tell whether a table shows by itself that what is asked has landed."""
+    return bool(list_added(request.body.updates)) or asks_to_create(request.body.requirements)
+
+
+def compute_batch_digest(requests: Sequence[TableCommit]) -> str:
+    """Return what tells a request over several tables from others by what it asks for, whatever it requires; empty for one table."""
+    if len(requests) < 2:
+        return ""
+    whole = sha256()
+    for request in sorted(requests, key=lambda request: (request.ident.namespace, request.ident.name)):
+        whole.update(repr((request.ident, request.body.updates)).encode("utf-8", "surrogatepass"))
+    return whole.hexdigest()

@@ -1,0 +1,437 @@
+"""A request in rows, made under the lock: requirements, updates, files, and the notes that remember them."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from duckicelake.catalog.commits.prepare import CommitBase, TableCommit, build_id_translator, check_still_required, list_own_ids
+from duckicelake.catalog.id_allocation import IdAllocator
+from duckicelake.catalog.incoming.branch_snapshots import WITHOUT_INHERITANCE, BranchSnapshot, LakeNumbers, to_kept_snapshot, write_lake_ids
+from duckicelake.catalog.incoming.column_names import ColumnNames, build_column_names
+from duckicelake.catalog.incoming.file_changes import FIRST_LINEAGE_FORMAT, FileChange, PreparedDeletes, renumber_specs, take_files
+from duckicelake.catalog.location_rules import (
+    NO_TABLE,
+    AllowedLocations,
+    check_files,
+    check_free,
+    check_new_location,
+    check_new_uuid,
+    check_path_properties,
+    check_table_location,
+    get_last_version,
+    get_place,
+)
+from duckicelake.errors import BadRequest
+from duckicelake.iceberg.manifest import DataFile
+from duckicelake.iceberg.metadata import TableMetadata, current_schema, find_snapshot
+from duckicelake.iceberg.requests.application import apply_updates
+from duckicelake.iceberg.requests.manifests import check_added_once, check_manifest
+from duckicelake.iceberg.requests.nulls import build_rules, check_required
+from duckicelake.iceberg.requests.shapes import find_spec_ids, name_added_specs
+from duckicelake.iceberg.requests.updates import RemoveSnapshots, TableUpdate
+from duckicelake.iceberg.snapshots import Snapshot
+from duckicelake.lake.read import read_data_path, read_iceberg_path
+from duckicelake.lake.refs.rows import NewKeptFile, NewMove, NewRoot, RefNotes, ReturnedFile, TakenRowIds
+from duckicelake.lake.rows import TableRow
+from duckicelake.lake.writing.lookups import LiveRows, find_files_by_path, find_sources, list_inlined_versions, read_inlined_batch, to_live
+from duckicelake.lake.writing.note_rows import LeftLocation
+from duckicelake.lake.writing.rows import (
+    ChangedTableNote,
+    EndedDataFile,
+    EndedDeleteFile,
+    EndedInlinedRows,
+    NewDeleteFile,
+    NewRow,
+    NewSnapshotNote,
+)
+from duckicelake.lake.writing.transaction import Commit
+from duckicelake.translate.locations import find_inlined_snapshot, list_paths, list_spellings, table_folder, table_location, to_canonical
+from duckicelake.translate.partitions import has_buckets
+from duckicelake.translate.shape.removed import check_unused, mark_removed, with_removed
+from duckicelake.translate.shape.told_statistics import change_statistics
+from duckicelake.translate.to_ducklake.commits import (
+    check_parents,
+    check_taken,
+    list_added,
+    map_updates,
+    number_snapshots,
+)
+from duckicelake.translate.to_ducklake.files import FirstIds, add_files
+from duckicelake.translate.to_ducklake.refs import change_refs, keep_main
+from duckicelake.translate.to_ducklake.tables import LiveTable, TableStep, change_table, changed_note, create_table
+from duckicelake.values import replace
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """A table's new metadata, with the snapshots that it adds as the client knows them; `row` is None for a new table.
+
+    `sequence_base` is taken from a lake snapshot id to give its sequence number.
+    """
+
+    table_id: int
+    row: TableRow | None
+    new: TableMetadata
+    added: Sequence[Snapshot]
+    sequence_base: int = 0
+    noted: RefNotes = RefNotes()
+
+
+@dataclass(slots=True)
+class FileWriter:
+    """Turns one table's file changes into rows. `made` are the ids of files that earlier snapshots of the commit add, `ended`
+    those of files that they take out, and `ended_inlined` the lake snapshots whose inlined rows they end.
+
+    `notes` are about its snapshots beside main, and `bases` the snapshots of main that these grew from; `assigned` are its snapshots
+    so far. `names` are those of columns in files without field ids.
+    """
+
+    commit: Commit
+    ids: IdAllocator
+    planned: PlannedTable
+    allowed: AllowedLocations
+    names: ColumnNames = field(default_factory=lambda: ColumnNames({}))
+    made: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    ended: set[int] = field(default_factory=set[int])
+    ended_inlined: set[int] = field(default_factory=set[int])
+    notes: list[NewRow] = field(default_factory=list[NewRow])
+    bases: dict[int, int] = field(default_factory=dict[int, int])
+    assigned: dict[int, tuple[Snapshot, LakeNumbers]] = field(default_factory=dict[int, tuple[Snapshot, LakeNumbers]])
+
+    def add_files(self, step: TableStep, change: FileChange, next_row_id: int) -> int:
+        """Add the rows of new files, and return the row id after theirs."""
+        planned = self.planned
+        self._check_once([file.file_path for file in (*change.added, *change.returned)])
+        taken = take_files(change, planned.new, self._return_files(step, change.returned))
+        if not change.is_trusted:
+            check_files(self.commit.conn, planned.table_id, self.allowed, [file.file.file_path for file in taken])
+        if not taken:
+            return next_row_id
+        first = FirstIds(self.ids.take_file_ids(len(taken)), next_row_id)
+        step.rows += add_files(planned.table_id, taken, current_schema(planned.new), first)
+        numbered = dict(enumerate(taken, first.data_file_id))
+        step.rows += self.names.map_files(planned.table_id, numbered, planned.new, self.ids)
+        for data_file_id, file in numbered.items():
+            self.made.setdefault(file.file.file_path, []).append(data_file_id)
+        return next_row_id + sum(file.file.record_count for file in taken)
+
+    def _check_once(self, uris: Sequence[str]) -> None:
+        """Raise BadRequest for a file that is live, or comes twice: DuckLake would have its rows twice, and clients other ones."""
+        seen = {to_canonical(uri) for uri in self.made}
+        for uri in uris:
+            if to_canonical(uri) in seen:
+                raise BadRequest(f"Data file {uri!r} is added twice in this commit; add it once.")
+            seen.add(to_canonical(uri))
+        live = self._find_live(uris) if uris and self.planned.row is not None else None
+        if live is not None:
+            raise BadRequest(
+                f"Data file {live!r} is in the table already, if only with deleted rows, and is there once. Take it out first, or in "
+                "the same commit, or write its rows to a file of another name."
+            )
+
+    def _find_live(self, uris: Sequence[str]) -> str | None:
+        """Return one of these files that is live, or stands for inlined rows that are."""
+        conn, row, table_id = self.commit.conn, self.planned.row, self.planned.table_id
+        is_own = row is None or all(self.allowed.is_own(uri) for uri in uris)
+        # no location lies under DATA_PATH, from which relative paths lead on
+        folder = "" if row is None or is_own else table_folder(read_data_path(conn), row)
+        spelled = {path: uri for uri in uris for path in list_spellings(folder, uri)}
+        for file in find_files_by_path(conn, table_id, spelled):
+            if file.data_file_id not in self.ended:
+                return spelled[file.path]
+        locations = [to_canonical(location) for location in self.allowed.locations]
+        derived = {uri: find_inlined_snapshot(locations, to_canonical(uri)) for uri in uris}
+        return next((uri for uri, begin in derived.items() if begin is not None and self._has_inlined(begin)), None)
+
+    def _has_inlined(self, begin: int) -> bool:
+        conn, table_id = self.commit.conn, self.planned.table_id
+        batches = (read_inlined_batch(conn, table_id, version, begin) for version in list_inlined_versions(conn, table_id))
+        return begin not in self.ended_inlined and any(end is None for batch in batches for _, end in batch)
+
+    def assign_numbers(self, snapshot: Snapshot, snapshot_id: int, next_row_id: int) -> None:
+        """Remember what the lake calls a snapshot of the request: later ones may list its manifests."""
+        planned = self.planned
+        made = find_snapshot(planned.new, snapshot_id)
+        parent = made.parent_snapshot_id if made else None
+        first_row_id = next_row_id if planned.new.format_version >= FIRST_LINEAGE_FORMAT else None
+        sequence_number = 0 if planned.new.format_version == WITHOUT_INHERITANCE else snapshot_id - planned.sequence_base
+        numbers = LakeNumbers(snapshot_id, parent, self._get_base_id(parent), sequence_number, first_row_id)
+        self.assigned[snapshot.snapshot_id] = snapshot, numbers
+
+    def add_branch_snapshot(self, step: TableStep, prepared: BranchSnapshot, snapshot_id: int, next_row_id: int) -> int:
+        """Note a snapshot beside main, which takes a lake snapshot for its number, and return the row id after its rows."""
+        planned = self.planned
+        taken = take_files(prepared.change, planned.new)
+        check_files(self.commit.conn, planned.table_id, self.allowed, [file.file.file_path for file in taken])
+        # a legacy word for a rewriting: DuckDB takes it for no conflict with anything
+        step.tell("compacted_table", planned.table_id)
+        numbers = self.assigned[prepared.snapshot.snapshot_id][1]
+        told = {
+            "format-version": planned.new.format_version,
+            "schema-id": planned.new.current_schema_id,
+            "timestamp-ms": planned.new.last_updated_ms,
+        }
+        prepared = write_lake_ids(prepared, self.assigned)
+        self.notes.append(to_kept_snapshot(planned.table_id, planned.new.location, prepared, self.assigned, told))
+        self.bases[snapshot_id] = numbers.base_snapshot_id
+        self.notes += [NewKeptFile(planned.table_id, path) for path in prepared.paths]
+        if numbers.first_row_id is None or not prepared.snapshot.added_rows:
+            return next_row_id
+        step.rows.append(TakenRowIds(planned.table_id, prepared.snapshot.added_rows))
+        return next_row_id + prepared.snapshot.added_rows
+
+    def _get_base_id(self, parent: int | None) -> int:
+        """Return the snapshot of main that a snapshot's parent is, or grew from; none has the id -1."""
+        known = {note.snapshot_id: note.base_snapshot_id for note in self.planned.noted.kept} | self.bases
+        return -1 if parent is None else known.get(parent, parent)
+
+    def _return_files(self, step: TableStep, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        """Give files that were in the table before a row like their last one, and return those that have none."""
+        if not files:
+            return ()
+        row, table_id = self.planned.row, self.planned.table_id
+        folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
+        wanted = {path: file.file_path for file in files for path in list_paths(folder, file.file_path)}
+        sources = {wanted[path]: source for path, source in find_sources(self.commit.conn, table_id, wanted).items()}
+        known = [file.file_path for file in files if file.file_path in sources]
+        for data_file_id, uri in enumerate(known, self.ids.take_file_ids(len(known))):
+            step.rows.append(ReturnedFile(data_file_id, table_id, sources[uri]))
+            self.made.setdefault(uri, []).append(data_file_id)
+        return [file for file in files if file.file_path not in sources]
+
+    def remove_files(self, step: TableStep, uris: Sequence[str]) -> None:
+        """End the rows of files; a derived file stands for the inlined rows of one lake snapshot.
+
+        Raises: BadRequest: a file is not there
+        """
+        if not uris:
+            return
+        step.tell("deleted_from_table", self.planned.table_id)
+        inlined = self._list_inlined(uris)
+        self._end_inlined(step, sorted(set(inlined.values())))
+        self.ended_inlined |= set(inlined.values())
+        known = [uri for uri in uris if uri in self.made]
+        step.rows += [EndedDataFile(data_file_id) for uri in known for data_file_id in self.made.pop(uri)]
+        self._end_real(step, [uri for uri in uris if uri not in inlined and uri not in known])
+
+    def delete_rows(self, step: TableStep, prepared: PreparedDeletes) -> None:
+        """Give data files their new delete files, and end inlined rows."""
+        table_id = self.planned.table_id
+        if prepared.files or prepared.inlined:
+            step.tell("deleted_from_table", table_id)
+        if prepared.inlined:
+            step.tell("inlined_delete", table_id)
+        pairs = [(delete, i) for delete in prepared.files for i in (*delete.data_file_ids, *self.made.get(delete.data_file_path, ()))]
+        folded = [delete.folded for delete in prepared.files if delete.folded is not None]
+        step.rows += [replace(row, delete_file_id=self.ids.take_file_ids(1)) for row in folded]
+        step.rows += [EndedDeleteFile(data_file_id) for _, data_file_id in pairs]
+        for delete, data_file_id in pairs:
+            row = NewDeleteFile(0, table_id, data_file_id, delete.uri, "parquet", delete.count, delete.size_bytes)
+            step.rows.append(replace(row, delete_file_id=self.ids.take_file_ids(1)))
+        step.rows += prepared.inlined
+
+    def _list_inlined(self, uris: Sequence[str]) -> dict[str, int]:
+        """Return the lake snapshots of the inlined rows that derived files stand for, unless DuckLake has the file itself."""
+        derived = {uri: begin for uri in uris if (begin := find_inlined_snapshot(self.allowed.locations, uri)) is not None}
+        real = {file.path for file in find_files_by_path(self.commit.conn, self.planned.table_id, derived)} if derived else set[str]()
+        return {uri: begin for uri, begin in derived.items() if uri not in real | self.made.keys()}
+
+    def _end_inlined(self, step: TableStep, begins: Sequence[int]) -> None:
+        if begins:
+            table_id = self.planned.table_id
+            step.tell("inlined_delete", table_id)
+            versions = list_inlined_versions(self.commit.conn, table_id)
+            step.rows += [EndedInlinedRows(table_id, version, begin, None) for version in versions for begin in begins]
+
+    def _end_real(self, step: TableStep, uris: Sequence[str]) -> None:
+        row = self.planned.row
+        folder = "" if row is None else table_folder(read_data_path(self.commit.conn), row)
+        wanted = {path: uri for uri in uris for path in list_paths(folder, uri)}
+        found = find_files_by_path(self.commit.conn, self.planned.table_id, wanted)
+        missing = set(uris) - {wanted[file.path] for file in found}
+        if missing:
+            raise BadRequest(f"Cannot remove {min(missing)!r}: it is no live file of the table.")
+        step.rows += [EndedDataFile(file.data_file_id) for file in found]
+        self.ended |= {file.data_file_id for file in found}
+
+
+def add_snapshots(writer: FileWriter, first: TableStep, base: CommitBase) -> list[TableStep]:
+    """Return a step for each snapshot, the first one's rows in the step that is there."""
+    planned, commit = writer.planned, writer.commit
+    count = max(len(base.changes), 1)
+    steps = [first, *(TableStep() for _ in range(count - 1))]
+    notes: list[list[NewRow]] = [[to_snapshot_note(planned, snapshot, commit.head.snapshot_id + count)] for snapshot in planned.added]
+    if base.move is not None:
+        notes.append([NewMove(planned.table_id, base.move.snapshot_id)])
+    if base.is_emptied:
+        # nobody says anything of a snapshot that is there to end the rows
+        notes.append([NewRoot(planned.table_id)])
+    next_row_id = 0 if base.published is None else base.published.state.next_row_id
+    for number, (step, told, change, prepared) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
+        step.rows += told
+        snapshot = planned.added[number - 1] if number <= len(planned.added) else None
+        if snapshot is not None:
+            writer.assign_numbers(snapshot, commit.head.snapshot_id + number, next_row_id)
+        branch_snapshots = None if snapshot is None else base.branch_snapshots.get(snapshot.snapshot_id)
+        if branch_snapshots is not None:
+            next_row_id = writer.add_branch_snapshot(step, branch_snapshots, commit.head.snapshot_id + number, next_row_id)
+            continue
+        if snapshot is not None and snapshot.parent_snapshot_id is None and base.has_main:
+            step.rows.append(NewRoot(planned.table_id))
+        step.tell("inserted_into_table", planned.table_id)
+        writer.remove_files(step, change.removed)
+        next_row_id = writer.add_files(step, change, next_row_id)
+        writer.delete_rows(step, prepared)
+    return steps
+
+
+def to_snapshot_note(planned: PlannedTable, snapshot: Snapshot, commit_snapshot_id: int) -> NewSnapshotNote:
+    """Return what a client said of its snapshot."""
+    return NewSnapshotNote(
+        table_id=planned.table_id,
+        commit_snapshot_id=commit_snapshot_id,
+        client_snapshot_id=snapshot.snapshot_id,
+        schema_id=planned.new.current_schema_id if snapshot.schema_id is None else snapshot.schema_id,
+        summary=json.dumps(dict(snapshot.summary), separators=(",", ":"), ensure_ascii=False),
+    )
+
+
+FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What a request does to its table: a step for each lake snapshot, and notes that need none; where the table is then."""
+
+    location: str
+    steps: Sequence[TableStep]
+    notes: Sequence[NewRow] = ()
+
+
+def plan_table(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAllocator, now_ms: int) -> TablePlan:
+    """Return what a request does to its table; nothing when it changes nothing.
+
+    Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
+    NoSuchNamespace, AlreadyExists
+    """
+    check_still_required(request, base)
+    to_lake_id = build_id_translator(base)
+    live = None if base.published is None else to_live(base.published.state)
+    shown = {spec.spec_id for spec in base.metadata.partition_specs} if base.metadata else set[int]()
+    if base.metadata is not None and live is not None:
+        base = replace(base, metadata=with_removed(base.metadata, live.notes))
+    added = list_added(request.body.updates)
+    fresh = {snapshot.snapshot_id: commit.head.snapshot_id + number for number, snapshot in enumerate(added, 1)}
+    _check_new_ids(fresh, base)
+    _check_not_removed(fresh, request)
+    updates = map_updates(request.body.updates, lambda i: fresh[i] if i in fresh else to_lake_id(i))
+    updates = updates if base.metadata is None else name_added_specs(updates, shown)
+    check_parents(base.metadata, updates)
+    last = base.metadata.last_sequence_number if base.metadata else 0
+    next_row_id = base.metadata.next_row_id if base.metadata else 0
+    new = apply_updates(base.metadata, number_snapshots(updates, last, next_row_id), now_ms)
+    base = _with_own_specs(base, updates, shown, new)
+    main = [ours for snapshot_id, ours in fresh.items() if snapshot_id not in base.branch_snapshots]
+    check_taken(base.metadata, new, main, base.move.snapshot_id if base.move else None, emptied=base.is_emptied)
+    if base.is_emptied and not base.changes and base.metadata is not None:
+        # there is nothing to end, so main stays where it is
+        new = replace(new, current_snapshot_id=base.metadata.current_snapshot_id)
+    for change in (*base.changes, *(prepared.change for prepared in base.branch_snapshots.values())):
+        if change.added and not change.is_trusted:
+            rules = build_rules(new)
+            for file in change.added:
+                check_required(file, change.spec_ids[file.file_path], rules)
+        check_added_once(change.fresh)
+        for manifest in change.fresh:
+            check_manifest(manifest, new)
+    if base.table is None or base.metadata is None or live is None:
+        return _plan_creation(commit, request, base, ids, new)
+    check_unused(base.metadata, new, base.used_specs)
+    return _plan_change(commit, base, ids, PlannedTable(base.table.table_id, base.table, new, added), live)
+
+
+def _with_own_specs(base: CommitBase, updates: Sequence[TableUpdate], shown: Collection[int], new: TableMetadata) -> CommitBase:
+    """Return the base with main's files under the table's ids of the specs that come with them; copies for branches have them already."""
+    spec_ids = find_spec_ids(updates, shown, new)
+    if not spec_ids or base.metadata is None:
+        return base
+    return replace(base, changes=[renumber_specs(change, spec_ids) for change in base.changes])
+
+
+def _check_new_ids(fresh: Mapping[int, int], base: CommitBase) -> None:
+    ours = list_own_ids(base, fresh.keys())
+    taken = [snapshot_id for snapshot_id in fresh if snapshot_id in base.known or snapshot_id in ours]
+    if taken:
+        raise BadRequest(f"Cannot add snapshot {taken[0]}: the table has a snapshot of that id; choose another.")
+
+
+def _check_not_removed(fresh: Mapping[int, int], request: TableCommit) -> None:
+    for update in request.body.updates:
+        if isinstance(update, RemoveSnapshots) and not fresh.keys().isdisjoint(update.snapshot_ids):
+            lost = next(snapshot_id for snapshot_id in update.snapshot_ids if snapshot_id in fresh)
+            raise BadRequest(f"Cannot add snapshot {lost} and remove it in one commit; leave out one of the two.")
+
+
+def _plan_creation(commit: Commit, request: TableCommit, base: CommitBase, ids: IdAllocator, new: TableMetadata) -> TablePlan:
+    place = get_place(commit.conn, request.ident)
+    check_free(commit.conn, request.ident, place)
+    uuid = UUID(new.table_uuid) if new.table_uuid else uuid4()
+    check_new_uuid(commit.conn, uuid)
+    default = table_location(read_iceberg_path(commit.conn), uuid, place.schema_name, place.table_name)
+    location = check_new_location(commit.conn, new.location, default, base.allowed.roots) if new.location else default
+    new = replace(new, table_uuid=str(uuid), location=location)
+    check_path_properties(commit.conn, NO_TABLE, AllowedLocations((location,), base.allowed.roots), new.properties, {})
+    table_id = ids.take_catalog_id()
+    first = create_table(table_id, place, new, get_last_version(commit.conn, location))
+    first.rows += change_statistics(table_id, None, new, base.allowed.holds)
+    planned = PlannedTable(table_id, None, new, list_added(request.body.updates))
+    if planned.added and new.format_version == FIRST_SEQUENCE_FORMAT:
+        first.rows.append(changed_note(table_id, new, commit.head.snapshot_id))
+        planned = replace(planned, sequence_base=commit.head.snapshot_id)
+    writer = FileWriter(commit, ids, planned, base.allowed, build_column_names(None, base.footers))
+    steps = add_snapshots(writer, first, base)
+    return TablePlan(location, steps, [*writer.notes, *change_refs(table_id, None, new, RefNotes(), writer.bases)])
+
+
+def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: PlannedTable, found: LiveRows) -> TablePlan:
+    old, new, table_id, notes = base.metadata, planned.new, planned.table_id, found.notes
+    assert old is not None
+    conn = commit.conn
+    if new.location != old.location:
+        new = replace(new, location=check_table_location(conn, new.location, base.allowed.roots, table_id))
+        planned = replace(planned, new=new)
+    check_path_properties(conn, table_id, base.allowed, new.properties, old.properties)
+    told_order_id = notes.shapes[-1].order_id if notes.shapes else 0
+    sort_id = ids.take_catalog_id() if found.sort_keys and new.current_schema_id != old.current_schema_id else 0
+    brings_files = any(change.added or change.returned for change in base.changes)
+    ends_buckets = brings_files and base.published is not None and has_buckets(base.published.state.partitions)
+    live = LiveTable(table_id, found.columns, found.comments, found.tags, told_order_id, found.sort_keys, sort_id, ends_buckets)
+    note = notes.table
+    sequence_base = note.sequence_base if note else 0
+    first = TableStep()
+    if new.location != old.location:
+        first.rows.append(LeftLocation(table_id, old.location))
+    change_table(first, live, old, new, adds_data=any(change.added for change in base.changes))
+    if note is not None and note.sequence_base and old.format_version < LINEAGE_FORMAT <= new.format_version:
+        _renumber(first, changed_note(table_id, new, numbered_until=commit.head.snapshot_id))
+    if planned.added and not old.snapshots and note is not None and note.is_native and new.format_version == FIRST_SEQUENCE_FORMAT:
+        _renumber(first, changed_note(table_id, new, commit.head.snapshot_id))
+        sequence_base = commit.head.snapshot_id
+    marks = mark_removed(table_id, notes, old, new, {spec_id for change in base.changes for spec_id in change.spec_ids.values()})
+    marks += change_statistics(table_id, old, new, base.allowed.holds)
+    if marks:
+        first.rows += marks
+        first.tell("altered_table", table_id)
+    names = build_column_names(base.published.state if base.published else None, base.footers)
+    writer = FileWriter(commit, ids, replace(planned, sequence_base=sequence_base, noted=notes.refs), base.allowed, names)
+    is_step = bool(first.changes or base.changes)
+    steps = add_snapshots(writer, first, base) if is_step else []
+    moved = [] if base.move is None else keep_main(table_id, base.move, notes.refs)
+    return TablePlan(new.location, steps, [*writer.notes, *moved, *change_refs(table_id, old, new, notes.refs, writer.bases)])
+
+
+def _renumber(step: TableStep, note: ChangedTableNote) -> None:
+    """Let a step change the table's note once: of two changes in one statement Postgres takes either."""
+    kept: list[NewRow] = [row for row in step.rows if not isinstance(row, ChangedTableNote)]
+    step.rows = [*kept, note]

@@ -1,0 +1,183 @@
+"""A commit that shows its table itself: read, folded and numbered in its own transaction, so that Postgres waits for the disk once.
+
+What is not as plain as most commits are is shown by the load that follows it. Objects are written after COMMIT only: until
+then nobody can know their names, and after a crash the next load writes the same ones.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+
+from duckicelake.catalog.commits.prepare import CommitBase
+from duckicelake.catalog.publish import MetadataDraft, build_draft, compute_updated_ms, publish_numbered
+from duckicelake.catalog.snapshot_building import TableReading, build_foreseen_reading, read_own_commit
+from duckicelake.catalog.table_cache import TableCache
+from duckicelake.catalog.table_changes import to_state_unknown
+from duckicelake.catalog.tables import LoadedTable
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import CatalogError
+from duckicelake.lake.notes import find_next_version, number_next
+from duckicelake.lake.rows import TableNotes
+from duckicelake.lake.writing.at_once import MOST_ROWS, write_at_once
+from duckicelake.lake.writing.read_back import foresee, is_plain
+from duckicelake.lake.writing.rows import LakeStep, NewRow
+from duckicelake.lake.writing.transaction import Commit
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedCommit:
+    """A table as a commit leaves it, with its number; its objects are to be written as soon as the commit is done."""
+
+    base: CommitBase
+    draft: MetadataDraft
+    notes: TableNotes
+    cache: TableCache
+
+    def publish(self, warehouse: Warehouse) -> LoadedTable:
+        """Return the table after its commit. Raises: CommitStateUnknown: it cannot be shown now, but it is there."""
+        assert self.base.table is not None
+        try:
+            self.draft.uploads.flush()
+            published = publish_numbered(warehouse.objects, self.draft, self.notes, self.cache)
+        except CatalogError as error:
+            raise to_state_unknown(self.base.ident, error) from error
+        table_id, location = self.base.table.table_id, published.metadata_location
+        self.cache.published = published
+        warehouse.caches.estimate_size(table_id, self.cache)
+        local_file = warehouse.objects.find_local_path(location)
+        return LoadedTable(location, published.encoded, {}, table_id, published.position, local_file, digest=published.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommit:
+    """What a commit writes: a step for each lake snapshot, and notes that make none."""
+
+    steps: Sequence[LakeStep]
+    notes: Sequence[NewRow]
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether all of it is rows that change nothing but properties and the newest files."""
+        return bool(self.steps) and not self.notes and is_plain(self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCommit:
+    """Whether a commit has been written, and its table as it leaves it, when that has its number.
+
+    `is_in_the_way`: DuckDB was about to commit then; None when nobody has looked.
+    """
+
+    is_written: bool = False
+    numbered: NumberedCommit | None = None
+    is_in_the_way: bool | None = None
+
+
+@contextmanager
+def written_in_one_statement(warehouse: Warehouse, commit: Commit, base: CommitBase, planned: PlannedCommit) -> Generator[WrittenCommit]:
+    """Write a small plain commit and the number of the state that it makes by one statement, if they can be foreseen.
+
+    Whatever goes wrong until the end, the memory is lost: it knows of what may never have been.
+    """
+    is_small = len(planned.steps) == 1 and len(planned.steps[0].rows) <= MOST_ROWS
+    if commit.opening is None or not planned.is_plain or not is_small:
+        yield WrittenCommit()
+        return
+    with _locked_cache(warehouse, base) as cache:
+        done = WrittenCommit() if cache is None else _write_in_one_statement(warehouse, commit, base, planned.steps[0], cache)
+        if done.is_written:
+            yield done
+            return
+    # what comes next needs the memory too
+    yield done
+
+
+def _write_in_one_statement(warehouse: Warehouse, commit: Commit, base: CommitBase, step: LakeStep, cache: TableCache) -> WrittenCommit:
+    assert base.table is not None
+    assert base.published is not None
+    assert cache.built is not None
+    foreseen = foresee(commit, base.published.state, step, cache.built.since)
+    reading = None if foreseen is None else build_foreseen_reading(warehouse.objects, foreseen, cache)
+    if foreseen is None or reading is None:
+        return WrittenCommit()
+    draft = _make_draft(warehouse, commit.conn, reading, cache)
+    version = None if draft is None else find_next_version(draft.wanted, draft.state.notes, compute_updated_ms(draft.state, draft.metadata))
+    changed_at = foreseen.state.changed_at
+    assert changed_at is not None
+    if draft is None or version is None:
+        _invalidate(warehouse, base.table.table_id, cache)
+        return WrittenCommit()
+    written = write_at_once(commit, step, changed_at, version.parameters)
+    if written.is_numbered:
+        return WrittenCommit(True, NumberedCommit(base, draft, version.notes, cache), written.is_in_the_way)
+    _invalidate(warehouse, base.table.table_id, cache)
+    return WrittenCommit(is_written=True)
+
+
+@contextmanager
+def numbered_in_commit(
+    warehouse: Warehouse, conn: psycopg.Connection, base: CommitBase, planned: PlannedCommit
+) -> Generator[NumberedCommit | None]:
+    """Number the table as this transaction leaves it, if that is easy, and keep its memory for its showing.
+
+    Whatever goes wrong until the end, the memory is lost: it knows of what may never have been.
+    """
+    if not planned.is_plain:
+        yield None
+        return
+    with _locked_cache(warehouse, base) as cache:
+        made = None if cache is None else _number(warehouse, conn, base, cache)
+        if cache is not None and made is None:
+            assert base.table is not None
+            _invalidate(warehouse, base.table.table_id, cache)
+        yield made
+
+
+@contextmanager
+def _locked_cache(warehouse: Warehouse, base: CommitBase) -> Generator[TableCache | None]:
+    """Hold the memory of a table that is as the base was read, None when it is not; it is lost when anything goes wrong."""
+    if base.table is None or base.published is None:
+        yield None
+        return
+    cache = warehouse.caches.of(base.table.table_id)
+    # whoever holds it may take long, and everybody waits for the lake's lock
+    if not cache.lock.acquire(blocking=False):
+        yield None
+        return
+    is_known = not cache.is_invalid and cache.published is base.published and cache.known_uris is not None and cache.built is not None
+    try:
+        yield cache if is_known else None
+    except BaseException:
+        _invalidate(warehouse, base.table.table_id, cache)
+        raise
+    finally:
+        cache.lock.release()
+
+
+def _number(warehouse: Warehouse, conn: psycopg.Connection, base: CommitBase, cache: TableCache) -> NumberedCommit | None:
+    assert base.published is not None
+    try:
+        reading = read_own_commit(conn, warehouse.objects, base.published.state, cache)
+    except CatalogError:
+        # the load that follows the commit tells what is wrong
+        return None
+    draft = None if reading is None else _make_draft(warehouse, conn, reading, cache)
+    if draft is None:
+        return None
+    notes = number_next(conn, draft.wanted, draft.state.notes, compute_updated_ms(draft.state, draft.metadata))
+    return None if notes is None else NumberedCommit(base, draft, notes, cache)
+
+
+def _make_draft(warehouse: Warehouse, conn: psycopg.Connection, reading: TableReading, cache: TableCache) -> MetadataDraft | None:
+    try:
+        return build_draft(conn, warehouse.objects, reading, cache)
+    except CatalogError:
+        # the load that follows the commit tells what is wrong
+        return None
+
+
+def _invalidate(warehouse: Warehouse, table_id: int, cache: TableCache) -> None:
+    cache.is_invalid = True
+    warehouse.caches.forget(table_id, cache)

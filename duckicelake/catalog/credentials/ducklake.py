@@ -1,0 +1,242 @@
+"""Read-only DuckLake for DuckDB users: a role in Postgres that sees what its principal may read, and keys for the files of that."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from urllib.parse import urlsplit
+
+import psycopg
+
+from duckicelake.access.grants import Grants, Levels, Rights, fold_levels
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import NotAuthorized, NotServed, Unsupported
+from duckicelake.lake.audit.rows import Asker
+from duckicelake.lake.connect import reading
+from duckicelake.lake.keys.places import LiveName, TablePlace, list_live_names, list_outside_paths, list_table_places
+from duckicelake.lake.read import read_data_path, read_iceberg_path
+from duckicelake.lake.readers.install import name_schema
+from duckicelake.lake.readers.roles import Reader, ReaderRole, can_issue, is_live, make_reader
+from duckicelake.store.keys.policy import split_reads
+from duckicelake.store.keys.sessions import SessionKeys, Vendor
+from duckicelake.store.place import parse_uri
+from duckicelake.store.s3 import StoreSettings
+from duckicelake.translate.locations import file_uri, to_folder_uri
+from duckicelake.translate.namespaces import LEVEL_SEPARATOR, to_levels
+
+MOST_KEYS, MOST_FOLDERS, MOST_FILES_EACH, MOST_REMEMBERED = 32, 1000, 256, 1024
+
+MayRead = Callable[[Levels, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class DucklakeRequest:
+    """Who asks: `grants` by settings, within `scope` (None: no less), `account` where a lake keeps it; and what it may read now.
+
+    Of another issuer's token: the `roles` that it names, as they are called here, and its end (`until_s`), the role's at the latest.
+    """
+
+    asker: Asker
+    account: tuple[int, int] | None
+    grants: Grants
+    scope: Grants | None
+    may_read: MayRead
+    roles: tuple[str, ...] = ()
+    until_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedCredentials:
+    """Keys, and the folders and files that they open."""
+
+    keys: SessionKeys
+    uris: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DucklakeCredentials:
+    """All that DuckDB needs to read: a connection string, statements that are ready to run, and when both end."""
+
+    dsn: str = field(repr=False)
+    metadata_schema: str
+    secrets: Sequence[str] = field(repr=False)
+    attach: str = field(repr=False)
+    keys: Sequence[ScopedCredentials] = field(repr=False)
+    expires_at_ms: int
+
+
+@dataclass(slots=True)
+class RoleCache:
+    """The roles that this server gave out and may give out again, by reader."""
+
+    public: str | None = None
+    _roles: dict[Reader, ReaderRole] = field(default_factory=dict[Reader, ReaderRole], repr=False)
+    _lock: Lock = field(default_factory=Lock)
+
+    def find(self, reader: Reader, now_s: float) -> ReaderRole | None:
+        """Return a reader's role while it is fresh."""
+        with self._lock:
+            self._roles = {each: role for each, role in self._roles.items() if now_s < role.fresh_until_s}
+            return self._roles.get(reader)
+
+    def keep(self, reader: Reader, role: ReaderRole) -> None:
+        """Remember a reader's role."""
+        with self._lock:
+            if len(self._roles) >= MOST_REMEMBERED:
+                self._roles.clear()
+            self._roles[reader] = role
+
+
+def may_vend_ducklake(warehouse: Warehouse) -> bool:
+    """Tell whether DuckDB users get read-only access here: there is STS, and our role in Postgres may make others."""
+    return warehouse.vendor is not None and can_issue(warehouse.lake)
+
+
+def get_ducklake_credentials(warehouse: Warehouse, roles: RoleCache, request: DucklakeRequest, now_s: float) -> DucklakeCredentials:
+    """Return what somebody reads the lake with in DuckDB.
+
+    Raises: NotServed: it cannot be given here; says why. Unsupported: the files lie in too many places. ServiceUnavailable.
+            NotAuthorized: the token of another issuer ended, within what its clock may differ by
+    """
+    vendor = warehouse.vendor
+    if request.until_s <= now_s:
+        raise NotAuthorized("The token has expired; ask its issuer for a new one.")
+    if vendor is None:
+        raise NotServed("No keys are vended for this warehouse (sts_role_arn), so DuckDB users get none either.")
+    own = name_schema(warehouse.lake.metadata_schema)
+    neighbours = warehouse.neighbours.find()
+    with reading(warehouse.lake) as conn:
+        uris = _list_readable_uris(conn, request.may_read, neighbours)
+    keys = _get_scoped_credentials(vendor, uris, now_s)
+    role = _get_role(warehouse, roles, request, (vendor.lifetime_s, now_s))
+    expires_at_ms = min([int(role.expires_at_s * 1000), *(each.keys.expires_at_ms for each in keys)])
+    secrets = [_format_secret(vendor.store, each, f"{warehouse.name}_s3_{number}") for number, each in enumerate(keys, 1)]
+    return DucklakeCredentials(role.dsn, own, secrets, format_attach(role.dsn, own, warehouse.name), keys, expires_at_ms)
+
+
+def _get_role(warehouse: Warehouse, roles: RoleCache, request: DucklakeRequest, lifetime: tuple[int, float]) -> ReaderRole:
+    lifetime_s, now_s = lifetime
+    reader = to_reader(request)
+    kept = roles.find(reader, now_s)
+    if kept is not None and kept.expires_at_s <= request.until_s and is_live(warehouse.lake, kept):
+        return kept
+    left_s = min(lifetime_s, request.until_s - now_s)
+    lake = replace(warehouse.lake, asker=request.asker)
+    made = make_reader(lake, reader, roles.public, (now_s + left_s, now_s + left_s / 2))
+    roles.keep(reader, made)
+    return made
+
+
+def to_reader(request: DucklakeRequest) -> Reader:
+    """Return who asks, in the words of Postgres."""
+    scope = None if request.scope is None else list_readable_schemas(request.scope)
+    return Reader(
+        request.asker.principal or "", request.account, list_readable_schemas(request.grants), scope, tuple(sorted(set(request.roles)))
+    )
+
+
+def list_readable_schemas(grants: Grants) -> tuple[str, ...]:
+    """Return the schemas' names that may be read with what is nested in them; empty: all. What no schema can be called is left out."""
+    readable = {LEVEL_SEPARATOR.join(each.levels): each.levels for each in grants.each if Rights.READ in each.rights}
+    return tuple(sorted(name for name, levels in readable.items() if not levels or to_levels(name) == fold_levels(levels)))
+
+
+def _list_readable_uris(conn: psycopg.Connection, may_read: MayRead, neighbours: Sequence[str]) -> list[str]:
+    """Return the folders that belong to tables that may be read and to no others, and those tables' files elsewhere.
+
+    Raises: Unsupported: there are too many
+    """
+    data_path, iceberg_path = read_data_path(conn), read_iceberg_path(conn)
+    mine = {live.table_id for live in list_live_names(conn) if _is_readable(live, may_read)}
+    places = list_table_places(conn)
+    own = [place for place in places if place.table_id in mine]
+    wanted = dict.fromkeys(_resolve(place, data_path) for place in own)
+    _check_few(len(wanted))
+    theirs = [to_folder_uri(path) for path in neighbours]
+    closed = ForbiddenFolders(
+        [_resolve(place, data_path) for place in places if place.table_id not in mine] + theirs, (data_path, iceberg_path)
+    )
+    alone = [folder for folder in wanted if closed.allows(folder)]
+    files = dict.fromkeys(uri for place in own if place.folder is not None for uri in _list_files(conn, place, data_path, alone))
+    _check_few(len(alone) + len(files))
+    return [uri for uri in sorted([*alone, *files]) if parse_uri(uri).bucket]
+
+
+def _is_readable(live: LiveName, may_read: MayRead) -> bool:
+    return may_read(to_levels(live.schema_name), live.table_name)
+
+
+def _resolve(place: TablePlace, data_path: str) -> str:
+    return to_folder_uri(place.location if place.folder is None else place.resolve(data_path))
+
+
+def _list_files(conn: psycopg.Connection, place: TablePlace, data_path: str, alone: list[str]) -> Iterable[str]:
+    folder = place.resolve(data_path)
+    outside = list_outside_paths(conn, place.table_id, folder, alone, MOST_FILES_EACH + 1)
+    if len(outside) > MOST_FILES_EACH:
+        raise _too_many()
+    return (file_uri(folder, path, is_relative) for path, is_relative in outside)
+
+
+def _check_few(count: int) -> None:
+    if count > MOST_FOLDERS:
+        raise _too_many()
+
+
+def _too_many() -> Unsupported:
+    return Unsupported(
+        "The files that the principal may read lie in too many places for keys of one session of DuckDB. "
+        "Ask with a token of a narrower scope (`ns:<name>:r`), namespace by namespace."
+    )
+
+
+class ForbiddenFolders:
+    """The folders that nobody may read who asks; folded, because some stores take no notice of case."""
+
+    def __init__(self, folders: Iterable[str], lake_paths: Iterable[str]) -> None:
+        self._folders = sorted({folder.lower() for folder in folders})
+        self._known = frozenset(self._folders)
+        self._lake_paths = [to_folder_uri(path).lower() for path in lake_paths]
+
+    def allows(self, folder: str) -> bool:
+        """Tell whether none of them has, holds or lies in a folder, and it is not that of the whole lake."""
+        folded = folder.lower()
+        below = bisect_left(self._folders, folded)
+        if below < len(self._folders) and self._folders[below].startswith(folded):
+            return False
+        if any(path.startswith(folded) for path in self._lake_paths):
+            return False
+        return not any(folded[: end + 1] in self._known for end, letter in enumerate(folded) if letter == "/")
+
+
+def _get_scoped_credentials(vendor: Vendor, uris: Sequence[str], now_s: float) -> list[ScopedCredentials]:
+    policies = split_reads(uris, vendor.partition)
+    if len(policies) > MOST_KEYS:
+        raise _too_many()
+    return [ScopedCredentials(vendor.get_keys(policy, now_s), opened) for policy, opened in policies]
+
+
+def _format_secret(store: StoreSettings, scoped: ScopedCredentials, name: str) -> str:
+    keys = scoped.keys
+    parts = ["TYPE s3", f"KEY_ID {quote(keys.access_key_id)}", f"SECRET {quote(keys.secret_access_key)}"]
+    parts += [f"SESSION_TOKEN {quote(keys.session_token)}", f"REGION {quote(store.region)}"]
+    if store.client_endpoint is not None:
+        url = urlsplit(store.client_endpoint)
+        parts += [f"ENDPOINT {quote(url.netloc)}", f"USE_SSL {str(url.scheme == 'https').lower()}", "URL_STYLE 'path'"]
+    parts.append(f"SCOPE [{', '.join(quote(uri) for uri in scoped.uris)}]")
+    return f"CREATE OR REPLACE SECRET {quote_name(name)} ({', '.join(parts)})"
+
+
+def format_attach(dsn: str, metadata_schema: str, catalog: str) -> str:
+    """Return the statement that attaches the lake, read-only."""
+    return f"ATTACH {quote('ducklake:postgres:' + dsn)} AS {quote_name(catalog)} (READ_ONLY, METADATA_SCHEMA {quote(metadata_schema)})"
+
+
+def quote(text: str) -> str:
+    """Return a text as DuckDB's literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quote_name(name: str) -> str:
+    """Return a name as DuckDB's identifier."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,147 @@
+"""Where a table's files lie, and which of these places are its alone.
+
+A folder may be another table's too: DuckDB uses names of folders again after a table was renamed or dropped, and SeaweedFS
+takes no notice of case. Of such a folder only the table's own files are opened, one by one.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import psycopg
+
+from duckicelake.catalog.location_rules import NO_TABLE, check_free, check_new_location, get_place
+from duckicelake.catalog.tables import Ident, get_table
+from duckicelake.catalog.warehouse import NO_CHOICE, Warehouse
+from duckicelake.errors import NoSuchTable, Unsupported
+from duckicelake.lake.connect import reading
+from duckicelake.lake.keys.places import TablePlace, has_path, list_live_names, list_outside_paths, list_table_places
+from duckicelake.lake.read import read_data_path, read_iceberg_path
+from duckicelake.lake.rows import TableRow
+from duckicelake.store.keys.policy import KeyScope
+from duckicelake.translate.locations import PLAIN_NAME, S3_SCHEMES, file_uri, table_folder, table_location, to_canonical, to_folder_uri
+from duckicelake.translate.namespaces import to_levels
+
+ZERO_UUID = UUID(int=0)
+STAGED = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/.")
+NAMED = re.compile(r"([A-Za-z0-9_-]+)/([A-Za-z0-9_-]+)-" + STAGED.pattern)
+MAX_FILES = 64
+"""More objects than any policy has room for."""
+
+
+def read_scope(warehouse: Warehouse, ident: Ident, location: str) -> KeyScope:
+    """Return what there is to read of a table, and as writable its present location.
+
+    Raises: NoSuchTable: it has gone
+    """
+    neighbours = warehouse.neighbours.find()
+    with reading(warehouse.lake) as conn:
+        table = get_table(conn, ident)
+        folder = table_folder(read_data_path(conn), table)
+        scope = read_folders(conn, table, location, neighbours)
+        return replace(scope, files=_list_files(conn, table.table_id, folder, scope.folders))
+
+
+def read_folders(conn: psycopg.Connection, table: TableRow, location: str, neighbours: Sequence[str]) -> KeyScope:
+    """Return the same without single files: the folders that are the table's alone."""
+    data_path = read_data_path(conn)
+    places = list_table_places(conn)
+    own = [location, *(place.location for place in places if place.table_id == table.table_id and place.location)]
+    others = _list_others(places, table.table_id, data_path) | {to_folder_uri(path).lower() for path in neighbours}
+    wanted = list(dict.fromkeys(to_folder_uri(place) for place in (*own, table_folder(data_path, table))))
+    alone = tuple(place for place in wanted if is_exclusive(place, others, (data_path, read_iceberg_path(conn))))
+    return KeyScope(alone, (), tuple(place for place in alone if place == to_folder_uri(location)))
+
+
+def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> KeyScope:
+    """Return the location that a URI lies in, if a table of that name, which is not there, may have been given it when it was staged.
+
+    Raises: NoSuchTable: it may not. What `check_free` and `check_new_location` raise: it could not be made there any more
+    """
+    place = get_place(conn, ident)
+    check_free(conn, ident, place)
+    iceberg_path = read_iceberg_path(conn)
+    start = to_canonical(table_location(iceberg_path, ZERO_UUID, place.schema_name, place.table_name)).removesuffix(str(ZERO_UUID))
+    found = STAGED.match(uri.removeprefix(start)) if uri.startswith(start) else None
+    # without the name in it, a location could be another staged table's
+    if found is None or not PLAIN_NAME.fullmatch(place.table_name) or not PLAIN_NAME.fullmatch(place.schema_name):
+        raise NoSuchTable(f"Table does not exist: {ident}")
+    location = start + found[1]
+    check_new_location(conn, location, location, NO_CHOICE)
+    data_path = read_data_path(conn)
+    if not is_exclusive(location + "/", _list_others(list_table_places(conn), NO_TABLE, data_path), (data_path, iceberg_path)):
+        raise NoSuchTable(f"Table does not exist: {ident}")
+    return KeyScope((location + "/",), (), (location + "/",))
+
+
+def find_owner(conn: psycopg.Connection, uri: str) -> Ident | None:
+    """Return the one live table that has a place which a URI (`s3://…`) lies in, else the one that may be staged there; None: not just one.
+
+    Whether it may have what lies there is for whoever knows the table to say.
+    """
+    data_path = read_data_path(conn)
+    live = {name.table_id: Ident(to_levels(name.schema_name), name.table_name) for name in list_live_names(conn)}
+    near = {place.table_id for place in list_table_places(conn) if place.table_id in live and uri.startswith(_to_folder(place, data_path))}
+    if near:
+        return live[near.pop()] if len(near) == 1 else None
+    staged = NAMED.match(uri.removeprefix(to_canonical(to_folder_uri(read_iceberg_path(conn)))))
+    return Ident(to_levels(staged[1]), staged[2]) if staged else None
+
+
+def _to_folder(place: TablePlace, data_path: str) -> str:
+    return to_canonical(to_folder_uri(place.location if place.folder is None else place.resolve(data_path)))
+
+
+def owns_file(conn: psycopg.Connection, table: TableRow, uri: str) -> bool:
+    """Tell whether one of the table's files, live or not, has that URI (`s3://…`)."""
+    folder = to_canonical(table_folder(read_data_path(conn), table))
+    relative = uri.removeprefix(folder) if uri.startswith(folder) else None
+    return has_path(conn, table.table_id, relative, [scheme + uri.removeprefix("s3://") for scheme in ("s3://", *S3_SCHEMES)])
+
+
+def _list_others(places: Sequence[TablePlace], table_id: int, data_path: str) -> frozenset[str]:
+    """Return the folders and locations of all other tables that ever were, folded."""
+    found: set[str] = set()
+    for place in places:
+        if place.table_id != table_id:
+            found.add(to_folder_uri(place.location if place.folder is None else place.resolve(data_path)).lower())
+    return frozenset(found)
+
+
+def is_exclusive(folder: str, others: frozenset[str], lake_paths: Sequence[str]) -> bool:
+    """Tell whether nothing of another table can lie in a folder: none has it, lies in it or holds it, in any case.
+
+    What holds all of the lake's data, or all of its locations, is for the tables to come too.
+    """
+    folded = folder.lower()
+    if any(to_folder_uri(path).lower().startswith(folded) for path in lake_paths):
+        return False
+    return not any(other.startswith(folded) or folded.startswith(other) for other in others)
+
+
+def check_exclusive(conn: psycopg.Connection, location: str, neighbours: Sequence[str]) -> None:
+    """Raise Unsupported when a table that is to be made at a location would not have it alone: nobody would get a key to write there.
+
+    No keys are needed for what is not on S3.
+    """
+    if not to_canonical(location).startswith("s3://"):
+        return
+    data_path = read_data_path(conn)
+    others = _list_others(list_table_places(conn), NO_TABLE, data_path) | {to_folder_uri(path).lower() for path in neighbours}
+    if not is_exclusive(to_folder_uri(location), others, (data_path, read_iceberg_path(conn))):
+        raise Unsupported(
+            f"{format_not_exclusive(location)} Nothing was made: choose another location. "
+            "That of a dropped table is free when DuckLake has expired and cleaned up the table."
+        )
+
+
+def format_not_exclusive(location: str) -> str:
+    """Return what to tell about a location that keys to write cannot be cut for."""
+    return f"The location {location!r} is not this table's alone, so nobody gets a key to write there."
+
+
+def _list_files(conn: psycopg.Connection, table_id: int, folder: str, alone: Sequence[str]) -> tuple[str, ...]:
+    """Return the files of the table that lie in none of the folders that are its alone."""
+    outside = list_outside_paths(conn, table_id, folder, list(alone), MAX_FILES)
+    return tuple(sorted(file_uri(folder, path, is_relative) for path, is_relative in outside))

@@ -1,0 +1,250 @@
+"""Keys that are vended with a table, in the words of every client."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from duckicelake.catalog.credentials.scopes import find_owner, format_not_exclusive, owns_file, read_folders, read_scope, read_staged_folder
+from duckicelake.catalog.table_cache import PublishedTable
+from duckicelake.catalog.tables import Ident, LoadedTable, publish_table
+from duckicelake.catalog.warehouse import Warehouse, to_client_properties
+from duckicelake.errors import BadRequest, Forbidden, NoSuchTable, NotServed, Unsupported
+from duckicelake.lake.connect import reading
+from duckicelake.lake.rows import TableRow
+from duckicelake.store.keys.asks import Ask, Told, parse_ask
+from duckicelake.store.keys.policy import KeyScope, format_policy, is_on_s3
+from duckicelake.store.keys.sessions import SessionKeys, Vendor
+from duckicelake.store.place import parse_uri
+from duckicelake.translate.locations import to_folder_uri
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRequest:
+    """Which keys somebody may have: to read, to write, or both; and where newer ones will be found."""
+
+    reads: bool
+    writes: bool
+    refresh_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class VendedCredentials:
+    """Keys as clients take them: what is for the whole table, and per folder. Good to hand out until `fresh_until_s`.
+
+    `is_narrower`: they read alone, though keys to write were wanted, because the table's location is not its alone.
+    """
+
+    config: Mapping[str, str] = field(repr=False)
+    prefixes: tuple[str, ...]
+    fresh_until_s: float
+    is_narrower: bool = False
+
+    @property
+    def whole_prefix(self) -> str:
+        """What all the folders have in common: their bucket, when it is one."""
+        buckets = {parse_uri(prefix).bucket for prefix in self.prefixes}
+        return f"s3://{next(iter(buckets))}/" if len(buckets) == 1 else "s3://"
+
+
+def find_vended_credentials(
+    warehouse: Warehouse, ident: Ident, loaded: LoadedTable, wanted: CredentialRequest, now_s: float
+) -> VendedCredentials | None:
+    """Return keys for a table that was just loaded or staged; None where no keys are vended.
+
+    Where the table's location is not its alone, keys to read and write become keys to read.
+    Raises: NoSuchTable: it has gone. Unsupported: no key can be cut for it alone. ServiceUnavailable: nobody gives keys now
+    """
+    vendor = warehouse.vendor
+    if vendor is None or not (wanted.reads or wanted.writes):
+        return None
+    place = to_folder_uri(loaded.location)
+    is_staged = loaded.metadata_location is None
+    scope = KeyScope((place,), (), (place,)) if is_staged else read_scope(warehouse, ident, loaded.location)
+    if not is_on_s3(scope):
+        return None
+    if wanted.writes and not scope.writable and not wanted.reads:
+        raise Unsupported(format_not_exclusive(loaded.location))
+    keys = _vend(vendor, _narrow(scope, wanted), scope, wanted, now_s)
+    return replace(keys, is_narrower=wanted.writes and not scope.writable)
+
+
+def get_credentials(warehouse: Warehouse, ident: Ident, loaded: LoadedTable, wanted: CredentialRequest, now_s: float) -> VendedCredentials:
+    """Return keys for a table. Raises: NotServed: none are vended here; and what `find_vended_credentials` raises."""
+    found = find_vended_credentials(warehouse, ident, loaded, wanted, now_s)
+    if found is None:
+        raise NotServed("No keys are vended for this warehouse; use keys of your own.")
+    return found
+
+
+def _narrow(scope: KeyScope, wanted: CredentialRequest) -> KeyScope:
+    if not wanted.reads:
+        return KeyScope(writable=scope.writable)
+    return scope if wanted.writes else replace(scope, writable=())
+
+
+def _vend(vendor: Vendor, narrow: KeyScope, whole: KeyScope, wanted: CredentialRequest, now_s: float) -> VendedCredentials:
+    keys = vendor.get_keys(format_policy(narrow, vendor.partition), now_s)
+    folders = [*whole.folders, *(uri.rpartition("/")[0] + "/" for uri in whole.files)]
+    return VendedCredentials(_format_config(vendor, keys, wanted), tuple(dict.fromkeys(folders)), keys.fresh_until_s)
+
+
+def _format_config(vendor: Vendor, keys: SessionKeys, wanted: CredentialRequest) -> Mapping[str, str]:
+    """Return the keys as Java's, PyIceberg's, DuckDB's and Trino's clients know them."""
+    return {
+        "s3.access-key-id": keys.access_key_id,
+        "s3.secret-access-key": keys.secret_access_key,
+        "s3.session-token": keys.session_token,
+        "s3.session-token-expires-at-ms": str(keys.expires_at_ms),
+        "client.refresh-credentials-enabled": "true",
+        # relative and without a slash before it, as Java joins it to the catalog's URI
+        "client.refresh-credentials-endpoint": wanted.refresh_path,
+        **to_client_properties(vendor.store),
+    }
+
+
+UNESCAPED = re.compile(r"[A-Za-z0-9_.~/=-]+")
+"""Keys that are spelled alike with and without escapes: of others, one signature could open two. `=` is in the names of partitions, and a
+signature for it opens no key that has `%3D` in its name.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRights:
+    """What somebody may do with the files of a table."""
+
+    reads: bool
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """Where to send a request, and the headers to add to it. `is_kept`: the same request may use them again, while they hold."""
+
+    uri: str
+    headers: Mapping[str, str]
+    is_kept: bool
+
+
+def find_signed_table(warehouse: Warehouse, told: Told, now_s: float) -> Ident | None:
+    """Return the table that a request to the store is about, where its URI alone decides it; None: it does not, or it is another's store.
+
+    Raises: Forbidden: nobody gets it signed
+    """
+    if warehouse.signer is None:
+        return None
+    try:
+        ask = parse_ask(warehouse.signer.store, told, now_s)
+    except BadRequest:
+        return None
+    with reading(warehouse.lake) as conn:
+        return find_owner(conn, ask.spellings[0])
+
+
+def sign_request(warehouse: Warehouse, ident: Ident, told: Told, may: FileRights, now_s: float) -> SignedRequest:
+    """Return a request to the store, signed.
+
+    Raises: NoSuchTable: there is none, nor was one staged there. NotServed: nothing is signed here. BadRequest, Forbidden: this is not
+    """
+    signer = warehouse.signer
+    if signer is None:
+        raise NotServed("Nothing is signed for this warehouse (require_auth, and a store that is S3); use keys of your own.")
+    ask = parse_ask(signer.store, told, now_s)
+    if not (may.writes if ask.purpose == "write" else may.reads) or (ask.sources and not may.reads):
+        raise Forbidden(f"The principal has no right to {ask.purpose} files of the table {ident}.")
+    try:
+        _check_owned(warehouse, ident, ask)
+    except NoSuchTable:
+        if not may.writes:
+            raise
+        _check_staged(warehouse, ident, ask)
+    uri, headers = signer.sign(ask)
+    return SignedRequest(uri, headers, is_kept=ask.purpose != "write")
+
+
+def is_signed(warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> bool:
+    """Tell whether signatures open a table: its store gets some, and its location is its own.
+
+    Raises: ServiceUnavailable: the store does not answer. What `publish_table` raises
+    """
+    bucket = parse_uri(loaded.location).bucket
+    if warehouse.signer is None or not bucket or loaded.metadata_location is None:
+        return False
+    try:
+        warehouse.signer.check_strict(bucket)
+    except NotServed:
+        return False
+    return to_folder_uri(loaded.location) in _get_scope(warehouse, *publish_table(warehouse, ident)).folders
+
+
+def build_signing_config(warehouse: Warehouse, loaded: LoadedTable, path: str) -> Mapping[str, str]:
+    """Return what clients are told to have a table's requests signed at that path; nothing where nothing is signed."""
+    if warehouse.signer is None or not parse_uri(loaded.location).bucket:
+        return {}
+    return {
+        "s3.remote-signing-enabled": "true",
+        "s3.signer.endpoint": path,
+        "signer.endpoint": path,
+        # PyIceberg's own client of S3 is another, which signs nothing remotely
+        "s3.signer": "S3V4RestSigner",
+        "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO",
+        **to_client_properties(warehouse.signer.store),
+    }
+
+
+def _check_owned(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
+    """Raise Forbidden unless every spelling of what is asked for is the table's own."""
+    table, published = publish_table(warehouse, ident)
+    scope = _get_scope(warehouse, table, published)
+    if ask.purpose == "write" and not scope.writable:
+        raise Forbidden(
+            f"Nothing is signed to write files of {ident}: its location {published.metadata.location} is not this table's alone, "
+            "or has other characters than letters, digits and _.~=/-"
+        )
+    if ask.purpose == "write" and not _lies_in(ask.spellings, scope.writable):
+        raise Forbidden(f"Files of {ident} are written below its location alone: {published.metadata.location}")
+    if ask.purpose == "list" and not _lies_in(ask.spellings, scope.folders):
+        raise Forbidden(f"What is to be listed is no folder that {ident} has alone.")
+    wanted = (*(ask.spellings if ask.purpose == "read" else ()), *ask.sources)
+    others = [uri for uri in wanted if not _lies_in((uri,), scope.folders)]
+    if others and not _are_files(warehouse, table, others):
+        raise Forbidden(f"What is to be read is no file of the table {ident}.")
+
+
+def _check_staged(warehouse: Warehouse, ident: Ident, ask: Ask) -> None:
+    """Raise unless every spelling lies in one location that the table may have been given when it was staged.
+
+    Raises: NoSuchTable, Forbidden
+    """
+    with reading(warehouse.lake) as conn:
+        scope = read_staged_folder(conn, ident, ask.spellings[0])
+    if not _lies_in((*ask.spellings, *ask.sources), _only_plain(scope.folders)):
+        raise Forbidden(f"Nothing but files below the location of {ident}, which is not made yet, is signed for.")
+
+
+def _get_scope(warehouse: Warehouse, table: TableRow, published: PublishedTable) -> KeyScope:
+    """Return the folders that are the table's alone, as of the lake's position that was just seen."""
+    cache = warehouse.caches.of(table.table_id)
+    kept = cache.scope
+    if kept is not None and kept[0] == published.position:
+        return kept[1]
+    neighbours = warehouse.neighbours.find()
+    with reading(warehouse.lake) as conn:
+        found = read_folders(conn, table, published.metadata.location, neighbours)
+    scope = KeyScope(_only_plain(found.folders), (), _only_plain(found.writable))
+    cache.scope = (published.position, scope)
+    return scope
+
+
+def _only_plain(folders: Sequence[str]) -> tuple[str, ...]:
+    return tuple(folder for folder in folders if UNESCAPED.fullmatch(parse_uri(folder).key))
+
+
+def _lies_in(spellings: Sequence[str], folders: Sequence[str]) -> bool:
+    return all(any(each.startswith(folder) for folder in folders) for each in spellings)
+
+
+def _are_files(warehouse: Warehouse, table: TableRow, uris: Sequence[str]) -> bool:
+    if not all(UNESCAPED.fullmatch(parse_uri(uri).key) for uri in uris):
+        return False
+    with reading(warehouse.lake) as conn:
+        return all(owns_file(conn, table, uri) for uri in uris)

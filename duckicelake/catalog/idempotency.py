@@ -1,0 +1,77 @@
+"""Requests with a key: done once, however often they are sent; each copy is answered alike."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+from uuid import UUID
+
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import (
+    AlreadyExists,
+    BadRequest,
+    CatalogError,
+    CommitFailed,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+    Unprocessable,
+)
+from duckicelake.lake.audit.rows import Asker
+from duckicelake.lake.connect import RequestKey, reading, writing
+from duckicelake.lake.writing.idempotency import Outcome, Repeated, find_outcome, note_refusal
+from duckicelake.values import replace
+
+Answer = TypeVar("Answer")
+Repeat = Callable[[Warehouse, UUID | None], Answer]
+"""Shows again what a request has done: to the table or view with that uuid, if it was about one."""
+
+FINAL = (AlreadyExists, BadRequest, CommitFailed, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable, NoSuchView, Unprocessable)
+REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FINAL}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """A request to change something: who asks, its key if it has one, and what it says of its snapshots beside its body."""
+
+    asker: Asker
+    key: RequestKey | None = None
+    summary: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+
+    def about(self, *objects: str) -> "RequestContext":
+        """Return the request, about these objects."""
+        return replace(self, asker=replace(self.asker, objects=objects))
+
+
+def run_once(warehouse: Warehouse, asked: RequestContext, act: Callable[[Warehouse], Answer], repeat: Repeat[Answer]) -> Answer:
+    """Return what `act` does, or what `repeat` shows of it when a request with this key has landed before.
+
+    What is done is in the record with who asked for it.
+    Raises: Unprocessable: the key was another request's. What `act` raises, now or when the key came first
+    """
+    request = asked.key
+    if request is None:
+        return act(replace(warehouse, lake=replace(warehouse.lake, asker=asked.asker)))
+    with reading(warehouse.lake) as conn:
+        found = find_outcome(conn, request)
+    if found is not None:
+        return _repeat(found, request, lambda: repeat(warehouse, found.object_uuid))
+    try:
+        return act(replace(warehouse, lake=replace(warehouse.lake, request=request, asker=asked.asker)))
+    except Repeated:
+        return run_once(warehouse, asked, act, repeat)
+    except FINAL as error:
+        with writing(warehouse.lake) as conn:
+            is_first = note_refusal(conn, request, type(error).__name__, error.message.replace("\0", ""))
+        if not is_first:
+            # a copy was faster, and what became of that is what became of the request
+            return run_once(warehouse, asked, act, repeat)
+        raise
+
+
+def _repeat(found: Outcome, request: RequestKey, repeat: Callable[[], Answer]) -> Answer:
+    if found.fingerprint != request.fingerprint:
+        raise Unprocessable(f"The Idempotency-Key {request.key} was used for another request; send a new one.")
+    if found.refusal is not None:
+        raise REFUSALS[found.refusal](found.message or "")
+    return repeat()

@@ -1,0 +1,197 @@
+"""Manifests that others have made, as a load finds them: those noted in the lake, and those that somebody offers now."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import groupby
+from operator import attrgetter
+
+import psycopg
+
+from duckicelake.catalog.manifest_import.submissions import Submission
+from duckicelake.catalog.table_cache import TableCache
+from duckicelake.errors import BadRequest, NotFound, Unsupported
+from duckicelake.lake.adopted.manifests import AdoptedRow, read_adopted
+from duckicelake.lake.rows import TableState
+from duckicelake.store.objects import Objects
+from duckicelake.translate.bulk.counts import count_rows
+from duckicelake.translate.bulk.manifests import ManifestMaker
+from duckicelake.translate.bulk.recipe import Recipe, digest_plan, is_bulky, survives
+from duckicelake.translate.bulk.told import AdoptedManifest, parse_told
+from duckicelake.translate.locations import format_digest, manifest_uri, table_folder
+from duckicelake.translate.manifests import KEY_OF, ManifestPlan
+from duckicelake.translate.visibility import TrackedFile
+
+PACKAGE = "duckicelake"
+SAMPLE_RATIO = 64
+"""Of so many manifests that are offered one is made again by lot, to compare."""
+PREFETCH_COUNT, PREFETCH_BYTES = 16, 2 << 20
+"""So many manifests are read side by side, of so many bytes at most: larger ones alone."""
+STATUS_OF = attrgetter("status")
+MAX_MANIFEST_BYTES, MAX_BYTES_PER_FILE = 1 << 20, 64 << 10
+"""What a manifest may have, and each of its files: bounds of a thousand columns."""
+
+
+@dataclass(slots=True)
+class ImportedManifests:
+    """What others have made of one table. `files` are all of its files.
+
+    What is noted counts as long as the object is there. What is offered is looked at whole: see `check_submitted`; `prefetched` are such
+    objects, `unread` those that are not read yet, the next one last. `present` are objects of the table, listed for those that were
+    looked at before.
+    """
+
+    conn: psycopg.Connection
+    state: TableState
+    maker: ManifestMaker
+    objects: Objects
+    cache: TableCache
+    files: Sequence[TrackedFile]
+    recipe: Recipe | None = None
+    obstacle: str | None = None
+    found: dict[tuple[int, int], AdoptedManifest | None] = field(default_factory=dict[tuple[int, int], AdoptedManifest | None])
+    digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    recorded: Mapping[str, AdoptedRow] | None = None
+    unread: list[str] | None = None
+    prefetched: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    present: set[str] | None = None
+
+    def find(self, plan: ManifestPlan) -> AdoptedManifest | None:
+        """Return what somebody made by that plan, or None. Raises: BadRequest: what is offered is not by that plan"""
+        key = (plan.content, plan.number)
+        if key not in self.found:
+            self.found[key] = self._look_up(plan) if is_bulky(plan) else None
+        return self.found[key]
+
+    def is_sample(self, plan: ManifestPlan) -> bool:
+        """Tell whether a manifest that was found is offered now, and is one of those to be made again: some by lot, and the first of
+        each schema, spec and kinds of entries.
+        """
+        digest, submission = self.digest(plan), self.cache.submission
+        if submission is None or digest not in submission.manifests or submission.verified.find(digest, submission.manifests[digest]):
+            return False
+        kind = (self.maker.schemas.at(plan.snapshot_id).schema_id, plan.spec_id, frozenset(map(STATUS_OF, plan.entries)))
+        is_first = kind not in submission.verified.sampled
+        submission.verified.sampled.add(kind)
+        return is_first or draw_lot(digest) == submission.verified.lot
+
+    def _look_up(self, plan: ManifestPlan) -> AdoptedManifest | None:
+        if self.recorded is None:
+            self.recorded = {row.digest: row for row in read_adopted(self.conn, self.state.table.table_id)}
+        submission = self.cache.submission
+        if not self.recorded and submission is None:
+            return None
+        digest = self.digest(plan)
+        row = self.recorded.get(digest)
+        if submission is not None:
+            submission.needed.add(digest)
+            if digest in submission.manifests:
+                found = self._find_verified(digest, submission) or self.check_submitted(plan, submission)
+                submission.used.add(digest)
+                return found
+        return None if row is None else self._find_recorded(plan, row)
+
+    def digest(self, plan: ManifestPlan) -> str:
+        """Return what tells the manifest of a plan from all others."""
+        key = (plan.content, plan.number)
+        if key not in self.digests:
+            self.recipe = self.recipe or build_recipe(self.state, self.maker)
+            self.digests[key] = digest_plan(self.recipe, plan)
+        return self.digests[key]
+
+    def _find_recorded(self, plan: ManifestPlan, row: AdoptedRow) -> AdoptedManifest | None:
+        uri, known = manifest_uri(self.maker.note.location, row.name), self.cache.known_uris
+        if known is None or (uri not in known and not self.objects.exists(uri)):
+            return None
+        known.add(uri)
+        return parse_told(json.loads(row.json), plan, self.maker.note, row.name)
+
+    def _find_verified(self, digest: str, submission: Submission) -> AdoptedManifest | None:
+        """Return a manifest that was looked at before, if it is still there."""
+        found = submission.verified.find(digest, submission.manifests[digest])
+        if found is None or self.cache.known_uris is None:
+            return None
+        if self.present is None:
+            self.present = {uri for uri, _ in self.objects.list_under(self.maker.note.location)}
+        uri = found.described.manifest_path
+        if uri not in self.present:
+            return None
+        self.cache.known_uris.add(uri)
+        return found
+
+    def check_submitted(self, plan: ManifestPlan, submission: Submission) -> AdoptedManifest:
+        """Look at what is offered for a plan: its bytes have the name that they should have and are a whole manifest of the
+        plan's schema and spec with as many entries, and the rows told of are those of the plan's files.
+
+        Raises: BadRequest: they are not
+        """
+        submitted = submission.manifests[self.digest(plan)]
+        if self.obstacle is None:
+            self.obstacle = explain_obstacle(self.state, self.recipe or build_recipe(self.state, self.maker))
+        if self.obstacle:
+            raise BadRequest(f"Only the server makes this table's manifests: {self.obstacle}.")
+        found = parse_told(submitted.told, plan, self.maker.note, submitted.name)
+        uri = found.described.manifest_path
+        try:
+            content = self._read(uri, MAX_MANIFEST_BYTES + MAX_BYTES_PER_FILE * len(plan.entries))
+        except NotFound as error:
+            raise BadRequest(f"The manifest {uri} that is offered is not there.") from error
+        except Unsupported as error:
+            raise BadRequest(f"The manifest that is offered is larger than one of {len(plan.entries)} files may be: {error}") from error
+        if format_digest(content) != submitted.name or len(content) != found.described.manifest_length:
+            raise BadRequest(f"The object {uri} is not the manifest that is offered: it has other bytes.")
+        if self.maker.count_entries(plan, content) != len(plan.entries):
+            raise BadRequest(f"The object {uri} is no whole manifest of the {len(plan.entries)} files that it was planned for.")
+        if not self.maker.is_shaped(plan, found.described):
+            raise BadRequest(f"The manifest {uri} that is offered is said to have other partitions or row ids than its table has.")
+        self._check_rows(plan, found, submission)
+        assert self.cache.known_uris is not None
+        self.cache.known_uris.add(uri)
+        return found
+
+    def _read(self, uri: str, most_bytes: int) -> bytes:
+        """Return an object. Those offered next are read with it, side by side, unless they are large."""
+        submission = self.cache.submission
+        if self.unread is None and submission is not None:
+            fresh = [found for digest, found in submission.manifests.items() if submission.verified.find(digest, found) is None]
+            self.unread = [manifest_uri(self.maker.note.location, found.name) for found in fresh][::-1]
+        if self.unread and uri == self.unread[-1]:
+            some = [self.unread.pop() for _ in range(min(PREFETCH_COUNT, len(self.unread)))]
+            self.prefetched.clear()
+            self.objects.each(self._prefetch, some)
+        return self.prefetched.pop(uri, None) or self.objects.read_small(uri, most_bytes)
+
+    def _prefetch(self, uri: str) -> None:
+        # whatever is wrong with it is said when its turn has come
+        with suppress(NotFound, Unsupported):
+            self.prefetched[uri] = self.objects.read_small(uri, PREFETCH_BYTES)
+
+    def _check_rows(self, plan: ManifestPlan, found: AdoptedManifest, submission: Submission) -> None:
+        rows = submission.verified.rows = submission.verified.rows or count_rows(self.files)
+        counts = [0, 0, 0]
+        for status, alike in groupby(plan.entries, STATUS_OF):
+            counts[status] += rows.sum(map(KEY_OF, alike))
+        told = found.described
+        if counts != [told.existing_rows_count, told.added_rows_count, told.deleted_rows_count]:
+            raise BadRequest(f"The manifest {told.manifest_path} that is offered is said to have other rows than its files have.")
+
+
+def draw_lot(digest: str) -> int:
+    """Return which lot a manifest has."""
+    return int(digest[:8], 16) % SAMPLE_RATIO
+
+
+def build_recipe(state: TableState, maker: ManifestMaker) -> Recipe:
+    """Return what the manifests of a table are made of here."""
+    return Recipe(version(PACKAGE), table_folder(state.data_path, state.table), maker.schemas, maker.partitioning, maker.note)
+
+
+def explain_obstacle(state: TableState, recipe: Recipe) -> str:
+    """Return why nobody but the server may make a table's manifests; empty: others may."""
+    if state.name_mappings:
+        return "it has files that were added by their names, into which only the server looks"
+    if state.notes.refs.registered is not None:
+        return "it came with a history of its own, whose numbers only the server knows"
+    return "" if survives(recipe) else "its schemas hold what JSON does not say"

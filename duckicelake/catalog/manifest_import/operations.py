@@ -1,0 +1,193 @@
+"""Taking over manifests that executors made: one call, which publishes the table with them, or takes none.
+
+What is ready sooner may be looked at before that, while executors make the others.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import psycopg
+
+from duckicelake.catalog.manifest_import.imported import PACKAGE, build_recipe, draw_lot, explain_obstacle
+from duckicelake.catalog.manifest_import.plan_cache import CachedPlan
+from duckicelake.catalog.manifest_import.submissions import Submission, SubmittedManifest, VerifiedManifests
+from duckicelake.catalog.publish import PublishContext, build_first_note, publish, upgrade_note
+from duckicelake.catalog.snapshot_building import ManifestLayout, build_manifest_writer, plan_layout, read_changes
+from duckicelake.catalog.table_cache import TableCache
+from duckicelake.catalog.tables import LOAD_TRIES, Ident, check_cache, read_live_table
+from duckicelake.catalog.warehouse import Warehouse
+from duckicelake.errors import BadRequest, CommitFailed, LakeMoved
+from duckicelake.lake.connect import look, reading
+from duckicelake.lake.notes import read_notes
+from duckicelake.lake.read import is_touched
+from duckicelake.lake.rows import Position, TableRow
+from duckicelake.translate.bulk.recipe import Recipe, format_plan, format_recipe, is_bulky
+from duckicelake.translate.history import to_history
+from duckicelake.translate.manifests import ManifestPlan
+from duckicelake.values import replace
+
+
+def import_manifests(
+    warehouse: Warehouse, ident: Ident, planned: Position, made_by: str, manifests: Mapping[str, SubmittedManifest]
+) -> int:
+    """Publish a table with manifests that were planned at a position, note them, and return how many they are.
+
+    All of them are looked at first, and some made again: see `Adopted`. A load never takes any that was not.
+    Raises: NoSuchTable. CommitFailed: the table is not as it was planned any more. BadRequest: something that is offered is not there,
+    or is not what it should be; none is taken then. Unsupported: something in the table is not published
+    """
+    _check_version(made_by)
+    for attempt in range(1, LOAD_TRIES + 1):
+        try:
+            _publish(warehouse, ident, planned, manifests)
+        except LakeMoved:
+            if attempt == LOAD_TRIES:
+                raise
+        else:
+            return len(manifests)
+    raise AssertionError("unreachable")
+
+
+def verify_manifests(
+    warehouse: Warehouse, ident: Ident, planned: Position, made_by: str, manifests: Mapping[str, SubmittedManifest]
+) -> int:
+    """Look at manifests that will be handed over with others, and return how many need not be looked at again.
+
+    That is none where this server does not know the plan any more. Nothing is published, nor noted.
+    Raises: as `import_manifests`
+    """
+    _check_version(made_by)
+    with reading(warehouse.lake) as conn:
+        table, seen = read_live_table(conn, ident)
+        _check_untouched(conn, ident, table.table_id, (planned, seen.position))
+        cached_plan = warehouse.plans.find(table.table_id, planned)
+        if cached_plan is None:
+            return 0
+        with cached_plan.lock:
+            try:
+                _verify(conn, warehouse, cached_plan, manifests)
+            except BadRequest:
+                # who guesses may not go on to find out which ones are made again
+                warehouse.plans.forget(table.table_id)
+                raise
+    return len(manifests)
+
+
+def _verify(conn: psycopg.Connection, warehouse: Warehouse, cached_plan: CachedPlan, manifests: Mapping[str, SubmittedManifest]) -> None:
+    submission = Submission(manifests, cached_plan.verified)
+    submission.check_known(cached_plan.manifests.keys())
+    cache = TableCache(known_uris=set(), submission=submission)
+    writer = build_manifest_writer(conn, warehouse.objects, cached_plan.reading, cached_plan.note, cache)
+    with closing(writer.files):
+        for digest, submitted in manifests.items():
+            cached_plan.verified.found[digest] = submitted, writer.verify(cached_plan.manifests[digest])
+
+
+def _take_plan(conn: psycopg.Connection, warehouse: Warehouse, table_id: int, position: Position) -> CachedPlan | None:
+    """Return the plan of a table as it is now, which is kept for one try alone; None when somebody has numbered the table since."""
+    cached_plan = warehouse.plans.find(table_id, position)
+    warehouse.plans.forget(table_id)
+    return cached_plan if cached_plan is not None and read_notes(conn, table_id) == cached_plan.reading.state.notes else None
+
+
+def _check_version(made_by: str) -> None:
+    if made_by != version(PACKAGE):
+        raise BadRequest(f"The manifests were made by version {made_by[:64]!r}, and this server is {version(PACKAGE)!r}; use the same.")
+
+
+def _check_untouched(conn: psycopg.Connection, ident: Ident, table_id: int, positions: tuple[Position, Position]) -> None:
+    if is_touched(conn, table_id, *positions):
+        raise CommitFailed(f"The table {ident} has changed since its manifests were planned; plan again.")
+
+
+def _publish(warehouse: Warehouse, ident: Ident, planned: Position, manifests: Mapping[str, SubmittedManifest]) -> None:
+    table, _ = look(warehouse.lake, lambda conn: read_live_table(conn, ident))
+    cache = warehouse.caches.of(table.table_id)
+    with cache.lock, reading(warehouse.lake) as conn:
+        now, seen = check_cache(conn, warehouse, ident, (table, cache))
+        _check_untouched(conn, ident, now.table_id, (planned, seen.position))
+        cached_plan = _take_plan(conn, warehouse, now.table_id, seen.position)
+        # what has been published is not forgotten for this
+        own = cache if cache.published is None and cache.built is None else TableCache()
+        own.submission = Submission(
+            manifests,
+            cached_plan.verified if cached_plan else VerifiedManifests(draw_lot(random.choice(sorted(manifests))) if manifests else 0),
+        )
+        try:
+            published = publish(PublishContext(warehouse, conn), now, own, cached_plan.reading if cached_plan else None)
+        finally:
+            own.submission = None
+    if own is cache:
+        cache.published, cache.refusal = published, None
+        warehouse.caches.estimate_size(now.table_id, cache)
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPlan:
+    """What there is to make of a table as it is at a position: manifests by what tells them apart.
+
+    `obstacle`: why nobody but the server may make them. `adopted`: how many were made and taken over before.
+    """
+
+    position: Position
+    recipe: Recipe
+    manifests: dict[str, ManifestPlan]
+    adopted: int = 0
+    obstacle: str = ""
+
+
+def plan_manifests(warehouse: Warehouse, ident: Ident) -> BulkPlan:
+    """Return what there is to make of a table; nothing is published. The plan is kept for who comes back with what was made.
+
+    Raises: NoSuchTable. Unsupported: something in the table is not published. NotFound: an object that DuckLake names is missing
+    """
+    with reading(warehouse.lake) as conn:
+        table, seen = read_live_table(conn, ident)
+        return _plan(conn, warehouse, table, seen.position)
+
+
+def _plan(conn: psycopg.Connection, warehouse: Warehouse, table: TableRow, position: Position) -> BulkPlan:
+    cache, objects = TableCache(), warehouse.objects
+    found = read_changes(conn, objects, table, cache)
+    state = found.state
+    note = upgrade_note(state.notes.table or build_first_note(objects, state), found.schemas.format_version, state.position)
+    writer = build_manifest_writer(conn, objects, found, note, cache)
+    recipe = build_recipe(state, writer.maker)
+    obstacle = explain_obstacle(state, recipe)
+    adopted = writer.adopted
+    assert adopted is not None
+    with closing(writer.files):
+        laid = plan_layout(to_history(state, found.sources.files, found.sources.visibility), writer.files)
+        laid = replace(laid, snapshots=list(laid.snapshots))
+    plans = {} if obstacle else {adopted.digest(plan): plan for plan in _list_plans(laid)}
+    missing = {digest: plan for digest, plan in plans.items() if adopted.find(plan) is None}
+    if missing:
+        laid = replace(laid, digests=dict(adopted.digests))
+        verified = VerifiedManifests(draw_lot(random.choice(sorted(missing))))
+        warehouse.plans.keep(CachedPlan(table.table_id, position, replace(found, layout=laid), note, missing, verified))
+    return BulkPlan(position, recipe, missing, len(plans) - len(missing), obstacle)
+
+
+def _list_plans(laid: ManifestLayout) -> Iterator[ManifestPlan]:
+    """Yield the large manifests of all snapshots, each once."""
+    seen = set[tuple[int, int]]()
+    for snapshot in laid.snapshots:
+        fresh = [plan for plan in snapshot.manifests if (plan.content, plan.number) not in seen]
+        seen |= {(plan.content, plan.number) for plan in fresh}
+        yield from filter(is_bulky, fresh)
+
+
+def encode_plan(found: BulkPlan) -> Any:
+    """Return a plan as JSON."""
+    return {
+        "lake-snapshot-id": found.position.lake_snapshot_id,
+        "change-id": found.position.change_id,
+        "obstacle": found.obstacle,
+        "adopted": found.adopted,
+        "recipe": format_recipe(found.recipe),
+        "manifests": [{"digest": digest, **format_plan(plan)} for digest, plan in found.manifests.items()],
+    }

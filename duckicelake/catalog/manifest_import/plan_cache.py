@@ -1,0 +1,51 @@
+"""The plan of a table's manifests that was made last, kept for those who come back with what they made of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+
+from duckicelake.catalog.manifest_import.submissions import VerifiedManifests
+from duckicelake.catalog.snapshot_building import TableReading
+from duckicelake.lake.rows import Position, TableNote
+from duckicelake.translate.manifests import ManifestPlan
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPlan:
+    """What was read of a table at a position, with its layout, and its large manifests by what tells them apart.
+
+    `lock` is held by who looks at manifests of it.
+    """
+
+    table_id: int
+    position: Position
+    reading: TableReading
+    note: TableNote
+    manifests: Mapping[str, ManifestPlan]
+    verified: VerifiedManifests
+    lock: Lock = field(default_factory=Lock)
+
+
+@dataclass(slots=True)
+class PlanCache:
+    """One plan at most: it is as large as what is remembered of a table that was loaded. Safe to share between threads."""
+
+    _plan: CachedPlan | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    def keep(self, plan: CachedPlan) -> None:
+        """Keep a plan in the place of any other."""
+        with self._lock:
+            self._plan = plan
+
+    def find(self, table_id: int, position: Position) -> CachedPlan | None:
+        """Return the plan of that table at that position, if it is kept."""
+        with self._lock:
+            plan = self._plan
+        return plan if plan is not None and (plan.table_id, plan.position) == (table_id, position) else None
+
+    def forget(self, table_id: int) -> None:
+        """Keep no plan of that table any more."""
+        with self._lock:
+            if self._plan is not None and self._plan.table_id == table_id:
+                self._plan = None

@@ -1,1 +1,0 @@
-"""Who may do what in a lake: read as values, and changed."""

@@ -1,0 +1,303 @@
+"""A table's snapshots, folded from its rows: from the beginning, or on from where an earlier load stopped."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+
+import psycopg
+
+from duckicelake.catalog.manifest_import.imported import ImportedManifests
+from duckicelake.catalog.manifests import DataFiles, ManifestWriter
+from duckicelake.catalog.row_files import FileDeriver, RowFiles, collect_row_files, without_lost_snapshots
+from duckicelake.catalog.table_cache import BuiltHistory, SchemaCache, TableCache
+from duckicelake.catalog.upload_queue import UploadQueue
+from duckicelake.iceberg.manifest_list import ManifestFile
+from duckicelake.iceberg.snapshots import Snapshot, Snapshots
+from duckicelake.lake.changes import REWRITE_KINDS, kinds_of_table
+from duckicelake.lake.null_proofs import find_default_ends, list_required
+from duckicelake.lake.read_table import Since, read_table
+from duckicelake.lake.read_values import read_repeated_files
+from duckicelake.lake.rows import TableNote, TableRow, TableState
+from duckicelake.lake.writing.read_back import Foreseen, read_back
+from duckicelake.store.objects import Objects
+from duckicelake.translate.history import History, to_history
+from duckicelake.translate.locations import table_folder
+from duckicelake.translate.manifests import KEY_OF, Shelves, SnapshotPlan, new_shelves, to_manifests
+from duckicelake.translate.partitions import Partitioning, to_partitioning
+from duckicelake.translate.schemas import Schemas, to_schemas
+from duckicelake.translate.shape.name_mapping import NameMapping, to_name_mapping
+from duckicelake.translate.shape.nullable import with_nullable
+from duckicelake.translate.shape.told_specs import with_told_specs
+from duckicelake.translate.visibility import FileKey, Visibility, check_repeated
+from duckicelake.values import replace
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLayout:
+    """The manifests of a history. `shelves` are as the last snapshot leaves them, when all `snapshots` have been asked for.
+
+    `has_unproven`: some file is under a spec that claims nothing. `digests` tell large manifests from all others, by content and number.
+    """
+
+    history: History
+    shelves: Shelves
+    snapshots: Iterable[SnapshotPlan]
+    has_unproven: bool
+    digests: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+
+
+SINCE_THE_BEGINNING = Since()
+NOTHING_HIDDEN = (b"", b"", b"")
+AFTER_ALL_SNAPSHOTS = 2**63 - 1
+"""Later than any lake snapshot: the oldest row of a table that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReading:
+    """One state and what has been found out about it. `earlier` is what an earlier load left, when it can go on; `layout` is all that
+    its manifests are, when somebody has planned them before.
+    """
+
+    state: TableState
+    sources: RowFiles
+    schemas: Schemas
+    partitioning: Partitioning
+    mapping: NameMapping
+    oldest_row: int
+    earlier: BuiltHistory | None
+    foreseen: Foreseen | None = None
+    layout: ManifestLayout | None = None
+
+
+def read_changes(conn: psycopg.Connection, objects: Objects, table: TableRow, cache: TableCache) -> TableReading:
+    """Read what changed since the last load, or everything when the past has been rewritten, expired or never read.
+
+    Raises: Unsupported: something in the table is not published, by name and remedy. NotFound: a file is missing
+    """
+    if cache.built is not None:
+        reading = _build_reading(objects, read_table(conn, table, cache.built.since), cache, cache.built)
+        if reading is not None:
+            _check_repeated(conn, reading)
+            return reading
+        cache.built = None
+    reading = _build_reading(objects, read_table(conn, table, SINCE_THE_BEGINNING), cache, None)
+    assert reading is not None
+    _check_repeated(conn, reading)
+    return reading
+
+
+def _check_repeated(conn: psycopg.Connection, reading: TableReading) -> None:
+    """Refuse a file that was added twice and has deletes; only files that DuckLake did not write itself can be."""
+    state = reading.state
+    if state.name_mappings:
+        earlier: Mapping[FileKey, Visibility] = reading.earlier.visibility if reading.earlier else {}
+        files = read_repeated_files(conn, state.table.table_id, table_folder(state.data_path, state.table))
+        check_repeated(files, {**earlier, **reading.sources.visibility})
+
+
+def _build_reading(objects: Objects, state: TableState, cache: TableCache, earlier: BuiltHistory | None) -> TableReading | None:
+    if earlier is not None and not _is_continuation(state, earlier):
+        return None
+    folder = table_folder(state.data_path, state.table)
+    required = list_required(state.columns, state.notes.schemas)
+    if earlier is not None and not required <= earlier.required:
+        # the files that were read before were not asked for NULLs of these columns
+        return None
+    state = with_nullable(state, find_default_ends(state.columns, required), earlier.nullable if earlier else ())
+    if earlier is not None and not set(earlier.lacked) <= set(state.lacked):
+        state = replace(state, lacked=sorted({*earlier.lacked, *state.lacked}))
+    state = without_lost_snapshots(objects, folder, state, cache)
+    sources = collect_row_files(objects, folder, state, cache)
+    first = min(map(attrgetter("begin_snapshot"), sources.files), default=AFTER_ALL_SNAPSHOTS)
+    oldest_row = first if earlier is None else min(first, earlier.oldest_row)
+    schemas = _get_schemas(state, oldest_row, bool(sources.visibility), cache)
+    partitioning = to_partitioning(state.partitions, schemas.current, state.notes.specs)
+    partitioning = with_told_specs(partitioning, state.partitions, schemas.current, state.notes)
+    mapping = _get_schema_cache(schemas, state, cache).mapping
+    shape = (schemas.format_version, schemas.hidden, mapping.format())
+    if earlier is not None and shape != (earlier.format_version, earlier.hidden, earlier.name_mapping):
+        return None
+    if earlier is not None and schemas.list_ids(earlier.since.lake_snapshot_id) != earlier.schema_ids:
+        return None
+    if earlier is not None and (partitioning.specs[: len(earlier.specs)] != earlier.specs or _has_late_deletes(sources, earlier)):
+        return None
+    return TableReading(state, sources, schemas, partitioning, mapping, oldest_row, earlier)
+
+
+def _get_schemas(state: TableState, oldest_row: int, has_deletes: bool, cache: TableCache) -> Schemas:
+    """Return the table's schemas, those made last where all that they are made of is as it was then."""
+    notes, note = state.notes, state.notes.table
+    numbers = None if note is None else (note.format_version, note.last_column_id)
+    told = (notes.schemas, notes.shapes, numbers, state.too_large, state.lacked, state.nullable)
+    source = (state.table, state.columns, state.column_tags, state.name_mappings, told, oldest_row, has_deletes)
+    if cache.schemas is None or cache.schemas[0] != source:
+        cache.schemas = (source, to_schemas(state, oldest_row, has_deletes=has_deletes))
+    return cache.schemas[1]
+
+
+def _get_schema_cache(schemas: Schemas, state: TableState, cache: TableCache) -> SchemaCache:
+    """Return what is remembered under these schemas, made anew under others: they are the same as long as all that they are made of."""
+    if cache.by_schema is None or cache.by_schema.schemas is not schemas:
+        cache.by_schema = SchemaCache(schemas, to_name_mapping(state.name_mappings, state.columns))
+    return cache.by_schema
+
+
+def _is_continuation(state: TableState, earlier: BuiltHistory) -> bool:
+    """Tell whether nothing since the earlier load expired or rewrote what it has seen."""
+    if state.history_id != earlier.history_id:
+        return False
+    # an expired snapshot is shown for as long as it is the current one
+    if state.snapshots and any(shown.snapshot_id < state.oldest.snapshot_id for shown in earlier.snapshots[:1]):
+        return False
+    kinds = [kinds_of_table(row.changes_made, state.table.table_id) for row in state.snapshots]
+    return all(found and not found & REWRITE_KINDS for found in kinds)
+
+
+def _has_late_deletes(sources: RowFiles, earlier: BuiltHistory) -> bool:
+    """Tell whether some delete counts from a lake snapshot that has been folded: a retried commit may say so."""
+    since = earlier.since.lake_snapshot_id
+    for key, visibility in sources.visibility.items():
+        old = earlier.visibility.get(key)
+        if visibility.until(since) != (NOTHING_HIDDEN if old is None else old.until(since)):
+            return True
+    return False
+
+
+def read_own_commit(conn: psycopg.Connection, objects: Objects, known: TableState, cache: TableCache) -> TableReading | None:
+    """Read what the commit in this transaction did to a table that is as `known` otherwise; None when more must be read.
+
+    Only for commits of plain rows: see `lake.writing.read_back`.
+    """
+    if cache.built is None:
+        return None
+    state = read_back(conn, known, cache.built.since)
+    reading = None if state is None else _build_reading(objects, state, cache, cache.built)
+    if reading is not None:
+        _check_repeated(conn, reading)
+    return reading
+
+
+def build_foreseen_reading(objects: Objects, foreseen: Foreseen, cache: TableCache) -> TableReading | None:
+    """Return the reading that a commit foresees of its table, None when more must be read."""
+    reading = None if cache.built is None else _build_reading(objects, foreseen.state, cache, cache.built)
+    return None if reading is None else replace(reading, foreseen=foreseen)
+
+
+def build_snapshots(
+    conn: psycopg.Connection, objects: Objects, reading: TableReading, note: TableNote, cache: TableCache
+) -> tuple[Snapshots, UploadQueue]:
+    """Return all snapshots of the table that was read, and their objects, not shipped yet; memory holds how to go on."""
+    cache.built = None
+    earlier, state = reading.earlier, reading.state
+    before = earlier.snapshots if earlier else Snapshots(())
+    after_ms = before[-1].timestamp_ms if before else 0
+    known = reading.layout
+    history = known.history if known else to_history(state, reading.sources.files, reading.sources.visibility, after_ms)
+    writer = build_manifest_writer(conn, objects, reading, note, cache)
+    _derive_rows(writer, history, reading)
+    with closing(writer.files):
+        if earlier is None:
+            _count_base(writer, history)
+        layout = known or plan_layout(history, writer.files, earlier.shelves if earlier else None)
+        writer.files.has_unproven |= layout.has_unproven
+        snapshots = before.grown(writer.write_snapshots(layout.snapshots, before[-1].snapshot_id if before else None))
+    shelves = layout.shelves
+    written = _select_listed(writer.written, shelves)
+    cache.built = BuiltHistory(
+        since=Since(state.position.lake_snapshot_id, state.next_file_id),
+        history_id=state.history_id,
+        oldest_row=reading.oldest_row,
+        lacked=state.lacked,
+        required=list_required(state.columns, state.notes.schemas),
+        nullable=state.nullable,
+        specs=reading.partitioning.specs,
+        format_version=reading.schemas.format_version,
+        hidden=reading.schemas.hidden,
+        schema_ids=reading.schemas.list_ids(state.position.lake_snapshot_id),
+        name_mapping=reading.mapping.format(),
+        shelves=shelves,
+        written=written,
+        held=writer.deriver.uploads.list_held(manifest.manifest_path for manifest in written.values()),
+        totals=writer.totals,
+        snapshots=snapshots,
+        visibility=_select_live(writer.visibility, shelves),
+        aliases=_select_aliases(writer, state),
+        has_unproven=writer.files.has_unproven,
+        breaks_vectors=writer.files.breaks_vectors,
+    )
+    return snapshots, writer.deriver.uploads
+
+
+def plan_layout(history: History, files: DataFiles, shelves: Shelves | None = None) -> ManifestLayout:
+    """Return the manifests of a history, on from the shelves that an earlier one left. They are found as they are asked for."""
+    files.assign_specs(map(KEY_OF, chain(history.base.added, *(step.added for step in history.steps))))
+    shelves = new_shelves(history, files.spec_of) if shelves is None else shelves
+    return ManifestLayout(history, shelves, to_manifests(history.steps, shelves, files.spec_of), files.has_unproven)
+
+
+def _derive_rows(writer: ManifestWriter, history: History, reading: TableReading) -> None:
+    """Make the files of rows that lie in Postgres, or elsewhere by now; those of snapshots that nobody sees are held."""
+    derived = reading.sources.derived
+    steps = [(_get_first_snapshot_id(history), history.base), *((step.snapshot_id, step) for step in history.steps)]
+    for is_hidden in (False, True):
+        keys = [file.key for i, step in steps if (i in writer.hidden) == is_hidden for file in step.added if file.key in derived]
+        with writer.deriver.uploads.holding(is_hidden=is_hidden):
+            writer.deriver.derive_rows({key: derived[key] for key in keys})
+
+
+def _get_first_snapshot_id(history: History) -> int:
+    """Return the snapshot in whose manifests is what came before it."""
+    return history.steps[0].snapshot_id if history.steps else history.base.snapshot_id
+
+
+def build_manifest_writer(
+    conn: psycopg.Connection, objects: Objects, reading: TableReading, note: TableNote, cache: TableCache
+) -> ManifestWriter:
+    """Return what writes the manifests of the table that was read."""
+    state, earlier = reading.state, reading.earlier
+    if cache.known_uris is None:
+        # an earlier process may have written objects: what is there is listed once
+        cache.known_uris = {uri for uri, _ in objects.list_under(note.location)} if state.notes.table else set()
+    if earlier is None:
+        cache.data_files.clear()
+        cache.checked_files.clear()
+    uploads = UploadQueue(objects, cache.known_uris, held=dict(earlier.held) if earlier is not None else {})
+    deriver = FileDeriver(state, note.location, cache, uploads, reading.schemas)
+    folder = table_folder(state.data_path, state.table)
+    files = DataFiles(conn, state.table.table_id, folder, reading.schemas, reading.partitioning, cache, objects, reading.mapping)
+    files.foreseen = reading.foreseen
+    files.maker.known_types = _get_schema_cache(reading.schemas, state, cache).leaf_types
+    notes = {found.lake_snapshot_id: found for found in state.snapshot_notes}
+    aliased = frozenset(found.lake_snapshot_id for found in state.aliases)
+    hidden = frozenset(move.lake_snapshot_id for move in state.notes.refs.moves)
+    writer = ManifestWriter(deriver, files, reading.sources.visibility, note, notes=notes, aliased=aliased, hidden=hidden)
+    writer.adopted = ImportedManifests(conn, state, writer.maker, objects, cache, reading.sources.files)
+    if reading.layout is not None:
+        writer.adopted.digests.update(reading.layout.digests)
+    if earlier is not None:
+        files.has_unproven, files.breaks_vectors = earlier.has_unproven, earlier.breaks_vectors
+        writer.visibility = {**earlier.visibility, **reading.sources.visibility}
+        writer.totals, writer.written, writer.aliases = earlier.totals, dict(earlier.written), dict(earlier.aliases)
+    return writer
+
+
+def _select_aliases(writer: ManifestWriter, state: TableState) -> dict[int, Snapshot]:
+    wanted = [note.lake_snapshot_id for note in state.aliases]
+    return {snapshot_id: writer.aliases[snapshot_id] for snapshot_id in wanted if snapshot_id in writer.aliases}
+
+
+def _count_base(writer: ManifestWriter, history: History) -> None:
+    with writer.deriver.uploads.holding(is_hidden=_get_first_snapshot_id(history) in writer.hidden):
+        writer.count_base(history.base)
+
+
+def _select_listed(written: Mapping[tuple[int, int], ManifestFile], shelves: Shelves) -> dict[tuple[int, int], ManifestFile]:
+    carried = {(shelf.content, number) for shelf in shelves for number in shelf.plans}
+    return {key: manifest for key, manifest in written.items() if key in carried}
+
+
+def _select_live(visibility: Mapping[FileKey, Visibility], shelves: Shelves) -> dict[FileKey, Visibility]:
+    live: Sequence[Iterable[FileKey]] = [shelf.where for shelf in shelves]
+    return {key: found for key, found in visibility.items() if any(key in keys for keys in live)}

@@ -1,0 +1,299 @@
+"""What is remembered of one table between two loads. Everything here can be derived again."""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import islice
+from threading import Lock
+from typing import cast
+
+from duckicelake.catalog.manifest_import.submissions import Submission
+from duckicelake.catalog.upload_queue import HeldObject
+from duckicelake.errors import Unsupported
+from duckicelake.iceberg.manifest import AnyFile, DataFile
+from duckicelake.iceberg.manifest_list import ManifestFile
+from duckicelake.iceberg.metadata import EncodedHistory, TableMetadata
+from duckicelake.iceberg.snapshots import Snapshot, Snapshots
+from duckicelake.lake.read_table import Since
+from duckicelake.lake.rows import NullableRow, Position, TableState
+from duckicelake.lake.writing.lookups import Past
+from duckicelake.store.keys.policy import KeyScope
+from duckicelake.store.rewritten import Embedded
+from duckicelake.translate.files import LeafTypes
+from duckicelake.translate.manifests import Shelves
+from duckicelake.translate.partitions import PublishedSpec
+from duckicelake.translate.schemas import Schemas
+from duckicelake.translate.shape.name_mapping import NameMapping
+from duckicelake.translate.summaries import Totals
+from duckicelake.translate.visibility import FileKey, Identity, Longs, Visibility
+
+NewestList = tuple[str, Sequence[ManifestFile]]
+"""A manifest list that was written, by its URI, and what it names."""
+NO_LIST: NewestList = ("", ())
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A state that has its numbers and whose objects are all there. `encoded` is the metadata file, `digest` tells it from others.
+
+    `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` was
+    written last.
+    """
+
+    position: Position
+    metadata: TableMetadata
+    metadata_location: str
+    encoded: bytes
+    digest: bytes
+    state: TableState
+    newest_list: NewestList
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltHistory:
+    """A history as far as it has been folded into manifests, to go on from when only newer snapshots follow.
+
+    `held` are objects that the next snapshot may name, and nothing names yet. `required` are the columns whose NULLs were looked for,
+    in all files.
+    """
+
+    since: Since
+    history_id: int
+    oldest_row: int
+    lacked: Sequence[int]
+    required: frozenset[int]
+    nullable: Sequence[NullableRow]
+    specs: tuple[PublishedSpec, ...]
+    format_version: int
+    hidden: frozenset[int]
+    schema_ids: Sequence[int]
+    name_mapping: str | None
+    shelves: Shelves
+    written: Mapping[tuple[int, int], ManifestFile]
+    held: Mapping[str, HeldObject]
+    totals: Totals
+    snapshots: Snapshots
+    visibility: Mapping[FileKey, Visibility]
+    aliases: Mapping[int, Snapshot]
+    has_unproven: bool
+    breaks_vectors: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CachedName:
+    """What a name stood for when a commit looked last: a table, and what commits to it build on."""
+
+    name: tuple[str, str]
+    past: Past
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaCache:
+    """What follows from a table's columns and the names in its files, and holds as long as its `schemas` do."""
+
+    schemas: Schemas
+    mapping: NameMapping
+    leaf_types: dict[int, LeafTypes] = field(default_factory=dict[int, LeafTypes])
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRefusal:
+    """Why the state of a table at a position is not published."""
+
+    position: Position
+    error: Unsupported
+
+
+@dataclass(slots=True)
+class TableCache:
+    """One table's; `lock` is held while the table is published, so that one thread does the work for all.
+
+    `is_invalid`: whoever waited for it takes another one. `submission`: what somebody offers to the load under way.
+    """
+
+    lock: Lock = field(default_factory=Lock)
+    published: PublishedTable | None = None
+    refusal: CachedRefusal | None = None
+    repair_id: int | None = None
+    scope: tuple[Position, KeyScope] | None = None
+    built: BuiltHistory | None = None
+    deleted_rows: dict[int, tuple[Longs, Longs | None]] = field(default_factory=dict[int, tuple[Longs, Longs | None]])
+    embedded: dict[int, Embedded] = field(default_factory=dict[int, Embedded])
+    derived_rows: dict[Identity, DataFile] = field(default_factory=dict[Identity, DataFile])
+    derived_files: dict[FileKey, DataFile] = field(default_factory=dict[FileKey, DataFile])
+    delete_files: dict[tuple[str, str], DataFile] = field(default_factory=dict[tuple[str, str], DataFile])
+    data_files: OrderedDict[FileKey, AnyFile] = field(default_factory=OrderedDict[FileKey, AnyFile])
+    sequence_numbers: dict[FileKey, int] = field(default_factory=dict[FileKey, int])
+    checked_files: set[FileKey] = field(default_factory=set[FileKey])
+    schemas: tuple[tuple[object, ...], Schemas] | None = None
+    by_schema: SchemaCache | None = None
+    history: EncodedHistory = field(default_factory=EncodedHistory)
+    known_uris: set[str] | None = None
+    newest_list: NewestList = NO_LIST
+    location: str | None = None
+    named: CachedName | None = None
+    hint_etag: str | None = None
+    is_invalid: bool = False
+    submission: Submission | None = None
+
+    def forget_missing(self, gone: Collection[str]) -> None:
+        """Forget objects that the store does not have any more: what is made of them again is written again."""
+        self.known_uris = None if self.known_uris is None else self.known_uris.difference(gone)
+        derived = (file.file_path for made in (self.derived_rows, self.delete_files) for file in made.values())
+        manifests = () if self.built is None else (manifest.manifest_path for manifest in self.built.written.values())
+        if any(uri in gone for uri in (*derived, *manifests)):
+            self.forget_written()
+
+    def forget_written(self) -> None:
+        """Forget the objects that were made: those of a load that failed may never have reached the store."""
+        self.built = None
+        self.newest_list = NO_LIST
+        for made in (self.derived_rows, self.derived_files, self.delete_files, self.embedded):
+            made.clear()
+
+
+def count_cached(cache: TableCache) -> tuple[int, int]:
+    """Return how many large and small things a table's memory holds: as long as these stay about the same, so does its size."""
+    large = (cache.deleted_rows, cache.embedded, cache.derived_rows, cache.delete_files)
+    encoded_bytes = 0 if cache.published is None else len(cache.published.encoded)
+    return sum(map(len, large)), len(cache.data_files) + len(cache.known_uris or ()) + encoded_bytes // OBJECT_BYTES
+
+
+SAMPLE = 2
+OBJECT_BYTES = 64
+"""About what a small object or an entry of a container takes."""
+
+
+def estimate_bytes(value: object) -> int:
+    """Return about how many bytes a remembered value holds, from a few items of each large container.
+
+    Only the order of magnitude counts: it decides which table is forgotten first.
+    """
+    if isinstance(value, bytes | bytearray | str):
+        return OBJECT_BYTES + len(value)
+    if isinstance(value, Mapping):
+        return _estimate_many(cast("Mapping[object, object]", value).items(), len(cast("Mapping[object, object]", value)))
+    if isinstance(value, list | tuple | set | frozenset):
+        return _estimate_many(cast("Collection[object]", value), len(cast("Collection[object]", value)))
+    if is_dataclass(value):
+        return OBJECT_BYTES + sum(estimate_bytes(getattr(value, part.name)) for part in fields(value))
+    return OBJECT_BYTES + int(getattr(value, "nbytes", 0))
+
+
+def _estimate_many(items: Iterable[object], count: int) -> int:
+    sample = [estimate_bytes(item) for item in islice(items, SAMPLE)]
+    return OBJECT_BYTES + (sum(sample) * count // len(sample) if sample else 0)
+
+
+GROWTH_BEFORE_ESTIMATE = 1.25
+"""How much a table's memory grows until it is weighed again."""
+SMALL_GROWTH = 256
+"""A young table's grows by that much with every commit, and is next to nothing."""
+NEVER_ESTIMATED = (-1, 0)
+RECENT_SNAPSHOTS = 100
+"""By how many lake snapshots what is remembered may be behind: whether they concern a table is looked up under the lake's lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarehouseLimits:
+    """How much a server keeps and how long it waits: tables and bytes in memory, seconds for one statement of Postgres."""
+
+    tables: int = 1024
+    memory_bytes: int = 1024 * 1024 * 1024
+    postgres_timeout_s: float = 60.0
+
+
+@dataclass(slots=True)
+class TableCaches:
+    """What the process remembers of the tables used last: only to save work, every part can be made again."""
+
+    limits: WarehouseLimits = field(default_factory=WarehouseLimits)
+    _by_table: OrderedDict[int, TableCache] = field(default_factory=OrderedDict[int, TableCache])
+    _size_bytes: dict[int, int] = field(default_factory=dict[int, int])
+    _parts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    _by_name: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    _newest: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def of(self, table_id: int) -> TableCache:
+        """Return the memory of a table, empty at first; the table used longest ago is forgotten."""
+        with self._lock:
+            cache = self._by_table.get(table_id)
+            if cache is None:
+                cache = self._by_table[table_id] = TableCache()
+            self._by_table.move_to_end(table_id)
+            self._forget_oldest()
+            return cache
+
+    def name(self, name: tuple[str, str], past: Past) -> None:
+        """Remember the table that a schema's and a table's name stand for."""
+        if past.seen.table is None:
+            return
+        cache = self.of(past.seen.table.table_id)
+        with self._lock:
+            if cache.named is not None:
+                # one spelling each: names have as many as clients like
+                self._by_name.pop(cache.named.name, None)
+            cache.named = CachedName(name, past)
+            self._by_name[name] = past.seen.table.table_id
+            self._newest = max(self._newest, past.seen.position.lake_snapshot_id)
+
+    def find_named(self, name: tuple[str, str]) -> TableCache | None:
+        """Return the memory of the table that a name stood for, if it was published not long ago, or None."""
+        with self._lock:
+            cache = self._by_table.get(self._by_name.get(name, -1))
+            if cache is None or cache.published is None or cache.named is None or cache.named.name != name:
+                return None
+            position = cache.published.position.lake_snapshot_id
+            self._newest = max(self._newest, position)
+            return cache if position > self._newest - RECENT_SNAPSHOTS else None
+
+    def estimate_size(self, table_id: int, cache: TableCache) -> None:
+        """Take note of how large a table's memory is now; those used longest ago make room for it.
+
+        That looks at much of it: what holds about as much as when it was weighed last is not weighed again.
+        """
+        parts = count_cached(cache)
+        large, small = self._parts.get(table_id, NEVER_ESTIMATED)
+        if parts[0] == large and small <= parts[1] <= small * GROWTH_BEFORE_ESTIMATE + SMALL_GROWTH:
+            return
+        size_bytes = estimate_bytes(cache)
+        with self._lock:
+            if self._by_table.get(table_id) is cache:
+                self._size_bytes[table_id], self._parts[table_id] = size_bytes, parts
+                self._forget_oldest()
+
+    def forget(self, table_id: int, cache: TableCache) -> None:
+        """Forget this memory of a table."""
+        with self._lock:
+            if self._by_table.get(table_id) is cache:
+                self._forget(table_id)
+
+    def __len__(self) -> int:
+        return len(self._by_table)
+
+    def items(self) -> list[tuple[int, TableCache]]:
+        """Return what is remembered by table, and count none of it as used."""
+        with self._lock:
+            return list(self._by_table.items())
+
+    def table_ids(self) -> list[int]:
+        """Return the tables that are remembered, the one used longest ago first."""
+        return list(self._by_table)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes are remembered."""
+        return sum(self._size_bytes.values())
+
+    def _forget_oldest(self) -> None:
+        limits = self.limits
+        while len(self._by_table) > 1 and (len(self._by_table) > limits.tables or self.size_bytes > limits.memory_bytes):
+            self._forget(next(iter(self._by_table)))
+
+    def _forget(self, table_id: int) -> None:
+        cache = self._by_table.pop(table_id)
+        if cache.named is not None:
+            self._by_name.pop(cache.named.name, None)
+        self._size_bytes.pop(table_id, None)
+        self._parts.pop(table_id, None)

@@ -1,1 +1,0 @@
-"""Tables that go and come back: what a purge removes, and what a registration finds again."""

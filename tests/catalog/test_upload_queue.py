@@ -1,0 +1,100 @@
+"""Objects on their way to the store, in boxes written beside the caller's work."""
+
+from pathlib import Path
+
+import pytest
+
+from duckicelake.catalog.upload_queue import FLUSH_BYTES, FLUSH_COUNT, UploadQueue
+from duckicelake.errors import CatalogError
+from duckicelake.store.objects import Objects, open_objects
+from duckicelake.store.s3 import StoreSettings
+
+
+@pytest.fixture
+def objects() -> Objects:
+    """The local disk; no bucket is ever asked."""
+    return open_objects(StoreSettings("http://127.0.0.1:1", "r", "k", "s"))
+
+
+def test_everything_has_arrived_after_shipping(objects: Objects, tmp_path: Path) -> None:
+    """Several full boxes and a last one that is not full."""
+    uploads = UploadQueue(objects, set())
+    uris = [f"file://{tmp_path}/{number}" for number in range(2 * FLUSH_COUNT + 7)]
+    for uri in uris:
+        uploads.add(uri, uri.encode())
+    assert len(uploads.waiting) == 7
+    uploads.flush()
+    assert uploads.known_uris == set(uris)
+    assert {objects.read(uri) for uri in uris} == {uri.encode() for uri in uris}
+
+
+def test_large_objects_fill_a_box(objects: Objects, tmp_path: Path) -> None:
+    """No more is held than the box on its way and the one that fills."""
+    uploads = UploadQueue(objects, set())
+    for number in range(4):
+        uploads.add(f"file://{tmp_path}/{number}", bytes(FLUSH_BYTES // 2))
+        assert uploads.waiting_bytes < FLUSH_BYTES
+    uploads.flush()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_is_known_or_on_its_way_is_not_sent_again(objects: Objects, tmp_path: Path) -> None:
+    """An object's name says what is in it."""
+    known, other = f"file://{tmp_path}/known", f"file://{tmp_path}/other"
+    uploads = UploadQueue(objects, {known})
+    for uri in (known, other, other):
+        uploads.add(uri, b"x")
+    assert list(uploads.waiting) == [other]
+    uploads.flush()
+    uploads.add(other, b"x")
+    uploads.flush()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_failure_reaches_the_caller(objects: Objects, tmp_path: Path) -> None:
+    """At the next box or at the end, and what failed is not taken for written."""
+    (tmp_path / "file").write_bytes(b"")
+    uploads = UploadQueue(objects, set())
+    for number in range(FLUSH_COUNT):
+        uploads.add(f"file://{tmp_path}/file/{number}", b"x")
+    with pytest.raises((CatalogError, OSError)):
+        uploads.flush()
+    assert uploads.known_uris == set()
+
+
+def test_nothing_to_ship(objects: Objects) -> None:
+    """An empty outbox is shipped at once."""
+    uploads = UploadQueue(objects, set())
+    uploads.flush()
+    assert uploads.known_uris == set()
+
+
+def test_what_nothing_names_waits_until_something_does(objects: Objects, tmp_path: Path) -> None:
+    """Held objects are not written with the others, and when they are let go, then with what they name."""
+    uploads = UploadQueue(objects, set())
+    file, manifest, other, plain = (f"file://{tmp_path}/{name}" for name in ("file", "manifest", "other", "plain"))
+    with uploads.holding(is_hidden=True):
+        uploads.add(file, b"f")
+        uploads.add(manifest, b"m", [file, plain])
+        uploads.add(other, b"o")
+        uploads.release([manifest])
+    uploads.add(plain, b"p")
+    uploads.flush()
+    assert uploads.known_uris == {plain}
+    later = UploadQueue(objects, uploads.known_uris, held=uploads.list_held([manifest]))
+    assert later.held.keys() == {manifest, file}
+    later.release([manifest, other])
+    later.flush()
+    assert later.known_uris == {plain, manifest, file}
+    assert objects.read(file) == b"f"
+
+
+def test_no_more_is_held_than_a_box(objects: Objects, tmp_path: Path) -> None:
+    """What is too much to be kept is written at once."""
+    uploads = UploadQueue(objects, set())
+    with uploads.holding(is_hidden=True):
+        for number in range(3):
+            uploads.add(f"file://{tmp_path}/{number}", bytes(FLUSH_BYTES // 2))
+    assert len(uploads.held) == 2
+    uploads.flush()
+    assert len(uploads.known_uris) == 1
