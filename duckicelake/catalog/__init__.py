@@ -1,1 +1,4 @@
-"""THE VERBS: one function per REST operation, no HTTP, no SQL. Only this room holds the lake and the store at once."""
+"""The catalog's operations: one function for each REST operation, without HTTP and without SQL.
+
+`rest` and `commands` call them on worker threads. This is the only package that uses `lake` and `store` together.
+"""

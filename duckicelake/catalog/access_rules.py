@@ -1,4 +1,4 @@
-"""Principals, roles and grants: added, removed, listed. What is asked for comes as texts, from the command line or over REST."""
+"""Principals, roles and grants of a lake: changed and listed for the command line and REST, and read as the policy of every request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,7 @@ WAREHOUSE_UUID = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class GrantText:
-    """Privileges on something, as texts say them, and to whom."""
+    """Privileges on an object and their grantee, in the texts of the command line and of REST."""
 
     privileges: Sequence[str]
     on: str
@@ -60,7 +60,7 @@ class NewSecret:
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """All that is kept: principals with whether they have a secret, roles with their members, and grants as they were given."""
+    """The stored rules: principals and if they have a secret, roles with their members, and grants."""
 
     principals: Sequence[tuple[str, bool]]
     roles: Sequence[tuple[str, Sequence[str]]]
@@ -118,7 +118,7 @@ def change_member(lake: Lake, role: str, principal: str, *, joins: bool) -> None
 def change_grants(lake: Lake, given: GrantText, *, gives: bool) -> None:
     """Give or take privileges; nothing happens when it is so already.
 
-    Raises: BadRequest: the texts say nothing. NotFound: nobody has that name. NoSuchNamespace, NoSuchTable, NoSuchView
+    Raises: BadRequest: a text cannot be parsed. NotFound: no principal or role has that name. NoSuchNamespace, NoSuchTable, NoSuchView
     """
     what, privileges, to = parse_grant_text(given)
 
@@ -130,7 +130,7 @@ def change_grants(lake: Lake, given: GrantText, *, gives: bool) -> None:
 
 
 def parse_grant_text(given: GrantText) -> tuple[Securable, Sequence[str], Grantee]:
-    """Return what texts say. Raises: BadRequest."""
+    """Parse the texts of a grant. Raises: BadRequest."""
     try:
         what = parse_securable(given.on)
         return what, parse_privileges(given.privileges, what.kind), parse_grantee(given.to)
@@ -139,7 +139,7 @@ def parse_grant_text(given: GrantText) -> tuple[Securable, Sequence[str], Grante
 
 
 def read_access_rules(lake: Lake) -> AccessRules:
-    """Return all that is kept; of grants those on things that are there."""
+    """Return all stored rules; of the grants, those on existing objects."""
     with reading(lake) as conn:
         rows = read_rules(conn)
     known = {row.principal_id: Grantee(row.name, row.is_role) for row in rows.principals}
@@ -164,7 +164,7 @@ def _to_securable(row: GrantRow) -> Securable:
 
 
 def _check_may_have_secret(name: str) -> None:
-    """Raise BadRequest for those whom issuers name: whoever had a secret here could pass for them."""
+    """Raise BadRequest for a name that only an issuer gives: a secret would let its holder act as that principal."""
     if is_issuer_name(name):
         raise BadRequest(f"The principal {name[:100]!r} is known by its issuer's tokens and can have no secret here; add it without one.")
 
@@ -177,7 +177,7 @@ def _parse_grantee(name: str, what: str) -> Grantee:
 
 
 def _to_grantee(name: str, *, is_role: bool) -> Grantee:
-    """Return whom a text names, in the spelling that is kept; a name that nobody can have is looked for as it is."""
+    """Return the grantee of a text in its stored spelling; look for an invalid name unchanged."""
     try:
         return Grantee(parse_name(name, "name"), is_role)
     except BadGrant:
@@ -192,7 +192,7 @@ def _get_id(conn: psycopg.Connection, grantee: Grantee) -> int:
 
 
 def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID:
-    """Return what rights are kept by. `alone`: two tables that share it are told apart by no grant, so none is given."""
+    """Return the uuid that grants refer to. With `alone`, refuse a uuid that two tables share: a grant could not distinguish them."""
     if what.kind == WAREHOUSE:
         return WAREHOUSE_UUID
     if what.kind == NAMESPACE:
@@ -210,12 +210,12 @@ def _get_uuid(conn: psycopg.Connection, what: Securable, *, alone: bool) -> UUID
 
 
 def with_asker(lake: Lake, asker: Asker, objects: Sequence[str]) -> Lake:
-    """Return the lake as somebody uses it who is to stand in the record, about these objects."""
+    """Return the lake with the caller and the objects that the audit log will name."""
     return replace(lake, asker=replace(asker, objects=tuple(objects)))
 
 
 def list_audit_objects(given: GrantText) -> tuple[str, ...]:
-    """Return what the record says a change of grants is about: to whom, and on what. Raises: BadRequest."""
+    """Return the grantee and the object that the audit log names for a change of grants. Raises: BadRequest."""
     what, _, to = parse_grant_text(given)
     return (str(to), what.kind if what.kind == WAREHOUSE else format_object(what.levels))
 
@@ -224,14 +224,14 @@ Key = TypeVar("Key")
 
 
 def read_policy(warehouse: Warehouse) -> tuple[LakePolicy, Position]:
-    """Return who may do what in a lake, and the position that says so."""
+    """Return the policy of a lake and the position that it was read at."""
     with reading(warehouse.lake) as conn:
         rows = read_rules(conn)
     return to_policy(warehouse.name, rows), rows.position
 
 
 def to_policy(lake_name: str, rows: RuleRows) -> LakePolicy:
-    """Return the rows as a policy; what nobody knows how to read of them gives no right."""
+    """Return the rows as a policy; rows of an unknown kind give no right."""
     principals = [row for row in rows.principals if not row.is_role]
     roles = {row.principal_id for row in rows.principals if row.is_role}
     granted: dict[int, list[GrantRow]] = {}
@@ -254,7 +254,7 @@ def to_account(lake_name: str, row: PrincipalRow) -> Client:
 
 
 def to_object_rights(rows: Sequence[GrantRow]) -> HeldRights:
-    """Return what some grants give."""
+    """Return the rights that grants give."""
     spaces: dict[Levels, Rights] = {}
     objects: dict[tuple[str, Levels], Rights] = {}
     for row in rows:

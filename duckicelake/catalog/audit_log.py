@@ -1,4 +1,4 @@
-"""The record beside what is done: lines of what was denied, written without anybody waiting, and old lines removed."""
+"""The audit log of denied requests: a thread writes the lines, so no request waits for them, and removes old ones."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ MAX_WAITING = 10_000
 BATCH_LINES = 100
 """Lines written at one go, and in a second: so many are some gigabytes a day at most, for `days`."""
 UNPROVEN_AT_ONCE, UNPROVEN_A_SECOND = 10, 1.0
-"""Lines of those who cannot say who they are, of whom there may be anybody: they take nothing of what is left for the others."""
+"""Limit for lines of unauthenticated callers: a flood of them must not crowd out other lines."""
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 FORGET_EVERY_S = 3600.0
 DELETE_BATCH = 1000
@@ -31,9 +31,9 @@ TimedLine = tuple[float, AuditLine]
 
 @dataclass(slots=True)
 class AuditLog:
-    """Writes down what is denied, in a thread of its own, and removes lines that are older than `days`.
+    """Write denied requests in a thread of its own, and remove lines older than `days`.
 
-    `first_s`: when it first looks for such; a server that starts has other things to do.
+    `first_s` delays the first removal, because a starting server is busy.
     """
 
     lake: Lake
@@ -63,7 +63,7 @@ class AuditLog:
         self._thread.join(STOP_SECONDS)
 
     def note(self, line: AuditLine) -> None:
-        """Have a line written soon; when too many are waiting already, it is counted and lost."""
+        """Queue a line; if too many are queued, drop and count it."""
         if line.outcome == UNPROVEN and not self._admits_unproven():
             self.dropped_count += 1
             return
@@ -74,7 +74,7 @@ class AuditLog:
         self._has_lines.set()
 
     def _admits_unproven(self) -> bool:
-        """Tell whether one more line of nobody known is taken: a few at once, then one a second, and none when many wait."""
+        """Return True if one more line of an unauthenticated caller is accepted: a few at once, then one a second, none if many wait."""
         now_s = self.clock()
         left = min(self._unproven_left + (now_s - self._unproven_at_s) * UNPROVEN_A_SECOND, UNPROVEN_AT_ONCE)
         is_taken = left >= 1 and self._waiting.qsize() < MAX_WAITING // 2
@@ -104,7 +104,7 @@ class AuditLog:
             lines = []
 
     def _write_or_retry(self, lines: Sequence[TimedLine]) -> bool:
-        """Write lines, and tell whether they are done with: when Postgres is away, they are tried again."""
+        """Write lines and return True, or False if Postgres is unavailable and the lines must be tried again."""
         error = self._try(partial(self._write, lines))
         if error is not None and not isinstance(error, ServiceUnavailable):
             self.dropped_count += len(lines)

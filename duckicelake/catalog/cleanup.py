@@ -47,7 +47,7 @@ from duckicelake.translate.locations import file_uri, find_copy, table_folder, t
 
 @dataclass(frozen=True, slots=True)
 class TableObjects:
-    """What lay in a table's locations before it was dropped. Whatever comes there later is another's."""
+    """The objects in a table's locations before it was dropped. Objects written later are not the table's."""
 
     table: TableRow
     uris: Sequence[str]
@@ -84,7 +84,7 @@ def purge_objects(warehouse: Warehouse, table_objects: TableObjects) -> None:
         with writing(warehouse.lake) as conn:
             forget_purge(conn, table_objects.table.table_id)
     except CatalogError:
-        # nobody may be told that the table is still there; the purge is noted
+        # The drop has landed, so the request must not fail; the noted purge is finished later.
         return
 
 
@@ -169,7 +169,7 @@ NUMBER = re.compile(r"v?(\d+)[-.]", re.ASCII)
 
 @dataclass(slots=True)
 class NamedObjects:
-    """What is named so far, in one spelling of each URI; a manifest list or manifest is read once."""
+    """The objects named so far, each URI in one spelling; each manifest list and manifest is read once."""
 
     objects: Objects
     uris: set[str] = field(default_factory=set[str])
@@ -207,7 +207,7 @@ class NamedObjects:
 def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[str]:
     """Return what nothing names in a live table's locations, of what was last written before that time.
 
-    The table is published first, so that whatever its rows and notes imply is named. Locations that another table has had
+    The table is published first, so that everything its rows and notes imply is named. Locations that another table has had
     are passed over, and metadata files stay, but for those that a copy was staged by.
     Raises: what `load_table` raises. BadRequest: an object is there and is not what was written
     """
@@ -236,7 +236,7 @@ def list_orphans(warehouse: Warehouse, ident: Ident, before: datetime) -> list[s
 
 
 def _is_staged(locations: Sequence[str], uri: str) -> bool:
-    """Tell whether a metadata file is one that a copy was written by before it became known."""
+    """Return True if a metadata file belongs to a copy that is not registered yet."""
     return any(find_copy(location, uri) is not None for location in locations)
 
 
@@ -246,7 +246,7 @@ def _add_rows(warehouse: Warehouse, table: TableRow, locations: Sequence[str], n
         folder = table_folder(read_data_path(conn), table)
         for path, is_relative in list_named_paths(conn, table.table_id, locations):
             named.add(file_uri(folder, path, is_relative))
-        # its own files beside main are named by the snapshots that have them, as long as these are kept
+        # The table's own files on branches are named by their snapshots for as long as these are kept.
         for path in list_other_paths(conn, locations, table.table_id):
             named.add(to_uri(path))
         kept = read_ref_notes(conn, table.table_id).kept
@@ -260,7 +260,7 @@ def _add_rows(warehouse: Warehouse, table: TableRow, locations: Sequence[str], n
 
 def list_current_since(versions: Mapping[str, datetime], since: datetime) -> Sequence[str]:
     """Return the metadata files that were the newest one at some time since."""
-    # S3 tells whole seconds: of several versions in one, the number says which came last
+    # S3 reports whole seconds; among versions of one second, the version number decides.
     in_order = sorted(versions, key=lambda uri: (versions[uri], _parse_version(uri)))
     older = [uri for uri in in_order if versions[uri] < since]
     return [*older[-1:], *(uri for uri in in_order if versions[uri] >= since)]

@@ -1,4 +1,4 @@
-"""A metadata file that somebody wrote, and everything it names, read before any lock."""
+"""The metadata file of an external table and everything it references, read before any lock."""
 
 import re
 import zlib
@@ -35,7 +35,7 @@ HADOOP_NAME = re.compile(r"v(\d{1,18})(?:\.gz)?\.metadata\.json(?:\.gz)?")
 
 @dataclass(frozen=True, slots=True)
 class ExternalTable:
-    """A table as its metadata file tells of it: the files of its current snapshot, the rows deleted of them, older files.
+    """A table as its metadata file describes it: the files of its current snapshot, the rows deleted of them, older files.
 
     `names` are the columns of those files that carry no field ids, by path. `is_converted`: rows are deleted by equality, and
     the lake has them by position. `past` are the data files of other snapshots, as far as they were asked for.

@@ -1,4 +1,4 @@
-"""Is a warehouse ready to work, and is everything there that it published?"""
+"""Readiness of a warehouse, and the monitor that finds published objects missing from the store."""
 
 import json
 import logging
@@ -117,9 +117,9 @@ def _list_needed(objects: Objects, location: str, metadata_version: int, present
 
 @dataclass(slots=True)
 class ObjectMonitor:
-    """Looks every `period_s` whether what the server has published is still in the store, and publishes again what is not.
+    """Check every `period_s` that published objects are still in the store, and publish missing ones again.
 
-    That loads make no store call is why somebody has to. `forget` is told of a table whose ready answers cannot be trusted.
+    Cached loads call no store, so they cannot notice. `forget` drops the cached responses of a table. Runs in its own thread.
     """
 
     warehouse: Warehouse
@@ -177,7 +177,7 @@ class ObjectMonitor:
 def _list_lost(objects: Objects, published: PublishedTable, cache: TableCache) -> list[str]:
     """Return what the published metadata needs and is gone, of what this server knows to have been in the store.
 
-    Clients may delete what is theirs: of what is gone and needed by nobody, nothing is known any more.
+    Clients may delete what is theirs: missing objects that no metadata needs are only removed from the cache.
     """
     known, location = (cache.known_uris or set[str]()).copy(), published.metadata.location
     gone = known - {uri for uri, _ in objects.list_under(location)} if known else set[str]()

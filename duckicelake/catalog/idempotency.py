@@ -1,4 +1,4 @@
-"""Requests with a key: done once, however often they are sent; each copy is answered alike."""
+"""Idempotency keys: a request is executed once, and every repetition gets the same answer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ REFUSALS: Mapping[str, type[CatalogError]] = {kind.__name__: kind for kind in FI
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """A request to change something: who asks, its key if it has one, and what it says of its snapshots beside its body."""
+    """The context of a change: the caller, the idempotency key, and summary entries from the headers."""
 
     asker: Asker
     key: RequestKey | None = None
@@ -64,7 +64,7 @@ def run_once(warehouse: Warehouse, asked: RequestContext, act: Callable[[Warehou
         with writing(warehouse.lake) as conn:
             is_first = note_refusal(conn, request, type(error).__name__, error.message.replace("\0", ""))
         if not is_first:
-            # a copy was faster, and what became of that is what became of the request
+            # A concurrent repetition finished first; its outcome is the outcome of this request.
             return run_once(warehouse, asked, act, repeat)
         raise
 

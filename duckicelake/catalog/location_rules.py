@@ -1,4 +1,4 @@
-"""Where tables may be: their names among others, their locations, and the files they name."""
+"""The rules for names, locations and files of tables and views."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ PATH_PROPERTIES = frozenset({"write.data.path", "write.metadata.path", "write.ob
 
 @dataclass(frozen=True, slots=True)
 class AllowedLocations:
-    """Where the files of a table may lie: in the locations that it had, has or asks for, in that order, and in the server's roots.
+    """The allowed places of a table's files: its former, present and requested locations, in that order, and the server's roots.
 
     `lake_folder` is where DuckLake puts its files.
     """
@@ -37,16 +37,16 @@ class AllowedLocations:
     lake_folder: Roots = field(default_factory=Roots)
 
     def is_own(self, uri: str) -> bool:
-        """Tell whether something lies in one of the table's own locations."""
+        """Return True if an object lies in one of the table's own locations."""
         plain = to_canonical(uri)
         return not has_steps(plain) and any(plain.startswith(to_folder_uri(location)) for location in self.locations)
 
     def holds(self, uri: str) -> bool:
-        """Tell whether a data file may lie there."""
+        """Return True if a data file may lie there."""
         return self.is_own(uri) or self.roots.holds(uri)
 
     def may_hold_deletes(self, uri: str) -> bool:
-        """Tell whether a delete file may lie there: DuckDB's iceberg extension puts them beside the data files."""
+        """Return True if a delete file may lie there: DuckDB's iceberg extension writes them next to the data files."""
         return self.is_own(uri) or self.lake_folder.holds(uri)
 
 
@@ -190,7 +190,7 @@ def check_path_properties(
 ) -> None:
     """Raise BadRequest when properties that are not `known` yet lead writers to where the table may have no files.
 
-    No key and no commit goes by them, but whoever writes with keys of their own would write into another table's folder.
+    No key and no commit goes by them, but a writer with credentials of its own would write into another table's folder.
     """
     for name in PATH_PROPERTIES & told.keys():
         path, place = told[name], to_uri(told[name].rstrip("/"))

@@ -43,7 +43,7 @@ REMEMBERED_COLUMNS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class FetchedFiles:
-    """What the lake tells of some data files of one schema: of a few row by row, of many column by column."""
+    """The rows of some data files of one schema: of a few files row by row, of many column by column."""
 
     notes: Mapping[int, FileNote]
     few: Sequence[DataFileRow]
@@ -80,7 +80,7 @@ class DataFiles:
         self.maker = FileMaker(self.folder, self.schemas, self.partitioning, self._check_mapping)
 
     def close(self) -> None:
-        """Wait for what is being read ahead; whatever comes of it, nobody wants it."""
+        """Wait for the running prefetch and discard its result."""
         if self.prefetch is not None:
             (_, fetching), self.prefetch = self.prefetch, None
             fetching.exception()
@@ -177,7 +177,7 @@ class DataFiles:
 
     @property
     def most_at_once(self) -> int:
-        """How many files are prepared together at best."""
+        """The number of files to prepare together."""
         return max(1, SLICE_COLUMNS // self._width())
 
     def _make_room(self, wanted: Sequence[FileKey], count: int) -> None:
@@ -347,7 +347,7 @@ class ManifestWriter:
         return None if self.adopted is None else self.adopted.find(plan)
 
     def _use_imported(self, plan: ManifestPlan) -> bool:
-        """Take a manifest that somebody else made; False: nobody has."""
+        """Use an imported manifest; False if there is none."""
         found = self._find_imported(plan)
         if found is None or self.adopted is None:
             return False

@@ -1,4 +1,6 @@
-"""Namespaces: DuckLake's schemas, nested ones by name."""
+"""Namespaces: list, load, create, drop and change properties.
+
+They are DuckLake's schemas; nested namespaces follow from the names of schemas."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +79,7 @@ def get_parent(conn: psycopg.Connection, levels: Levels) -> Levels:
 
 
 def has_child_namespaces(conn: psycopg.Connection, levels: Levels) -> bool:
-    """Tell whether other namespaces are nested in this one."""
+    """Return True if other namespaces are nested in this one."""
     return any(len(found) > len(levels) and _starts(found, levels) for found in (to_levels(row.schema_name) for row in read_schemas(conn)))
 
 
@@ -100,7 +102,7 @@ MAIN = "main"
 
 @dataclass(frozen=True, slots=True)
 class ChangedProperties:
-    """What became of the properties that a client named."""
+    """The outcome for the properties that a client named."""
 
     updated: Sequence[str]
     removed: Sequence[str]

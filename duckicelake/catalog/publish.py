@@ -1,4 +1,6 @@
-"""From DuckLake's rows to published objects: the one path that every load of a changed table takes."""
+"""Publishing: writes the manifests and the metadata file of a table state that is read from DuckLake's rows.
+
+`tables` calls this under the lock of the table's cache; `commits.publish_in_commit` calls parts of it in the commit's transaction."""
 
 import json
 import time
@@ -54,7 +56,7 @@ class MetadataDraft:
 
 @dataclass(frozen=True, slots=True)
 class PublishContext:
-    """One state of a lake, read on `conn`; `turn` is the transaction that nobody else numbers the table in, when there is one."""
+    """One state of a lake, read on `conn`; `turn` is the transaction that holds the numbering lock, if any."""
 
     warehouse: Warehouse
     conn: psycopg.Connection
@@ -247,7 +249,7 @@ def read_version_hint(objects: Objects, uri: str) -> int:
 def publish_branch_snapshots(
     conn: psycopg.Connection, objects: Objects, state: TableState, cache: TableCache, location: str
 ) -> list[Snapshot]:
-    """Write the manifest lists of snapshots beside main, and return those of the newest commit under their authors' ids."""
+    """Write the manifest lists of branch snapshots, and return those of the newest commit under their clients' ids."""
     known = cache.known_uris if cache.known_uris is not None else set[str]()
     told = {note.lake_snapshot_id: note for note in state.aliases}
     aliases: list[Snapshot] = []
@@ -278,7 +280,7 @@ def _put_once(objects: Objects, known: set[str], uri: str, content: bytes) -> No
 
 
 def _copy_as_alias(snapshot: Snapshot, note: SnapshotNote, content: bytes, location: str) -> tuple[Snapshot, bytes]:
-    """Return a snapshot under its author's id with a copy of its list: whoever drops one deletes its list."""
+    """Return a snapshot under its author's id with a copy of its list, because clients delete the list of a snapshot that they drop."""
     version = 2 if snapshot.first_row_id is None else 3
     header = ManifestListHeader(
         note.client_snapshot_id, snapshot.parent_snapshot_id, snapshot.sequence_number, version, snapshot.first_row_id

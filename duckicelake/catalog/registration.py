@@ -1,4 +1,4 @@
-"""Tables that come: back, after they were dropped from this lake, by their newest metadata file, or from anywhere by any."""
+"""Registration of tables by a metadata file, dropped ones of this lake included, and unregistration."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -336,7 +336,7 @@ def _pin_past_files(conn: psycopg.Connection, ids: IdAllocator, table_id: int, r
 
 
 def _check_safe(conn: psycopg.Connection, registration: TableRegistration, uris: Sequence[str], known: set[str]) -> None:
-    """Raise BadRequest for a file that lies where the table may have none, or that nobody keeps."""
+    """Raise BadRequest for a file that lies where the table may have none, or that DuckLake would remove."""
     data_folder = to_folder_uri(read_data_path(conn))
     for uri in uris:
         lies_in_data = to_canonical(uri).startswith(data_folder)
@@ -375,7 +375,7 @@ class _TableChanged(Exception):
 
 
 def unregister_table(warehouse: Warehouse, ident: Ident) -> LoadedTable:
-    """Take a table out of the lake and return it as it was then; its files and metadata stay for whoever registers it next.
+    """Take a table out of the lake and return it as it was then; its files and metadata stay for the catalog that registers it next.
 
     Raises: NoSuchTable: it does not exist. CommitFailed: others change it all the time
     """

@@ -1,4 +1,4 @@
-"""What a table's files hold that DuckLake's rows do not say: positions of deletes, lake snapshots of rewritten rows."""
+"""The files of a table's rows: delete positions and rewritten files are read, inlined and restored rows become derived Parquet files."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -53,7 +53,7 @@ COPY_ADVICE = "If DuckDB still reads the table, copy it with CREATE TABLE … AS
 
 @dataclass(frozen=True, slots=True)
 class RowFiles:
-    """The files of rows that a state tells of, real and derived, in order of appearance, and which rows are visible when."""
+    """The data files of a state, real and derived, in order of appearance, and which rows are visible when."""
 
     files: Sequence[TrackedFile]
     derived: Mapping[FileKey, InlinedFile | RestoredFile]
@@ -65,7 +65,7 @@ def collect_row_files(objects: Objects, folder: str, state: TableState, cache: T
 
     A file that flush or merge wrote appears at that lake snapshot; before it stand the files it was made from, restored.
     One too large to restore stands for them itself, the rows that were not there yet hidden.
-    What no published snapshot shows any more is not read: whoever removed the snapshots may have removed it too.
+    Files that no published snapshot shows are not read: they may have been removed with the snapshots.
     Raises: Unsupported: a file Iceberg cannot read, by path and remedy. NotFound: a file is missing
     """
     spans = {span.data_file_id: span for span in state.spans} if _has_more_than_files(state) else dict[int, FileSpan]()
@@ -96,12 +96,12 @@ def collect_row_files(objects: Objects, folder: str, state: TableState, cache: T
 
 
 def _has_more_than_files(state: TableState) -> bool:
-    """Tell whether something besides data files decides which rows are seen."""
+    """Return True if more than data files decides which rows are visible."""
     return bool(state.delete_files or state.inlined_deletes or state.partial_files)
 
 
 def _is_visible_in_snapshots(state: TableState, span: FileSpan) -> bool:
-    """Tell whether a published snapshot may have rows of a file; one that has changed since an earlier load was shown by that."""
+    """Return True if a published snapshot may have rows of a file; one that has changed since an earlier load was shown by that."""
     return span.end_snapshot is None or state.since >= 0 or len(_list_snapshots_between(state, span.begin_snapshot, span.end_snapshot)) > 0
 
 
@@ -164,7 +164,7 @@ def list_restorable(
 
 
 def _is_rewriting(state: TableState, row: PartialFileRow) -> bool:
-    """Tell whether that lake snapshot wrote the file; one of a branch says that it rewrites, and may be the next one left."""
+    """Return True if that lake snapshot wrote the file; one of a branch says that it rewrites, and may be the next one left."""
     refs, kinds = state.notes.refs, kinds_of_table(row.changes_made, state.table.table_id)
     is_beside = any(note.is_beside and note.snapshot_id == row.written_at for note in refs.kept)
     is_removed = row.written_at in refs.hidden and kinds & REWRITE_KINDS == frozenset({BRANCH_CHANGE_KIND})

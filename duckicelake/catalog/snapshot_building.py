@@ -1,4 +1,6 @@
-"""A table's snapshots, folded from its rows: from the beginning, or on from where an earlier load stopped."""
+"""The Iceberg snapshots of a table, built from its rows: from the first one, or on from an earlier load.
+
+`publish` and `manifest_import` call this in a read transaction, with the table's cache locked."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -38,7 +40,7 @@ from duckicelake.values import replace
 class ManifestLayout:
     """The manifests of a history. `shelves` are as the last snapshot leaves them, when all `snapshots` have been asked for.
 
-    `has_unproven`: some file is under a spec that claims nothing. `digests` tell large manifests from all others, by content and number.
+    `has_unproven`: some file is under a spec that claims nothing. `digests` identify large manifests, by content and number.
     """
 
     history: History
@@ -57,7 +59,7 @@ AFTER_ALL_SNAPSHOTS = 2**63 - 1
 @dataclass(frozen=True, slots=True)
 class TableReading:
     """One state and what has been found out about it. `earlier` is what an earlier load left, when it can go on; `layout` is all that
-    its manifests are, when somebody has planned them before.
+    its manifests are, if they were planned before.
     """
 
     state: TableState
@@ -138,14 +140,14 @@ def _get_schemas(state: TableState, oldest_row: int, has_deletes: bool, cache: T
 
 
 def _get_schema_cache(schemas: Schemas, state: TableState, cache: TableCache) -> SchemaCache:
-    """Return what is remembered under these schemas, made anew under others: they are the same as long as all that they are made of."""
+    """Return the cache of these schemas, a new one for other schemas: they are the same as long as all that they are made of."""
     if cache.by_schema is None or cache.by_schema.schemas is not schemas:
         cache.by_schema = SchemaCache(schemas, to_name_mapping(state.name_mappings, state.columns))
     return cache.by_schema
 
 
 def _is_continuation(state: TableState, earlier: BuiltHistory) -> bool:
-    """Tell whether nothing since the earlier load expired or rewrote what it has seen."""
+    """Return True if nothing that the earlier load read was expired or rewritten since."""
     if state.history_id != earlier.history_id:
         return False
     # an expired snapshot is shown for as long as it is the current one
@@ -156,7 +158,7 @@ def _is_continuation(state: TableState, earlier: BuiltHistory) -> bool:
 
 
 def _has_late_deletes(sources: RowFiles, earlier: BuiltHistory) -> bool:
-    """Tell whether some delete counts from a lake snapshot that has been folded: a retried commit may say so."""
+    """Return True if a delete begins at a lake snapshot that was built before, which a retried commit may cause."""
     since = earlier.since.lake_snapshot_id
     for key, visibility in sources.visibility.items():
         old = earlier.visibility.get(key)
@@ -238,7 +240,7 @@ def plan_layout(history: History, files: DataFiles, shelves: Shelves | None = No
 
 
 def _derive_rows(writer: ManifestWriter, history: History, reading: TableReading) -> None:
-    """Make the files of rows that lie in Postgres, or elsewhere by now; those of snapshots that nobody sees are held."""
+    """Make the files of rows that lie in Postgres, or elsewhere by now; those of hidden snapshots are held back."""
     derived = reading.sources.derived
     steps = [(_get_first_snapshot_id(history), history.base), *((step.snapshot_id, step) for step in history.steps)]
     for is_hidden in (False, True):

@@ -1,4 +1,4 @@
-"""What is remembered of one table between two loads. Everything here can be derived again."""
+"""The caches of published tables. They only save work: every value can be derived again."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ NO_LIST: NewestList = ("", ())
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A state that has its numbers and whose objects are all there. `encoded` is the metadata file, `digest` tells it from others.
+    """A state that has its numbers and whose objects are all there. `encoded` is the metadata file, `digest` identifies it.
 
     `state` is what was read of the table, with the numbers, without what lies in its history and files. `newest_list` was
     written last.
@@ -81,7 +81,7 @@ class BuiltHistory:
 
 @dataclass(frozen=True, slots=True)
 class CachedName:
-    """What a name stood for when a commit looked last: a table, and what commits to it build on."""
+    """The table that had a name at the last commit, and the base of commits to it."""
 
     name: tuple[str, str]
     past: Past
@@ -89,7 +89,7 @@ class CachedName:
 
 @dataclass(frozen=True, slots=True)
 class SchemaCache:
-    """What follows from a table's columns and the names in its files, and holds as long as its `schemas` do."""
+    """Values derived from a table's columns and the names in its files, valid as long as its `schemas`."""
 
     schemas: Schemas
     mapping: NameMapping
@@ -98,7 +98,7 @@ class SchemaCache:
 
 @dataclass(frozen=True, slots=True)
 class CachedRefusal:
-    """Why the state of a table at a position is not published."""
+    """The reason why the state of a table at a position is not published."""
 
     position: Position
     error: Unsupported
@@ -108,7 +108,7 @@ class CachedRefusal:
 class TableCache:
     """One table's; `lock` is held while the table is published, so that one thread does the work for all.
 
-    `is_invalid`: whoever waited for it takes another one. `submission`: what somebody offers to the load under way.
+    `is_invalid`: threads that waited for it take a new one. `submission`: manifests for the running load.
     """
 
     lock: Lock = field(default_factory=Lock)
@@ -196,7 +196,7 @@ RECENT_SNAPSHOTS = 100
 
 @dataclass(frozen=True, slots=True)
 class WarehouseLimits:
-    """How much a server keeps and how long it waits: tables and bytes in memory, seconds for one statement of Postgres."""
+    """The limits of a server: tables and bytes in memory, seconds for one statement of Postgres."""
 
     tables: int = 1024
     memory_bytes: int = 1024 * 1024 * 1024
@@ -205,7 +205,7 @@ class WarehouseLimits:
 
 @dataclass(slots=True)
 class TableCaches:
-    """What the process remembers of the tables used last: only to save work, every part can be made again."""
+    """The caches of the most recently used tables. Safe to share between threads."""
 
     limits: WarehouseLimits = field(default_factory=WarehouseLimits)
     _by_table: OrderedDict[int, TableCache] = field(default_factory=OrderedDict[int, TableCache])

@@ -45,7 +45,7 @@ from duckicelake.translate.to_ducklake.tables import Place
 
 @dataclass(frozen=True, slots=True)
 class _LocationRules:
-    """How the location that a client names for a new table is checked. `needs_alone`: it must be no other table's too."""
+    """The rules for the location of a new table. `needs_alone`: it must be exclusive."""
 
     roots: Roots
     needs_alone: bool = False
@@ -57,7 +57,7 @@ def create_table(warehouse: Warehouse, ident: Ident, asked: CreateTable, *, need
 
     `needs_keys`: the client will read and write the table with vended keys, or with signatures.
     Raises: NoSuchNamespace, AlreadyExists, BadRequest: DuckLake cannot hold what is asked for. Forbidden: the client may not name that
-    location. Unsupported: nobody would get a key for it
+    location. Unsupported: no credentials could be vended for it
     """
     choice = _get_location_rules(warehouse, ident, asked, needs_keys=needs_keys)
     if asked.stage_create:
@@ -100,7 +100,7 @@ def _get_location_rules(warehouse: Warehouse, ident: Ident, asked: CreateTable, 
 
 
 def _is_named(warehouse: Warehouse, ident: Ident, location: str) -> bool:
-    """Tell whether a location is ICEBERG_PATH/<namespace>/<table> to the letter."""
+    """Return True if a location is exactly ICEBERG_PATH/<namespace>/<table>."""
     with reading(warehouse.lake) as conn:
         named = named_location(read_iceberg_path(conn), ident.namespace, ident.name)
     return named is not None and to_canonical(location.rstrip("/")) == to_canonical(named)
@@ -120,7 +120,7 @@ def _describe(conn: psycopg.Connection, place: Place, asked: CreateTable, choice
 
 
 def load_committed_table(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -> LoadedTable:
-    """Return a table after its commit, whatever it is called by now: the one with that uuid, and never another one.
+    """Return a table after its commit, by its uuid, because it may have been renamed.
 
     Raises: CommitStateUnknown: it cannot be published now, but it is done
     """
@@ -149,7 +149,7 @@ def _load_by_uuid(warehouse: Warehouse, ident: Ident, table_uuid: UUID | None) -
 
 
 def to_state_unknown(ident: Ident, error: CatalogError) -> CommitStateUnknown:
-    """Return what to tell about a commit that is done, when what comes after it failed."""
+    """Return the error for a commit that landed and whose metadata could not be published."""
     return CommitStateUnknown(f"The commit to {ident} is done, but its metadata cannot be shown now: {error.message}")
 
 

@@ -39,11 +39,11 @@ class Ident:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """What a load answers. `metadata` is encoded JSON; `position` is how much of the lake it shows.
+    """The result of a load. `metadata` is encoded JSON; `position` is how much of the lake it shows.
 
     `metadata_location` is None for a table that is only staged. `local_file` is that file where it lies on the local disk.
     `location` is the table's own. `moved_to` is its name when that is not the one that was asked for any more.
-    `digest` differs whenever `metadata` does; empty where nobody has made one.
+    `digest` differs whenever `metadata` does; empty if it was not computed.
     """
 
     metadata_location: str | None
@@ -112,7 +112,7 @@ def publish_table(warehouse: Warehouse, ident: Ident, seen: Seen | None = None) 
 
 
 def _to_last_error(error: LakeMoved | NotFound, ident: Ident) -> CatalogError:
-    """Return what to tell after the last try: a table that vanished every time was not flushed, it is lost."""
+    """Return the error after the last attempt: an inlined table that is missing every time was not flushed but lost."""
     if isinstance(error, TableVanished):
         return Damaged(f"A Postgres table with inlined rows of {ident} is missing; run `duckicelake check`.")
     return error
@@ -173,7 +173,7 @@ def _publish(reader: PublishContext, cache: TableCache, table: TableRow, positio
     try:
         cache.published = publish(reader, table, cache)
     except (Damaged, PostgresRefused):
-        # whoever corrects rows, rights or Postgres itself by hand makes no lake snapshot
+        # A repair by hand makes no lake snapshot, so the refusal must not be cached.
         raise
     except Unsupported as error:
         cache.refusal = CachedRefusal(position, error)
@@ -181,7 +181,7 @@ def _publish(reader: PublishContext, cache: TableCache, table: TableRow, positio
     except TableVanished:
         raise
     except LakeMoved:
-        # another server gave out the numbers; what was made for ours must not get under theirs
+        # Another server assigned the version; objects made for ours must not be published under it.
         reader.warehouse.caches.forget(table.table_id, cache)
         raise
     cache.refusal = None

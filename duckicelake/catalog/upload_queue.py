@@ -21,10 +21,10 @@ class HeldObject:
 
 @dataclass(slots=True)
 class UploadQueue:
-    """Collects objects and writes those the store does not have yet, one box after the other beside its caller's work.
+    """Collects objects and writes those the store does not have yet, one batch after the other in a thread of its own.
 
     `known_uris` grows with every box that has arrived. `held` are objects that are made and named by nothing that clients see:
-    they stay here until something does, since the store would have them for whoever removes what nothing names.
+    they stay here until something does, because a clean-up would remove unreferenced objects from the store.
     """
 
     objects: Objects

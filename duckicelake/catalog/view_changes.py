@@ -107,7 +107,7 @@ def _create(warehouse: Warehouse, ident: Ident, view: ViewMetadata, metadata_loc
     with committing(warehouse.lake) as commit:
         place = get_place(commit.conn, ident)
         _check_free(commit.conn, ident)
-        # whoever may not choose was given the location, and so its folder of metadata files
+        # A client that may not choose a location was given this one and its metadata folder.
         is_given = not warehouse.roots.free and METADATA_PATH not in view.properties
         _check_places(commit.conn, view, Roots() if is_given else warehouse.roots)
         uuid = UUID(view.view_uuid)
@@ -130,7 +130,7 @@ def _check_free(conn: psycopg.Connection, ident: Ident) -> None:
 
 
 def _check_new(conn: psycopg.Connection, uuid: UUID) -> None:
-    """Raise AlreadyExists when a view has this uuid, by whatever name: nobody could tell the two apart."""
+    """Raise AlreadyExists when a view of any name has this uuid: clients could not distinguish the two."""
     found = find_view_name(conn, uuid)
     if found is not None:
         raise AlreadyExists(f"View already exists: {Ident(to_levels(found[0]), found[1])} has the uuid {uuid}")
@@ -199,7 +199,7 @@ def _parse_texts_once(warehouse: Warehouse, view: ViewMetadata, ready: ParsedTex
 
 
 def _change(commit: Commit, found: FoundView, planned: PlannedView, roots: Roots) -> bool:
-    """Write the change; without a lake snapshot when DuckLake has nothing of it. Loads read views anew, so no log is needed."""
+    """Write the change; without a lake snapshot when DuckLake has nothing of it. Every load reads the view, so no log is needed."""
     live, note, base = found.live, planned.note, found.view
     if (base.location, metadata_folder(base)) != (planned.view.location, metadata_folder(planned.view)):
         _check_places(commit.conn, planned.view, roots)
@@ -245,9 +245,9 @@ def rename_view(warehouse: Warehouse, source: Ident, target: Ident) -> None:
 
 
 def _build_moved_text(conn: psycopg.Connection, live: LiveView) -> str:
-    """Return the text of a view for another namespace: names that mean tables beside it are made whole.
+    """Return the text of a view for another namespace: names of tables in its old namespace are qualified.
 
-    Raises: BadRequest: it cannot be told whose tables it reads
+    Raises: BadRequest: the tables that it reads cannot be determined
     """
     note = find_view_note(conn, live.view_id)
     if note is not None and note.view_id == live.view_id and note.is_told:

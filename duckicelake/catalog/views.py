@@ -1,4 +1,4 @@
-"""Views: list, exists, load. Every load reads the lake anew, so it shows what DuckDB did a moment ago."""
+"""Views: list, exists, load. Every load reads the lake, so it shows the latest change by DuckDB."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ ZIPPED = ".gz.metadata.json"
 
 @dataclass(frozen=True, slots=True)
 class LoadedView:
-    """What a load answers. `metadata` is encoded JSON. `moved_to` is the view's name when that is not the one that was asked for."""
+    """The result of a load. `metadata` is encoded JSON. `moved_to` is the view's name when that is not the one that was asked for."""
 
     metadata_location: str
     metadata: bytes
@@ -107,7 +107,7 @@ def load_view(warehouse: Warehouse, ident: Ident) -> LoadedView:
 
 
 def load_committed_view(warehouse: Warehouse, ident: Ident, view_uuid: UUID | None) -> LoadedView:
-    """Return a view after its commit, whatever it is called by now: the one with that uuid, and never another one.
+    """Return a view after its commit, by its uuid, because it may have been renamed.
 
     Raises: CommitStateUnknown: it cannot be published now, but it is done
     """
@@ -160,7 +160,7 @@ def read_noted_view(warehouse: Warehouse, ident: Ident) -> ViewNote:
 
 
 def read_view(conn: psycopg.Connection, ident: Ident) -> FoundView:
-    """Return a view as it is now: as it was told, unless DuckDB has made something else of it.
+    """Return a view as it is now: as a client defined it, unless DuckDB changed it.
 
     Raises: NoSuchView: it does not exist
     """
@@ -170,7 +170,7 @@ def read_view(conn: psycopg.Connection, ident: Ident) -> FoundView:
 
 
 def _build_metadata(conn: psycopg.Connection, live: LiveView, base: ViewNote | None) -> ViewMetadata:
-    """Return a view's metadata: as it was told, unless DuckDB has made something else of it."""
+    """Return a view's metadata: as a client defined it, unless DuckDB changed it."""
     if base is not None and is_as_told(live, base):
         return with_comment(parse_note(base), live.comment)
     schema = read_schema(conn, live)
@@ -204,7 +204,7 @@ class ColumnReader:
     known: dict[Name, Columns | None] = field(default_factory=dict[Name, Columns | None])
 
     def read(self, live: LiveView, depth: int) -> Columns:
-        """Return the columns of a DuckDB view as far as its text tells them."""
+        """Return the columns of a DuckDB view as far as they follow from its text."""
         tree = self.parser.find_query(as_query(live.sql))
         found = None if tree is None else find_columns(tree, self._read_scope(live, tree, depth))
         return name_columns(found, live.column_aliases)

@@ -1,4 +1,4 @@
-"""A warehouse: one lake and the objects beside it, open for work."""
+"""A warehouse: one lake and its object store, opened."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ __all__ = [
 
 NO_ROOTS = Roots()
 SCAN_CACHE_SHARE = 4
-"""What part of the memory for tables may be taken for manifests that scans were planned from, beside it."""
+"""What part of the memory for tables may be taken for manifests that scans were planned from, in addition to it."""
 MAX_CONNECTIONS = 48
 """Not below the threads that requests run in."""
 
@@ -55,9 +55,9 @@ class OtherDataPaths:
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """One DuckLake as one REST prefix. `client_properties` are what every client of it is told.
+    """One DuckLake as one REST prefix. `client_properties` are sent to every client.
 
-    `roots` are where clients may put tables and files beside ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
+    `roots` are where clients may put files, in addition to ICEBERG_PATH and a table's own location. `vendor` None: no keys are vended.
     `signer` None: nothing is signed. `neighbours`: the other lakes that are served, in whose DATA_PATH no folder is a table's alone.
     """
 

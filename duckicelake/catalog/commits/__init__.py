@@ -1,1 +1,1 @@
-"""The verbs that change a lake: each reads under the lake's lock, lets `translate` say which rows, and writes them."""
+"""Commits to one or several tables: prepared before the lake's lock, planned and written under it."""

@@ -57,7 +57,7 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """What is asked of one table or several; `digest` tells it from others when it is several."""
+    """A request for one table or several; `digest` identifies a request for several."""
 
     requests: Sequence[TableCommit]
     digest: str
@@ -68,10 +68,10 @@ class _BaseChanged(Exception):
 
 
 def commit_table(warehouse: Warehouse, ident: Ident, asked: CommitTable) -> LoadedTable:
-    """Change or make one table, and return it as it is then.
+    """Change or create one table and return its new state.
 
     Raises: CommitFailed: a requirement does not hold. BadRequest: the request contradicts itself, or DuckLake cannot hold it.
-    NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: nobody knows whether it landed, or it did and cannot be shown
+    NoSuchTable, NoSuchNamespace, AlreadyExists. CommitStateUnknown: the outcome is unknown, or the new state cannot be published
     """
     done = _commit(warehouse, [TableCommit(ident, asked)])
     return done.shown or load_committed_table(warehouse, ident, done.table_uuid)
@@ -85,7 +85,7 @@ def commit_tables(warehouse: Warehouse, requests: Sequence[TableCommit]) -> None
         if requests:
             _commit(warehouse, requests, digest)
     except (AlreadyExists, BadRequest, CommitFailed, NoSuchNamespace, NoSuchTable):
-        # what it changed may be gone or another's since
+        # A replay may find its tables dropped or replaced.
         with reading(warehouse.lake) as conn:
             if not digest or not is_batch_committed(conn, requests, digest):
                 raise
@@ -100,7 +100,7 @@ def _commit(warehouse: Warehouse, requests: Sequence[TableCommit], digest: str =
             gives_way = number < WAYS_GIVEN and time.monotonic() < until
             return _commit_once(warehouse, CommitBatch(requests, digest), bases, gives_way=gives_way)
         except _BaseChanged:
-            # of what was remembered nobody has asked yet whether the request landed: no is not to be said by that
+            # A cached base was never checked for a replay, so read the table again before refusing.
             is_over = time.monotonic() > until and not any(base.is_cached for base in bases)
             _remove_copies(warehouse, bases)
             bases = ()
@@ -132,7 +132,7 @@ def _read_bases(warehouse: Warehouse, requests: Sequence[TableCommit], *, recall
 
 
 def _read_base(warehouse: Warehouse, request: TableCommit) -> CommitBase:
-    """Read what a request builds on, again when somebody was in the way: the lake is not locked yet."""
+    """Read the base of a request, again after a concurrent change; the lake is not locked yet."""
     for _ in range(READ_TRIES - 1):
         with suppress(LakeMoved):
             return read_base(warehouse, request)
@@ -153,7 +153,7 @@ def _commit_once(warehouse: Warehouse, batch: CommitBatch, bases: Sequence[Commi
                 if planned.steps or planned.notes:
                     note_batch(commit, requests, batch.digest)
             table_uuid = _find_uuid(commit, requests, bases)
-            # whoever began to wait since then would lose, and is let pass next time, too
+            # A session that started to wait after our check would lose this race; yield to it on the next attempt.
             if gives_way and (commit.is_in_the_way if done.is_in_the_way is None else done.is_in_the_way):
                 raise GivenWay
             if not done.is_written:
@@ -229,9 +229,9 @@ def check_separate_locations(bases: Sequence[CommitBase], locations: Sequence[st
 
 
 def is_whole_replay(commit: Commit, requests: Sequence[TableCommit], landed: Sequence[bool], digest: str) -> bool:
-    """Tell whether a request of which something is known to have landed has landed whole.
+    """Return True if a request of which a part has been committed was committed as a whole.
 
-    What makes no snapshot shows in nothing, and so does a table that is gone: the request itself is known then.
+    Updates without a snapshot, and dropped tables, leave no trace; such replays are found by the request's digest.
     Raises: CommitFailed: it is another request that holds something of an earlier one
     """
     if all(landed) or has_transaction(commit.conn, digest):
@@ -251,17 +251,17 @@ def note_batch(commit: Commit, requests: Sequence[TableCommit], digest: str) -> 
 
 
 def is_batch_committed(conn: psycopg.Connection, requests: Sequence[TableCommit], digest: str) -> bool:
-    """Tell whether a request has landed whose tables are not all there any more."""
+    """Return True if a request was committed before, even if some of its tables are dropped."""
     return any(list_added(request.body.updates) for request in requests) and has_transaction(conn, digest)
 
 
 def _is_shown_by_table(request: TableCommit) -> bool:
-    """Tell whether a table shows by itself that what is asked has landed."""
+    """Return True if the table itself shows that the request has been committed."""
     return bool(list_added(request.body.updates)) or asks_to_create(request.body.requirements)
 
 
 def compute_batch_digest(requests: Sequence[TableCommit]) -> str:
-    """Return what tells a request over several tables from others by what it asks for, whatever it requires; empty for one table."""
+    """Return the digest of the updates of a request over several tables, without its requirements; empty for one table."""
     if len(requests) < 2:
         return ""
     whole = sha256()

@@ -1,4 +1,6 @@
-"""A request in rows, made under the lock: requirements, updates, files, and the notes that remember them."""
+"""The rows of one table's commit, computed under the lake's lock: requirements, updates, files and notes.
+
+`commits.commit` calls `plan_table` in its transaction."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -83,7 +85,7 @@ class FileWriter:
     """Turns one table's file changes into rows. `made` are the ids of files that earlier snapshots of the commit add, `ended`
     those of files that they take out, and `ended_inlined` the lake snapshots whose inlined rows they end.
 
-    `notes` are about its snapshots beside main, and `bases` the snapshots of main that these grew from; `assigned` are its snapshots
+    `notes` are about its branch snapshots, and `bases` the snapshots of main that these descend from; `assigned` are its snapshots
     so far. `names` are those of columns in files without field ids.
     """
 
@@ -160,7 +162,7 @@ class FileWriter:
         self.assigned[snapshot.snapshot_id] = snapshot, numbers
 
     def add_branch_snapshot(self, step: TableStep, prepared: BranchSnapshot, snapshot_id: int, next_row_id: int) -> int:
-        """Note a snapshot beside main, which takes a lake snapshot for its number, and return the row id after its rows."""
+        """Note a branch snapshot, which takes a lake snapshot for its number, and return the row id after its rows."""
         planned = self.planned
         taken = take_files(prepared.change, planned.new)
         check_files(self.commit.conn, planned.table_id, self.allowed, [file.file.file_path for file in taken])
@@ -265,7 +267,7 @@ def add_snapshots(writer: FileWriter, first: TableStep, base: CommitBase) -> lis
     if base.move is not None:
         notes.append([NewMove(planned.table_id, base.move.snapshot_id)])
     if base.is_emptied:
-        # nobody says anything of a snapshot that is there to end the rows
+        # A snapshot that only ends rows has no summary of a client.
         notes.append([NewRoot(planned.table_id)])
     next_row_id = 0 if base.published is None else base.published.state.next_row_id
     for number, (step, told, change, prepared) in enumerate(zip(steps, notes, base.changes, base.deletes, strict=False), 1):
@@ -302,7 +304,7 @@ FIRST_SEQUENCE_FORMAT, LINEAGE_FORMAT = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a request does to its table: a step for each lake snapshot, and notes that need none; where the table is then."""
+    """The changes of a request to its table: a step for each lake snapshot, notes that need none, and the resulting location."""
 
     location: str
     steps: Sequence[TableStep]
@@ -432,6 +434,6 @@ def _plan_change(commit: Commit, base: CommitBase, ids: IdAllocator, planned: Pl
 
 
 def _renumber(step: TableStep, note: ChangedTableNote) -> None:
-    """Let a step change the table's note once: of two changes in one statement Postgres takes either."""
+    """Let a step change the table's note once: Postgres applies an arbitrary change when a statement updates a row twice."""
     kept: list[NewRow] = [row for row in step.rows if not isinstance(row, ChangedTableNote)]
     step.rows = [*kept, note]

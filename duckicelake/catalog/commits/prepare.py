@@ -1,4 +1,6 @@
-"""What a commit starts from: a table as it was published, and the client's manifests, all read before the lock."""
+"""The base of a commit: the published table and the client's manifests, read before the lake's lock.
+
+`commits.commit` calls this, and checks under the lock that the base is still current."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +76,7 @@ NO_LOCATIONS = AllowedLocations()
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """What a client wants of one table."""
+    """A client's commit request for one table."""
 
     ident: Ident
     body: CommitTable
@@ -115,7 +117,7 @@ class CommitBase:
         return self.metadata is not None and self.metadata.current_snapshot_id is not None
 
     def is_outdated(self, commit: Commit) -> bool:
-        """Tell whether the table changed, or came, between being read and the lock."""
+        """Return True if the table was changed or created after the base was read."""
         if self.table is None:
             return find_table(commit.conn, to_schema_name(self.ident.namespace), self.ident.name) is not None
         return is_touched(commit.conn, self.table.table_id, self.position) if commit.opening is None else commit.opening.is_touched
@@ -146,14 +148,14 @@ def get_cached_base(warehouse: Warehouse, request: TableCommit) -> CommitBase | 
         return None
     past, published = cache.named.past, cache.published
     if published.state.table != past.seen.table:
-        # it has another name now, and who knows what has this one
+        # The table was renamed; another table may have this name.
         return None
     seen = Seen(past.seen.table, published.position, past.seen.repair_id if cache.repair_id is None else cache.repair_id)
     try:
         check_still_required(request, CommitBase(request.ident, seen.table, undo_aliases(published.metadata), published.position))
         return replace(_build_on(warehouse, request, replace(past, seen=seen)), is_cached=True)
     except CatalogError:
-        # what is wrong is told of the table as it is
+        # The error must describe the current table, so the base is read again.
         return None
 
 
@@ -196,7 +198,7 @@ def _with_changes(warehouse: Warehouse, request: TableCommit, base: CommitBase, 
         branch_snapshots = _prepare_branch_snapshots(warehouse, request, base, (reader, context))
         changes = compute_changes(reader, context, branch_snapshots)
     except (BadRequest, CommitFailed):
-        # whoever asks again may have landed since, and whoever was late wrote its manifests for a table that is no more
+        # A replay may have landed since; a late request wrote its manifests for an older table state.
         with reading(warehouse.lake) as conn:
             base = with_known_ids(conn, request, base)
         if base.table is not None and _is_committed(request, base.table, base.known):
@@ -231,7 +233,7 @@ def _with_row_ids(warehouse: Warehouse, request: TableCommit, base: CommitBase, 
     ids = list_numbers(added)
     waiting = list_waiting(base.metadata, snapshot_changes, base.published.state.next_row_id)
     deleted = list_deleted_targets(reader, branch_snapshots.values(), ids) if waiting else set[str | None]()
-    # what deletes on branches name stays under its name, on whatever branch it is
+    # A data file that deletes on a branch reference keeps its name.
     waiting = [] if None in deleted else [each for each in waiting if each.file.file_path not in deleted]
     if not waiting:
         return base
@@ -242,7 +244,7 @@ def _with_row_ids(warehouse: Warehouse, request: TableCommit, base: CommitBase, 
         try:
             check_still_required(request, found)
         except CatalogError:
-            # what is late is refused under the lock
+            # A late request is refused under the lock.
             return base
         waiting = choose_new(conn, base.table, waiting)
         check_files(conn, base.table.table_id, base.allowed, [each.file.file_path for each in waiting])
@@ -302,7 +304,7 @@ def _prepare_branch_snapshots(
 
 
 def _is_named(warehouse: Warehouse, base: CommitBase, uris: Sequence[str]) -> bool:
-    """Tell whether the lake knows some of these files, be it of the past, or one stands for inlined rows."""
+    """Return True if the lake has or had one of these files, or one of them holds derived inlined rows."""
     if base.table is None or not uris:
         return False
     locations = [to_canonical(location) for location in base.allowed.locations]
@@ -416,7 +418,7 @@ def check_still_required(request: TableCommit, base: CommitBase) -> None:
 
 
 def is_committed(commit: Commit, request: TableCommit, base: CommitBase) -> bool:
-    """Tell, under the lock, whether the request has been committed before."""
+    """Return True if the request has been committed before; call it under the lock."""
     if base.table is not None:
         return _is_committed(request, base.table, base.known)
     table = find_table(commit.conn, to_schema_name(request.ident.namespace), request.ident.name)

@@ -1,7 +1,7 @@
-"""A commit that shows its table itself: read, folded and numbered in its own transaction, so that Postgres waits for the disk once.
+"""Publishing within the commit: the new table state is read and numbered in the commit's transaction, which saves a disk flush.
 
-What is not as plain as most commits are is shown by the load that follows it. Objects are written after COMMIT only: until
-then nobody can know their names, and after a crash the next load writes the same ones.
+Less simple commits are published by a load after COMMIT. Objects are written after COMMIT: no client can know their
+names before, and after a crash the next load writes the same objects.
 """
 
 from collections.abc import Generator, Sequence
@@ -52,22 +52,22 @@ class NumberedCommit:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommit:
-    """What a commit writes: a step for each lake snapshot, and notes that make none."""
+    """The rows of a commit: a step for each lake snapshot, and notes that need none."""
 
     steps: Sequence[LakeStep]
     notes: Sequence[NewRow]
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether all of it is rows that change nothing but properties and the newest files."""
+        """Return True if all rows change only properties and the newest files."""
         return bool(self.steps) and not self.notes and is_plain(self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCommit:
-    """Whether a commit has been written, and its table as it leaves it, when that has its number.
+    """The state of a commit: if it is written, and its table if that has its metadata version.
 
-    `is_in_the_way`: DuckDB was about to commit then; None when nobody has looked.
+    `is_in_the_way`: DuckDB was about to commit; None if that was not checked.
     """
 
     is_written: bool = False
@@ -77,9 +77,9 @@ class WrittenCommit:
 
 @contextmanager
 def written_in_one_statement(warehouse: Warehouse, commit: Commit, base: CommitBase, planned: PlannedCommit) -> Generator[WrittenCommit]:
-    """Write a small plain commit and the number of the state that it makes by one statement, if they can be foreseen.
+    """Write a small plain commit and the number of the state that it makes by one statement, if they can be predicted.
 
-    Whatever goes wrong until the end, the memory is lost: it knows of what may never have been.
+    After any failure the cache is invalidated: it may hold a state that was never committed.
     """
     is_small = len(planned.steps) == 1 and len(planned.steps[0].rows) <= MOST_ROWS
     if commit.opening is None or not planned.is_plain or not is_small:
@@ -120,9 +120,9 @@ def _write_in_one_statement(warehouse: Warehouse, commit: Commit, base: CommitBa
 def numbered_in_commit(
     warehouse: Warehouse, conn: psycopg.Connection, base: CommitBase, planned: PlannedCommit
 ) -> Generator[NumberedCommit | None]:
-    """Number the table as this transaction leaves it, if that is easy, and keep its memory for its showing.
+    """Number the table as this transaction leaves it, if that is cheap, and keep its cache locked until it is published.
 
-    Whatever goes wrong until the end, the memory is lost: it knows of what may never have been.
+    After any failure the cache is invalidated: it may hold a state that was never committed.
     """
     if not planned.is_plain:
         yield None
@@ -142,7 +142,7 @@ def _locked_cache(warehouse: Warehouse, base: CommitBase) -> Generator[TableCach
         yield None
         return
     cache = warehouse.caches.of(base.table.table_id)
-    # whoever holds it may take long, and everybody waits for the lake's lock
+    # Do not wait: the holder may take long, and all writers wait for the lake's lock.
     if not cache.lock.acquire(blocking=False):
         yield None
         return
@@ -161,7 +161,7 @@ def _number(warehouse: Warehouse, conn: psycopg.Connection, base: CommitBase, ca
     try:
         reading = read_own_commit(conn, warehouse.objects, base.published.state, cache)
     except CatalogError:
-        # the load that follows the commit tells what is wrong
+        # The load after the commit reports the error.
         return None
     draft = None if reading is None else _make_draft(warehouse, conn, reading, cache)
     if draft is None:
@@ -174,7 +174,7 @@ def _make_draft(warehouse: Warehouse, conn: psycopg.Connection, reading: TableRe
     try:
         return build_draft(conn, warehouse.objects, reading, cache)
     except CatalogError:
-        # the load that follows the commit tells what is wrong
+        # The load after the commit reports the error.
         return None
 
 

@@ -1,1 +1,1 @@
-"""Keys for one table: where its files lie, and what a principal gets for them."""
+"""Access to the files of tables: vended credentials, signed requests and read-only DuckLake for DuckDB."""

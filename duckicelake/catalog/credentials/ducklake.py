@@ -31,7 +31,7 @@ MayRead = Callable[[Levels, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class DucklakeRequest:
-    """Who asks: `grants` by settings, within `scope` (None: no less), `account` where a lake keeps it; and what it may read now.
+    """A principal's request: its `grants` by settings, within `scope` (None: unlimited), its `account` in the lake, and what it may read.
 
     Of another issuer's token: the `roles` that it names, as they are called here, and its end (`until_s`), the role's at the latest.
     """
@@ -88,12 +88,12 @@ class RoleCache:
 
 
 def may_vend_ducklake(warehouse: Warehouse) -> bool:
-    """Tell whether DuckDB users get read-only access here: there is STS, and our role in Postgres may make others."""
+    """Return True if read-only access can be issued: STS is configured, and our Postgres role may create roles."""
     return warehouse.vendor is not None and can_issue(warehouse.lake)
 
 
 def get_ducklake_credentials(warehouse: Warehouse, roles: RoleCache, request: DucklakeRequest, now_s: float) -> DucklakeCredentials:
-    """Return what somebody reads the lake with in DuckDB.
+    """Return the connection string and credentials to read the lake in DuckDB.
 
     Raises: NotServed: it cannot be given here; says why. Unsupported: the files lie in too many places. ServiceUnavailable.
             NotAuthorized: the token of another issuer ended, within what its clock may differ by
@@ -191,7 +191,7 @@ def _too_many() -> Unsupported:
 
 
 class ForbiddenFolders:
-    """The folders that nobody may read who asks; folded, because some stores take no notice of case."""
+    """The folders that the caller may not read, in lower case, because some stores ignore case."""
 
     def __init__(self, folders: Iterable[str], lake_paths: Iterable[str]) -> None:
         self._folders = sorted({folder.lower() for folder in folders})
@@ -199,7 +199,7 @@ class ForbiddenFolders:
         self._lake_paths = [to_folder_uri(path).lower() for path in lake_paths]
 
     def allows(self, folder: str) -> bool:
-        """Tell whether none of them has, holds or lies in a folder, and it is not that of the whole lake."""
+        """Return True if a folder overlaps none of them and is not the whole lake's."""
         folded = folder.lower()
         below = bisect_left(self._folders, folded)
         if below < len(self._folders) and self._folders[below].startswith(folded):

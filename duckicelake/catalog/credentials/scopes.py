@@ -1,4 +1,4 @@
-"""Where a table's files lie, and which of these places are its alone.
+"""The folders and files of a table, and which folders belong to it exclusively.
 
 A folder may be another table's too: DuckDB uses names of folders again after a table was renamed or dropped, and SeaweedFS
 takes no notice of case. Of such a folder only the table's own files are opened, one by one.
@@ -78,7 +78,7 @@ def read_staged_folder(conn: psycopg.Connection, ident: Ident, uri: str) -> KeyS
 def find_owner(conn: psycopg.Connection, uri: str) -> Ident | None:
     """Return the one live table that has a place which a URI (`s3://…`) lies in, else the one that may be staged there; None: not just one.
 
-    Whether it may have what lies there is for whoever knows the table to say.
+    The caller checks if the table may have the object.
     """
     data_path = read_data_path(conn)
     live = {name.table_id: Ident(to_levels(name.schema_name), name.table_name) for name in list_live_names(conn)}
@@ -94,7 +94,7 @@ def _to_folder(place: TablePlace, data_path: str) -> str:
 
 
 def owns_file(conn: psycopg.Connection, table: TableRow, uri: str) -> bool:
-    """Tell whether one of the table's files, live or not, has that URI (`s3://…`)."""
+    """Return True if one of the table's files, live or not, has that URI (`s3://…`)."""
     folder = to_canonical(table_folder(read_data_path(conn), table))
     relative = uri.removeprefix(folder) if uri.startswith(folder) else None
     return has_path(conn, table.table_id, relative, [scheme + uri.removeprefix("s3://") for scheme in ("s3://", *S3_SCHEMES)])
@@ -110,7 +110,7 @@ def _list_others(places: Sequence[TablePlace], table_id: int, data_path: str) ->
 
 
 def is_exclusive(folder: str, others: frozenset[str], lake_paths: Sequence[str]) -> bool:
-    """Tell whether nothing of another table can lie in a folder: none has it, lies in it or holds it, in any case.
+    """Return True if no other table has a folder, lies in it or contains it, ignoring case.
 
     What holds all of the lake's data, or all of its locations, is for the tables to come too.
     """
@@ -121,7 +121,7 @@ def is_exclusive(folder: str, others: frozenset[str], lake_paths: Sequence[str])
 
 
 def check_exclusive(conn: psycopg.Connection, location: str, neighbours: Sequence[str]) -> None:
-    """Raise Unsupported when a table that is to be made at a location would not have it alone: nobody would get a key to write there.
+    """Raise Unsupported when a new table would share its location: no credentials to write there could be vended.
 
     No keys are needed for what is not on S3.
     """
@@ -137,7 +137,7 @@ def check_exclusive(conn: psycopg.Connection, location: str, neighbours: Sequenc
 
 
 def format_not_exclusive(location: str) -> str:
-    """Return what to tell about a location that keys to write cannot be cut for."""
+    """Return the error message for a location that write credentials cannot be limited to."""
     return f"The location {location!r} is not this table's alone, so nobody gets a key to write there."
 
 

@@ -1,4 +1,4 @@
-"""Keys that are vended with a table, in the words of every client."""
+"""Vended credentials and signed requests for one table's files. `rest` calls this on a worker thread, after it checked the rights."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from duckicelake.translate.locations import to_folder_uri
 
 @dataclass(frozen=True, slots=True)
 class CredentialRequest:
-    """Which keys somebody may have: to read, to write, or both; and where newer ones will be found."""
+    """The requested credentials: to read, to write, or both, and the path to refresh them at."""
 
     reads: bool
     writes: bool
@@ -41,7 +41,7 @@ class VendedCredentials:
 
     @property
     def whole_prefix(self) -> str:
-        """What all the folders have in common: their bucket, when it is one."""
+        """The common prefix of all folders: their bucket, if it is one."""
         buckets = {parse_uri(prefix).bucket for prefix in self.prefixes}
         return f"s3://{next(iter(buckets))}/" if len(buckets) == 1 else "s3://"
 
@@ -52,7 +52,7 @@ def find_vended_credentials(
     """Return keys for a table that was just loaded or staged; None where no keys are vended.
 
     Where the table's location is not its alone, keys to read and write become keys to read.
-    Raises: NoSuchTable: it has gone. Unsupported: no key can be cut for it alone. ServiceUnavailable: nobody gives keys now
+    Raises: NoSuchTable: it has gone. Unsupported: no key can be cut for it alone. ServiceUnavailable: STS does not answer
     """
     vendor = warehouse.vendor
     if vendor is None or not (wanted.reads or wanted.writes):
@@ -110,7 +110,7 @@ signature for it opens no key that has `%3D` in its name.
 
 @dataclass(frozen=True, slots=True)
 class FileRights:
-    """What somebody may do with the files of a table."""
+    """The rights of a principal on the files of a table."""
 
     reads: bool
     writes: bool
@@ -118,7 +118,7 @@ class FileRights:
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """Where to send a request, and the headers to add to it. `is_kept`: the same request may use them again, while they hold."""
+    """A signed request: its URI and headers. `is_kept`: equal requests may reuse them while they are valid."""
 
     uri: str
     headers: Mapping[str, str]
@@ -128,7 +128,7 @@ class SignedRequest:
 def find_signed_table(warehouse: Warehouse, told: Told, now_s: float) -> Ident | None:
     """Return the table that a request to the store is about, where its URI alone decides it; None: it does not, or it is another's store.
 
-    Raises: Forbidden: nobody gets it signed
+    Raises: Forbidden: such requests are never signed
     """
     if warehouse.signer is None:
         return None
@@ -162,7 +162,7 @@ def sign_request(warehouse: Warehouse, ident: Ident, told: Told, may: FileRights
 
 
 def is_signed(warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> bool:
-    """Tell whether signatures open a table: its store gets some, and its location is its own.
+    """Return True if requests for a table are signed: its store is signed for, and its location is exclusive.
 
     Raises: ServiceUnavailable: the store does not answer. What `publish_table` raises
     """
@@ -177,7 +177,7 @@ def is_signed(warehouse: Warehouse, ident: Ident, loaded: LoadedTable) -> bool:
 
 
 def build_signing_config(warehouse: Warehouse, loaded: LoadedTable, path: str) -> Mapping[str, str]:
-    """Return what clients are told to have a table's requests signed at that path; nothing where nothing is signed."""
+    """Return the client configuration for remote signing at that path; empty if nothing is signed."""
     if warehouse.signer is None or not parse_uri(loaded.location).bucket:
         return {}
     return {

@@ -1,1 +1,1 @@
-"""What a commit makes ready before the lock: the client's manifests, read and compared, and the delete files that follow."""
+"""The client's manifests of a commit, read before the lake's lock and compared with the table's, and the files that follow from them."""

@@ -1,4 +1,4 @@
-"""Snapshots beside main: writes to branches, and staged ones. Their manifests are copied, because clients remove their own.
+"""Branch snapshots: writes to branches, and staged snapshots. Their manifests are copied, because clients may remove their own.
 
 The copies lie under the table's location and are all there is of them: DuckLake knows nothing of these snapshots.
 """
@@ -38,7 +38,7 @@ WITHOUT_INHERITANCE = 1
 
 @dataclass(frozen=True, slots=True)
 class BranchSnapshot:
-    """A snapshot beside main with its manifests copied, as its client numbered them.
+    """A branch snapshot with its manifests copied, as its client numbered them.
 
     `change` holds its own data files, and `paths` are those of all files that its parent has not. `reader` has read its manifests.
     """
@@ -55,7 +55,7 @@ def prepare_branch_snapshot(
 ) -> BranchSnapshot:
     """Copy the manifests that a snapshot has and its parent has not, and those of other snapshots that the request adds.
 
-    `may_have` tells whether the parent may have some of these files: only then are its manifests read.
+    `may_have` returns True if the parent may have some of these files: only then are its manifests read.
     Raises: BadRequest: they cannot be taken, or name files that are nowhere in the table, or in the parent too
     """
     before = {} if parent_list is None else {file.manifest_path: file for file in reader.read_list(parent_list)}
@@ -88,7 +88,7 @@ def _check_once(reader: ManifestReader, paths: Sequence[str], carried: Manifests
 
 
 def list_deleted_targets(reader: ManifestReader, branch_snapshots: Iterable[BranchSnapshot], added: Collection[int]) -> set[str | None]:
-    """Return the data files whose rows snapshots delete by manifests of those `added`; None stands for whatever a file may name."""
+    """Return the data files whose rows snapshots delete by manifests of those `added`; None stands for any data file."""
     own = (file for prepared in branch_snapshots for file in prepared.files if file.content != DATA and file.added_snapshot_id in added)
     return {live.file.referenced_data_file for live in live_files(map(reader.read_manifest, own))}
 
@@ -96,7 +96,7 @@ def list_deleted_targets(reader: ManifestReader, branch_snapshots: Iterable[Bran
 def with_data_copies(
     reader: ManifestReader, prepared: BranchSnapshot, copies: Mapping[str, DataFile], added: Mapping[int, int]
 ) -> BranchSnapshot:
-    """Return a snapshot whose data files are copies of the client's, in manifests made anew; `copies` are by the paths of these."""
+    """Return a snapshot whose data files are copies of the client's, in new manifests; `copies` are by the paths of these."""
     copier = _Copier(reader, added, copies=copies)
     own = [file for file in prepared.files if file.added_snapshot_id in added and file.content == DATA]
     wanted = {
@@ -194,7 +194,7 @@ def _with_copy(entry: ManifestEntry, copies: Mapping[str, DataFile]) -> Manifest
 
 
 def _without_inherited(entry: ManifestEntry, file: ManifestFile, added: Mapping[int, int]) -> ManifestEntry:
-    """Return an entry that inherits from the list whatever its snapshot itself says: the ids of those `added` are going to be others.
+    """Return an entry that inherits the values of its own snapshot from the list: the ids of those `added` are going to be others.
 
     Rewritten rows may have the number that they had, so that equality deletes which came meanwhile count for them.
     Raises: BadRequest: an added file has the number of an earlier one of those `added`, which is going to be another too
@@ -221,7 +221,7 @@ def _find_older(entry: ManifestEntry, number: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LakeNumbers:
-    """What the lake calls a snapshot, and everything in it. `base_snapshot_id` is the snapshot of main that it grew from."""
+    """The ids and numbers that the lake assigns to a snapshot. `base_snapshot_id` is the snapshot of main that it grew from."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -235,7 +235,7 @@ AssignedNumbers = Mapping[int, tuple[Snapshot, LakeNumbers]]
 
 
 def to_kept_snapshot(table_id: int, location: str, prepared: BranchSnapshot, assigned: AssignedNumbers, told: Mapping[str, int]) -> NewKept:
-    """Return the note of a snapshot beside main; `assigned` has it, too. `told` holds its format version, schema id and time."""
+    """Return the note of a branch snapshot, which `assigned` contains. `told` holds its format version, schema id and time."""
     snapshot, numbers = assigned[prepared.snapshot.snapshot_id]
     listed = [_renumber(file, assigned) for file in prepared.files]
     version, first_row_id = told["format-version"], numbers.first_row_id

@@ -1,4 +1,4 @@
-"""How DuckLake finds the columns of data files without field ids: by a name mapping, as `ducklake_add_data_files` notes it."""
+"""Columns of data files without field ids: read from Parquet footers before the lock, written as name mappings under it."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ Footers = Mapping[str, FileColumns]
 
 
 def may_lack_field_ids(base: TableMetadata | None, updates: Sequence[TableUpdate]) -> bool:
-    """Tell whether files of a table may have no field ids: no reader would know their columns without the table's mapping."""
+    """Return True if files of a table may lack field ids, which only a table with a name mapping allows."""
     told = any(PROPERTY in update.updates for update in updates if isinstance(update, SetProperties))
     return told or (base is not None and PROPERTY in base.properties)
 
@@ -118,7 +118,7 @@ class ColumnNames:
     def map_files(self, table_id: int, files: Mapping[int, TakenFile], new: TableMetadata, ids: IdAllocator) -> list[NewRow]:
         """Return the mappings of the new files, by their ids, that carry no field ids; files that name the same share one.
 
-        Raises: BadRequest: DuckDB and Iceberg's readers would not read one alike. CommitFailed: nobody has looked into one
+        Raises: BadRequest: DuckDB and Iceberg's readers would not read one alike. CommitFailed: the footer of one was not read
         """
         found = {key: (file, columns) for key, file in files.items() if (columns := self.footers.get(file.file.file_path)) is not None}
         rows: list[NewRow] = []
@@ -177,7 +177,7 @@ def _list_folders(file: TakenFile, untold: Sequence[Untold], known: Mapping[Name
 
 
 def _check_meant(path: str, named: NamedFile, columns: FileColumns, new: TableMetadata) -> None:
-    """Raise BadRequest for a column that nobody knows, or that its writer took for another one than readers do."""
+    """Raise BadRequest for an unknown column, or one that its writer and the readers map to different fields."""
     own, told = {item.name: item.field_id for item in current_schema(new).fields}, dict(named.columns)
     for name, *_ in columns.field_ids:
         if name not in told:

@@ -1,4 +1,6 @@
-"""Which rows of a snapshot are deleted: by positions, vectors and equality, each where the sequence numbers let it count."""
+"""The deleted rows of a snapshot: position deletes, deletion vectors and equality deletes, applied by sequence number.
+
+Equality deletes become positions, because DuckLake has no others; the data files that may match are read before the lock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +63,7 @@ class EqualityResolver:
         return [live for live in live_files(opened) if live.file.content == DATA]
 
     def check(self, deletes: Iterable[LiveFile]) -> None:
-        """Raise BadRequest for equality-delete files that are missing or malformed, or that nobody can resolve later."""
+        """Raise BadRequest for equality-delete files that are missing or malformed, or that cannot be resolved later."""
         for live in deletes:
             if live.file.content == EQUALITY_DELETES:
                 self._read_keys(live.file)
@@ -134,7 +136,7 @@ class EqualityResolver:
 
 PARQUET, PUFFIN = "PARQUET", "PUFFIN"
 FIRST_FRESH_NUMBER = 2**62
-"""Above all sequence numbers that a table has: what a request adds is newer than what is there, whatever its client called it."""
+"""Above all sequence numbers that a table has: a request's snapshots are newer than the table's, with any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ def read_sequenced(reader: ManifestReader, manifests: Manifests, added: Sequence
     Raises: BadRequest: a manifest is missing or malformed
     """
     places = {one.snapshot_id: (one.sequence_number, FIRST_FRESH_NUMBER + place) for place, one in enumerate(added)}
-    # Version 1 has no numbers, so only those above 0 tell which snapshot is meant.
+    # Version 1 has no sequence numbers, so only numbers above 0 identify a snapshot.
     numbers = {number: fresh for number, fresh in places.values() if number > 0}
     data: dict[str, SequencedFile] = {}
     deletes: dict[DeleteKey, SequencedFile] = {}

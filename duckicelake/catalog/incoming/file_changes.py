@@ -1,4 +1,6 @@
-"""What the snapshots of a commit do to a table's files: their manifest lists, compared one after the other."""
+"""The changes of a commit's snapshots to the table's files: their manifest lists are compared in order, and delete files written.
+
+`commits.prepare` calls this before the lake's lock."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -46,7 +48,7 @@ DELETE_FORMATS, EQUALITY_FORMATS = frozenset({"PARQUET", "PUFFIN"}), frozenset({
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What one snapshot does: data files that come, paths of those that go, and the rows deleted of those that stay.
+    """The file changes of one snapshot: added data files, paths of removed ones, and deleted rows of the remaining ones.
 
     `deletes` holds all deleted positions after it, by path, of every data file whose deletes it changes. `returned` come
     too, and were in the table before: what it had gone back to, or files of which deleted rows come back. `is_trusted`: the
@@ -89,7 +91,7 @@ def _renumber_manifest(manifest: ReadManifest, spec_ids: Mapping[int, int]) -> R
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContext:
-    """What a request builds on, and the snapshots that it adds.
+    """The base of a request, and the snapshots that it adds.
 
     `schemas` are those that the table has, oldest first, and those that the request adds. `client_written` are the snapshots of the
     table whose manifests its clients wrote: what they delete counts by its sequence numbers, and may delete by equality.
@@ -109,12 +111,12 @@ class SnapshotContext:
 
 
 def list_client_written(notes: RefNotes) -> frozenset[int | None]:
-    """Return the snapshots whose manifests clients wrote: those beside main, and the past of a registered table."""
+    """Return the snapshots whose manifests clients wrote: branch snapshots, and the past of a registered table."""
     return frozenset(note.snapshot_id for note in notes.kept if note.is_beside)
 
 
 def compute_changes(reader: ManifestReader, context: SnapshotContext, branch_snapshots: Container[int] = ()) -> list[FileChange]:
-    """Return what each of a request's snapshots does, compared with the one before it; those beside main do nothing.
+    """Return what each of a request's snapshots does, compared with the one before it; branch snapshots change nothing.
 
     Raises: BadRequest: a manifest or its list is missing or malformed, or holds what DuckLake cannot.
     CommitFailed: a snapshot removes a data file that is not there
@@ -168,7 +170,7 @@ def _has_deletes(manifests: Manifests) -> bool:
 
 
 def _brings_deletes(reader: ManifestReader, before: Manifests, after: Manifests, added: Sequence[Snapshot]) -> bool:
-    """Tell whether a snapshot has deletes of others that the one before it has not: those of a branch that main was put on first."""
+    """Return True if a snapshot has deletes of other snapshots that its predecessor lacks: those of a branch that main was set to."""
     ids = {None, *(snapshot.snapshot_id for snapshot in added)}
     come = [live for live in _live_deletes(reader, after, before) if live.snapshot_id not in ids]
     known = {_to_key(live.file) for live in _live_deletes(reader, before, after)} if come else set[DeleteKey]()
@@ -271,7 +273,7 @@ def _compute_change(
 
 
 def _compare_deletes(reader: ManifestReader, before: Manifests, after: Manifests) -> FoundDeletes:
-    """Return what `compare_deletes` does where every delete counts for whatever it names; the cost is in what differs."""
+    """Return what `compare_deletes` does where every delete applies to all files it names; the cost depends on the differences only."""
     come, left = (_delete_files(_live_deletes(reader, *pair)) for pair in ((after, before), (before, after)))
     carried = [after[path] for path in after if path in before and after[path].content != DATA]
     deletes = _compute_deletes(reader, come, left, carried)
@@ -285,7 +287,7 @@ def _compare_deletes(reader: ManifestReader, before: Manifests, after: Manifests
 
 
 def _check_removed(fresh: Iterable[OpenManifest], known: Container[str], snapshot_id: int) -> None:
-    """Raise CommitFailed for a data file that a snapshot removes and the one before it has not: somebody was faster."""
+    """Raise CommitFailed for a data file that a snapshot removes and its predecessor lacks: a concurrent commit removed it."""
     for manifest in fresh:
         for entry in manifest.entries:
             is_told = entry.status == DELETED and entry.data_file.content == DATA and entry.snapshot_id in (None, snapshot_id)
@@ -365,7 +367,7 @@ class PreparedDelete:
 
 @dataclass(frozen=True, slots=True)
 class PreparedDeletes:
-    """What one snapshot deletes row by row: of data files, and of the inlined rows that derived files stand for."""
+    """The row-level deletes of one snapshot: rows of data files, and inlined rows that derived files represent."""
 
     files: Sequence[PreparedDelete]
     inlined: Sequence[EndedInlinedRows]
@@ -376,7 +378,7 @@ NO_DELETES = PreparedDeletes((), ())
 
 @dataclass(frozen=True, slots=True)
 class DeleteWriter:
-    """Writes the delete files of one commit below the last of the table's locations, beside those that are published.
+    """Writes the delete files of one commit below the last of the table's locations, next to the published ones.
 
     `folded` are the data files whose inlined deletes one of its snapshots has folded.
     """

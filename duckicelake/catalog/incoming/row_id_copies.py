@@ -39,7 +39,7 @@ SMALL_BYTES, SMALL_ROWS = 4 * 1024 * 1024, 500_000
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChange:
-    """What a snapshot of a request does, and its own word for it; beside main it takes as many row ids as it says."""
+    """A snapshot of a request and its file changes; a branch snapshot takes as many row ids as it declares."""
 
     snapshot: Snapshot
     change: FileChange
@@ -55,9 +55,9 @@ class WaitingFile:
 
 
 def list_waiting(metadata: TableMetadata, snapshot_changes: Sequence[SnapshotChange], next_row_id: int) -> list[WaitingFile]:
-    """Return the new data files in which rows may wait for their ids, as their manifests tell.
+    """Return the new data files in which rows may wait for their ids, by the counts in their manifests.
 
-    Where these do not tell of every column, files of overwrites are: they have to be looked into.
+    If a manifest lacks counts for a column, the files of overwrites are included and must be read.
     """
     if metadata.format_version < FIRST_LINEAGE_FORMAT:
         return []
@@ -88,7 +88,7 @@ def _may_wait(file: DataFile, columns: Set[int], operation: str) -> bool:
 
 
 def choose_new(conn: psycopg.Connection, table: TableRow, waiting: Sequence[WaitingFile]) -> list[WaitingFile]:
-    """Return those that come once, by whatever spelling, and are not in the table: the others are refused as they are."""
+    """Return the files that are added once, in any spelling, and are not in the table; the others are refused later."""
     folder = table_folder(read_data_path(conn), table)
     spelled = {path: each.file.file_path for each in waiting for path in list_spellings(folder, each.file.file_path)}
     live = {spelled[row.path] for row in find_files_by_path(conn, table.table_id, spelled)}

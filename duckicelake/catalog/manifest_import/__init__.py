@@ -1,1 +1,1 @@
-"""Manifests that executors of Spark make: what there is to make, and taking it over."""
+"""Manifests that Spark executors write: plans of what to write, and the verification and import of the result."""

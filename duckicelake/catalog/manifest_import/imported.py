@@ -1,4 +1,4 @@
-"""Manifests that others have made, as a load finds them: those noted in the lake, and those that somebody offers now."""
+"""Imported manifests as a load finds them: those recorded in the lake, and those of the present submission."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ MAX_MANIFEST_BYTES, MAX_BYTES_PER_FILE = 1 << 20, 64 << 10
 
 @dataclass(slots=True)
 class ImportedManifests:
-    """What others have made of one table. `files` are all of its files.
+    """The imported manifests of one table. `files` are all of its files.
 
     What is noted counts as long as the object is there. What is offered is looked at whole: see `check_submitted`; `prefetched` are such
     objects, `unread` those that are not read yet, the next one last. `present` are objects of the table, listed for those that were
@@ -59,14 +59,14 @@ class ImportedManifests:
     present: set[str] | None = None
 
     def find(self, plan: ManifestPlan) -> AdoptedManifest | None:
-        """Return what somebody made by that plan, or None. Raises: BadRequest: what is offered is not by that plan"""
+        """Return the imported manifest of a plan, or None. Raises: BadRequest: the submitted one does not match the plan"""
         key = (plan.content, plan.number)
         if key not in self.found:
             self.found[key] = self._look_up(plan) if is_bulky(plan) else None
         return self.found[key]
 
     def is_sample(self, plan: ManifestPlan) -> bool:
-        """Tell whether a manifest that was found is offered now, and is one of those to be made again: some by lot, and the first of
+        """Return True if a manifest is submitted now and belongs to the sample to compute again: some at random, and the first of
         each schema, spec and kinds of entries.
         """
         digest, submission = self.digest(plan), self.cache.submission
@@ -94,7 +94,7 @@ class ImportedManifests:
         return None if row is None else self._find_recorded(plan, row)
 
     def digest(self, plan: ManifestPlan) -> str:
-        """Return what tells the manifest of a plan from all others."""
+        """Return the digest that identifies the manifest of a plan."""
         key = (plan.content, plan.number)
         if key not in self.digests:
             self.recipe = self.recipe or build_recipe(self.state, self.maker)
@@ -123,7 +123,7 @@ class ImportedManifests:
 
     def check_submitted(self, plan: ManifestPlan, submission: Submission) -> AdoptedManifest:
         """Look at what is offered for a plan: its bytes have the name that they should have and are a whole manifest of the
-        plan's schema and spec with as many entries, and the rows told of are those of the plan's files.
+        plan's schema and spec with as many entries, and the row counts are those of the plan's files.
 
         Raises: BadRequest: they are not
         """
@@ -164,7 +164,7 @@ class ImportedManifests:
         return self.prefetched.pop(uri, None) or self.objects.read_small(uri, most_bytes)
 
     def _prefetch(self, uri: str) -> None:
-        # whatever is wrong with it is said when its turn has come
+        # An error is raised when this manifest is verified.
         with suppress(NotFound, Unsupported):
             self.prefetched[uri] = self.objects.read_small(uri, PREFETCH_BYTES)
 
@@ -189,7 +189,7 @@ def build_recipe(state: TableState, maker: ManifestMaker) -> Recipe:
 
 
 def explain_obstacle(state: TableState, recipe: Recipe) -> str:
-    """Return why nobody but the server may make a table's manifests; empty: others may."""
+    """Return why only the server may write a table's manifests; empty if executors may."""
     if state.name_mappings:
         return "it has files that were added by their names, into which only the server looks"
     if state.notes.refs.registered is not None:

@@ -1,6 +1,6 @@
-"""Taking over manifests that executors made: one call, which publishes the table with them, or takes none.
+"""Plans of large manifests for Spark executors, and the import of the result: one call imports all manifests or none.
 
-What is ready sooner may be looked at before that, while executors make the others.
+Finished manifests may be verified earlier, while executors write the others.
 """
 
 import random
@@ -88,7 +88,7 @@ def _verify(conn: psycopg.Connection, warehouse: Warehouse, cached_plan: CachedP
 
 
 def _take_plan(conn: psycopg.Connection, warehouse: Warehouse, table_id: int, position: Position) -> CachedPlan | None:
-    """Return the plan of a table as it is now, which is kept for one try alone; None when somebody has numbered the table since."""
+    """Return the plan of a table as it is now, which is cached for one attempt; None if the table got a metadata version since."""
     cached_plan = warehouse.plans.find(table_id, position)
     warehouse.plans.forget(table_id)
     return cached_plan if cached_plan is not None and read_notes(conn, table_id) == cached_plan.reading.state.notes else None
@@ -128,9 +128,9 @@ def _publish(warehouse: Warehouse, ident: Ident, planned: Position, manifests: M
 
 @dataclass(frozen=True, slots=True)
 class BulkPlan:
-    """What there is to make of a table as it is at a position: manifests by what tells them apart.
+    """The manifests to write for a table at a position, by digest.
 
-    `obstacle`: why nobody but the server may make them. `adopted`: how many were made and taken over before.
+    `obstacle`: why only the server may write them. `adopted`: how many were made and taken over before.
     """
 
     position: Position

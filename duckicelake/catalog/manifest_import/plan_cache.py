@@ -12,9 +12,9 @@ from duckicelake.translate.manifests import ManifestPlan
 
 @dataclass(frozen=True, slots=True)
 class CachedPlan:
-    """What was read of a table at a position, with its layout, and its large manifests by what tells them apart.
+    """A table read at a position, its manifest layout, and its large manifests by digest.
 
-    `lock` is held by who looks at manifests of it.
+    `lock` is held while its manifests are verified.
     """
 
     table_id: int

@@ -11,7 +11,7 @@ from duckicelake.translate.bulk.told import AdoptedManifest
 
 @dataclass(frozen=True, slots=True)
 class SubmittedManifest:
-    """A manifest that somebody made: the name of its bytes, and what is told of it, as JSON."""
+    """A manifest that an executor wrote: the digest of its bytes, and its description as JSON."""
 
     name: str
     told: object
@@ -19,10 +19,10 @@ class SubmittedManifest:
 
 @dataclass(slots=True)
 class VerifiedManifests:
-    """What was seen of the manifests of one plan, in as many calls as they come.
+    """The verified manifests of one plan, over all calls.
 
     `lot` decides which are made again, to compare; `sampled` are the schemas, specs and kinds of entries of which one was. `found` are
-    those that are what they should be, by what tells them apart, as they were offered. `rows` are those of the table's files.
+    the correct ones by digest, as they were submitted. `rows` are those of the table's files.
     """
 
     lot: int
@@ -40,7 +40,7 @@ class VerifiedManifests:
 
 @dataclass(slots=True)
 class Submission:
-    """Manifests that somebody made, by what they were made of, and those of them that the load took; `needed` are all that it could
+    """Submitted manifests by the digest of their plans, and those that the load used; `needed` are all that it could
     have taken.
     """
 
@@ -50,7 +50,7 @@ class Submission:
     needed: set[str] = field(default_factory=set[str])
 
     def check_known(self, known: AbstractSet[str]) -> None:
-        """Raises: BadRequest: what tells some of them apart is not among those."""
+        """Raises: BadRequest: some digests are unknown."""
         useless = self.manifests.keys() - known
         if useless:
             raise BadRequest(f"{len(useless)} of the {len(self.manifests)} manifests that are offered belong to no plan of this table.")

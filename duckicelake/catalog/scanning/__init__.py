@@ -1,1 +1,1 @@
-"""Scans that are planned here: from the manifests that were published, for clients that do not read them."""
+"""Server-side scan planning from the published manifests, for clients that do not read manifests."""

@@ -37,12 +37,12 @@ JSON = JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 UNTYPED = PrimitiveType("unknown")
 Partition = tuple[int, tuple[object, ...]]
 PartitionFilter = tuple[Test, Bound]
-"""What tells whether a file of a partition may match, and what is left to ask of its rows."""
+"""The test of files of a partition, and the residual filter for their rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanLimits:
-    """How much one answer holds."""
+    """The limits of one response."""
 
     tasks: int = TASKS_MAX
     entries: int = ENTRIES_MAX
@@ -122,7 +122,7 @@ class Scan:
         return found
 
     def _compute_step(self) -> int:
-        """How many entries one answer looks at."""
+        """Return the number of entries that one response examines."""
         if self.bound is True:
             return min(self.limits.entries, self.limits.tasks)
         return min(self.limits.entries, max(ENTRIES_MIN, WORK_MAX // max(1, weigh(self.bound))))
@@ -202,7 +202,7 @@ class Scan:
         deletes = self.scan_input.deletes.find(item) if self.scan_input.deletes.file_count else []
         told = [(delete, encode_file(delete, self._types_of(self._specs.get(delete.spec_id, spec)))) for delete in deletes]
         found.add(data, self._encode_residual(item, kept[1]), told)
-        # nobody knows how many rows an equality delete takes
+        # The number of rows that an equality delete removes is unknown.
         if kept[1] is True and all(delete.file.content == POSITION_DELETES for delete in deletes):
             found.sure_rows += max(0, item.file.record_count - sum(delete.file.record_count for delete in deletes))
 

@@ -45,7 +45,7 @@ Filtered = tuple[Bound, object]
 
 @dataclass(frozen=True, slots=True)
 class PlannedScan:
-    """A part of a plan: tasks and deletes as JSON, the plan tasks that are left, and the table, as a load tells of it."""
+    """A part of a plan: tasks and deletes as JSON, the plan tasks that are left, and the loaded table."""
 
     plan_id: str
     tasks: Sequence[bytes]
@@ -56,7 +56,7 @@ class PlannedScan:
 
 @dataclass(slots=True)
 class _OwnLocations:
-    """Tells what lies in a table's location, or in an earlier one of it."""
+    """Test if a URI lies in the table's present location or an earlier one."""
 
     warehouse: Warehouse
     table_id: int
@@ -106,7 +106,7 @@ def _open(warehouse: Warehouse, ident: Ident) -> _ScannedTable:
 def plan_scan(warehouse: Warehouse, ident: Ident, request: ScanRequest, limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> PlannedScan:
     """Plan a scan.
 
-    Raises: BadRequest: it names what the table has not. Unsupported: it cannot be told as a plan; and what loading a table raises
+    Raises: BadRequest: it names what the table has not. Unsupported: it cannot be planned here; and what loading a table raises
     """
     opened = _open(warehouse, ident)
     metadata = opened.metadata
@@ -156,7 +156,7 @@ def check_plan(warehouse: Warehouse, ident: Ident, plan_id: str) -> None:
 
 
 def fetch_tasks(warehouse: Warehouse, ident: Ident, plan_task: str, limits: ScanLimits = DEFAULT_SCAN_LIMITS) -> PlannedScan:
-    """Return the tasks of part of a plan. Raises: NoSuchPlanTask: the table has no such part, or no more; and what loading raises."""
+    """Return the tasks of part of a plan. Raises: NoSuchPlanTask: the table has no such task; and what loading raises."""
     opened = _open(warehouse, ident)
     try:
         pinned, span = parse_task(plan_task)

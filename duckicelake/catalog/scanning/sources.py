@@ -71,10 +71,10 @@ FILE_JSON_BYTES = 768
 
 @dataclass(frozen=True, slots=True)
 class ManifestSource:
-    """Where what a snapshot is made of is read: the store, what is remembered of it, and what reads Avro.
+    """The source of a snapshot's manifests: the store, its cache and the Avro readers.
 
-    `is_own` tells what lies in the table's own places, and nothing else is read: whoever may write there may have put anything into
-    lists and manifests, and what is remembered may be of another table.
+    `is_own` tests for the table's own locations. Nothing else is read: a writer may put any URI into lists and manifests, and the
+    cache may hold objects of other tables.
     """
 
     objects: Objects
@@ -178,9 +178,9 @@ NO_SNAPSHOT = -1
 
 @dataclass(frozen=True, slots=True)
 class ScanInput:
-    """What a scan is planned from.
+    """The manifests that a scan is planned from.
 
-    `list_name` tells it from any other. `appended`: of the manifests, the files alone count that these snapshots added; None: all
+    `list_name` identifies it. `appended`: of the manifests, the files alone count that these snapshots added; None: all
     that are there.
     """
 
