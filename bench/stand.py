@@ -22,8 +22,7 @@ from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duck
 from duckicelake.backends.home import open_home, read_json
 from duckicelake.backends.ports import LOWEST_PORT, is_free
 from duckicelake.backends.stack import Stack, StackOptions, start_stack
-from duckicelake.commands.backends import PURPOSE as BACKENDS_PURPOSE
-from duckicelake.commands.embedded import join_home
+from duckicelake.commands.embedded import BACKENDS_PURPOSE, join_home
 from duckicelake.commands.prepare import find_s3_keys
 from duckicelake.config import LakeSettings, read_settings
 

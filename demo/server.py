@@ -15,7 +15,7 @@ from pathlib import Path
 from duckicelake.backends.home import Home, open_home, read_json
 from duckicelake.backends.ports import is_free
 from duckicelake.commands.embedded import join_home
-from duckicelake.commands.facts import Facts, find_facts
+from duckicelake.commands.facts import Facts, get_facts
 from duckicelake.config import read_settings
 
 START_SECONDS, STOP_SECONDS = 120.0, 60.0
@@ -33,7 +33,7 @@ def find_server(home: Path | None, uri: str | None) -> tuple[Facts, Home]:
     """
     settings = read_settings({"home": home})
     opened = open_home(settings.home)
-    facts = find_facts(join_home(settings, opened), opened, None)
+    facts = get_facts(join_home(settings, opened), opened, None)
     if uri is not None:
         facts = replace(facts, catalog_uri=uri.rstrip("/"))
     if not _is_ready(facts.catalog_uri):

@@ -12,14 +12,12 @@ from rich.console import Console
 
 from duckicelake.backends.home import open_home
 from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
-from duckicelake.commands import backends as background
+from duckicelake.commands import embedded as background
 from duckicelake.commands.embedded import join_running, read_joined, using_stack
-from duckicelake.commands.facts import check_answers, choose_lake, find_facts, name_somebody
-from duckicelake.commands.keys.credential import get_credential
-from duckicelake.commands.keys.reader import format_reader
+from duckicelake.commands.facts import build_shown_facts, check_answers, choose_lake, get_credential, get_facts
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
-from duckicelake.commands.snippets import format_all, format_environment, format_json, format_snippet
+from duckicelake.commands.snippets import format_all, format_environment, format_json, format_reader, format_snippet
 from duckicelake.config import Settings, read_settings
 from duckicelake.errors import CatalogError, ServiceUnavailable
 
@@ -61,12 +59,12 @@ def main() -> None:
     try:
         build_cli()(prog_name="duckicelake")
     except CatalogError as error:
-        _tell(error.message, "red")
+        _print_message(error.message, "red")
         sys.exit(FAILED)
     except Exception as error:  # noqa: BLE001  the outermost layer: a user gets a message, and a fault of ours leaves its trace in a file
-        from duckicelake.commands.failing import explain_failure  # noqa: PLC0415  DuckDB takes a second to import
+        from duckicelake.commands.failures import explain_failure  # noqa: PLC0415  DuckDB takes a second to import
 
-        _tell(explain_failure(error), "red")
+        _print_message(explain_failure(error), "red")
         sys.exit(FAILED)
 
 
@@ -156,11 +154,11 @@ def connect(
 ) -> None:
     """Say how to connect: all clients or one, as text to paste, or as JSON or shell exports, which hold secrets."""
     settings, opened = read_joined({"home": home, "config": config, "credential_file": credential_file})
-    facts = find_facts(settings, opened, warehouse)
+    facts = get_facts(settings, opened, warehouse)
     try:
         check_answers(facts.catalog_uri)
     except ServiceUnavailable as error:
-        _tell(error.message, "yellow")
+        _print_message(error.message, "yellow")
     if form is OutputFormat.json:
         typer.echo(format_json(facts), nl=False)
     elif form is OutputFormat.env:
@@ -168,7 +166,7 @@ def connect(
     elif client is ClientName.ducklake_reader:
         typer.echo(format_reader(facts, show_secrets=show_secrets), nl=False)
     else:
-        shown = name_somebody(facts, settings, show_secrets=show_secrets)
+        shown = build_shown_facts(facts, settings, show_secrets=show_secrets)
         typer.echo(format_all(shown) if client is None else format_snippet(shown, client.value), nl=False)
 
 
@@ -190,13 +188,13 @@ def check(
         raise typer.BadParameter("--storage proves, and --repair changes; ask for one of them.")
     settings, console = read_settings({"home": home, "store": store, "config": config}), Console()
     from duckicelake.commands.check import check_lakes  # noqa: PLC0415  DuckDB and the object store take a second to import
-    from duckicelake.commands.keys.storage import prove_storage  # noqa: PLC0415  so does boto3
+    from duckicelake.commands.storage_check import check_storage  # noqa: PLC0415  so does boto3
 
     opened = open_home(settings.home)
     with stopping_on_signals():
         running = join_running(settings, opened)
         if storage:
-            is_well = prove_storage(running, console)
+            is_well = check_storage(running, console)
         else:
             is_well = check_lakes(running, opened, console, timedelta(hours=grace) if repair else None)
     if not is_well:
@@ -214,7 +212,7 @@ def smoke(
     get_credential(settings)
     from duckicelake.commands.smoke import smoke as run_smoke  # noqa: PLC0415  PyIceberg takes seconds to import
 
-    facts = find_facts(settings, opened, warehouse)
+    facts = get_facts(settings, opened, warehouse)
     check_answers(facts.catalog_uri)
     if not run_smoke(facts, opened, Console()):
         raise typer.Exit(FAILED)
@@ -349,21 +347,21 @@ def role_list(warehouse: WarehouseOption = None, home: HomeOption = None, config
 
 
 def _manage(settings: Settings, warehouse: str | None, operation: str, *texts: str) -> None:
-    from duckicelake.commands.rules import manage  # noqa: PLC0415  the catalog takes a second to import
+    from duckicelake.commands.management import manage  # noqa: PLC0415  the catalog takes a second to import
 
     lines = manage(settings, warehouse, operation, *texts)
     for line in lines:
         typer.echo(line)
     if operation in EMPTY and not lines:
-        _tell(EMPTY[operation], "yellow")
+        _print_message(EMPTY[operation], "yellow")
     if operation in ("addPrincipal", "rotatePrincipal") and not settings.require_auth:
-        _tell(
+        _print_message(
             "Principals have no effect while require_auth is false, as it is in these settings: the server asks nobody for a token.",
             "yellow",
         )
 
 
-def _tell(message: str, style: str) -> None:
+def _print_message(message: str, style: str) -> None:
     Console(stderr=True).print(f"duckicelake: {message}", style=style, markup=False, highlight=False, soft_wrap=True)
 
 

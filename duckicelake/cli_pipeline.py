@@ -9,9 +9,8 @@ import typer
 
 from duckicelake.backends.home import Home
 from duckicelake.commands.embedded import read_joined
-from duckicelake.commands.facts import Facts, find_facts
+from duckicelake.commands.facts import Facts, get_facts, read_named_credential
 from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_profile, start_publish, start_transfer, start_verify
-from duckicelake.commands.keys.credential import read_named_credential
 
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
 HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]
@@ -95,7 +94,7 @@ def ingest(
     """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
     given = locals() | {"credential": partial(read_named_credential, credential_file, os.environ), "environment": os.environ}
-    raise typer.Exit(start_ingest(given, partial(find_place, arguments, warehouse)))
+    raise typer.Exit(start_ingest(given, partial(get_lake, arguments, warehouse)))
 
 
 def verify(
@@ -116,7 +115,7 @@ def verify(
 ) -> None:
     """Compare tables as Iceberg and as DuckLake, row by row; status 0 the same, 1 not, 2 misuse, 3 could not look."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_verify(locals(), partial(find_place, arguments, warehouse)))
+    raise typer.Exit(start_verify(locals(), partial(get_lake, arguments, warehouse)))
 
 
 def maintain(
@@ -137,7 +136,7 @@ def maintain(
 ) -> None:
     """Compact, flush, expire and clean up, as policies say; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_maintain(locals(), partial(find_place, arguments, warehouse)))
+    raise typer.Exit(start_maintain(locals(), partial(get_lake, arguments, warehouse)))
 
 
 def profile(
@@ -157,7 +156,7 @@ def profile(
 ) -> None:
     """Measure tables, and give planners their distinct values; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_profile(locals(), partial(find_place, arguments, warehouse)))
+    raise typer.Exit(start_profile(locals(), partial(get_lake, arguments, warehouse)))
 
 
 def publish(
@@ -174,7 +173,7 @@ def publish(
 ) -> None:
     """Make manifests of tables with very many files on Spark; status 0 done or nothing to do, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_publish(locals(), partial(find_place, arguments, warehouse)))
+    raise typer.Exit(start_publish(locals(), partial(get_lake, arguments, warehouse)))
 
 
 def import_tables(
@@ -205,7 +204,7 @@ def import_tables(
 ) -> None:
     """Bring the tables and views of another catalog in; status 0 done or there already, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_transfer("import", locals(), partial(find_place, arguments, warehouse)))
+    raise typer.Exit(start_transfer("import", locals(), partial(get_lake, arguments, warehouse)))
 
 
 def export_tables(
@@ -229,10 +228,10 @@ def export_tables(
 ) -> None:
     """Copy tables into another catalog; status 0 done or there already, 1 something could not be done, 2 misuse."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
-    raise typer.Exit(start_transfer("export", locals(), partial(find_place, arguments, warehouse)))
+    raise typer.Exit(start_transfer("export", locals(), partial(get_lake, arguments, warehouse)))
 
 
-def find_place(arguments: dict[str, Any], warehouse: str | None) -> tuple[Facts, Home]:
+def get_lake(arguments: dict[str, Any], warehouse: str | None) -> tuple[Facts, Home]:
     """Return how a job reaches the lake, and the home. Raises: CatalogError: nothing runs there, or the settings are refused."""
     settings, opened = read_joined(arguments)
-    return find_facts(settings, opened, warehouse), opened
+    return get_facts(settings, opened, warehouse), opened

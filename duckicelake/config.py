@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     port: int = Field(8181, ge=1, le=65535)
     public_url: PublicUrl | None = None
     workers: int = Field(1, ge=1, le=64)
-    home: Path = Field(default_factory=lambda: find_default_home(os.environ))
+    home: Path = Field(default_factory=lambda: get_default_home(os.environ))
     store: Literal["auto", "minio", "seaweedfs", "none"] = "auto"
     postgres_port: int | None = Field(None, ge=1, le=65535)
     s3_port: int | None = Field(None, ge=1, le=65535)
@@ -333,7 +333,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def find_default_home(environment: Mapping[str, str]) -> Path:
+def get_default_home(environment: Mapping[str, str]) -> Path:
     """Return where the embedded stack lives when nothing says otherwise."""
     base = environment.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "duckicelake"

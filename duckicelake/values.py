@@ -21,7 +21,7 @@ def replace(value: Value, /, **changes: object) -> Value:
     The same as `dataclasses.replace` for those whose fields all go to `__init__` in their order, at half of its cost.
     Raises: TypeError: it has no such field
     """
-    places, read = _find_layout(type(value))
+    places, read = _get_layout(type(value))
     values = [*read(value)]
     try:
         for name in changes:
@@ -32,7 +32,7 @@ def replace(value: Value, /, **changes: object) -> Value:
 
 
 @lru_cache(maxsize=1024)
-def _find_layout(kind: Any) -> tuple[dict[str, int], Any]:
+def _get_layout(kind: Any) -> tuple[dict[str, int], Any]:
     """Return the places of a dataclass' fields, and what reads them all at once."""
     found = fields(kind)
     if not all(field.init and not field.kw_only for field in found):

@@ -10,7 +10,7 @@ from bench.jobs.workshop import Spent, Workshop, open_workshop
 from bench.report import Cell, Result
 from bench.scale import Scale
 from bench.stand import NAMESPACE, Stand
-from duckicelake.commands.jobs.maintain import find_lake, open_postgres, sweep
+from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgres, sweep
 from duckicelake.commands.jobs.session import CATALOG, open_duckdb, to_catalog
 from duckicelake.pipeline.maintain.desk import MaintainDesk
 from duckicelake.pipeline.maintain.ducklake import DuckLake
@@ -109,7 +109,7 @@ def _set_target(shop: Workshop, name: str, size: int) -> None:
 
 
 def _run_job(shop: Workshop, table: str) -> Any:
-    catalog, lake = to_catalog(shop.facts), find_lake(shop.facts)
+    catalog, lake = to_catalog(shop.facts), build_lake_settings(shop.facts)
     desk = MaintainDesk(
         connect=lambda: open_rest(catalog),
         open_postgres=partial(open_postgres, lake),

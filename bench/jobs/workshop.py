@@ -15,8 +15,8 @@ from bench.accounting import Meter
 from bench.stand import NAMESPACE, Stand
 from duckicelake.backends.home import Home, open_home
 from duckicelake.commands.embedded import join_home
-from duckicelake.commands.facts import Facts, find_facts
-from duckicelake.commands.jobs.session import CATALOG, find_cache, to_catalog
+from duckicelake.commands.facts import Facts, get_facts
+from duckicelake.commands.jobs.session import CATALOG, get_cache_folder, to_catalog
 from duckicelake.config import read_settings
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.jars import Jar
@@ -78,10 +78,10 @@ class Workshop:
 def open_workshop(stand: Stand, scratch: Path, jars: Sequence[Jar] = (), conf: Mapping[str, str] | None = None) -> Generator[Workshop]:
     """Start Spark for the block, with two threads, whatever the machine has."""
     home = open_home(stand.home)
-    found = find_facts(join_home(read_settings({"home": stand.home}), home), home, None)
+    found = get_facts(join_home(read_settings({"home": stand.home}), home), home, None)
     # A server answers before it says on the home where it is.
     facts = replace(found, catalog_uri=f"http://127.0.0.1:{stand.server.port}")
-    plan = SparkPlan(find_cache(), scratch / "spark", threads=THREADS, driver_memory=MEMORY, jars=tuple(jars), conf=conf or {})
+    plan = SparkPlan(get_cache_folder(), scratch / "spark", threads=THREADS, driver_memory=MEMORY, jars=tuple(jars), conf=conf or {})
     with spark_session(plan, os.environ, lambda _: None) as spark:
         add_catalog(spark, CATALOG, to_catalog(facts))
         yield Workshop(stand, spark, facts, home, scratch)

@@ -22,8 +22,8 @@ from demo.read import open_duckdb, open_pyiceberg
 from demo.story.telling import Teller
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.maintain import find_lake, open_postgres
-from duckicelake.commands.jobs.session import CATALOG, Machine, opening_spark, to_catalog
+from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgres
+from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, to_catalog
 from duckicelake.commands.jobs.session import open_duckdb as open_lake
 from duckicelake.pipeline.ingest.job import Desk, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
@@ -93,7 +93,7 @@ class House:
         """Have `maintain` put tables in order."""
         desk = MaintainDesk(
             connect=self.connect,
-            open_postgres=partial(open_postgres, find_lake(self.facts)),
+            open_postgres=partial(open_postgres, build_lake_settings(self.facts)),
             lake=DuckLake(partial(open_lake, self.facts, self.home, read_only=False)),
             open_spark=lambda: nullcontext(self.spark),
             catalog=self.spark_catalog,
@@ -105,7 +105,7 @@ class House:
 
     def profile(self, table: str) -> ProfileReport:
         """Have `profile` count a table's distinct values for planners."""
-        connect = partial(open_postgres, find_lake(self.facts))
+        connect = partial(open_postgres, build_lake_settings(self.facts))
         desk = ProfileDesk(self.connect, connect, lambda: nullcontext(self.spark), self.spark_catalog, self._ignore)
         return _quietly(partial(profile, desk, ProfileOptions((parse_ident(table),))))
 
@@ -134,7 +134,7 @@ def open_house(facts: Facts, home: Home, console: Console) -> Generator[House]:
     """The house, with an empty folder for raw files; everything but the lake is gone at the end of the block."""
     with (
         tempfile.TemporaryDirectory(prefix="duckicelake-demo-") as folder,
-        opening_spark(Machine(), to_catalog(facts), console.print) as spark,
+        opening_spark(SparkSettings(), to_catalog(facts), console.print) as spark,
         open_duckdb(facts, home) as duck,
     ):
         duck.execute("USE lake")

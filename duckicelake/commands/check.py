@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import duckdb
@@ -18,9 +19,7 @@ from duckicelake.catalog.snapshot_building import build_snapshots, read_changes
 from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Warehouse, WarehouseLimits, close_warehouse, open_warehouse
-from duckicelake.commands.prepare import connect_postgres, read_paths
-from duckicelake.commands.reader_warnings import ReaderWarnings
-from duckicelake.commands.store_settings import read_store_settings
+from duckicelake.commands.prepare import connect_postgres, read_paths, read_store_settings
 from duckicelake.config import LakeSettings, Settings
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
@@ -40,6 +39,7 @@ from duckicelake.store.unfinished import Uploads
 from duckicelake.translate.locations import metadata_uri, to_uri
 from duckicelake.translate.namespaces import to_levels
 from duckicelake.translate.shape.nullable import list_nullable_names
+from duckicelake.translate.shape.reader_limits import READER_LIMITS, ReaderLimit, list_columns, read_published_table
 
 LOOK_UP_THREADS = 16
 MAY_HOLD_NULLS = "it must hold no NULL, and files or inlined rows that a snapshot shows are not proven to hold none"
@@ -47,7 +47,7 @@ NULLS_REMEDY = (
     "Look for rows WHERE {column} IS NULL in DuckDB and correct them, rewrite the table's files and expire its old snapshots; "
     "or ALTER COLUMN {column} DROP NOT NULL. Files without counts of NULLs, and empty lists and maps, count as NULLs here."
 )
-ONE_STATE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+READ_ONLY_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 def check_lakes(settings: Settings, home: Home, console: Console, repair: timedelta | None = None) -> bool:
@@ -66,7 +66,7 @@ def check_lakes(settings: Settings, home: Home, console: Console, repair: timede
             console.print(
                 f"{lake.name}: published again: {', '.join(restored) or 'nothing'}", markup=False, highlight=False, soft_wrap=True
             )
-        found = find_problems(lake, home)
+        found = list_findings(lake, home)
         errors = sum(finding.severity == "error" for finding in found)
         healthy = healthy and errors == 0
         console.print(f"[bold]{lake.name}[/]: " + (f"{errors} errors, {len(found) - errors} warnings" if found else "all is well"))
@@ -78,20 +78,20 @@ def check_lakes(settings: Settings, home: Home, console: Console, repair: timede
     return healthy
 
 
-def find_problems(lake: LakeSettings, home: Home) -> list[Finding]:
+def list_findings(lake: LakeSettings, home: Home) -> list[Finding]:
     """Return everything wrong with a lake, from the outside in; what hides the rest ends the search."""
     try:
         with connect_postgres(lake) as conn:
             lake = read_paths(conn, lake)
             conn.execute(format_search_path(lake.metadata_schema))
-            return _find_in_postgres(conn, lake, home)
+            return _list_lake_findings(conn, lake, home)
     except psycopg.errors.InsufficientPrivilege as error:
         return [Finding("error", "lake", f"our Postgres role lacks a right: {error.diag.message_primary}", "Grant it, then check again.")]
     except CatalogError as error:
         return [Finding("error", "lake", error.message, "")]
 
 
-def _find_in_postgres(conn: psycopg.Connection, lake: LakeSettings, home: Home) -> list[Finding]:
+def _list_lake_findings(conn: psycopg.Connection, lake: LakeSettings, home: Home) -> list[Finding]:
     rights = inspect.read_rights(conn, lake.metadata_schema)
     found = inspect.list_right_findings(rights)
     if not all(right.may_read for right in rights):
@@ -102,19 +102,19 @@ def _find_in_postgres(conn: psycopg.Connection, lake: LakeSettings, home: Home) 
         return found
     found += inspect.read_findings(conn)
     found += list_public_findings(conn)
-    found += _find_bad_defaults(conn, home)
+    found += _list_bad_defaults(conn, home)
     objects, data_uri = open_objects(read_store_settings(lake)), to_uri(lake.data_path or "")
     try:
         objects.check(data_uri)
     except ServiceUnavailable as error:
         return [*found, Finding("error", "lake", error.message, "")]
-    found += _find_missing_files(conn, objects, data_uri)
-    found += find_lost_objects(conn, objects, Onlooker(read_store_settings(lake)))
-    found += _find_table_problems(conn, Onlooker(read_store_settings(lake)))
+    found += _list_missing_files(conn, objects, data_uri)
+    found += list_lost_objects(conn, objects, ReadOnlyObjects(read_store_settings(lake)))
+    found += _list_table_findings(conn, ReadOnlyObjects(read_store_settings(lake)))
     return found
 
 
-def _find_bad_defaults(conn: psycopg.Connection, home: Home) -> list[Finding]:
+def _list_bad_defaults(conn: psycopg.Connection, home: Home) -> list[Finding]:
     defaults = inspect.read_defaults(conn)
     if not defaults:
         return []
@@ -122,14 +122,14 @@ def _find_bad_defaults(conn: psycopg.Connection, home: Home) -> list[Finding]:
     with connect_duckdb(home.make_folder("extensions"), ()) as duck:
         for table, column, column_type, text in defaults:
             try:
-                duck.execute(f"SELECT CAST({quote(text)} AS {find_duckdb_type(column_type)})")
+                duck.execute(f"SELECT CAST({quote(text)} AS {get_duckdb_type(column_type)})")
             except duckdb.Error:
                 problem = f"column {column} has the initial default {text!r}, which is no {column_type}"
                 found.append(Finding("error", table, problem, "DuckDB cannot attach the lake: correct it in Postgres."))
     return found
 
 
-def find_duckdb_type(column_type: str) -> str:
+def get_duckdb_type(column_type: str) -> str:
     """Return the DuckDB name of a DuckLake leaf type; anything that is not a plain type name is read as text."""
     name = column_type.lower()
     if name.startswith("decimal(") and name.removeprefix("decimal(").removesuffix(")").replace(",", "").replace(" ", "").isdigit():
@@ -141,7 +141,7 @@ def find_duckdb_type(column_type: str) -> str:
     return renamed.get(name, name if name in same | {"interval"} else "varchar")
 
 
-class Onlooker(Objects):
+class ReadOnlyObjects(Objects):
     """The objects as they are: reads what is there, and lets nothing be written."""
 
     def put_new(self, uri: str, content: bytes) -> bool:
@@ -153,20 +153,74 @@ class Onlooker(Objects):
         return set()
 
 
-def _find_table_problems(conn: psycopg.Connection, objects: Onlooker) -> list[Finding]:
+MOST_TABLES, MOST_COLUMNS = 5, 3
+"""How many tables a warning names, and how many columns of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedTable:
+    """A table, the columns in it that a limit concerns, and SQL that helps with the first of them."""
+
+    name: str
+    columns: Sequence[str]
+    example: str
+
+
+class ReaderWarnings:
+    """Collects the tables that each limit concerns."""
+
+    def __init__(self) -> None:
+        self._affected: list[list[AffectedTable]] = [[] for _ in READER_LIMITS]
+
+    def add(self, reading: TableReading) -> None:
+        """Add a table that is published."""
+        live = [file for file in reading.sources.files if file.end_snapshot is None]
+        if live:
+            oldest_row = min(file.begin_snapshot for file in live)
+        else:
+            oldest_row = reading.state.position.lake_snapshot_id
+        has_files = any(file.key not in reading.sources.derived for file in live)
+        table = read_published_table(reading.state, oldest_row, has_files=has_files)
+        for limit, affected in zip(READER_LIMITS, self._affected, strict=True):
+            columns = limit.find(table)
+            if columns:
+                example = limit.format_example(table, columns[0]) if limit.format_example else ""
+                affected.append(AffectedTable(table.name, list_columns(table, columns), example))
+
+    def list_findings(self) -> list[Finding]:
+        """Return a warning for each limit that concerns some table."""
+        return [format_warning(limit, affected) for limit, affected in zip(READER_LIMITS, self._affected, strict=True) if affected]
+
+
+def format_warning(limit: ReaderLimit, affected: Sequence[AffectedTable]) -> Finding:
+    """Return the warning of a limit: which tables and columns it concerns, and what to do."""
+    shown = [format_table(table) for table in affected[:MOST_TABLES]]
+    more = [f"{len(affected) - MOST_TABLES} more tables"] if len(affected) > MOST_TABLES else []
+    problem = f"{limit.effect}: {', '.join([*shown, *more])}"
+    example = affected[0].example
+    return Finding("warning", limit.readers, problem, f"{limit.remedy}: {example}" if example else f"{limit.remedy}.")
+
+
+def format_table(table: AffectedTable) -> str:
+    """Return a table with its columns, at most three of them."""
+    shown = [*table.columns[:MOST_COLUMNS], *(["…"] if len(table.columns) > MOST_COLUMNS else [])]
+    return f"{table.name} ({', '.join(shown)})"
+
+
+def _list_table_findings(conn: psycopg.Connection, objects: ReadOnlyObjects) -> list[Finding]:
     """Return which tables Iceberg clients cannot read, and which of the others single readers cannot read."""
     found: list[Finding] = []
     warnings = ReaderWarnings()
     with conn.transaction():
-        conn.execute(ONE_STATE)
+        conn.execute(READ_ONLY_SNAPSHOT)
         for schema in read_schemas(conn):
             for name in read_table_names(conn, schema.schema_id):
                 table = find_table(conn, schema.schema_name, name)
-                found += [] if table is None else _find_in_table(conn, objects, table, warnings)
+                found += [] if table is None else _list_findings_of_table(conn, objects, table, warnings)
     return [*found, *warnings.list_findings()]
 
 
-def _find_in_table(conn: psycopg.Connection, objects: Onlooker, table: TableRow, warnings: ReaderWarnings) -> list[Finding]:
+def _list_findings_of_table(conn: psycopg.Connection, objects: ReadOnlyObjects, table: TableRow, warnings: ReaderWarnings) -> list[Finding]:
     """Return what Iceberg clients do not see of a table as DuckDB does: everything is made as for a load, and nothing is kept.
 
     What single readers do not read of a published table is added to `warnings`.
@@ -187,7 +241,7 @@ def _find_in_table(conn: psycopg.Connection, objects: Onlooker, table: TableRow,
     return [Finding("warning", name, problem, NULLS_REMEDY.format(column=path.partition(".")[0])) for path, problem in columns]
 
 
-def find_lost_objects(conn: psycopg.Connection, objects: Objects, onlooker: Onlooker | None = None) -> list[Finding]:
+def list_lost_objects(conn: psycopg.Connection, objects: Objects, read_only_objects: ReadOnlyObjects | None = None) -> list[Finding]:
     """Return a finding for every object that we published and the store does not have any more.
 
     With an onlooker, a table whose newest metadata file does not show its present state misses nothing: the next load publishes it, and
@@ -198,7 +252,7 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects, onlooker: Onlo
         name = f"{schema_name}.{table_name}"
         try:
             lost = list_missing_objects(objects, location, metadata_version)
-            if lost and onlooker is not None and _is_outdated(conn, onlooker, schema_name, table_name):
+            if lost and read_only_objects is not None and _is_outdated(conn, read_only_objects, schema_name, table_name):
                 lost = []
         except (BadRequest, ValueError) as error:
             remedy = f"Delete the folder {location}/metadata and run `duckicelake check --repair`."
@@ -214,17 +268,17 @@ def find_lost_objects(conn: psycopg.Connection, objects: Objects, onlooker: Onlo
     return found
 
 
-def _is_outdated(conn: psycopg.Connection, onlooker: Onlooker, schema_name: str, table_name: str) -> bool:
+def _is_outdated(conn: psycopg.Connection, read_only_objects: ReadOnlyObjects, schema_name: str, table_name: str) -> bool:
     """Tell whether the table would get a new metadata version if it were loaded now."""
     memory = TableCache()
     with conn.transaction():
-        conn.execute(ONE_STATE)
+        conn.execute(READ_ONLY_SNAPSHOT)
         table = find_table(conn, schema_name, table_name)
         if table is None:
             return True
         try:
-            known = read_changes(conn, onlooker, table, memory)
-            draft = build_draft(conn, onlooker, known, memory)
+            known = read_changes(conn, read_only_objects, table, memory)
+            draft = build_draft(conn, read_only_objects, known, memory)
         except (Unsupported, TableVanished, NotFound):
             # findings of their own say so
             return False
@@ -268,7 +322,7 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
                 continue
             with contextlib.suppress(BadRequest, Unsupported, NotFound, NoSuchTable):
                 found = list_orphans(warehouse, Ident(to_levels(schema_name), table_name), before)
-                _remove_told(warehouse, found)
+                _remove_objects(warehouse, found)
                 removed += [*found, *uploads.give_up(location, before)]
     finally:
         close_warehouse(warehouse)
@@ -279,12 +333,12 @@ def _sweep_staged(warehouse: Warehouse, staged: Staged, before: datetime) -> Seq
     left = list_leftovers(warehouse, staged, before)
     if left is None:
         return []
-    _remove_told(warehouse, left)
+    _remove_objects(warehouse, left)
     forget_staged_location(warehouse, staged)
     return left
 
 
-def _remove_told(warehouse: Warehouse, uris: Sequence[str]) -> None:
+def _remove_objects(warehouse: Warehouse, uris: Sequence[str]) -> None:
     """Remove objects, and let servers trust nothing of what they remember of the store, whatever of it has gone."""
     if not uris:
         return
@@ -316,7 +370,7 @@ def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
             with conn.transaction():
                 reap_readers(conn, lake.metadata_schema)
             published = inspect.read_published(conn)
-            lost = {finding.subject for finding in find_lost_objects(conn, warehouse.objects)}
+            lost = {finding.subject for finding in list_lost_objects(conn, warehouse.objects)}
         for schema_name, table_name, *_ in published:
             name = f"{schema_name}.{table_name}"
             if name in lost:
@@ -348,7 +402,7 @@ def _shorten_logs(lake: LakeSettings, warehouse: Warehouse) -> list[str]:
     return shortened
 
 
-def _find_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: str) -> list[Finding]:
+def _list_missing_files(conn: psycopg.Connection, objects: Objects, data_uri: str) -> list[Finding]:
     paths = [(table, to_uri(path)) for table, path in inspect.read_file_paths(conn)]
     present = {uri for uri, _ in objects.list_under(data_uri)}
     elsewhere = [uri for _, uri in paths if uri not in present]

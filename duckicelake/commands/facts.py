@@ -2,7 +2,9 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,16 +13,15 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from duckicelake.backends.ducklake import LakeAddress, S3Keys, format_attach
 from duckicelake.backends.home import Home, read_json, write_json
 from duckicelake.backends.processes import find_running
-from duckicelake.commands.calling import format_command
-from duckicelake.commands.keys.credential import read_credential
+from duckicelake.commands.command_line import format_command
 from duckicelake.commands.prepare import connect_postgres, read_paths
-from duckicelake.config import LakeSettings, Settings, SettingsError
+from duckicelake.config import LakeSettings, Settings, SettingsError, read_secret_file
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.store.place import S3_SCHEMES
 
 CONNECT_SECONDS = 3.0
 HIDDEN = "…"
-SOMEBODY = "ID:SECRET"
+ACCOUNT_PLACEHOLDER = "ID:SECRET"
 """Where an account has to be named, and none is known."""
 
 
@@ -54,7 +55,7 @@ class Facts:
 
     def split_credential(self) -> tuple[str, str]:
         """Return id and secret of the account."""
-        client_id, _, secret = (self.credential or SOMEBODY).partition(":")
+        client_id, _, secret = (self.credential or ACCOUNT_PLACEHOLDER).partition(":")
         return client_id, secret
 
     def find_s3_keys(self) -> S3Keys | None:
@@ -74,7 +75,7 @@ class Facts:
         return flat | groups
 
 
-def find_facts(settings: Settings, home: Home | None, warehouse: str | None) -> Facts:
+def get_facts(settings: Settings, home: Home | None, warehouse: str | None) -> Facts:
     """Return how to reach a lake: the named one, else the only one.
 
     Raises: SettingsError: there is no such lake, or there are several and none was named
@@ -83,7 +84,7 @@ def find_facts(settings: Settings, home: Home | None, warehouse: str | None) -> 
     if lake.data_path is None or lake.iceberg_path is None:
         with connect_postgres(lake) as conn:
             lake = read_paths(conn, lake)
-    return replace(format_facts(lake, find_catalog_uri(settings, home)), credential=read_credential(settings))
+    return replace(format_facts(lake, get_catalog_uri(settings, home)), credential=read_credential(settings))
 
 
 def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
@@ -131,13 +132,13 @@ def hide_secrets(facts: Facts) -> Facts:
     )
 
 
-def name_somebody(facts: Facts, settings: Settings, *, show_secrets: bool) -> Facts:
+def build_shown_facts(facts: Facts, settings: Settings, *, show_secrets: bool) -> Facts:
     """Return the facts as text shows them: secrets only when asked for, and a place for the account where one is needed."""
     shown = facts if show_secrets else hide_secrets(facts)
-    return replace(shown, credential=SOMEBODY) if settings.require_auth and facts.credential is None else shown
+    return replace(shown, credential=ACCOUNT_PLACEHOLDER) if settings.require_auth and facts.credential is None else shown
 
 
-def find_catalog_uri(settings: Settings, home: Home | None) -> str:
+def get_catalog_uri(settings: Settings, home: Home | None) -> str:
     """Return where clients reach the catalog: `public_url`, else what the server that runs on the home says, else what the settings say."""
     if settings.public_url is not None:
         return format_catalog_uri(settings)
@@ -186,3 +187,43 @@ def format_catalog_uri(settings: Settings) -> str:
 def _dotted(name: str) -> str:
     group, _, rest = name.partition("_")
     return f"{group}.{rest}" if group in ("ducklake", "s3") else name
+
+
+VARIABLE = "DUCKICELAKE_CREDENTIAL"
+CREDENTIAL_SOURCES = f"{VARIABLE}, or a file that --credential-file names"
+
+
+def read_credential(settings: Settings) -> str | None:
+    """Return the `id:secret` that the settings hold or name a file of; None when they name nobody.
+
+    Raises: SettingsError: the file cannot be read, or what they hold is no such pair; it is not shown
+    """
+    if settings.credential_file is not None:
+        return _check(read_secret_file(settings.credential_file).strip(), f"the file {settings.credential_file}")
+    return None if settings.credential is None else _check(settings.credential.get_secret_value(), "the setting credential")
+
+
+def read_named_credential(file: Path | None, environment: Mapping[str, str]) -> str | None:
+    """Return the `id:secret` that a call itself brings: that of the settings' files is for their own server.
+
+    Raises: SettingsError: as `read_credential`
+    """
+    if file is not None:
+        return _check(read_secret_file(file).strip(), f"the file {file}")
+    text = environment.get(VARIABLE)
+    return None if text is None else _check(text, VARIABLE)
+
+
+def get_credential(settings: Settings) -> str | None:
+    """Return the credential; None where nobody has to show one. Raises: SettingsError: somebody has to, and there is none."""
+    found = read_credential(settings)
+    if found is None and settings.require_auth:
+        raise SettingsError(f"The server asks for accounts (require_auth): say id:secret of one by {CREDENTIAL_SOURCES}.")
+    return found
+
+
+def _check(text: str, where: str) -> str:
+    client_id, _, secret = text.partition(":")
+    if not client_id or not secret or not text.isprintable():
+        raise SettingsError(f"What is in {where} is no id:secret of an account.")
+    return text

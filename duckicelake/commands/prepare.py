@@ -9,7 +9,6 @@ from psycopg import sql
 
 from duckicelake.backends.ducklake import LakeAddress, S3Keys, create_lake
 from duckicelake.backends.stack import Report
-from duckicelake.commands.store_settings import read_store_settings
 from duckicelake.config import LakeSettings, SettingsError, with_slash
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.lake.connect import CONNECT
@@ -17,6 +16,7 @@ from duckicelake.lake.install import check_absolute, check_beside, format_search
 from duckicelake.lake.readers.install import remove_readers
 from duckicelake.lake.readers.roles import drop_readers
 from duckicelake.store.objects import open_objects
+from duckicelake.store.s3 import StoreSettings
 from duckicelake.translate.locations import to_uri
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
@@ -65,7 +65,7 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
             _lock(conn, lake)
         if not _has_table(conn, lake, "ducklake_metadata"):
             if lake.data_path is not None:
-                check_store(lake, lake.iceberg_path or find_path_beside(lake.data_path))
+                check_store(lake, lake.iceberg_path or get_default_iceberg_path(lake.data_path))
             _create(conn, lake, extension_folder)
             report(f"lake {lake.name}: created in schema {lake.metadata_schema}, data in {lake.data_path}")
         found = read_paths(conn, lake)
@@ -124,13 +124,13 @@ def read_paths(conn: psycopg.Connection, lake: LakeSettings) -> LakeSettings:
     _check_same(lake, "data_path", lake.data_path, data_path)
     kept = _get_text(conn, SELECT_ICEBERG_PATH) if _has_table(conn, lake, "iceberg_setting") else None
     _check_same(lake, "iceberg_path", lake.iceberg_path, kept)
-    iceberg_path = kept or lake.iceberg_path or find_path_beside(data_path or "")
+    iceberg_path = kept or lake.iceberg_path or get_default_iceberg_path(data_path or "")
     if kept is None:
-        _check_neighbours(conn, lake, data_path or "", iceberg_path)
+        _check_other_lakes(conn, lake, data_path or "", iceberg_path)
     return lake.model_copy(update={"data_path": data_path, "iceberg_path": iceberg_path})
 
 
-def find_path_beside(data_path: str) -> str:
+def get_default_iceberg_path(data_path: str) -> str:
     """Return the default ICEBERG_PATH: a folder next to DATA_PATH, never below it.
 
     Raises: SettingsError: DATA_PATH is a whole bucket or disk, so nothing lies beside it
@@ -145,7 +145,7 @@ def find_path_beside(data_path: str) -> str:
     return f"{root}{'://' if root else ''}{top}/{'iceberg' if last == 'data' else last + '-iceberg'}/"
 
 
-def _check_neighbours(conn: psycopg.Connection, lake: LakeSettings, data_path: str, iceberg_path: str) -> None:
+def _check_other_lakes(conn: psycopg.Connection, lake: LakeSettings, data_path: str, iceberg_path: str) -> None:
     """Refuse an ICEBERG_PATH under the DATA_PATH of another lake in the same database, which would clean up there, and the opposite.
 
     Raises: SettingsError: names the other lake's schema
@@ -154,11 +154,11 @@ def _check_neighbours(conn: psycopg.Connection, lake: LakeSettings, data_path: s
     for schema in others:
         theirs = _find_value(conn, SELECT_DATA_PATH_OF, schema)
         if theirs is not None:
-            _check_beside_other(lake, schema, (theirs, iceberg_path), "Set iceberg_path.")
+            _check_other_lake(lake, schema, (theirs, iceberg_path), "Set iceberg_path.")
         theirs = _find_value(conn, SELECT_ICEBERG_PATH_OF, schema)
         if theirs is not None:
             remedy = "This lake's clean-up would remove the other one's files: copy its tables with DuckDB into a lake elsewhere."
-            _check_beside_other(lake, schema, (data_path, theirs), remedy)
+            _check_other_lake(lake, schema, (data_path, theirs), remedy)
 
 
 def _find_value(conn: psycopg.Connection, query: sql.SQL, schema: str) -> str | None:
@@ -170,7 +170,7 @@ def _find_value(conn: psycopg.Connection, query: sql.SQL, schema: str) -> str | 
     return None if row is None else row[0]
 
 
-def _check_beside_other(lake: LakeSettings, schema: str, paths: tuple[str, str], remedy: str) -> None:
+def _check_other_lake(lake: LakeSettings, schema: str, paths: tuple[str, str], remedy: str) -> None:
     try:
         check_beside(*paths)
     except BadRequest as error:
@@ -239,3 +239,15 @@ def _get_text(conn: psycopg.Connection, query: LiteralString) -> str | None:
 def _check_same(lake: LakeSettings, name: str, wanted: str | None, kept: str | None) -> None:
     if wanted is not None and kept is not None and with_slash(wanted) != with_slash(kept):
         raise SettingsError(f"Lake {lake.name!r}: {name} is {wanted!r} in the settings and {kept!r} in the lake; remove the setting.")
+
+
+def read_store_settings(lake: LakeSettings) -> StoreSettings:
+    """Return where the lake's object store is, and with which keys."""
+    secret = lake.s3_secret_access_key
+    return StoreSettings(
+        endpoint=lake.s3_endpoint,
+        region=lake.s3_region,
+        access_key_id=lake.s3_access_key_id,
+        secret_access_key=None if secret is None else secret.get_secret_value(),
+        signs_payloads=lake.s3_signed_payloads,
+    )

@@ -1,25 +1,351 @@
-"""`duckicelake serve`: the embedded stack, the lakes, the HTTP server; stopped in the opposite order."""
+"""Connections that are in nobody's way: how much comes before a request, how slowly, and how many there are of them.
 
+Law: what is kept of a client before its request is there is bounded in bytes, in time and in number, whoever it is.
+"""
+
+import gc
+import json
 import logging
+import os
+import resource
 import secrets
-from contextlib import ExitStack
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from asyncio import BaseTransport, TimerHandle
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any, Literal, cast
 
+import uvicorn
 from pydantic import SecretStr
 from rich.console import Console
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.supervisors import Multiprocess
 
-from duckicelake.app import open_accounts
+from duckicelake.app import build_app, open_accounts, open_worker_metrics
 from duckicelake.backends.home import Home, HomeLock, find_holder, open_home, write_private
 from duckicelake.backends.ports import check_free
+from duckicelake.backends.processes import find_running
 from duckicelake.backends.stack import Report, start_stack
-from duckicelake.commands.backends import PURPOSE as BACKENDS_PURPOSE
-from duckicelake.commands.embedded import is_embedded, join_home, plan_stack
-from duckicelake.commands.facts import forget_server, format_catalog_uri, format_facts, name_somebody, remember_server
-from duckicelake.commands.http.serving import serve_http
-from duckicelake.commands.logs import configure_logging
+from duckicelake.commands.embedded import BACKENDS_PURPOSE, is_embedded, join_home, plan_stack
+from duckicelake.commands.facts import build_shown_facts, forget_server, format_catalog_uri, format_facts, remember_server
 from duckicelake.commands.prepare import prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_welcome
 from duckicelake.config import LakeSettings, Settings, read_secret_file
+
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_SECONDS = 20.0
+STALLED_MS = 60_000
+"""How long a client may leave unread what it asked for."""
+
+MAX_CONNECTIONS = 4096
+FILES_FOR_OTHERS = 256
+"""Open files that are left for Postgres, the stores and the logs."""
+
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class Connection(HttpToolsProtocol):
+    """A client's connection, as uvicorn has it, with ends to what it may take.
+
+    A head (target and headers, or the trailer of a body) that is too large is 431, one that does not come ends the connection; when
+    there are too many, the one that has waited longest for its next request makes room.
+    """
+
+    _unread_bytes: int = 0
+    _since_s: float = 0.0
+    _timer: TimerHandle | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing that it asked for is being answered."""
+        return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]  none before the first
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Begin; the first request has to come in time, and room for it is made."""
+        super().connection_made(cast(Any, transport))
+        self._since_s = self.loop.time()
+        self._expect_head()
+        if len(self.connections) > get_max_connections():
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._stop_expecting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, unless it is too much that is neither a request nor a part of its body."""
+        self._unread_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._unread_bytes > MAX_HEAD_BYTES:
+            self._refuse()
+        elif self.waits and self._timer is None:
+            self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        """Let the request be answered.
+
+        Raises: ValueError: its head is too large; the parser passes that on as its own, and `send_400_response` is called
+        """
+        if self._unread_bytes > MAX_HEAD_BYTES and self._measure_head() > MAX_HEAD_BYTES:
+            raise ValueError("The head of the request is too large.")
+        self._unread_bytes = 0
+        self._stop_expecting()
+        super().on_headers_complete()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; what comes after the body is none any more: it would be looked at by nobody, or too late."""
+        if self.cycle is None or self.cycle.scope is not self.scope:  # pyright: ignore[reportUnnecessaryComparison]
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of a body, of which another layer has the measure."""
+        self._unread_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Look for the next request."""
+        self._unread_bytes = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait from now on."""
+        self._since_s = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, or too large a one."""
+        if self._unread_bytes > MAX_HEAD_BYTES:
+            self._refuse()
+        else:
+            super().send_400_response(msg)
+
+    def _measure_head(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def _refuse(self) -> None:
+        """End with 431, or without a word where another answer is on its way."""
+        if self.waits:
+            self.transport.write(TOO_LARGE)
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def _expect_head(self) -> None:
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._end_waiting)
+
+    def _stop_expecting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end_waiting(self) -> None:
+        self._timer = None
+        if self.waits:
+            self.transport.close()
+
+    def _make_room(self) -> None:
+        waiting: list[Connection] = [each for each in self.connections if isinstance(each, Connection) and each is not self and each.waits]
+        if not waiting:
+            self.transport.write(TOO_MANY)
+            self.transport.close()
+            return
+        longest = min(waiting, key=lambda each: each._since_s)
+        longest.transport.close()
+        # it is gone for the next one that looks, though its end comes later
+        self.connections.discard(longest)
+
+
+def get_max_connections() -> int:
+    """Return how many connections a worker keeps: fewer than the files that it may open."""
+    return max(1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_FOR_OTHERS))
+
+
+def set_stall_timeout(listening: socket.socket) -> None:
+    """Let connections that come in there end when their client does not read."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
+
+
+QUIET_LOGGERS = ("botocore", "boto3", "urllib3", "psycopg.pool", "asyncio")
+"""Libraries that tell more than an operator wants; their warnings still come through."""
+
+SHOWN_NAMES = {"uvicorn.error": "uvicorn"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, message; the fields of the record, and the traceback, when there are any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields: dict[str, Any] | None = getattr(record, "fields", None)
+        if fields is not None:
+            line.update(fields)
+        audit: dict[str, Any] | None = getattr(record, "audit", None)
+        if audit is not None:
+            line["audit"] = audit
+        if record.exc_info is not None:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class PlainNames(logging.Filter):
+    """Gives loggers the names that operators expect: uvicorn logs everything, errors or not, as `uvicorn.error`."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Rename the record's logger, and let the record through."""
+        record.name = SHOWN_NAMES.get(record.name, record.name)
+        return True
+
+
+def configure_logging(log_format: Literal["plain", "json"], log_level: str) -> None:
+    """Send every log line of this process to stderr in that form, from that level up."""
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
+    handler.addFilter(PlainNames())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(log_level.upper())
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+SHUTDOWN_SECONDS = 10
+KEEP_ALIVE_SECONDS = 75
+WORKER_ANSWER_SECONDS = 60
+"""A worker that does not answer its parent for so long is ended. Importing, before it answers, takes seconds on a busy machine."""
+POLL_SECONDS = 0.05
+METRICS = "metrics"
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+GC_THRESHOLDS = (50_000, 20, 50)
+"""How many objects, and rounds of the younger generation, until Python looks for cycles."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppFactory:
+    """Builds the app inside the process that serves it; travels to workers by pickle, so that no secret is in their arguments."""
+
+    settings: Settings
+    parent_pid: int
+    metrics_folder: Path
+
+    def __call__(self) -> Any:
+        """Return the ASGI app; in a worker, also see to it that the worker ends with its parent."""
+        metrics = None
+        if os.getpid() != self.parent_pid:
+            metrics = open_worker_metrics(self.metrics_folder, self.parent_pid)
+            configure_logging(self.settings.log_format, self.settings.log_level)
+            threading.Thread(target=_end_with_parent, args=(self.parent_pid,), daemon=True).start()
+        app = build_app(self.settings, metrics)
+        tune_garbage_collector()
+        return app
+
+
+def serve_http(settings: Settings, home: Home, announce: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` is called once, when the server answers.
+
+    Raises: SystemExit: the app could not start
+    """
+    metrics_folder = home.path / METRICS / str(os.getpid())
+    config = uvicorn.Config(
+        AppFactory(settings, os.getpid(), metrics_folder),
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        loop="uvloop",
+        http=Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_worker_healthcheck=WORKER_ANSWER_SECONDS,
+    )
+    listening = config.bind_socket()
+    set_stall_timeout(listening)
+    host, port = listening.getsockname()[:2]
+    url_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    threading.Thread(target=_announce_when_alive, args=(url_host, port, announce), daemon=True).start()
+    if settings.workers > 1:
+        with sharing_metrics(home, metrics_folder):
+            Multiprocess(config, sockets=[listening]).run()
+    else:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+@contextmanager
+def sharing_metrics(home: Home, folder: Path) -> Generator[None]:
+    """Let workers that start within the block write their metrics to a new folder; remove it, and those of servers that were killed."""
+    metrics_folders = home.make_folder(METRICS)
+    for left in metrics_folders.iterdir():
+        if find_running(int(left.name)) is None or left == folder:
+            shutil.rmtree(left, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    # prometheus_client decides by the environment, as it is imported
+    os.environ[MULTIPROCESS_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[MULTIPROCESS_VARIABLE]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def tune_garbage_collector() -> None:
+    """Let Python look for cycles rarely: large tables are many small objects without any, and each look passes them all."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def _announce_when_alive(host: str, port: int, announce: Callable[[], None]) -> None:
+    while not _is_alive(host, port):
+        time.sleep(POLL_SECONDS)
+    announce()
+
+
+def _is_alive(host: str, port: int) -> bool:
+    connection = HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _end_with_parent(parent_pid: int) -> None:
+    try:
+        parent = os.pidfd_open(parent_pid)
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
+    select.select([parent], [], [])
+    os.kill(os.getpid(), signal.SIGTERM)
+
 
 PURPOSE = "serve"
 
@@ -70,5 +396,5 @@ def _announce(settings: Settings, home: Home, lakes: list[LakeSettings], console
     uri = format_catalog_uri(settings)
     remember_server(home, uri)
     # What is no terminal is a log.
-    shown = [name_somebody(format_facts(lake, uri), settings, show_secrets=console.is_terminal) for lake in lakes]
+    shown = [build_shown_facts(format_facts(lake, uri), settings, show_secrets=console.is_terminal) for lake in lakes]
     console.print(format_welcome(shown), highlight=False, markup=False, soft_wrap=True)

@@ -1,16 +1,23 @@
 """Copy-and-paste text: how each client connects to a lake."""
 
+import http.client
 import json
 import shlex
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+from urllib.error import HTTPError
+from urllib.parse import quote as quote_path
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import duckdb
 from psycopg.conninfo import conninfo_to_dict
 
 from duckicelake.backends.ducklake import format_secret, quote
-from duckicelake.commands.calling import format_command
-from duckicelake.commands.facts import Facts
+from duckicelake.commands.command_line import format_command
+from duckicelake.commands.facts import CREDENTIAL_SOURCES, HIDDEN, Facts
+from duckicelake.config import SettingsError
+from duckicelake.errors import NotAuthorized, ServiceUnavailable
 
 Client = Literal["pyiceberg", "spark", "trino", "duckdb", "ducklake"]
 DUCKDB_NOTE = (
@@ -205,3 +212,57 @@ def _list_s3(facts: Facts, region: str = "s3.region") -> dict[str, str]:
 
 def _identifier(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+REQUEST_TIMEOUT_S = 30.0
+LOAD_EXTENSIONS = "INSTALL httpfs; LOAD httpfs; INSTALL postgres; LOAD postgres; INSTALL ducklake; LOAD ducklake;\n"
+SECRET_KEYS = ("s3.secret-access-key", "s3.session-token")
+
+
+def format_reader(facts: Facts, *, show_secrets: bool) -> str:
+    """Return the SQL that attaches the lake read-only, as far as the account may read, until its credentials end.
+
+    Raises: SettingsError: no account is known. NotAuthorized: the server gives it nothing; says why. ServiceUnavailable: it does not answer
+    """
+    if facts.credential is None:
+        raise SettingsError(f"Only an account gets credentials for read-only DuckLake: say id:secret of one by {CREDENTIAL_SOURCES}.")
+    client_id, secret = facts.split_credential()
+    form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret, "scope": "catalog"}
+    token = _request_json(Request(facts.token_uri, urlencode(form).encode(), method="POST"))["access_token"]
+    path = f"{facts.catalog_uri}/v1/{quote_path(facts.prefix, safe='')}/ducklake-credentials"
+    given = _request_json(Request(path, headers={"Authorization": f"Bearer {token}"}))
+    text = LOAD_EXTENSIONS + "".join(f"{statement};\n" for statement in given["statements"])
+    for hidden in () if show_secrets else _list_secrets(given):
+        text = text.replace(hidden, HIDDEN)
+    return text
+
+
+def _list_secrets(given: Mapping[str, Any]) -> list[str]:
+    password = conninfo_to_dict(given["dsn"]).get("password")
+    keys = [each["config"][name] for each in given["storage-credentials"] for name in SECRET_KEYS]
+    return [*keys, *([str(password)] if password else [])]
+
+
+def _request_json(request: Request) -> Any:
+    try:
+        with urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
+            return json.loads(answer.read())
+    except HTTPError as error:
+        with error:
+            raise NotAuthorized(f"The server refuses credentials for read-only DuckLake: {_read_refusal(error)}") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ServiceUnavailable(f"No catalog answers at {request.host} ({type(error).__name__}). Is the server running?") from None
+
+
+def _read_refusal(error: HTTPError) -> str:
+    try:
+        body = json.loads(error.read())
+    except ValueError:
+        body = None
+    match body:
+        case {"error": {"message": str(message)}}:
+            return message
+        case {"error_description": str(description)}:
+            return description
+        case _:
+            return f"status {error.code}"

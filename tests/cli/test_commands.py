@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from duckicelake.backends.ducklake import LakeAddress, create_lake, format_attach
 from duckicelake.cli import build_cli
-from duckicelake.commands.prepare import find_path_beside
+from duckicelake.commands.prepare import get_default_iceberg_path
 from duckicelake.config import SettingsError
 from tests.support.commands import run
 from tests.support.keys import format_s3_keys
@@ -102,14 +102,14 @@ def test_init_refuses_paths_that_the_lake_contradicts(lake: FreshLake, tmp_path:
 )
 def test_the_iceberg_path_lies_beside_the_data_path(data_path: str, expected: str) -> None:
     """Never below it: DuckLake removes files there that it does not know."""
-    assert find_path_beside(data_path) == expected
+    assert get_default_iceberg_path(data_path) == expected
     assert not expected.startswith(data_path)
 
 
 def test_nothing_lies_beside_a_whole_bucket() -> None:
     """Then the folder must be given."""
     with pytest.raises(SettingsError, match="set iceberg_path"):
-        find_path_beside("s3://bucket/")
+        get_default_iceberg_path("s3://bucket/")
 
 
 def test_check_explains_each_kind_of_damage(lake: FreshLake, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.app import build_app, read_store_settings
-from duckicelake.config import LakeSettings, Settings, SettingsError, find_default_home, is_loopback, list_setting_names, read_settings
+from duckicelake.config import LakeSettings, Settings, SettingsError, get_default_home, is_loopback, list_setting_names, read_settings
 from duckicelake.errors import CatalogError
 
 
@@ -297,8 +297,8 @@ def test_settings_cannot_change() -> None:
 
 def test_the_home_follows_the_users_data_folder() -> None:
     """XDG_DATA_HOME when it is set, else the usual place."""
-    assert find_default_home({"XDG_DATA_HOME": "/data"}) == Path("/data/duckicelake")
-    assert find_default_home({}) == Path.home() / ".local/share/duckicelake"
+    assert get_default_home({"XDG_DATA_HOME": "/data"}) == Path("/data/duckicelake")
+    assert get_default_home({}) == Path.home() / ".local/share/duckicelake"
 
 
 def test_every_setting_has_a_name_for_the_environment() -> None:

@@ -12,8 +12,9 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from duckicelake.commands.http import connections
-from duckicelake.commands.http.connections import MOST_HEAD_BYTES, end_stalled, find_most_connections
+from duckicelake.commands import serve
+from duckicelake.commands import serve as serving
+from duckicelake.commands.serve import MAX_HEAD_BYTES, get_max_connections, set_stall_timeout
 from tests.rest.serving import Server, serve_app
 from tests.support.waiting import wait_for
 
@@ -95,7 +96,7 @@ def test_a_head_without_end_is_ended(server: Server, start: bytes, piece: bytes)
 
 
 @pytest.mark.parametrize("pieces", [1, 4])
-@pytest.mark.parametrize(("length", "status"), [(MOST_HEAD_BYTES - 1024, b"200"), (MOST_HEAD_BYTES + 1, b"431")])
+@pytest.mark.parametrize(("length", "status"), [(MAX_HEAD_BYTES - 1024, b"200"), (MAX_HEAD_BYTES + 1, b"431")])
 def test_a_head_may_be_so_large_and_no_larger(server: Server, length: int, status: bytes, pieces: int) -> None:
     """At once or piece by piece; who sends more is told so."""
     head = GET + b"connection: close\r\na: " + b"b" * length + b"\r\n\r\n"
@@ -120,7 +121,7 @@ def test_a_body_may_be_much_larger(server: Server) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads must come soon."""
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.3)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -169,7 +170,7 @@ def has_ended(wire: socket.socket, more: bytes) -> bool:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """No more than a few connections."""
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 8)
     yield 8
 
 
@@ -187,16 +188,16 @@ def test_who_waits_longest_makes_room(server: Server, few: int) -> None:
 
 def test_files_are_left_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a process may open few, it keeps fewer connections; never none."""
-    for files, most in ((1024, 768), (100, 1), (1_000_000, connections.MOST_CONNECTIONS)):
+    for files, most in ((1024, 768), (100, 1), (1_000_000, serve.MAX_CONNECTIONS)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert find_most_connections() == most
+        assert get_max_connections() == most
 
 
 def test_who_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system ends the connection, though the client's side of it is alive."""
-    monkeypatch.setattr(connections, "STALLED_MS", 500)
+    monkeypatch.setattr(serving, "STALLED_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        end_stalled(listening)
+        set_stall_timeout(listening)
         with socket.create_connection(listening.getsockname()) as reader, listening.accept()[0] as writer:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             writer.settimeout(60)

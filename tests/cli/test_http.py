@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-from duckicelake.commands.http.serving import COLLECT_AFTER
+from duckicelake.commands.serve import GC_THRESHOLDS
 from tests.support.shared_stack import ROOT
 
 PROGRAM = """
 import gc
-from duckicelake.commands.http.serving import calm_collector
+from duckicelake.commands.serve import calm_collector
 calm_collector()
 print(*gc.get_threshold(), gc.get_freeze_count() > 10_000)
 """
@@ -17,4 +17,4 @@ print(*gc.get_threshold(), gc.get_freeze_count() > 10_000)
 def test_python_looks_for_cycles_rarely() -> None:
     """What was imported is never looked at again, what is made only after many more objects."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [*map(str, COLLECT_AFTER), "True"]
+    assert done.stdout.split() == [*map(str, GC_THRESHOLDS), "True"]

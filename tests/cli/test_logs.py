@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from duckicelake.commands.logs import configure_logging
+from duckicelake.commands.serve import configure_logging
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 from duckicelake.backends.home import find_holder, get_keys, open_home, write_json
 from duckicelake.cli import build_cli
-from duckicelake.cli_pipeline import find_place
+from duckicelake.cli_pipeline import get_lake
 from duckicelake.errors import CatalogError
 from tests.cli.test_commands import settings_for
 from tests.support.commands import Done, find_port, run
@@ -74,7 +74,7 @@ def test_every_command_says_the_same_when_nothing_runs(home: Path, *, was_used: 
 def test_jobs_say_the_same(home: Path) -> None:
     """Before they start Spark."""
     with pytest.raises(CatalogError, match="Nothing runs on the home"):
-        find_place({"home": home}, None)
+        get_lake({"home": home}, None)
     assert_nothing_started(home)
 
 

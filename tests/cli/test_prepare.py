@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from duckicelake.backends.ducklake import LakeAddress, create_lake
 from duckicelake.backends.home import open_home
-from duckicelake.commands.check import find_problems
-from duckicelake.commands.prepare import abandon_lake, find_path_beside, prepare_lake
+from duckicelake.commands.check import list_findings
+from duckicelake.commands.prepare import abandon_lake, get_default_iceberg_path, prepare_lake
 from duckicelake.config import LakeSettings, SettingsError
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.store.objects import StoreSettings, open_objects
@@ -156,7 +156,7 @@ def test_no_lake_comes_around_anothers_iceberg_files(lake: FreshLake, adopt: Ado
 )
 def test_a_folder_at_the_top_has_one_beside_it(data_path: str, expected: str) -> None:
     """Only a bucket has no other beside it that we could choose."""
-    assert find_path_beside(data_path) == expected
+    assert get_default_iceberg_path(data_path) == expected
 
 
 def test_a_lake_given_back_and_taken_again_is_served_right(lake: FreshLake, adopt: Adopt, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_check_tells_of_names_and_times_that_iceberg_cannot_say(lake: FreshLake,
         conn.execute("CREATE TABLE fine AS SELECT TIME '23:59:59' AS moment FROM range(100)")
     found = {
         (finding.subject, finding.severity)
-        for finding in find_problems(to_settings(lake, lake.metadata_schema), open_home(tmp_path / "home"))
+        for finding in list_findings(to_settings(lake, lake.metadata_schema), open_home(tmp_path / "home"))
     }
     # Spark reads no TIME at all
     assert {subject.removeprefix("main.") for subject, _ in found} == {"twins", "late", "Spark"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.backends.home import open_home
-from duckicelake.commands.facts import find_catalog_uri, find_facts, remember_server
+from duckicelake.commands.facts import get_catalog_uri, get_facts, remember_server
 from duckicelake.config import SettingsError, read_settings
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
@@ -18,7 +18,7 @@ def test_connect_names_the_public_addresses(lake: FreshLake, tmp_path: Path) -> 
     home = open_home(tmp_path / "home")
     settings = make_settings(lake, public_url=f"{PUBLIC_URL}/", s3_public_endpoint=PUBLIC_S3, host="0.0.0.0", insecure=True)
     for _ in range(2):
-        facts = find_facts(settings, home, None)
+        facts = get_facts(settings, home, None)
         assert (facts.catalog_uri, facts.s3_endpoint) == (PUBLIC_URL, PUBLIC_S3)
         assert facts.token_uri == f"{PUBLIC_URL}/v1/oauth/tokens"
         remember_server(home, "http://127.0.0.1:8181")
@@ -27,9 +27,9 @@ def test_connect_names_the_public_addresses(lake: FreshLake, tmp_path: Path) -> 
 def test_without_a_public_address_connect_names_where_the_server_listens(lake: FreshLake, tmp_path: Path) -> None:
     """As ever."""
     home = open_home(tmp_path / "home")
-    assert find_catalog_uri(make_settings(lake, port=9000), home) == "http://127.0.0.1:9000"
+    assert get_catalog_uri(make_settings(lake, port=9000), home) == "http://127.0.0.1:9000"
     remember_server(home, "http://127.0.0.1:8181")
-    assert find_catalog_uri(make_settings(lake, port=9000), home) == "http://127.0.0.1:8181"
+    assert get_catalog_uri(make_settings(lake, port=9000), home) == "http://127.0.0.1:8181"
 
 
 def test_the_catalog_tells_clients_the_public_endpoint_of_the_store(lake: FreshLake) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from duckicelake.backends.home import open_home
-from duckicelake.commands.check import check_lakes, find_problems
+from duckicelake.commands.check import check_lakes, list_findings
 from duckicelake.lake.inspect import Finding
 from duckicelake.translate.shape.reader_limits import READER_LIMITS
 from duckicelake.translate.to_ducklake.columns import METADATA_NAMES
@@ -22,7 +22,7 @@ SILENT = "without an error"
 def look(lake: FreshLake, folder: Path) -> list[Finding]:
     """What `check` finds in the lake."""
     (settings,) = make_settings(lake).lakes()
-    return find_problems(settings, open_home(folder / "home"))
+    return list_findings(settings, open_home(folder / "home"))
 
 
 def find(found: list[Finding], part: str) -> Finding:

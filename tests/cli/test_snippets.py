@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from duckicelake.backends.ducklake import LakeAddress, format_attach
-from duckicelake.commands.calling import format_command
+from duckicelake.commands.command_line import format_command
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.snippets import (
     format_duckdb,

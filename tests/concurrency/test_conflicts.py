@@ -10,7 +10,7 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 from duckicelake.backends.home import Home
-from duckicelake.commands.check import find_problems
+from duckicelake.commands.check import list_findings
 from duckicelake.config import LakeSettings
 from duckicelake.lake.inspect import Finding
 from duckicelake.translate.shape.reader_limits import READER_LIMITS
@@ -66,7 +66,7 @@ HOLES = {
 def list_damage(settings: LakeSettings, folder: Path) -> list[Finding]:
     """What `check` finds, but for what single readers do not read: DataFusion misreads all tables that a column was added to."""
     readers = {limit.readers for limit in READER_LIMITS}
-    return [finding for finding in find_problems(settings, Home(folder)) if finding.subject not in readers]
+    return [finding for finding in list_findings(settings, Home(folder)) if finding.subject not in readers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def test_a_rename_of_a_dropped_table_leaves_a_name(stage: Stage, end: str, tmp_p
     answer = stage.served.server.get(f"namespaces/{namespace}/tables/u")
     assert answer.error == (406, "DamagedLakeException")
     [settings] = make_settings(stage.served.lake).lakes()
-    assert ("u", "has no columns") in {(found.subject, found.problem) for found in find_problems(settings, Home(tmp_path))}
+    assert ("u", "has no columns") in {(found.subject, found.problem) for found in list_findings(settings, Home(tmp_path))}
     stage.served.lake.psycopg().execute("UPDATE ducklake_table SET end_snapshot = begin_snapshot WHERE table_name = 'u'")
     assert list_damage(settings, tmp_path) == []
     assert (namespace, "u") not in stage.iceberg.catalog.list_tables(namespace)

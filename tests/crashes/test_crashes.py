@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from duckicelake.commands.check import find_lost_objects, remove_orphans
+from duckicelake.commands.check import list_lost_objects, remove_orphans
 from tests.crashes.asked import Stand
 from tests.crashes.kinds import KINDS
 from tests.crashes.process import running
@@ -73,7 +73,7 @@ def check_clean_up(scene: Scene) -> list[str]:
     before = look.see(scene.server, names)
     removed = remove_orphans(settings, datetime.now(UTC) + SECOND)
     assert remove_orphans(settings, datetime.now(UTC) + SECOND) == []
-    assert find_lost_objects(look.rows, scene.stand.client.objects) == []
+    assert list_lost_objects(look.rows, scene.stand.client.objects) == []
     assert is_same(look.see(scene.server, names), before)
     return removed
 

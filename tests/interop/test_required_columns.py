@@ -14,7 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StructType
 
 from duckicelake.backends.home import Home
-from duckicelake.commands.check import find_problems
+from duckicelake.commands.check import list_findings
 from tests.interop.test_lacked_columns import fill
 from tests.rest.serving import make_settings
 from tests.rest.writing.refs.maintenance import expire_everything
@@ -107,7 +107,7 @@ def test_check_names_the_columns_that_may_hold_nulls(served: Served, tmp_path: P
     duck.execute("INSERT INTO t VALUES (NULL, 1, NULL)")
     duck.execute("ALTER TABLE t ALTER COLUMN c DROP NOT NULL")
     (lake,) = make_settings(served.lake).lakes()
-    (finding,) = find_problems(lake, Home(tmp_path))
+    (finding,) = list_findings(lake, Home(tmp_path))
     assert (finding.severity, finding.subject) == ("warning", "main.t")
     assert "column 'a' as optional" in finding.problem
     assert "ALTER COLUMN a DROP NOT NULL" in finding.remedy

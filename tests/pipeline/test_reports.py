@@ -8,8 +8,7 @@ from typing import NoReturn
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from duckicelake.commands.jobs.metrics import PREFIX, write_metrics
-from duckicelake.commands.jobs.start import forget_report, start_publish, write_report
+from duckicelake.commands.jobs.reports import PREFIX, remove_old_report, start_publish, write_metrics, write_report
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.follow import FollowReport
 from duckicelake.pipeline.ingest.report import Report as IngestReport
@@ -137,7 +136,7 @@ def test_what_is_no_file_of_its_own_is_written_to(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("")
     link = tmp_path / "stdout"
     link.symlink_to(tmp_path / "target")
-    forget_report(link)
+    remove_old_report(link)
     assert write_report(link, "x")
     assert (link.is_symlink(), (tmp_path / "target").read_text()) == (True, "x")
 
@@ -152,7 +151,7 @@ def test_a_report_in_a_folder_of_others_is_written_over(tmp_path: Path, monkeypa
     report.write_text("the one before")
     monkeypatch.setattr(Path, "replace", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
-    forget_report(report)
+    remove_old_report(report)
     assert report.read_text() == ""
     assert write_report(report, "x")
     assert report.read_text() == "x"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.commands.jobs.session import read_machine
+from duckicelake.commands.jobs.session import read_spark_settings
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.connect import HELD, check_conf
 from duckicelake.pipeline.jars import Jar
@@ -53,7 +53,7 @@ def test_a_setting_that_rows_depend_on_is_a_wrong_call(tmp_path: Path) -> None:
     done = run(tmp_path, "pipeline", "maintain", "--conf", "spark.sql.files.ignoreCorruptFiles=true")
     assert (done.status, "ignoreCorruptFiles=true" in done.err, "leave it out" in done.err) == (2, True, True), done.err
     with pytest.raises(BadRequest, match="caseSensitive=true"):
-        read_machine({"master": "local", "memory": "1g", "conf": ["spark.sql.caseSensitive=true"]})
+        read_spark_settings({"master": "local", "memory": "1g", "conf": ["spark.sql.caseSensitive=true"]})
 
 
 def test_options_of_java_are_joined() -> None:

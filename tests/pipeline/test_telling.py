@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from duckicelake.commands.jobs.session import telling
-from duckicelake.commands.jobs.stopping import Interrupted, Stop
+from duckicelake.commands.jobs.interruption import Interrupted, Stop
+from duckicelake.commands.jobs.session import showing_progress
 from tests.support.waiting import wait_for
 
 STEPS = ("list drop/[a-z]/", "[main].t now", "[/] now", "count rows")
@@ -18,7 +18,7 @@ def test_a_terminal_shows_the_step_under_way(monkeypatch: pytest.MonkeyPatch) ->
     """Each in the place of the one before, nothing of it taken for markup, and none is left at the end."""
     monkeypatch.setenv("TERM", "xterm")
     said = StringIO()
-    with telling(Console(force_terminal=True, file=said, width=80), "starting Spark", Stop()) as tell:
+    with showing_progress(Console(force_terminal=True, file=said, width=80), "starting Spark", Stop()) as tell:
         wait_for(lambda: "starting Spark" in said.getvalue(), "the first words")
         for step in STEPS:
             tell(step)
@@ -32,7 +32,7 @@ def test_a_terminal_shows_the_step_under_way(monkeypatch: pytest.MonkeyPatch) ->
 def test_elsewhere_each_step_has_a_line() -> None:
     """As it is, however long."""
     said = StringIO()
-    with telling(Console(file=said, width=10), "starting Spark", Stop()) as tell:
+    with showing_progress(Console(file=said, width=10), "starting Spark", Stop()) as tell:
         for step in STEPS:
             tell(step)
     assert said.getvalue().splitlines() == list(STEPS)
@@ -41,7 +41,7 @@ def test_elsewhere_each_step_has_a_line() -> None:
 def test_no_step_is_shown_after_a_stop() -> None:
     """It is not begun."""
     said, stop = StringIO(), Stop()
-    with telling(Console(file=said), "starting Spark", stop) as tell:
+    with showing_progress(Console(file=said), "starting Spark", stop) as tell:
         tell(STEPS[0])
         stop.by = "SIGTERM"
         with pytest.raises(Interrupted, match="stopped by SIGTERM before: count rows"):

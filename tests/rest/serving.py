@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from duckicelake.app import build_app
-from duckicelake.commands.http.connections import Connection
+from duckicelake.commands.serve import Connection
 from duckicelake.config import Settings
 from tests.support.lakes import FreshLake
 

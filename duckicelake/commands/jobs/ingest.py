@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from duckicelake.commands.jobs.session import CATALOG, Machine, opening_desk, read_machine, to_catalog
-from duckicelake.commands.jobs.start import FAILED, UNKNOWN, Find, complain, write_report
-from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.jobs.reports import FAILED, UNKNOWN, GetLake, print_error, write_report
+from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_desk, read_spark_settings, to_catalog
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.errors import CatalogError, CommitStateUnknown
 from duckicelake.pipeline.failures.gone import hide_passwords
@@ -29,7 +29,7 @@ class IngestCall:
 
     options: IngestOptions
     follow: FollowOptions | None
-    machine: Machine
+    spark_settings: SparkSettings
     dry_run: bool
     report: Path | None
     uri: str | None
@@ -46,10 +46,10 @@ def read_call(given: Mapping[str, Any]) -> IngestCall:
     if how is not None:
         check_followed(options)
     names = ("dry_run", "report", "uri", "warehouse", "credential")
-    return IngestCall(options, how, read_machine(given), **{name: given[name] for name in names})
+    return IngestCall(options, how, read_spark_settings(given), **{name: given[name] for name in names})
 
 
-def find_catalog(call: IngestCall, find: Find) -> RestCatalog:
+def get_catalog(call: IngestCall, find: GetLake) -> RestCatalog:
     """Return the catalog named, else the one that the settings and the server that runs here tell of."""
     if call.uri is None:
         return to_catalog(find()[0])
@@ -58,7 +58,7 @@ def find_catalog(call: IngestCall, find: Find) -> RestCatalog:
 
 def run_ingest(catalog: RestCatalog, call: IngestCall, run: Run, stop: Stop) -> Report:
     """Run the job; what it is about to do is on the terminal."""
-    opening = opening_desk(call.machine, catalog, Console(stderr=True), stop, call.options.source)
+    opening = opening_desk(call.spark_settings, catalog, Console(stderr=True), stop, call.options.source)
     with taking_all_or_nothing(stop), opening as desk:
         return ingest(desk, call.options, dry_run=call.dry_run, run=run)
 
@@ -69,22 +69,22 @@ def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions, stop:
 
     def heard(report: FollowReport) -> None:
         write_report(call.report, report.format_json())
-        console.print(format_look(report), markup=False, highlight=False, soft_wrap=True)
+        console.print(format_batch(report), markup=False, highlight=False, soft_wrap=True)
 
     # A stop cancels what Spark does while it begins, and nothing of a batch.
     with (
         serving_until(stop),
-        opening_desk(call.machine, catalog, Console(stderr=True), stop, call.options.source) as desk,
+        opening_desk(call.spark_settings, catalog, Console(stderr=True), stop, call.options.source) as desk,
         hearing_stops() as wait,
     ):
         return follow(desk, call.options, how, wait, heard)
 
 
-def report_ingest(call: IngestCall, find: Find, stop: Stop) -> int:
+def report_ingest(call: IngestCall, find: GetLake, stop: Stop) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
     run, failed = begin(call.options), FAILED
     try:
-        catalog = find_catalog(call, find)
+        catalog = get_catalog(call, find)
         how = call.follow
         done = run_ingest(catalog, call, run, stop) if how is None else run_follow(catalog, call, how, stop)
     except FollowBroken as broken:
@@ -95,11 +95,11 @@ def report_ingest(call: IngestCall, find: Find, stop: Stop) -> int:
         begun = run.report if call.follow is None else replace(begin_follow(call.options), failures=1)
         done = replace(begun, status=status, message=explain(error, call.options))
     is_written = write_report(call.report, done.format_json())
-    told = format_report(done) if isinstance(done, Report) else format_sums(done)
-    if told:
-        Console().print(told, markup=False, highlight=False, soft_wrap=True)
+    text = format_report(done) if isinstance(done, Report) else format_totals(done)
+    if text:
+        Console().print(text, markup=False, highlight=False, soft_wrap=True)
     if done.message:
-        return complain(done.message, UNKNOWN if done.status is Status.unknown else failed)
+        return print_error(done.message, UNKNOWN if done.status is Status.unknown else failed)
     return 0 if is_written else FAILED
 
 
@@ -110,14 +110,14 @@ def explain(error: BaseException, options: IngestOptions) -> str:
     return options.hide(hide_passwords(f"{type(error).__name__}: {error}"))
 
 
-def format_look(report: FollowReport) -> str:
+def format_batch(report: FollowReport) -> str:
     """A batch, or a look that failed, in a line."""
     if report.message or report.last is None:
         return f"{report.table}: failed: {report.message}"
     return f"batch {report.batches}: {format_report(report.last)}"
 
 
-def format_sums(report: FollowReport) -> str:
+def format_totals(report: FollowReport) -> str:
     """What all batches did, for people."""
     bad = f"{report.rows_quarantined} to {report.table}__quarantine" if report.rows_quarantined else "none quarantined"
     sums = f"{report.batches} batches, {_format_files(report)}{report.rows_in} rows = {report.rows_out} in, {bad}"

@@ -18,9 +18,17 @@ from rich.text import Text
 from duckicelake.backends.home import Home
 from duckicelake.commands.check import remove_orphans, repair_lake
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.session import CATALOG, Machine, open_duckdb, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, end, run_or_tell, write_report
-from duckicelake.commands.jobs.stopping import Stop, serving_until
+from duckicelake.commands.jobs.interruption import Stop, serving_until
+from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.session import (
+    CATALOG,
+    SparkSettings,
+    open_duckdb,
+    opening_spark,
+    read_spark_settings,
+    showing_progress,
+    to_catalog,
+)
 from duckicelake.commands.prepare import connect_postgres
 from duckicelake.config import LakeSettings
 from duckicelake.lake.install import format_search_path
@@ -39,7 +47,7 @@ class MaintainCall:
     """The command's arguments that are not about where things are."""
 
     options: MaintainOptions
-    machine: Machine
+    spark_settings: SparkSettings
     dry_run: bool
     report: Path | None
 
@@ -49,10 +57,10 @@ def read_call(given: Mapping[str, Any]) -> MaintainCall:
 
     Raises: BadRequest: they contradict each other, or one cannot be read
     """
-    return MaintainCall(read_options(given["tables"], given), read_machine(given), given["dry_run"], given["report"])
+    return MaintainCall(read_options(given["tables"], given), read_spark_settings(given), given["dry_run"], given["report"])
 
 
-def report_maintain(call: MaintainCall, find: Find, stop: Stop) -> int:
+def report_maintain(call: MaintainCall, find: GetLake, stop: Stop) -> int:
     """Run the job, once or as a service, and return the status for the shell: of the run, or 0 when a service was asked to end."""
     every = call.options.watch_seconds
     with nullcontext() if every is None else serving_until(stop):
@@ -63,33 +71,33 @@ def report_maintain(call: MaintainCall, find: Find, stop: Stop) -> int:
     return status
 
 
-def _run_round(call: MaintainCall, find: Find, stop: Stop) -> int:
-    done = run_or_tell(find, lambda facts, home: run_maintain(facts, home, call, stop), lambda message: MaintainReport(message=message))
+def _run_round(call: MaintainCall, find: GetLake, stop: Stop) -> int:
+    done = run_or_report(find, lambda facts, home: run_maintain(facts, home, call, stop), lambda message: MaintainReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
-        complain(done.message, FAILED)
+        print_error(done.message, FAILED)
     elif call.dry_run:
         Console().print(format_plan(done))
     else:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return end(done.status, stop) if is_written else FAILED
+    return get_exit_status(done.status, stop) if is_written else FAILED
 
 
 def run_maintain(facts: Facts, home: Home, call: MaintainCall, stop: Stop) -> MaintainReport:
     """Run the job; what it is about to do is on the terminal."""
-    with telling(Console(stderr=True), "looking", stop) as tell:
+    with showing_progress(Console(stderr=True), "looking", stop) as tell:
         return maintain(make_desk(facts, home, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
 def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress, stop: Stop | None = None) -> MaintainDesk:
     """Return what the job works with; Spark is started when it is needed."""
     catalog = to_catalog(facts)
-    lake = find_lake(facts)
+    lake = build_lake_settings(facts)
     return MaintainDesk(
         connect=lambda: open_rest(catalog),
         open_postgres=partial(open_postgres, lake),
         lake=DuckLake(partial(open_duckdb, facts, home, read_only=False)),
-        open_spark=partial(opening_spark, call.machine, catalog, tell, stop=stop),
+        open_spark=partial(opening_spark, call.spark_settings, catalog, tell, stop=stop),
         catalog=CATALOG,
         sweep=partial(sweep, lake),
         tell=tell,
@@ -97,7 +105,7 @@ def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress, stop
     )
 
 
-def find_lake(facts: Facts) -> LakeSettings:
+def build_lake_settings(facts: Facts) -> LakeSettings:
     """Return the lake as settings, for what works on its objects."""
     secret = facts.s3_secret_access_key
     return LakeSettings(

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.maintain import find_lake, open_postgres
-from duckicelake.commands.jobs.session import CATALOG, Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, end, run_or_tell, write_report
-from duckicelake.commands.jobs.stopping import Stop
+from duckicelake.commands.jobs.interruption import Stop
+from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgres
+from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.profile.job import ProfileDesk, profile
 from duckicelake.pipeline.profile.options import ProfileOptions, read_options
@@ -26,7 +26,7 @@ class ProfileCall:
     """The command's arguments that are not about where things are."""
 
     options: ProfileOptions
-    machine: Machine
+    spark_settings: SparkSettings
     dry_run: bool
     report: Path | None
     html: Path | None
@@ -38,23 +38,23 @@ def read_call(given: Mapping[str, Any]) -> ProfileCall:
     Raises: BadRequest: they contradict each other, or one cannot be read
     """
     names = ("dry_run", "report", "html")
-    return ProfileCall(read_options(given["tables"], given), read_machine(given), **{name: given[name] for name in names})
+    return ProfileCall(read_options(given["tables"], given), read_spark_settings(given), **{name: given[name] for name in names})
 
 
-def report_profile(call: ProfileCall, find: Find, stop: Stop) -> int:
+def report_profile(call: ProfileCall, find: GetLake, stop: Stop) -> int:
     """Run the job, say what was measured, write report and page, and return the status for the shell."""
-    done = run_or_tell(find, lambda facts, _: run_profile(facts, call, stop), lambda message: ProfileReport(message=message))
+    done = run_or_report(find, lambda facts, _: run_profile(facts, call, stop), lambda message: ProfileReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
-        return end(complain(done.message, FAILED), stop)
+        return get_exit_status(print_error(done.message, FAILED), stop)
     is_written = write_report(call.html, format_page(done), "--html") and is_written
     Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return end(done.status, stop) if is_written else FAILED
+    return get_exit_status(done.status, stop) if is_written else FAILED
 
 
 def run_profile(facts: Facts, call: ProfileCall, stop: Stop) -> ProfileReport:
     """Run the job; what it is about to do is on the terminal."""
-    with telling(Console(stderr=True), "looking", stop) as tell:
+    with showing_progress(Console(stderr=True), "looking", stop) as tell:
         return profile(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
@@ -63,8 +63,8 @@ def make_desk(facts: Facts, call: ProfileCall, tell: Progress, stop: Stop | None
     catalog = to_catalog(facts)
     return ProfileDesk(
         connect=lambda: open_rest(catalog),
-        open_postgres=partial(open_postgres, find_lake(facts)),
-        open_spark=partial(opening_spark, call.machine, catalog, tell, stop=stop),
+        open_postgres=partial(open_postgres, build_lake_settings(facts)),
+        open_spark=partial(opening_spark, call.spark_settings, catalog, tell, stop=stop),
         catalog=CATALOG,
         tell=tell,
     )

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, end, run_or_tell, write_report
-from duckicelake.commands.jobs.stopping import Stop
+from duckicelake.commands.jobs.interruption import Stop
+from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.publish.job import PublishDesk, publish
 from duckicelake.pipeline.publish.making import Place
@@ -26,7 +26,7 @@ class PublishCall:
     """The command's arguments that are not about where things are."""
 
     options: PublishOptions
-    machine: Machine
+    spark_settings: SparkSettings
     dry_run: bool
     report: Path | None
 
@@ -36,22 +36,22 @@ def read_call(given: Mapping[str, Any]) -> PublishCall:
 
     Raises: BadRequest: they contradict each other, or one cannot be read
     """
-    return PublishCall(read_options(given["tables"]), read_machine(given), given["dry_run"], given["report"])
+    return PublishCall(read_options(given["tables"]), read_spark_settings(given), given["dry_run"], given["report"])
 
 
-def report_publish(call: PublishCall, find: Find, stop: Stop) -> int:
+def report_publish(call: PublishCall, find: GetLake, stop: Stop) -> int:
     """Run the job, say what was made, write the report, and return the status for the shell."""
-    done = run_or_tell(find, lambda facts, _: run_publish(facts, call, stop), lambda message: PublishReport(message=message))
+    done = run_or_report(find, lambda facts, _: run_publish(facts, call, stop), lambda message: PublishReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
-        return end(complain(done.message, FAILED), stop)
+        return get_exit_status(print_error(done.message, FAILED), stop)
     Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return end(done.status, stop) if is_written else FAILED
+    return get_exit_status(done.status, stop) if is_written else FAILED
 
 
 def run_publish(facts: Facts, call: PublishCall, stop: Stop) -> PublishReport:
     """Run the job; what it is about to do is on the terminal."""
-    with telling(Console(stderr=True), "looking", stop) as tell:
+    with showing_progress(Console(stderr=True), "looking", stop) as tell:
         return publish(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
@@ -60,4 +60,4 @@ def make_desk(facts: Facts, call: PublishCall, tell: Progress, stop: Stop | None
     catalog = to_catalog(facts)
     keys = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
     place = Place(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))
-    return PublishDesk(lambda: open_rest(catalog), place, partial(opening_spark, call.machine, catalog, tell, stop=stop), tell)
+    return PublishDesk(lambda: open_rest(catalog), place, partial(opening_spark, call.spark_settings, catalog, tell, stop=stop), tell)

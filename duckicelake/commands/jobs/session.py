@@ -1,9 +1,12 @@
-"""What every job's command needs: where Spark runs, which catalog is meant, and the terminal that hears of each step."""
+"""The folder in which Spark keeps a run's rows on disk, and those of runs that were killed, which nobody else removes."""
 
+import fcntl
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -18,8 +21,7 @@ from rich.text import Text
 from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
 from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.scratch import opening_scratch
-from duckicelake.commands.jobs.stopping import STOPS, Stop
+from duckicelake.commands.jobs.interruption import STOPS, Stop
 from duckicelake.commands.signals import handling
 from duckicelake.pipeline.connect import check_conf, is_gone
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk
@@ -29,13 +31,50 @@ from duckicelake.pipeline.libraries import source_jars
 from duckicelake.pipeline.rest import open_rest
 from duckicelake.pipeline.spark import PIECES, RestCatalog, SparkPlan, add_catalog, spark_session
 
+PREFIX = "duckicelake-"
+LOCK = "running.lock"
+
+
+@contextmanager
+def opening_scratch_folder() -> Generator[Path]:
+    """A folder of the run's own; what cannot be removed of it changes nothing of what was done."""
+    remove_abandoned()
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with (folder / f"{LOCK}.new").open("w") as lock:
+            # Where nothing can be locked nothing is removed either; under its name it is held from the first.
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.rename(lock.name, folder / LOCK)
+            yield folder
+
+
+def remove_abandoned() -> None:
+    """Remove this user's folders whose run is gone."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        with suppress(OSError):
+            _remove_if_abandoned(lock)
+
+
+def _remove_if_abandoned(lock: Path) -> None:
+    folder = lock.parent
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+        return
+    held = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(held)
+
+
 CATALOG = "lake"
 SECONDS_TO_NEXT_PIECE = 0.2
 """How often those are cancelled that were not begun when the first ones were."""
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class SparkSettings:
     """Where Spark runs, and what it is told beside our settings."""
 
     # A connection string may hold a token.
@@ -44,11 +83,11 @@ class Machine:
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def read_machine(given: Mapping[str, Any]) -> Machine:
+def read_spark_settings(given: Mapping[str, Any]) -> SparkSettings:
     """Return where Spark runs. Raises: BadRequest: a setting has no `=`, or is not to be chosen."""
     conf = read_pairs(given["conf"])
     check_conf(conf)
-    return Machine(given["master"], given["memory"], conf)
+    return SparkSettings(given["master"], given["memory"], conf)
 
 
 def to_catalog(facts: Facts) -> RestCatalog:
@@ -70,32 +109,39 @@ def open_duckdb(facts: Facts, home: Home, *, read_only: bool) -> DuckDBPyConnect
     return conn
 
 
-def find_cache() -> Path:
+def get_cache_folder() -> Path:
     """Return where fetched jars are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "duckicelake"
 
 
 @contextmanager
-def telling(console: Console, first: str, stop: Stop) -> Generator[Progress]:
+def showing_progress(console: Console, first: str, stop: Stop) -> Generator[Progress]:
     """The terminal: on a real one each step takes the place of the one before, else it has a line. No step is begun after a stop."""
     with console.status(first) as status:
 
-        def tell(step: str) -> None:
+        def show_step(step: str) -> None:
             status.update(Text(step))
             if not console.is_terminal:
                 console.print(step, markup=False, highlight=False, soft_wrap=True)
 
-        yield stop.heeding(tell)
+        yield stop.interrupting(show_step)
 
 
 @contextmanager
 def opening_spark(
-    machine: Machine, catalog: RestCatalog, tell: Progress, jars: tuple[Jar, ...] = (), stop: Stop | None = None
+    spark_settings: SparkSettings, catalog: RestCatalog, show_step: Progress, jars: tuple[Jar, ...] = (), stop: Stop | None = None
 ) -> Generator[SparkSession]:
     """A session that knows the catalog, with a folder of its own. `stop`, if one is given, hears of jobs that a signal cancels."""
-    with opening_scratch() as scratch:
-        plan = SparkPlan(find_cache(), scratch, driver_memory=machine.memory, master=machine.master, conf=machine.conf, jars=jars)
-        with cancelled_by_stops(spark_session(plan, os.environ, tell), stop or Stop()) as spark:
+    with opening_scratch_folder() as scratch:
+        plan = SparkPlan(
+            get_cache_folder(),
+            scratch,
+            driver_memory=spark_settings.memory,
+            master=spark_settings.master,
+            conf=spark_settings.conf,
+            jars=jars,
+        )
+        with cancelled_by_stops(spark_session(plan, os.environ, show_step), stop or Stop()) as spark:
             add_catalog(spark, CATALOG, catalog)
             yield spark
 
@@ -137,9 +183,11 @@ def _cancel(spark: SparkSession, stop: Stop, is_over: Event) -> None:
 
 
 @contextmanager
-def opening_desk(machine: Machine, catalog: RestCatalog, console: Console, stop: Stop, source: str | None = None) -> Generator[Desk]:
+def opening_desk(
+    spark_settings: SparkSettings, catalog: RestCatalog, console: Console, stop: Stop, source: str | None = None
+) -> Generator[Desk]:
     """What a job works with, Spark begun after the catalog has answered, with what a source of rows needs."""
-    with telling(console, "starting Spark", stop) as tell:
+    with showing_progress(console, "starting Spark", stop) as show_step:
         open_rest(catalog)
-        with opening_spark(machine, catalog, tell, () if source is None else source_jars(source), stop) as spark:
-            yield Desk(spark, CATALOG, lambda: open_rest(catalog), tell)
+        with opening_spark(spark_settings, catalog, show_step, () if source is None else source_jars(source), stop) as spark:
+            yield Desk(spark, CATALOG, lambda: open_rest(catalog), show_step)

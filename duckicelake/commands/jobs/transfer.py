@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.session import Machine, opening_spark, read_machine, telling, to_catalog
-from duckicelake.commands.jobs.start import FAILED, Find, complain, end, run_or_tell, write_report
-from duckicelake.commands.jobs.stopping import Stop
+from duckicelake.commands.jobs.interruption import Stop
+from duckicelake.commands.jobs.reports import FAILED, GetLake, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.session import SparkSettings, opening_spark, read_spark_settings, showing_progress, to_catalog
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.asking.callers import format_caller
 from duckicelake.pipeline.ingest.staging import make_run_id
@@ -44,7 +44,7 @@ class TransferCall:
 
     job: str
     options: TransferOptions
-    machine: Machine
+    spark_settings: SparkSettings
     dry_run: bool
     report: Path | None
 
@@ -57,27 +57,27 @@ def read_call(job: str, given: Mapping[str, Any]) -> TransferCall:
     options = read_options(given)
     if job == "export" and options.form in FOLDERS:
         raise BadRequest(f"--format {options.form} is read and not written: export to hadoop, jdbc or rest")
-    return TransferCall(job, options, read_machine(given), given["dry_run"], given["report"])
+    return TransferCall(job, options, read_spark_settings(given), given["dry_run"], given["report"])
 
 
-def report_transfer(call: TransferCall, find: Find, stop: Stop) -> int:
+def report_transfer(call: TransferCall, find: GetLake, stop: Stop) -> int:
     """Run the job, say how it ended, write the report, and return the status for the shell."""
-    done = run_or_tell(find, lambda facts, _: run_transfer(facts, call, stop), lambda message: TransferReport(call.job, message=message))
+    done = run_or_report(find, lambda facts, _: run_transfer(facts, call, stop), lambda message: TransferReport(call.job, message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
-        complain(done.message, FAILED)
+        print_error(done.message, FAILED)
     else:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
-    return end(done.status, stop) if is_written else FAILED
+    return get_exit_status(done.status, stop) if is_written else FAILED
 
 
 def run_transfer(facts: Facts, call: TransferCall, stop: Stop) -> TransferReport:
     """Run the job; what it is about to do is on the terminal."""
-    with telling(Console(stderr=True), "looking", stop) as tell:
+    with showing_progress(Console(stderr=True), "looking", stop) as tell:
         catalog = to_catalog(facts)
         # Iceberg brings its own connector, for its own tables alone.
         jars = source_jars(call.options.place) if call.options.form in FOLDERS else ()
-        spark = LazySpark(partial(opening_spark, call.machine, catalog, tell, jars, stop))
+        spark = LazySpark(partial(opening_spark, call.spark_settings, catalog, tell, jars, stop))
         return transfer(make_desk(catalog, call, spark, tell), call.options, dry_run=call.dry_run)
 
 
@@ -87,7 +87,7 @@ def make_desk(catalog: RestCatalog, call: TransferCall, spark: LazySpark, tell: 
     lake, other = open_lake(catalog), open_other(catalog, call, bench)
     source, target = (other, lake) if call.job == "import" else (lake, other)
     given: Mapping[str, str] = {} if call.job == "import" else call.options.properties
-    return TransferDesk(call.job, source, target, bench, tell, lambda keys: open_objects(_find_store(catalog, {**given, **keys})))
+    return TransferDesk(call.job, source, target, bench, tell, lambda keys: open_objects(_build_store_settings(catalog, {**given, **keys})))
 
 
 def open_lake(catalog: RestCatalog) -> RestSide:
@@ -100,13 +100,13 @@ def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Ca
     """Return the catalog that was named. Raises: BadRequest: it cannot be told what it is."""
     options = call.options
     properties = options.properties
-    place = find_folder(options.place)
-    store = Store(catalog, properties, open_objects(_find_store(catalog, properties)).put_new)
+    place = build_folder_uri(options.place)
+    store = Store(catalog, properties, open_objects(_build_store_settings(catalog, properties)).put_new)
     if options.form is Form.rest:
         return _open_rest_side(options, store)
     if options.form is Form.jdbc:
         warehouse = properties.get("warehouse")
-        folder = None if warehouse is None else find_folder(warehouse)
+        folder = None if warehouse is None else build_folder_uri(warehouse)
         found = JdbcCatalog(open_database(options.place, properties), store, properties.get("catalog-name"), folder)
         return found.settle() if call.job == "export" else found
     if options.form is Form.hive:
@@ -114,7 +114,7 @@ def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Ca
     return DeltaFolders(place, store) if options.form is Form.delta else HadoopWarehouse(place, store)
 
 
-def find_folder(place: str) -> str:
+def build_folder_uri(place: str) -> str:
     """Return a folder's URI, on the local disk its whole path."""
     if place.startswith("file:"):
         place = "/" + place.removeprefix("file:").lstrip("/")
@@ -125,11 +125,11 @@ def _open_rest_side(options: TransferOptions, store: Store) -> RestSide:
     properties = options.properties
     there = RestCatalog(options.place, properties.get("warehouse", ""), properties=properties)
     settings = {**catalog_settings(there), **RESOLVING, **format_caller(properties, options.place)}
-    told = {name: text for name, text in {**settings, **properties, "uri": options.place}.items() if text}
-    return RestSide(name_place(options.place), cache(partial(open_rest, there)), store, told)
+    rest_settings = {name: text for name, text in {**settings, **properties, "uri": options.place}.items() if text}
+    return RestSide(name_place(options.place), cache(partial(open_rest, there)), store, rest_settings)
 
 
-def _find_store(catalog: RestCatalog, given: Mapping[str, str]) -> StoreSettings:
+def _build_store_settings(catalog: RestCatalog, given: Mapping[str, str]) -> StoreSettings:
     if any(name.startswith("s3.") for name in given):
         keys = given.get("s3.access-key-id"), given.get("s3.secret-access-key")
         token = given.get("s3.session-token")

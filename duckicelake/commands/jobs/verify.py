@@ -10,9 +10,9 @@ from rich.console import Console
 
 from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
-from duckicelake.commands.jobs.session import Machine, open_duckdb, opening_desk, read_machine, to_catalog
-from duckicelake.commands.jobs.start import UNKNOWN, Find, complain, end, run_or_tell, write_report
-from duckicelake.commands.jobs.stopping import Stop
+from duckicelake.commands.jobs.interruption import Stop
+from duckicelake.commands.jobs.reports import UNKNOWN, GetLake, get_exit_status, print_error, run_or_report, write_report
+from duckicelake.commands.jobs.session import SparkSettings, open_duckdb, opening_desk, read_spark_settings, to_catalog
 from duckicelake.pipeline.verify.job import VerifyDesk, verify
 from duckicelake.pipeline.verify.options import VerifyOptions, read_options
 from duckicelake.pipeline.verify.report import Verdict, VerifyReport
@@ -23,7 +23,7 @@ class VerifyCall:
     """The command's arguments that are not about where things are."""
 
     options: VerifyOptions
-    machine: Machine
+    spark_settings: SparkSettings
     dry_run: bool
     report: Path | None
 
@@ -34,19 +34,19 @@ def read_call(given: Mapping[str, Any]) -> VerifyCall:
     Raises: BadRequest: they contradict each other, or one cannot be read
     """
     options = read_options(given["tables"], given["snapshot"], given)
-    return VerifyCall(options, read_machine(given), given["dry_run"], given["report"])
+    return VerifyCall(options, read_spark_settings(given), given["dry_run"], given["report"])
 
 
-def report_verify(call: VerifyCall, find: Find, stop: Stop) -> int:
+def report_verify(call: VerifyCall, find: GetLake, stop: Stop) -> int:
     """Run the job, say what was found, write the report, and return the status for the shell."""
-    done = run_or_tell(find, lambda facts, home: run_verify(facts, home, call, stop), lambda message: VerifyReport(message=message))
+    done = run_or_report(find, lambda facts, home: run_verify(facts, home, call, stop), lambda message: VerifyReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
-        complain(done.message, done.status)
+        print_error(done.message, done.status)
     else:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
     status = done.status if is_written else done.status or UNKNOWN
-    ended = end(status, stop)
+    ended = get_exit_status(status, stop)
     # What was found counts, whoever wanted an end.
     return status if done.verdict is Verdict.differs else ended
 
@@ -55,5 +55,5 @@ def run_verify(facts: Facts, home: Home, call: VerifyCall, stop: Stop) -> Verify
     """Run the job; what it is about to look at is on the terminal."""
     catalog = to_catalog(facts)
     open_lake = partial(open_duckdb, facts, home, read_only=True)
-    with opening_desk(call.machine, catalog, Console(stderr=True), stop) as desk:
+    with opening_desk(call.spark_settings, catalog, Console(stderr=True), stop) as desk:
         return verify(VerifyDesk(desk, open_lake, facts.ducklake_metadata_schema), call.options, dry_run=call.dry_run)

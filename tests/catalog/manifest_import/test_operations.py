@@ -9,7 +9,7 @@ import pytest
 from duckicelake.catalog.manifest_import import imported, operations
 from duckicelake.catalog.warehouse import Warehouse
 from duckicelake.commands.check import repair_lake
-from duckicelake.commands.http.serving import COLLECT_AFTER
+from duckicelake.commands.serve import GC_THRESHOLDS
 from duckicelake.errors import BadRequest, CommitFailed
 from duckicelake.pipeline.publish.making import looking_rarely_for_cycles
 from duckicelake.store.objects import Objects
@@ -123,7 +123,7 @@ def test_executors_look_for_cycles_as_seldom_as_servers() -> None:
     """And a process that is not theirs alone is left as it was."""
     before = gc.get_threshold()
     with looking_rarely_for_cycles():
-        assert gc.get_threshold() == COLLECT_AFTER != before
+        assert gc.get_threshold() == GC_THRESHOLDS != before
     assert gc.get_threshold() == before
 
 

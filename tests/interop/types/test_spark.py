@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from duckicelake.backends.home import open_home
-from duckicelake.commands.check import find_problems
+from duckicelake.commands.check import list_findings
 from tests.interop.rich_lake import RichLake
 from tests.interop.types.tables import EXTREMES, TypeTable, list_tables, name_of
 from tests.rest.serving import make_settings
@@ -54,7 +54,7 @@ def test_spark_reads_what_was_changed_as_check_says(served: Served, spark: Spark
     with pytest.raises(SparkRefused):
         reader.read(table)
     (settings,) = make_settings(served.lake).lakes()
-    while sql := [found[1] for finding in find_problems(settings, open_home(tmp_path / "home")) if (found := SQL.search(finding.remedy))]:
+    while sql := [found[1] for finding in list_findings(settings, open_home(tmp_path / "home")) if (found := SQL.search(finding.remedy))]:
         conn.execute(sql[0])
     rows = sorted(reader.read(table).to_pylist(), key=lambda row: row["i"])
     assert [(row["i"], row["file"]) for row in rows] == [(i, i) for i in range(20)]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from duckicelake.commands.jobs import session
-from duckicelake.commands.jobs.session import Machine, opening_spark
+from duckicelake.commands.jobs.session import SparkSettings, opening_spark
 from duckicelake.pipeline.spark import SparkPlan
 from tests.support.commands import environment
 
 RUNS = """
 import sys
-from duckicelake.commands.jobs.scratch import opening_scratch
+from duckicelake.commands.jobs.session import opening_scratch
 with opening_scratch() as folder:
     (folder / "local").mkdir()
     (folder / "local" / "block").write_text("rows of a database")
@@ -56,7 +56,7 @@ def test_rows_of_a_killed_run_go_with_the_next_one(tmp_path: Path, monkeypatch: 
         dead.kill()
         dead.wait()
         assert (ours / "local" / "block").exists()
-        with opening_spark(Machine(), none, none):
+        with opening_spark(SparkSettings(), none, none):
             pass
         assert len(found) == 3
         assert (ours.exists(), theirs.exists()) == (False, True)

@@ -10,9 +10,9 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from duckicelake.commands.jobs import verify
-from duckicelake.commands.jobs.session import Machine, cancelled_by_stops
-from duckicelake.commands.jobs.start import end
-from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, hearing_a_stop, serving_until
+from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop, hearing_a_stop, serving_until
+from duckicelake.commands.jobs.reports import get_exit_status
+from duckicelake.commands.jobs.session import SparkSettings, cancelled_by_stops
 from duckicelake.commands.signals import hearing_stops
 from duckicelake.pipeline.ingest.report import PUBLISHED, Stopwatch
 from duckicelake.pipeline.reports import Interrupted
@@ -29,18 +29,18 @@ from tests.support.waiting import wait_for
         pytest.param(Stop(), [0, 1, 3], id="none"),
         pytest.param(Stop("Ctrl-C"), [0, 1, 3], id="in the last step"),
         pytest.param(Stop("Ctrl-C", has_cancelled=True), [0, INTERRUPTED, INTERRUPTED], id="while Spark was at work"),
-        pytest.param(Stop("Ctrl-C", has_held=True), [INTERRUPTED] * 3, id="before another step"),
+        pytest.param(Stop("Ctrl-C", has_skipped_step=True), [INTERRUPTED] * 3, id="before another step"),
     ],
 )
 def test_a_run_that_did_all_its_work_ends_as_it_says(stop: Stop, statuses: list[int]) -> None:
     """Whatever came while it did the last of it; of what was cancelled the report says whether it was done."""
-    assert [end(status, stop) for status in (0, 1, 3)] == statuses
+    assert [get_exit_status(status, stop) for status in (0, 1, 3)] == statuses
 
 
 def test_a_difference_wins_over_a_stop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever waits for status 1 has it; that other tables were not looked at is said too."""
     found = (Finding("a.b", "now", Verdict.differs), Finding("c.d", "now", Verdict.unknown, message="stopped by SIGTERM before: c.d now"))
-    stop, call = Stop("SIGTERM", has_held=True), verify.VerifyCall(VerifyOptions(()), Machine(), dry_run=False, report=None)
+    stop, call = Stop("SIGTERM", has_skipped_step=True), verify.VerifyCall(VerifyOptions(()), SparkSettings(), dry_run=False, report=None)
     monkeypatch.setattr(verify, "run_or_tell", lambda *_: VerifyReport(found))
     assert verify.report_verify(call, lambda: pytest.fail("nobody asks"), stop) == 1
     said = capsys.readouterr()
@@ -68,7 +68,7 @@ def test_what_was_cancelled_is_known(jobs: Callable[[], list[int]], has_cancelle
     with hearing_a_stop() as stop, cancelled_by_stops(opening(spark), stop):
         os.kill(os.getpid(), signal.SIGTERM)
         wait_for(lambda: stop.has_cancelled or spark.cancelled.is_set(), "somebody to be asked")
-    assert (stop.by, stop.has_held, stop.has_cancelled) == ("SIGTERM", False, has_cancelled)
+    assert (stop.by, stop.has_skipped_step, stop.has_cancelled) == ("SIGTERM", False, has_cancelled)
 
 
 def test_a_second_signal_cuts_no_stopping_short() -> None:
@@ -96,7 +96,7 @@ def test_a_second_signal_cuts_no_stopping_short() -> None:
 def test_time_is_that_of_steps_that_were_begun() -> None:
     """One that was held is not in the report."""
     stop = Stop("Ctrl-C")
-    watch = Stopwatch(stop.heeding(list[str]().append))
+    watch = Stopwatch(stop.interrupting(list[str]().append))
     with pytest.raises(Interrupted):
         watch.tell("write")
     watch.tell(PUBLISHED)

@@ -14,8 +14,8 @@ import pytest
 
 from duckicelake.commands.jobs import ingest as ingesting
 from duckicelake.commands.jobs.ingest import IngestCall, report_ingest
-from duckicelake.commands.jobs.session import Machine, cancelled_by_stops
-from duckicelake.commands.jobs.stopping import INTERRUPTED, Stop, hearing_a_stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop, hearing_a_stop, serving_until, taking_all_or_nothing
+from duckicelake.commands.jobs.session import SparkSettings, cancelled_by_stops
 from duckicelake.errors import BadRequest, CommitStateUnknown
 from duckicelake.pipeline.follow import FollowBroken, FollowOptions, FollowReport, follow
 from duckicelake.pipeline.ingest.job import Desk
@@ -111,7 +111,8 @@ def test_a_file_that_cannot_be_read_is_told_once(served: Served, tmp_path: Path)
 @pytest.mark.parametrize("error", [TypeError("nobody thought of that"), MemoryError("nobody thought of that")], ids=["type", "memory"])
 def test_what_nobody_foresaw_is_told_and_reported(error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a line without a trace, and with a report of the run."""
-    call = IngestCall(IngestOptions("x.csv", parse_ident("a.b")), None, Machine(), False, tmp_path / "r.json", None, None, lambda: None)
+    options = IngestOptions("x.csv", parse_ident("a.b"))
+    call = IngestCall(options, None, SparkSettings(), False, tmp_path / "r.json", None, None, lambda: None)
 
     def find() -> NoReturn:
         raise error
@@ -140,7 +141,7 @@ def test_a_followed_source_that_breaks_is_reported_with_its_batches(tmp_path: Pa
         raise FollowBroken(taken) from TypeError("nobody thought of that")
 
     monkeypatch.setattr(ingesting, "run_follow", run_follow)
-    call = IngestCall(options, FollowOptions(), Machine(), False, tmp_path / "r.json", "http://127.0.0.1:1", None, lambda: None)
+    call = IngestCall(options, FollowOptions(), SparkSettings(), False, tmp_path / "r.json", "http://127.0.0.1:1", None, lambda: None)
     assert report_ingest(call, lambda: pytest.fail("the catalog is named"), Stop()) == 1
     report = json.loads((tmp_path / "r.json").read_text())
     assert report == json.loads(replace(taken, status=Status.failed, message="TypeError: nobody thought of that").format_json())
@@ -183,7 +184,7 @@ def test_an_interrupt_ends_a_run_before_its_next_step() -> None:
 
     def interrupt(error: Exception | None, step: str) -> None:
         with hearing_a_stop() as stop, taking_all_or_nothing(stop), cancelled_by_stops(opening(spark), stop):
-            tell = stop.heeding(told.append)
+            tell = stop.interrupting(told.append)
             tell("write")
             os.kill(os.getpid(), signal.SIGINT)
             if error is not None:

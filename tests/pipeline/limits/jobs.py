@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from duckicelake.commands.jobs.start import run_or_tell
+from duckicelake.commands.jobs.reports import run_or_report
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.ducklake import DuckLake
 from duckicelake.pipeline.maintain.job import maintain
@@ -91,7 +91,7 @@ class Job(ABC):
 
     def run(self, tell: Progress = lambda _: None) -> Told:
         """Run the job behind the wires. What it raises is told as its command tells it."""
-        report = run_or_tell(nowhere, lambda *_: self.do(tell), lambda message: message)
+        report = run_or_report(nowhere, lambda *_: self.do(tell), lambda message: message)
         if isinstance(report, str):
             return Told(1, (Said("", "failed", report),))
         return Told(report.status, tuple(self.list_said(report)))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from duckicelake.backends.home import Home, open_home
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.jobs.maintain import MaintainCall, make_desk
-from duckicelake.commands.jobs.session import Machine, opening_spark, to_catalog
+from duckicelake.commands.jobs.session import SparkSettings, opening_spark, to_catalog
 from duckicelake.config import LakeSettings
 from duckicelake.pipeline.maintain import rewriting
 from duckicelake.pipeline.maintain.job import maintain
@@ -27,7 +27,7 @@ from tests.rest.serving import WAREHOUSE
 from tests.support.readers import Served
 from tests.support.spark import CALM
 
-MACHINE = Machine("local[2]", "1g", {**CALM, "spark.ui.liveUpdate.period": "0"})
+MACHINE = SparkSettings("local[2]", "1g", {**CALM, "spark.ui.liveUpdate.period": "0"})
 """Tasks are known as soon as they run."""
 GROUP_BYTES = "group-bytes"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from duckicelake.commands.jobs.metrics import PREFIX
+from duckicelake.commands.jobs.reports import PREFIX
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
 from tests.support.commands import run

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from duckicelake.commands.jobs.session import Machine, opening_spark
+from duckicelake.commands.jobs.session import SparkSettings, opening_spark
 from duckicelake.commands.jobs.transfer import TransferCall, make_desk
 from duckicelake.pipeline.spark import LazySpark, RestCatalog
 from duckicelake.pipeline.transfer.job import transfer
@@ -34,7 +34,7 @@ def main(doom: Doom) -> None:
     # A killed process removes nothing: its scratch folder goes with the test's.
     tempfile.tempdir = doom.home
     given = {**doom.given, "properties": doom.given["properties"] and Path(doom.given["properties"])}
-    catalog, options, machine = RestCatalog(**doom.catalog), read_options(given), Machine("local[2]", "1g", CALM)
+    catalog, options, machine = RestCatalog(**doom.catalog), read_options(given), SparkSettings("local[2]", "1g", CALM)
     call = TransferCall(doom.job, options, machine, dry_run=False, report=None)
     spark = LazySpark(partial(opening_spark, machine, catalog, lambda _: None))
     if not given["no_verify"]:

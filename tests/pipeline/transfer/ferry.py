@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duckicelake.commands.jobs.session import Machine
+from duckicelake.commands.jobs.session import SparkSettings
 from duckicelake.commands.jobs.transfer import TransferCall, make_desk
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.spark import LazySpark
@@ -47,7 +47,7 @@ class Ferry:
     ) -> TransferReport:
         """Run a job, as the command would."""
         options = read_options(format_given(place, tables, **given))
-        call = TransferCall(job, options, Machine(), dry_run, None)
+        call = TransferCall(job, options, SparkSettings(), dry_run, None)
         spark = LazySpark(lambda: nullcontext(self.spark.session))
         desk = make_desk(self.served.rest_catalog(), call, spark, tell or self.told.append)
         with letting_go():

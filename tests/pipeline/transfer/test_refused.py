@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.commands.jobs.transfer import find_folder
+from duckicelake.commands.jobs.transfer import build_folder_uri
 from duckicelake.errors import BadRequest, CommitStateUnknown, ServiceUnavailable
 from duckicelake.iceberg.partition import PartitionSpec
 from duckicelake.iceberg.requests.bodies import CreateTable
@@ -105,8 +105,8 @@ def test_folders_are_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    assert find_folder(place.format(here=here)) == str(tmp_path / folder)
-    assert find_folder("s3://bucket/a/../b/") == "s3://bucket/a/../b"
+    assert build_folder_uri(place.format(here=here)) == str(tmp_path / folder)
+    assert build_folder_uri("s3://bucket/a/../b/") == "s3://bucket/a/../b"
 
 
 @pytest.mark.parametrize(

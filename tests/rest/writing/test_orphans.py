@@ -13,7 +13,7 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 from duckicelake.catalog.cleanup import list_current_since
-from duckicelake.commands.check import find_lost_objects, remove_orphans
+from duckicelake.commands.check import list_lost_objects, remove_orphans
 from duckicelake.iceberg.manifest import DataFile
 from duckicelake.store.parquet import encode_position_deletes
 from tests.rest.serving import Server, make_settings, serve
@@ -78,7 +78,7 @@ def readable(client: Client, lake: FreshLake) -> Generator[Served]:
     """The lake with its readers; every published object is there in the end, and every snapshot is readable."""
     served = Served(lake, client.server)
     yield served
-    assert find_lost_objects(lake.psycopg(), client.objects) == []
+    assert list_lost_objects(lake.psycopg(), client.objects) == []
     for snapshot in client.load()["snapshots"]:
         read_ids(served, snapshot["snapshot-id"])
 
@@ -184,10 +184,10 @@ def test_where_main_was_put_needs_nothing_unnamed(
         assert client.commit([{"action": "set-properties", "updates": {"k": value}}]).status == 200
     sweep(lake)
     assert sweep(lake) == set()
-    assert find_lost_objects(lake.psycopg(), client.objects) == []
+    assert list_lost_objects(lake.psycopg(), client.objects) == []
     session.execute("INSERT INTO t VALUES (5000, 'z')")
     client.load()
-    assert find_lost_objects(lake.psycopg(), client.objects) == []
+    assert list_lost_objects(lake.psycopg(), client.objects) == []
     assert set(read_ids(readable)) == {*expected, 5000}
 
 

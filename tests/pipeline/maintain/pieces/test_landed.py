@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from duckicelake.commands.jobs.interruption import INTERRUPTED, hearing_a_stop
+from duckicelake.commands.jobs.reports import get_exit_status
 from duckicelake.commands.jobs.session import cancelled_by_stops
-from duckicelake.commands.jobs.start import end
-from duckicelake.commands.jobs.stopping import INTERRUPTED, hearing_a_stop
 from duckicelake.pipeline.maintain import rewriting
 from duckicelake.pipeline.maintain.compacting import ATTEMPTS
 from duckicelake.pipeline.maintain.pieces import RUN_ID, Landed, find_landed, have_others_moved
@@ -68,7 +68,7 @@ def test_a_stop_has_no_other_piece_begun(large: Keeper) -> None:
             report = meeting.run("main.t", min_files=2)
     [done] = report.steps
     assert (done.verdict, "could not write" in done.message, "cancelled" in done.message) == (Verdict.failed, True, True), done
-    assert (end(report.status, stop), done.removed, done.added) == (INTERRUPTED, 2, 1), done
+    assert (get_exit_status(report.status, stop), done.removed, done.added) == (INTERRUPTED, 2, 1), done
     assert large.count_files("t") == 19
     [rest] = large.run("main.t", min_files=2).steps
     assert (rest.verdict, large.count_files("t") < 19) == (Verdict.done, True), rest

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 from duckicelake.backends.buckets import ROLE_ARN
 from duckicelake.backends.home import open_home
 from duckicelake.backends.postgres import ROLE
-from duckicelake.commands.check import find_problems, repair_lake
-from duckicelake.commands.logs import QUIET_LOGGERS
+from duckicelake.commands.check import list_findings, repair_lake
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
+from duckicelake.commands.serve import QUIET_LOGGERS
 from duckicelake.config import LakeSettings
 from duckicelake.errors import NotServed
 from duckicelake.lake.readers import roles
@@ -300,9 +300,9 @@ def test_a_check_says_what_everybody_may_make(managed: Managed, tmp_path: Path) 
     """Only where there are readers."""
     lake = to_settings(managed.guarded.lake)
     home = open_home(tmp_path / "home")
-    assert not [each for each in find_problems(lake, home) if each.subject == "readers of DuckLake"]
+    assert not [each for each in list_findings(lake, home) if each.subject == "readers of DuckLake"]
     ask_as(managed.guarded, "reader")
-    assert [each.severity for each in find_problems(lake, home) if each.subject == "readers of DuckLake"] == ["warning"]
+    assert [each.severity for each in list_findings(lake, home) if each.subject == "readers of DuckLake"] == ["warning"]
 
 
 def test_where_postgres_is_may_be_said_otherwise(lake: FreshLake) -> None:

@@ -12,10 +12,10 @@ WRAPPER = CHECKOUT / "scripts" / "duckicelake"
 
 def format_command(*arguments: str) -> str:
     """Return the command line that works in a new shell in this folder: `scripts/duckicelake` of a checkout, else what is installed."""
-    return " ".join((shlex.quote(_find_command()), *arguments))
+    return " ".join((shlex.quote(_get_command()), *arguments))
 
 
-def _find_command() -> str:
+def _get_command() -> str:
     if WRAPPER.is_file():
         return _shorten(WRAPPER)
     installed = Path(sys.executable).parent / "duckicelake"

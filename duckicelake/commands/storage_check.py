@@ -19,7 +19,7 @@ from duckicelake.store.place import parse_uri
 STYLES = {Verdict.ok: "green", Verdict.failed: "red", Verdict.noted: "yellow"}
 
 
-def prove_storage(settings: Settings, console: Console) -> bool:
+def check_storage(settings: Settings, console: Console) -> bool:
     """Print a line for each check of each lake's store, and say whether all went as they must."""
     proven = True
     for lake in settings.lakes():
@@ -33,13 +33,13 @@ def prove_storage(settings: Settings, console: Console) -> bool:
 
 
 def _print_lines(lake: LakeSettings, console: Console) -> Iterator[Outcome]:
-    for line in prove_lake(lake):
+    for line in check_lake_storage(lake):
         console.print(f"[{STYLES[line.verdict]}]{line.verdict:<6}[/] ", end="")
         console.print(f"{line.name}: {line.detail}".removesuffix(": "), markup=False, highlight=False, soft_wrap=True)
         yield line
 
 
-def prove_lake(lake: LakeSettings) -> Iterator[Outcome]:
+def check_lake_storage(lake: LakeSettings) -> Iterator[Outcome]:
     """Yield what is found of a lake's store, from what the catalog itself needs to what nobody may; what hides the rest ends it."""
     try:
         with connect_postgres(lake) as conn:
@@ -48,34 +48,34 @@ def prove_lake(lake: LakeSettings) -> Iterator[Outcome]:
         address = parse_uri(scratch)
         if not address.bucket:
             raise Unsupported(f"ICEBERG_PATH {lake.iceberg_path!r} is no S3: there are no keys to prove.")
-        yield from _prove_own_abilities(open_objects(read_store_settings(lake)), scratch)
+        yield from _check_own_keys(open_objects(read_store_settings(lake)), scratch)
         store = read_store_settings(lake)
         root = open_client(store, Keys(store.access_key_id, store.secret_access_key))
-        yield from _prove_keys(lake, Field(address.bucket, f"{address.key}/", root))
+        yield from _check_vended_keys(lake, Field(address.bucket, f"{address.key}/", root))
     except CatalogError as error:
         yield Outcome("the store can be proven", Verdict.failed, error.message)
 
 
-def _prove_own_abilities(objects: Objects, scratch: str) -> Iterator[Outcome]:
+def _check_own_keys(objects: Objects, scratch: str) -> Iterator[Outcome]:
     """What the catalog needs for itself: objects that are written once, and one that is exchanged by its tag."""
     uri = f"{scratch}own"
     try:
-        yield _tell("catalog's own keys: an object is written once", [objects.put_new(uri, b"1"), not objects.put_new(uri, b"2")])
+        yield _build_outcome("catalog's own keys: an object is written once", [objects.put_new(uri, b"1"), not objects.put_new(uri, b"2")])
         tag = objects.find_etag(uri)
         exchanged = [objects.replace(uri, b"3", tag) is not None, objects.replace(uri, b"4", tag) is None, objects.read(uri) == b"3"]
-        yield _tell("catalog's own keys: an object is exchanged by its tag alone", exchanged)
-        yield _tell("catalog's own keys: LIST finds it", [[found for found, _ in objects.list_under(scratch)] == [uri]])
+        yield _build_outcome("catalog's own keys: an object is exchanged by its tag alone", exchanged)
+        yield _build_outcome("catalog's own keys: LIST finds it", [[found for found, _ in objects.list_under(scratch)] == [uri]])
     finally:
         objects.delete(uri)
-    yield _tell("catalog's own keys: DELETE removes it", [not objects.exists(uri)])
+    yield _build_outcome("catalog's own keys: DELETE removes it", [not objects.exists(uri)])
 
 
-def _tell(name: str, steps: list[bool]) -> Outcome:
+def _build_outcome(name: str, steps: list[bool]) -> Outcome:
     wrong = [str(number) for number, went_well in enumerate(steps, 1) if not went_well]
     return Outcome(name, Verdict.failed if wrong else Verdict.ok, f"step {', '.join(wrong)} went otherwise" if wrong else "")
 
 
-def _prove_keys(lake: LakeSettings, field: Field) -> Iterator[Outcome]:
+def _check_vended_keys(lake: LakeSettings, field: Field) -> Iterator[Outcome]:
     store = read_store_settings(lake)
     if lake.sts_role_arn is None:
         raise Unsupported("No keys are vended: sts_role_arn is not set. Set it, or let clients have their requests signed.")

@@ -13,7 +13,7 @@ from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.config import Settings
 from duckicelake.lake.connect import close_lake, open_lake
 
-WHO = "command line"
+AUDIT_PRINCIPAL = "command line"
 """Who stands in the record; no principal can be called so."""
 
 Lines = Sequence[str]
@@ -24,12 +24,12 @@ def manage(settings: Settings, warehouse: str | None, operation: str, *texts: st
 
     Raises: CatalogError: why nothing was done
     """
-    asker = Asker(f"cli-{secrets.token_hex(6)}", WHO, operation)
+    asker = Asker(f"cli-{secrets.token_hex(6)}", AUDIT_PRINCIPAL, operation)
     with stopping_on_signals():
         chosen = choose_lake(join_running(settings, open_home(settings.home)), warehouse)
         lake = open_lake(chosen.name, chosen.postgres_dsn.get_secret_value(), chosen.metadata_schema, 1)
         try:
-            return ACTS[operation](access_rules.with_asker(lake, asker, name_objects(operation, texts)), *texts)
+            return OPERATIONS[operation](access_rules.with_asker(lake, asker, name_objects(operation, texts)), *texts)
         finally:
             close_lake(lake)
 
@@ -120,7 +120,7 @@ def format_secret(made: NewSecret) -> Lines:
 
 
 OF_ROLES = frozenset({"addRole", "removeRole", "addMember", "removeMember"})
-ACTS: Mapping[str, Callable[..., Lines]] = {
+OPERATIONS: Mapping[str, Callable[..., Lines]] = {
     "addPrincipal": add_principal,
     "rotatePrincipal": rotate_principal,
     "removePrincipal": remove_principal,

@@ -22,28 +22,28 @@ STOPS: Mapping[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 class Stop:
     """Who asked for the end; nobody: empty.
 
-    `has_held`: a step was not begun for it. `has_cancelled`: Spark was at work, and was told to end that.
+    `has_skipped_step`: a step was not begun for it. `has_cancelled`: Spark was at work, and was told to end that.
     """
 
     by: str = ""
-    has_held: bool = False
+    has_skipped_step: bool = False
     has_cancelled: bool = False
 
-    def has_cut(self, status: int) -> bool:
+    def has_interrupted(self, status: int) -> bool:
         """Whether it kept a run from its end; `status` is how that ended. What Spark did in time is done."""
-        return self.has_held or (self.has_cancelled and bool(status))
+        return self.has_skipped_step or (self.has_cancelled and bool(status))
 
-    def heeding(self, tell: Progress) -> Progress:
+    def interrupting(self, show_step: Progress) -> Progress:
         """What hears of each step, and raises Interrupted before the next one when the end is asked for."""
 
-        def told(step: str) -> None:
+        def checked(step: str) -> None:
             # What is published is done, whoever wants an end.
             if self.by and step != PUBLISHED:
-                self.has_held = True
+                self.has_skipped_step = True
                 raise Interrupted(f"stopped by {self.by} before: {step}")
-            tell(step)
+            show_step(step)
 
-        return told
+        return checked
 
     def hear(self, number: int, frame: FrameType | None) -> None:
         """Note a signal; a second Ctrl-C waits for no step."""
@@ -80,6 +80,6 @@ def taking_all_or_nothing(stop: Stop) -> Generator[None]:
     except CommitStateUnknown:
         raise
     except CatalogError as error:
-        if stop.has_cut(1):
+        if stop.has_interrupted(1):
             raise Interrupted(f"stopped by {stop.by}; nothing was taken") from error
         raise
