@@ -1,4 +1,7 @@
-"""Wires the house: the lakes of the settings behind one door. Nothing happens at import."""
+"""Wiring of the server: opens the lakes of the settings and builds the ASGI application. Importing it does nothing.
+
+`commands.serve` calls `build_app` in each worker process.
+"""
 
 import secrets
 from collections.abc import AsyncGenerator
@@ -42,10 +45,10 @@ from duckicelake.store.s3 import StoreSettings
 
 
 def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
-    """Return the server for the lakes that the settings name; it counts in `metrics`, or in new ones.
+    """Return the application for the lakes of the settings. `metrics` None: use new metrics.
 
-    It opens them when it starts and closes them when it stops. Neither needs Postgres or the object store to be
-    up: until they are, `/readyz` says what is missing and requests are answered 503.
+    It opens the lakes at startup and closes them at shutdown. Neither needs Postgres or the object store: while one is unavailable,
+    `/readyz` says which, and requests get 503.
     """
     accounts = open_accounts(settings)
     issuers = None if accounts is None or not settings.oidc_issuers else TokenIssuers(read_issuers(settings), accounts.tokens)
@@ -61,51 +64,51 @@ def build_app(settings: Settings, metrics: Metrics | None = None) -> ASGIApp:
 
 
 def open_worker_metrics(folder: Path, server_pid: int) -> Metrics:
-    """Return the metrics of this process as one of the workers of a server, whose files lie in that folder."""
+    """Return the metrics of this process as a worker of a server, with files in that folder."""
     return Metrics(WorkerFiles(folder, server_pid))
 
 
 def open_accounts(settings: Settings) -> Accounts | None:
-    """Return the clients that may ask for tokens; None when nobody has to say who they are.
+    """Return the clients of the settings and the token keys; None without authentication.
 
-    Raises: BadClients, BadKey, BadIssuer, SettingsError: what is configured cannot be used
+    Raises: BadClients, BadKey, BadIssuer, SettingsError: a setting cannot be used
     """
     if not settings.require_auth:
         return None
     read_issuers(settings)
-    told = [] if settings.oauth_clients is None else [settings.oauth_clients.get_secret_value()]
+    clients = [] if settings.oauth_clients is None else [settings.oauth_clients.get_secret_value()]
     if settings.oauth_clients_file is not None:
-        told.append(read_secret_file(settings.oauth_clients_file))
-    return Accounts(parse_clients("\n".join(told)), open_signer(settings), settings.token_lifetime_s)
+        clients.append(read_secret_file(settings.oauth_clients_file))
+    return Accounts(parse_clients("\n".join(clients)), open_signer(settings), settings.token_lifetime_s)
 
 
 def read_issuers(settings: Settings) -> list[Issuer]:
-    """Return the issuers whose tokens are believed. Raises: BadIssuer, SettingsError."""
-    return [read_issuer(told) for told in settings.oidc_issuers]
+    """Return the external issuers whose tokens are accepted. Raises: BadIssuer, SettingsError."""
+    return [read_issuer(issuer) for issuer in settings.oidc_issuers]
 
 
-def read_issuer(told: IssuerSettings) -> Issuer:
-    """Return an issuer as settings name it. Raises: BadIssuer, SettingsError."""
-    if told.ca_file is not None:
-        read_secret_file(told.ca_file)
+def read_issuer(configured: IssuerSettings) -> Issuer:
+    """Return an issuer from its settings. Raises: BadIssuer, SettingsError."""
+    if configured.ca_file is not None:
+        read_secret_file(configured.ca_file)
     issuer = Issuer(
-        name=told.name,
-        url=told.issuer,
-        audience=told.audience,
-        algorithms=frozenset(told.algorithms),
-        principal_claim=told.principal_claim,
-        roles_claim=told.roles_claim or "",
-        roles=told.roles,
-        clients=frozenset(told.clients),
-        clock_skew_s=told.clock_skew_s,
-        ca_file=None if told.ca_file is None else str(told.ca_file),
+        name=configured.name,
+        url=configured.issuer,
+        audience=configured.audience,
+        algorithms=frozenset(configured.algorithms),
+        principal_claim=configured.principal_claim,
+        roles_claim=configured.roles_claim or "",
+        roles=configured.roles,
+        clients=frozenset(configured.clients),
+        clock_skew_s=configured.clock_skew_s,
+        ca_file=None if configured.ca_file is None else str(configured.ca_file),
     )
     check_issuer(issuer)
     return issuer
 
 
 def open_signer(settings: Settings) -> TokenSigner:
-    """Return the keys of tokens. Without any a server makes one: its tokens end with it, and no other server knows them."""
+    """Return the keys that sign tokens. If none is configured, generate one; its tokens are valid only at this server until it stops."""
     pems = [read_secret_file(path) for path in settings.token_key_files]
     if settings.token_keys is not None:
         keys = [key.strip() for key in settings.token_keys.get_secret_value().split(",")]
@@ -115,7 +118,7 @@ def open_signer(settings: Settings) -> TokenSigner:
 
 
 def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
-    """Return what surrounds the server's life: every lake is open inside it."""
+    """Return the lifespan of the application, within which all lakes are open."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -129,9 +132,9 @@ def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
                     found, warehouse=replace(found.warehouse, neighbours=OtherDataPaths(partial(list_others, context, lake.name)))
                 )
                 policies = PolicyCache(found.watch, partial(read_policy, found.warehouse)) if settings.require_auth else None
-                context.lakes[lake.name] = replace(found, audit_log=start_trail(settings.audit_days, found, opened), policies=policies)
+                context.lakes[lake.name] = replace(found, audit_log=start_audit_log(settings.audit_days, found, opened), policies=policies)
                 if settings.object_check_s:
-                    start_rounds(settings.object_check_s, context, lake.name, opened)
+                    start_object_checks(settings.object_check_s, context, lake.name, opened)
             yield
         context.lakes.clear()
 
@@ -139,12 +142,12 @@ def build_lifespan(settings: Settings, context: ServerContext) -> Lifespan:
 
 
 def list_others(context: ServerContext, name: str) -> list[Lake]:
-    """Return the lakes that are served beside one."""
+    """Return the other lakes of this server."""
     return [lake.warehouse.lake for prefix, lake in list(context.lakes.items()) if prefix != name]
 
 
 async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: AsyncExitStack, *, vends: bool) -> OpenLake:
-    """Return a lake with its pool and its watch, both closed when `opened` is; `vends`: who asks is known, and may get keys."""
+    """Return a lake with its connection pool and its watch, which `opened` closes. `vends`: requests are authenticated and may get keys."""
     dsn, schema = settings.postgres_dsn.get_secret_value(), settings.metadata_schema
     warehouse = open_warehouse(settings.name, dsn, schema, read_store_settings(settings), limits)
     warehouse = with_roots(warehouse, settings.allowed_locations)
@@ -158,28 +161,28 @@ async def open_lake(settings: LakeSettings, limits: WarehouseLimits, opened: Asy
     return OpenLake(settings.name, warehouse, watch, roles=RoleCache(settings.ducklake_postgres))
 
 
-def start_trail(days: int, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:
-    """Keep the record of a lake until `opened` is closed."""
+def start_audit_log(days: int, lake: OpenLake, opened: AsyncExitStack) -> AuditLog:
+    """Start the audit log of a lake; `opened` stops it."""
     trail = AuditLog(lake.warehouse.lake, days)
     trail.start()
     opened.push_async_callback(run_in_threadpool, trail.stop)
     return trail
 
 
-def start_rounds(period_s: float, context: ServerContext, name: str, opened: AsyncExitStack) -> None:
-    """Look after what is published of a lake until `opened` is closed."""
+def start_object_checks(period_s: float, context: ServerContext, name: str, opened: AsyncExitStack) -> None:
+    """Start the checks of a lake's published objects; `opened` stops them."""
     rounds = ObjectMonitor(context.lakes[name].warehouse, period_s, partial(context.cache.forget, name))
     rounds.start()
     opened.push_async_callback(run_in_threadpool, rounds.stop)
 
 
 def read_limits(settings: Settings) -> WarehouseLimits:
-    """Return how much each lake may keep in memory, and how long it may wait."""
+    """Return the limits of a lake: cached tables, memory, and Postgres' statement timeout."""
     return WarehouseLimits(settings.cache_max, settings.memory_max_bytes, settings.postgres_timeout_s)
 
 
 def read_store_settings(settings: LakeSettings) -> StoreSettings:
-    """Return how to reach the lake's object store."""
+    """Return the address and keys of the lake's object store."""
     secret = settings.s3_secret_access_key
     return StoreSettings(
         endpoint=settings.s3_endpoint,
@@ -192,5 +195,5 @@ def read_store_settings(settings: LakeSettings) -> StoreSettings:
 
 
 def read_sts_settings(settings: LakeSettings, role_arn: str) -> StsSettings:
-    """Return how to get keys for others."""
+    """Return the STS settings for vended credentials."""
     return StsSettings(role_arn, settings.sts_endpoint, settings.sts_external_id, settings.vended_lifetime_s)

@@ -1,4 +1,4 @@
-"""The command `duckicelake`: reads the arguments, calls `commands/`, turns our errors into one message and a status."""
+"""The command `duckicelake`: parses the arguments, calls a function of `commands`, and turns errors into a message and an exit status."""
 
 import json
 import sys
@@ -356,7 +356,7 @@ def _manage(settings: Settings, warehouse: str | None, operation: str, *texts: s
         _print_message(EMPTY[operation], "yellow")
     if operation in ("addPrincipal", "rotatePrincipal") and not settings.require_auth:
         _print_message(
-            "Principals have no effect while require_auth is false, as it is in these settings: the server asks nobody for a token.",
+            "Principals have no effect while require_auth is false, as it is in these settings: the server requires no tokens.",
             "yellow",
         )
 

@@ -1,4 +1,4 @@
-"""The commands of `duckicelake pipeline`: jobs on Spark."""
+"""The commands of `duckicelake pipeline`: parses their arguments and calls `commands.jobs.start`."""
 
 import os
 from functools import partial
@@ -91,7 +91,7 @@ def ingest(
     home: HomeOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 nobody knows (run it again)."""
+    """Take files into a table, each once; status 0 done, 1 nothing was taken, 2 misuse, 3 unknown (run it again)."""
     arguments = {"home": home, "config": config, "credential_file": credential_file}
     given = locals() | {"credential": partial(read_named_credential, credential_file, os.environ), "environment": os.environ}
     raise typer.Exit(start_ingest(given, partial(get_lake, arguments, warehouse)))

@@ -1,4 +1,4 @@
-"""One frozen `Settings`: environment `DUCKICELAKE_*`, over `.env`, over a TOML file; read once."""
+"""The settings, read once into a frozen `Settings`: from the environment (`DUCKICELAKE_*`), else `.env`, else a TOML file."""
 
 import difflib
 import ipaddress
@@ -36,20 +36,20 @@ _SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 
 Locations = tuple[Annotated[str, Field(pattern=LOCATION_PATTERN)], ...]
-"""Folders as URIs or absolute paths; `*` is everywhere."""
+"""Folders as URIs or absolute paths; `*` allows every location."""
 
 
 VendedLifetime = Annotated[int, Field(ge=900, le=43_200)]
-"""What STS takes."""
+"""The range that AWS STS allows."""
 
 
 PLACE_PATTERN = r"^((host|hostaddr|port|dbname|sslmode|sslrootcert|channel_binding)=[^\s'\\]+(\s+|$))+$"
 PublicPostgres = Annotated[str, Field(pattern=PLACE_PATTERN)]
-"""Where Postgres is, and never who somebody is there."""
+"""Connection parameters of Postgres without user and password."""
 
 
 PublicUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
-"""Where clients reach a server: scheme, host and port, and the path that a proxy takes away."""
+"""The server's URL for clients: scheme, host, port, and the path prefix that a proxy removes."""
 
 
 class SettingsError(CatalogError):
@@ -57,10 +57,10 @@ class SettingsError(CatalogError):
 
 
 class LakeSettings(BaseModel):
-    """One lake, ready to open: every value decided, except those that the lake itself knows.
+    """The settings of one lake. Values that the lake itself stores may be None.
 
-    `data_path` None: what the lake's own metadata says. `iceberg_path` None: the one kept in the lake, else a folder beside DATA_PATH.
-    `s3_endpoint` None: AWS. Keys None: the AWS default chain, or no S3 at all. `restored_max_bytes` None: what is kept in the lake.
+    `data_path` None: that of the lake's metadata. `iceberg_path` None: the path stored in the lake, else a sibling folder of DATA_PATH.
+    `s3_endpoint` None: AWS. Keys None: AWS' default chain, or no S3 at all. `restored_max_bytes` None: the value stored in the lake.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -93,14 +93,14 @@ class LakeSettings(BaseModel):
             if url is not None and urlsplit(url).scheme not in ("http", "https"):
                 raise ValueError(f"{name} {url!r} is not a URL like http://127.0.0.1:9000")
         if self.data_path and self.iceberg_path and with_slash(self.iceberg_path).startswith(with_slash(self.data_path)):
-            raise ValueError("iceberg_path lies under data_path, where DuckLake removes files it does not know; put it beside")
+            raise ValueError("iceberg_path is below data_path, where DuckLake removes unknown files; choose a folder outside data_path")
         return self
 
 
 class LakeSection(BaseModel):
     """One `[lakes.NAME]` table of the TOML file.
 
-    What is left out is taken from the top level, and the two S3 keys as a pair. `data_path` and `iceberg_path` belong to one lake, so they
+    A missing value is taken from the top level, the two S3 keys only as a pair. `data_path` and `iceberg_path` belong to one lake, so they
     are never taken from there.
     """
 
@@ -126,7 +126,7 @@ class LakeSection(BaseModel):
 
 
 class IssuerSettings(BaseModel):
-    """One `[[oidc_issuers]]` table: an issuer of tokens, and how they are read. `access.issuers` says what each means, and checks it."""
+    """One `[[oidc_issuers]]` table: an external issuer of tokens. `access.issuers` describes the fields and checks them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -143,7 +143,7 @@ class IssuerSettings(BaseModel):
 
 
 class Settings(BaseSettings):
-    """Everything that can be set. Without `postgres_dsn` and `lakes`, `serve` runs its own Postgres and S3."""
+    """All settings. Without `postgres_dsn` and `lakes`, `serve` runs its own Postgres and S3."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_prefix_target="all", env_ignore_empty=True)
 
@@ -197,7 +197,7 @@ class Settings(BaseSettings):
     lake_sections: dict[str, LakeSection] = Field(default_factory=dict[str, LakeSection], validation_alias="lakes")
 
     @model_validator(mode="after")
-    def check_whole(self) -> Self:
+    def check_consistency(self) -> Self:
         """Refuse settings that contradict each other."""
         if self.postgres_dsn is not None and self.postgres_port is not None:
             raise ValueError("postgres_port is the embedded Postgres's, and postgres_dsn says there is none; set one of them")
@@ -225,16 +225,16 @@ class Settings(BaseSettings):
                 )
 
     def _check_auth(self) -> None:
-        """Refuse clients whom nobody asks, and with authentication folders where everybody may take everybody's files."""
+        """Refuse accounts without authentication, and with authentication locations where every principal could use all files."""
         has_clients = self.oauth_clients is not None or self.oauth_clients_file is not None
         if has_clients and not self.require_auth:
-            raise ValueError("oauth_clients are named, and nobody has to be one of them; set require_auth too")
+            raise ValueError("oauth_clients need require_auth=true; set it, or remove them")
         if self.oidc_issuers and not self.require_auth:
-            raise ValueError("oidc_issuers are named, and nobody has to show a token; set require_auth too")
+            raise ValueError("oidc_issuers need require_auth=true; set it, or remove them")
         if self.credential is not None and self.credential_file is not None:
             raise ValueError("credential and credential_file both say whose requests a command's are; set one of them")
         if self.requests_per_s and not self.require_auth:
-            raise ValueError("requests_per_s is what each principal may ask for, and nobody has to be one; set require_auth too")
+            raise ValueError("requests_per_s limits each principal, so it needs require_auth=true")
         for field in ("name", "issuer"):
             if len({getattr(issuer, field) for issuer in self.oidc_issuers}) < len(self.oidc_issuers):
                 raise ValueError(f"oidc_issuers: two of them have one {field}")
@@ -243,18 +243,18 @@ class Settings(BaseSettings):
 
     @property
     def embedded_postgres(self) -> bool:
-        """Whether `serve` runs its own Postgres."""
+        """True if `serve` runs its own Postgres."""
         return self.postgres_dsn is None and not self.lake_sections
 
     @property
     def embedded_store(self) -> bool:
-        """Whether `serve` runs its own S3: nothing says where the files are, or `store` names one."""
+        """True if `serve` runs its own S3: `store` names one, or no setting says where the files are."""
         if self.store in ("minio", "seaweedfs"):
             return True
         return self.store == "auto" and self.embedded_postgres and self.data_path is None and self.s3_endpoint is None
 
     def lakes(self) -> list[LakeSettings]:
-        """Return every lake to serve; none when the Postgres is the embedded one, which only `serve` can name."""
+        """Return all lakes; none with the embedded Postgres, whose address only a running stack knows."""
         if self.lake_sections:
             return [self._join(name, section) for name, section in sorted(self.lake_sections.items())]
         if self.postgres_dsn is None:
@@ -316,7 +316,7 @@ def read_settings(arguments: Mapping[str, Any]) -> Settings:
 
 
 def read_secret_file(path: Path) -> str:
-    """Return what a file of secrets says. Raises: SettingsError: it cannot be read."""
+    """Return the text of a secrets file. Raises: SettingsError: it cannot be read."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -324,7 +324,7 @@ def read_secret_file(path: Path) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach a server bound to that host."""
+    """True if only this machine can reach a server that is bound to that host."""
     if host in LOCAL_NAMES:
         return True
     try:
@@ -334,7 +334,7 @@ def is_loopback(host: str) -> bool:
 
 
 def get_default_home(environment: Mapping[str, str]) -> Path:
-    """Return where the embedded stack lives when nothing says otherwise."""
+    """Return the default folder of the embedded Postgres and S3."""
     base = environment.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "duckicelake"
 
@@ -345,14 +345,14 @@ def with_slash(path: str) -> str:
 
 
 def list_setting_names() -> list[str]:
-    """Return every setting as it stands in the TOML file."""
+    """Return the names of all settings, as the TOML file spells them."""
     return [str(field.validation_alias or name) for name, field in Settings.model_fields.items()]
 
 
 def is_service_link(name: str, text: str) -> bool:
-    """Return True if an environment variable describes a Kubernetes Service whose name begins with `duckicelake`, and is no setting.
+    """Return True if an environment variable describes a Kubernetes Service whose name begins with `duckicelake`, and is not a setting.
 
-    Kubernetes sets `DUCKICELAKE_SERVICE_HOST`, `DUCKICELAKE_PORT=tcp://…` and others in every container beside such a Service.
+    Kubernetes sets `DUCKICELAKE_SERVICE_HOST`, `DUCKICELAKE_PORT=tcp://…` and others in every container of such a Service's namespace.
     Source: Kubernetes documentation, «Service», environment variables
     """
     name = name.upper()
@@ -371,7 +371,7 @@ def _check_known(environment: Mapping[str, str]) -> None:
 
 
 def _suggest(name: str, known: set[str]) -> str:
-    """Return the name, with the known one that it resembles most."""
+    """Return the name, with the most similar known name."""
     close = difflib.get_close_matches(name.upper(), known, 1, 0.8)
     return f"{name} (did you mean {close[0]}?)" if close else name
 

@@ -1,14 +1,14 @@
-"""What can go wrong, in Iceberg's words.
+"""The errors of the catalog, named after Iceberg's error types.
 
-Each message says what is wrong, which thing it concerns and what to do. Nothing here knows HTTP:
-`rest/errors.py` maps a class to its status and Iceberg type.
+Each message says what is wrong, which object it concerns and what to do. Nothing here depends on HTTP: `rest/errors.py` maps a class to
+its status and Iceberg error type.
 """
 
 
 class CatalogError(Exception):
-    """Anything the catalog refuses or cannot do, with a message meant for the client.
+    """An error with a message for the client.
 
-    `denied`: the object that somebody has no right to, where the error only says that it is not there, or its path does not name it.
+    `denied`: for the audit log, the object on which the principal lacks a right, if the error hides it or the path does not name it.
     """
 
     denied: str | None = None
@@ -35,15 +35,15 @@ class NoSuchView(CatalogError):
 
 
 class NoSuchPlanId(CatalogError):
-    """No plan of a scan of this table has that id."""
+    """No scan plan of this table has that id."""
 
 
 class NoSuchPlanTask(CatalogError):
-    """No plan of a scan of this table has that task, or what it is of is there no longer."""
+    """No scan plan of this table has that plan task, or its snapshot no longer exists."""
 
 
 class NotFound(CatalogError):
-    """An object that the state names is missing from the object store."""
+    """An object that the table's state references is missing from the object store."""
 
 
 class AlreadyExists(CatalogError):
@@ -55,43 +55,43 @@ class NamespaceNotEmpty(CatalogError):
 
 
 class BadRequest(CatalogError):
-    """The request is malformed, unknown or contradictory."""
+    """The request is malformed or contradicts itself."""
 
 
 class IllegalArgument(BadRequest):
-    """The request contradicts itself in a way that Java's client knows by a type of its own."""
+    """The request contradicts itself in a way for which Java's client has its own exception type."""
 
 
 class Unprocessable(CatalogError):
-    """The request is well formed and asks for two opposite things."""
+    """The request is well formed, and its parts exclude each other."""
 
 
 class Unsupported(CatalogError):
-    """The lake holds, or the client asks for, something that Iceberg or this catalog cannot say."""
+    """The lake holds, or the client requests, something that Iceberg or this catalog cannot represent."""
 
 
 class NotServed(Unsupported):
-    """An operation of the REST specification that this catalog does not have."""
+    """The operation of the REST specification is not served by this catalog."""
 
 
 class Damaged(Unsupported):
-    """The lake's rows contradict themselves; somebody has to correct them in Postgres."""
+    """The lake's rows contradict each other and have to be corrected in Postgres."""
 
 
 class PostgresRefused(Unsupported):
-    """Postgres refuses a statement, for a reason that may be gone when it is asked again, though the lake is as it was."""
+    """Postgres refuses a statement for a reason that may not last, although the lake is unchanged."""
 
 
 class NotAuthorized(CatalogError):
-    """The client is not known."""
+    """The request has no valid token."""
 
 
 class Forbidden(CatalogError):
-    """The client is known and has no right to this."""
+    """The principal is authenticated and lacks a right."""
 
 
 class TooManyRequests(CatalogError):
-    """The client is known and asks too often; nothing was done, and the same request may come again."""
+    """The principal sends too many requests; nothing was done, and the client may repeat the request."""
 
     def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -99,24 +99,24 @@ class TooManyRequests(CatalogError):
 
 
 class CommitFailed(CatalogError):
-    """A requirement does not hold any more; refresh and try again."""
+    """A requirement does not hold any more; the client must refresh and retry."""
 
 
 class CommitStateUnknown(CatalogError):
-    """Nobody knows whether the commit landed; look before trying again."""
+    """The outcome of the commit is unknown; the client must check the table before a retry."""
 
 
 class ServiceUnavailable(CatalogError):
-    """Postgres or the object store does not answer."""
+    """Postgres or the object store does not respond."""
 
 
 class LakeBusy(ServiceUnavailable):
-    """Other commits held the lake's lock for too long; nothing was done, and the same request may come again."""
+    """Other commits held the lake's lock for too long; nothing was done, and the client may repeat the request."""
 
 
 class LakeMoved(ServiceUnavailable):
-    """Maintenance removed something while it was being read; reading again gives the new state."""
+    """Maintenance removed rows or objects during a read; another read returns the new state."""
 
 
 class TableVanished(LakeMoved):
-    """A table of inlined rows that DuckLake's registry names is gone: flushed meanwhile, or lost."""
+    """A table of inlined rows in DuckLake's registry does not exist: it was flushed meanwhile, or lost."""

@@ -1,4 +1,4 @@
-"""Frozen values, made and changed the cheap way: commits make dozens of them anew, large tables are millions."""
+"""Fast construction and copying of frozen values: a commit copies dozens of them, a large table consists of millions."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -11,15 +11,15 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def tuple_maker(kind: type[Row]) -> Callable[[Iterable[Any]], Row]:
-    """Return what makes a named tuple of as many values as it has, as its `_make` does, without a function of Python's for each."""
+    """Return a function like `kind._make`, without a Python call for each tuple."""
     return cast("Callable[[Iterable[Any]], Row]", partial(tuple.__new__, kind))
 
 
 def replace(value: Value, /, **changes: object) -> Value:
-    """Return a dataclass' instance with other values in some of its fields.
+    """Return a copy of a dataclass instance with other values in some fields.
 
-    The same as `dataclasses.replace` for those whose fields all go to `__init__` in their order, at half of its cost.
-    Raises: TypeError: it has no such field
+    Equal to `dataclasses.replace` for dataclasses whose fields are all positional parameters of `__init__`, at half of its cost.
+    Raises: TypeError: the dataclass has no such field
     """
     places, read = _get_layout(type(value))
     values = [*read(value)]
@@ -33,7 +33,7 @@ def replace(value: Value, /, **changes: object) -> Value:
 
 @lru_cache(maxsize=1024)
 def _get_layout(kind: Any) -> tuple[dict[str, int], Any]:
-    """Return the places of a dataclass' fields, and what reads them all at once."""
+    """Return the positions of a dataclass' fields, and a function that reads all fields at once."""
     found = fields(kind)
     if not all(field.init and not field.kw_only for field in found):
         raise TypeError(f"{kind.__name__} has fields that are not for `__init__` in their order.")
@@ -42,5 +42,5 @@ def _get_layout(kind: Any) -> tuple[dict[str, int], Any]:
 
 
 def _read_each(names: list[str], value: object) -> list[object]:
-    """Return what `attrgetter` returns of several names, of any number."""
+    """Return the values of the fields, as `attrgetter` does for two names or more."""
     return [getattr(value, name) for name in names]

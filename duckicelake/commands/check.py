@@ -1,4 +1,8 @@
-"""`duckicelake check`: what is wrong with a lake, and what to do about it."""
+"""`duckicelake check`: findings about a lake, each with a remedy, and the repairs of `--repair`.
+
+The command line calls it. Each table is checked in its own savepoint of a read-only REPEATABLE READ transaction. Warnings about readers
+leave the exit status as it is. The Spark job `maintain` calls `remove_orphans` and `repair_lake` too.
+"""
 
 import contextlib
 from collections.abc import Container, Iterable, Sequence
@@ -15,7 +19,7 @@ from duckicelake.backends.home import Home
 from duckicelake.catalog.cleanup import finish_purge, forget_staged_location, list_abandoned_locations, list_leftovers, list_orphans
 from duckicelake.catalog.health import list_lost_versions, list_missing_objects, list_stale_metadata
 from duckicelake.catalog.publish import build_draft, build_first_note
-from duckicelake.catalog.snapshot_building import build_snapshots, read_changes
+from duckicelake.catalog.snapshot_building import TableReading, build_snapshots, read_changes
 from duckicelake.catalog.table_cache import TableCache
 from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Warehouse, WarehouseLimits, close_warehouse, open_warehouse
@@ -51,16 +55,16 @@ READ_ONLY_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
 
 
 def check_lakes(settings: Settings, home: Home, console: Console, repair: timedelta | None = None) -> bool:
-    """Print what is wrong with each lake and say whether nothing is.
+    """Print the findings of each lake, and return True if no finding is an error.
 
-    `repair` brings published objects back first, then removes what nothing names and is older than that.
+    `repair`: first publish missing objects again, then remove unreferenced objects that are older than this.
     """
     healthy = True
     for lake in settings.lakes():
         if repair is not None:
             restored = repair_lake(lake, is_corrected=True)
             removed = remove_orphans(lake, datetime.now(UTC) - repair)
-            # a server may have counted on an object that is gone now
+            # A server may have referenced an object meanwhile that is removed now.
             restored += repair_lake(lake) if removed else []
             console.print(f"{lake.name}: {len(removed)} objects removed that nothing named", highlight=False)
             console.print(
@@ -79,7 +83,7 @@ def check_lakes(settings: Settings, home: Home, console: Console, repair: timede
 
 
 def list_findings(lake: LakeSettings, home: Home) -> list[Finding]:
-    """Return everything wrong with a lake, from the outside in; what hides the rest ends the search."""
+    """Return the findings of a lake. A finding that prevents further checks, such as a missing right, is the last one."""
     try:
         with connect_postgres(lake) as conn:
             lake = read_paths(conn, lake)
@@ -130,7 +134,7 @@ def _list_bad_defaults(conn: psycopg.Connection, home: Home) -> list[Finding]:
 
 
 def get_duckdb_type(column_type: str) -> str:
-    """Return the DuckDB name of a DuckLake leaf type; anything that is not a plain type name is read as text."""
+    """Return the DuckDB name of a primitive DuckLake type; `varchar` for anything that is not a plain type name."""
     name = column_type.lower()
     if name.startswith("decimal(") and name.removeprefix("decimal(").removesuffix(")").replace(",", "").replace(" ", "").isdigit():
         return name
@@ -142,24 +146,24 @@ def get_duckdb_type(column_type: str) -> str:
 
 
 class ReadOnlyObjects(Objects):
-    """The objects as they are: reads what is there, and lets nothing be written."""
+    """An object store that reads objects and writes nothing."""
 
     def put_new(self, uri: str, content: bytes) -> bool:
-        """Write nothing."""
+        """Write nothing, and report nothing as written."""
         return False
 
     def put_many_new(self, items: Iterable[tuple[str, bytes]]) -> set[str]:
-        """Write nothing."""
+        """Write nothing, and report nothing as written."""
         return set()
 
 
 MOST_TABLES, MOST_COLUMNS = 5, 3
-"""How many tables a warning names, and how many columns of each."""
+"""Limits of the tables that a warning lists, and of the columns for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedTable:
-    """A table, the columns in it that a limit concerns, and SQL that helps with the first of them."""
+    """A table, its columns that a reader's limit affects, and SQL that avoids the limit for the first of them."""
 
     name: str
     columns: Sequence[str]
@@ -167,13 +171,13 @@ class AffectedTable:
 
 
 class ReaderWarnings:
-    """Collects the tables that each limit concerns."""
+    """Collects the tables that each reader's limit affects."""
 
     def __init__(self) -> None:
         self._affected: list[list[AffectedTable]] = [[] for _ in READER_LIMITS]
 
     def add(self, reading: TableReading) -> None:
-        """Add a table that is published."""
+        """Add the limits that affect a published table."""
         live = [file for file in reading.sources.files if file.end_snapshot is None]
         if live:
             oldest_row = min(file.begin_snapshot for file in live)
@@ -188,12 +192,12 @@ class ReaderWarnings:
                 affected.append(AffectedTable(table.name, list_columns(table, columns), example))
 
     def list_findings(self) -> list[Finding]:
-        """Return a warning for each limit that concerns some table."""
+        """Return a warning for each limit that affects a table."""
         return [format_warning(limit, affected) for limit, affected in zip(READER_LIMITS, self._affected, strict=True) if affected]
 
 
 def format_warning(limit: ReaderLimit, affected: Sequence[AffectedTable]) -> Finding:
-    """Return the warning of a limit: which tables and columns it concerns, and what to do."""
+    """Return the warning of a limit with the affected tables and columns, and the remedy."""
     shown = [format_table(table) for table in affected[:MOST_TABLES]]
     more = [f"{len(affected) - MOST_TABLES} more tables"] if len(affected) > MOST_TABLES else []
     problem = f"{limit.effect}: {', '.join([*shown, *more])}"
@@ -202,13 +206,13 @@ def format_warning(limit: ReaderLimit, affected: Sequence[AffectedTable]) -> Fin
 
 
 def format_table(table: AffectedTable) -> str:
-    """Return a table with its columns, at most three of them."""
+    """Return a table's name with at most MOST_COLUMNS of its affected columns."""
     shown = [*table.columns[:MOST_COLUMNS], *(["…"] if len(table.columns) > MOST_COLUMNS else [])]
     return f"{table.name} ({', '.join(shown)})"
 
 
 def _list_table_findings(conn: psycopg.Connection, objects: ReadOnlyObjects) -> list[Finding]:
-    """Return which tables Iceberg clients cannot read, and which of the others single readers cannot read."""
+    """Return the tables that Iceberg clients cannot read, and the columns that single readers cannot read."""
     found: list[Finding] = []
     warnings = ReaderWarnings()
     with conn.transaction():
@@ -221,20 +225,20 @@ def _list_table_findings(conn: psycopg.Connection, objects: ReadOnlyObjects) -> 
 
 
 def _list_findings_of_table(conn: psycopg.Connection, objects: ReadOnlyObjects, table: TableRow, warnings: ReaderWarnings) -> list[Finding]:
-    """Return what Iceberg clients do not see of a table as DuckDB does: everything is made as for a load, and nothing is kept.
+    """Return the differences between a table in DuckDB and for Iceberg clients. The metadata is built as for a load, and not stored.
 
-    What single readers do not read of a published table is added to `warnings`.
+    Limits of single readers are added to `warnings`.
     """
     memory, name = TableCache(), f"{table.schema_name}.{table.table_name}"
     try:
-        # what Postgres refuses for one table is no reason to stop
+        # A savepoint: an error of Postgres for one table must not end the checks of the others.
         with conn.transaction():
             reading = read_changes(conn, objects, table, memory)
             build_snapshots(conn, objects, reading, reading.state.notes.table or build_first_note(objects, reading.state), memory)
     except (Unsupported, TableVanished) as error:
         return [Finding("warning", name, "Iceberg clients cannot read it yet", error.message)]
     except NotFound:
-        # Missing files are findings of their own.
+        # `_list_missing_files` reports missing files.
         return []
     warnings.add(reading)
     columns = ((path, f"Iceberg clients see column {path!r} as optional: {MAY_HOLD_NULLS}") for path in list_nullable_names(reading.state))
@@ -242,10 +246,10 @@ def _list_findings_of_table(conn: psycopg.Connection, objects: ReadOnlyObjects, 
 
 
 def list_lost_objects(conn: psycopg.Connection, objects: Objects, read_only_objects: ReadOnlyObjects | None = None) -> list[Finding]:
-    """Return a finding for every object that we published and the store does not have any more.
+    """Return a finding for every published object that is missing from the store.
 
-    With an onlooker, a table whose newest metadata file does not show its present state misses nothing: the next load publishes it, and
-    what expiry and clean-up have removed is named by no one then.
+    With `read_only_objects`, a table whose newest metadata file is outdated has no such finding: the next load publishes the table,
+    and the new metadata references no object that expiry and clean-up have removed.
     """
     found: list[Finding] = []
     for schema_name, table_name, location, metadata_version in inspect.read_published(conn):
@@ -269,7 +273,7 @@ def list_lost_objects(conn: psycopg.Connection, objects: Objects, read_only_obje
 
 
 def _is_outdated(conn: psycopg.Connection, read_only_objects: ReadOnlyObjects, schema_name: str, table_name: str) -> bool:
-    """Tell whether the table would get a new metadata version if it were loaded now."""
+    """True if a load would publish a new metadata version of the table now."""
     memory = TableCache()
     with conn.transaction():
         conn.execute(READ_ONLY_SNAPSHOT)
@@ -280,7 +284,7 @@ def _is_outdated(conn: psycopg.Connection, read_only_objects: ReadOnlyObjects, s
             known = read_changes(conn, read_only_objects, table, memory)
             draft = build_draft(conn, read_only_objects, known, memory)
         except (Unsupported, TableVanished, NotFound):
-            # findings of their own say so
+            # `_list_table_findings` and `_list_missing_files` report these.
             return False
     noted = known.state.notes.table
     return noted is None or noted.token != draft.wanted.token
@@ -291,14 +295,13 @@ def _list_stale(conn: psycopg.Connection, objects: Objects, location: str, *, ne
 
 
 def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple[str, str]] = ()) -> list[str]:
-    """Remove what nothing names in the locations of live tables and was last written before that time; return what it was.
+    """Remove unreferenced objects in the locations of live tables that were last written before that time, and return their URIs.
 
-    So goes what purges that began before that time, and were broken off, have left of dropped tables, and what lies where tables were
-    to be that were staged before that time and never made, if nothing there is younger.
+    It also removes what interrupted purges of dropped tables left, and the locations of tables that were staged before that time and never
+    created, if no object there is newer. Multipart uploads there and below DATA_PATH are aborted if they got no part since that time.
 
-    Tables that cannot be published keep everything, and so do those spared, by schema and name. Servers are told after each
-    table: one that publishes meanwhile may count on an object that goes, and `repair_lake` afterwards brings it back.
-    Uploads that nobody finished are given up in the same places and below DATA_PATH, if nothing has come to them since that time.
+    Tables that cannot be published keep all objects, and so do those in `spared`, by schema and name. After each table, servers drop what
+    they have cached of the store. A server that publishes meanwhile may reference a removed object, so call `repair_lake` afterwards.
     """
     store = read_store_settings(lake)
     warehouse = open_warehouse(lake.name, lake.postgres_dsn.get_secret_value(), lake.metadata_schema, store)
@@ -309,7 +312,7 @@ def remove_orphans(lake: LakeSettings, before: datetime, spared: Container[tuple
             published = inspect.read_published(conn)
             purges = [noted for noted in list_purges(conn) if noted.begun_at < before]
         for noted in purges:
-            # one store that refuses is not everybody's
+            # An error of one table's store must not keep the others from being cleaned up.
             with contextlib.suppress(CatalogError):
                 removed += finish_purge(warehouse, noted)
         for staged in list_abandoned_locations(warehouse, before):
@@ -339,7 +342,7 @@ def _sweep_staged(warehouse: Warehouse, staged: Staged, before: datetime) -> Seq
 
 
 def _remove_objects(warehouse: Warehouse, uris: Sequence[str]) -> None:
-    """Remove objects, and let servers trust nothing of what they remember of the store, whatever of it has gone."""
+    """Remove objects, and make servers drop what they have cached of the store, even if only some could be removed."""
     if not uris:
         return
     try:
@@ -350,11 +353,10 @@ def _remove_objects(warehouse: Warehouse, uris: Sequence[str]) -> None:
 
 
 def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
-    """Let servers trust nothing they remember, publish again what lost objects, and return the tables concerned.
+    """Make servers drop their caches, publish tables with missing objects again, and return the names of these tables.
 
-    `is_corrected`: somebody may have corrected rows, or restored Postgres, so manifests that others than servers made are forgotten,
-    and metadata files of a state that the lake has not had are removed.
-    What cannot be published is left for the check to tell.
+    `is_corrected`: rows may have been corrected or Postgres restored, so the records of adopted manifests are deleted, and metadata files
+    that show a state the lake never had are removed. Tables that cannot be published remain findings of the check.
     """
     limits, dsn = WarehouseLimits(), lake.postgres_dsn.get_secret_value()
     warehouse = open_warehouse(lake.name, dsn, lake.metadata_schema, read_store_settings(lake), limits)
@@ -385,7 +387,7 @@ def repair_lake(lake: LakeSettings, *, is_corrected: bool = False) -> list[str]:
 
 
 def _shorten_logs(lake: LakeSettings, warehouse: Warehouse) -> list[str]:
-    """Take metadata files that are gone out of the metadata logs that name them, publish those tables again, and return them."""
+    """Remove missing metadata files from the metadata logs, publish these tables again, and return their names."""
     shortened: list[str] = []
     with connect_postgres(lake) as conn, mapped_errors(lake.name):
         read_paths(conn, lake)

@@ -1,4 +1,4 @@
-"""How a user calls this command again, for every message that tells one to."""
+"""The command line that calls `duckicelake`, for messages that recommend a command."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ WRAPPER = CHECKOUT / "scripts" / "duckicelake"
 
 
 def format_command(*arguments: str) -> str:
-    """Return the command line that works in a new shell in this folder: `scripts/duckicelake` of a checkout, else what is installed."""
+    """Return a command line that works in a new shell in this folder: `scripts/duckicelake` of a checkout, else the installed command."""
     return " ".join((shlex.quote(_get_command()), *arguments))
 
 
@@ -26,6 +26,6 @@ def _get_command() -> str:
 
 
 def _shorten(path: Path) -> str:
-    """Return the path as seen from the working folder where it lies below it."""
+    """Return the path relative to the working folder if it is below it, else unchanged."""
     below = os.path.relpath(path)
     return str(path) if below.startswith("..") else below

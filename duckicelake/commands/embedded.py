@@ -1,4 +1,4 @@
-"""Settings completed with the embedded stack: where it listens, and its keys."""
+"""The embedded Postgres and S3 of a command: settings completed with their addresses and keys, and `duckicelake backends up|down|run`."""
 
 import os
 import select
@@ -26,7 +26,7 @@ DATA_PATH, ICEBERG_PATH = f"s3://{BUCKET}/data/", f"s3://{BUCKET}/iceberg/"
 
 
 def plan_stack(settings: Settings, purpose: str) -> StackOptions:
-    """Return which servers of our own these settings ask for."""
+    """Return the embedded servers that these settings need."""
     return StackOptions(
         purpose=purpose,
         postgres=settings.embedded_postgres,
@@ -37,12 +37,12 @@ def plan_stack(settings: Settings, purpose: str) -> StackOptions:
 
 
 def is_embedded(settings: Settings) -> bool:
-    """Say whether anything of the stack is our own."""
+    """True if the settings use an embedded Postgres or S3."""
     return settings.embedded_postgres or settings.embedded_store
 
 
 def join_home(settings: Settings, home: Home) -> Settings:
-    """Return the settings with what the home knows of the embedded servers filled in; they need not run.
+    """Return the settings completed with the home's addresses and keys of the embedded servers, which need not run.
 
     Raises: BackendError: nothing was ever started on this home
     """
@@ -62,7 +62,7 @@ def join_home(settings: Settings, home: Home) -> Settings:
 
 
 def read_joined(arguments: dict[str, Any]) -> tuple[Settings, Home]:
-    """Return the settings of a command with what its home knows of the embedded servers, and that home.
+    """Return a command's settings completed with the embedded servers of its home, and that home.
 
     Raises: BackendError: the settings ask for embedded servers, and none run
     """
@@ -72,9 +72,9 @@ def read_joined(arguments: dict[str, Any]) -> tuple[Settings, Home]:
 
 
 def join_running(settings: Settings, home: Home) -> Settings:
-    """Return the settings completed with the embedded servers that run on the home; start none.
+    """Return the settings completed with the embedded servers that run on the home. It starts none.
 
-    Raises: BackendError: none run; the message is the same for every command
+    Raises: BackendError: none runs; the message is the same for every command
     """
     if is_embedded(settings) and find_holder(home) is None:
         raise BackendError(
@@ -86,7 +86,7 @@ def join_running(settings: Settings, home: Home) -> Settings:
 
 @contextmanager
 def using_stack(settings: Settings, purpose: str, report: Report) -> Generator[Settings]:
-    """The settings of a stack that runs: the one that already does, else one started while this is open, as `init` does."""
+    """Yield the settings of the running stack, or start a stack and stop it at the end of the block."""
     if not is_embedded(settings):
         yield settings
         return
@@ -119,7 +119,7 @@ STOP_SECONDS = 60.0
 
 
 def run_backends(settings: Settings, report: Report) -> None:
-    """Run the stack in the foreground until a stop signal comes (see `stopping_on_signals`)."""
+    """Run the stack in the foreground until a stop signal arrives (see `stopping_on_signals`)."""
     stack = start_stack(settings.home, plan_stack(settings, BACKENDS_PURPOSE), report)
     try:
         for lake in join_home(settings, stack.home).lakes():
@@ -132,9 +132,9 @@ def run_backends(settings: Settings, report: Report) -> None:
 
 
 def start_backends(settings: Settings, arguments: Sequence[str]) -> int:
-    """Start the stack in the background and return the pid of the process that keeps it; it outlives this one.
+    """Start the stack in the background and return the pid of its process, which outlives this one.
 
-    Raises: BackendError: it does not start. SettingsError: these settings embed nothing
+    Raises: BackendError: the stack does not start. SettingsError: these settings use no embedded server
     """
     if not is_embedded(settings):
         raise SettingsError("These settings use servers of yours; there is nothing to start.")
@@ -160,7 +160,7 @@ def start_backends(settings: Settings, arguments: Sequence[str]) -> int:
 
 
 def stop_backends(home: Home) -> bool:
-    """Stop what `backends up` started and return when it is gone; say whether anything ran.
+    """Stop the stack that `backends up` started, wait for its end, and return True if one ran.
 
     Raises: BackendError: the home is held by another command, or the stack does not stop
     """

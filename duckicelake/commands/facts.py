@@ -1,4 +1,7 @@
-"""How to reach a lake, as facts: for snippets, for machines and for our own smoke test."""
+"""Connection facts of a lake: addresses, paths and keys for `connect`, `smoke` and the Spark jobs, and the account of a command.
+
+The account's credential comes from the environment or a file, never from the command's arguments, which every user of the machine sees.
+"""
 
 import os
 import socket
@@ -22,12 +25,12 @@ from duckicelake.store.place import S3_SCHEMES
 CONNECT_SECONDS = 3.0
 HIDDEN = "…"
 ACCOUNT_PLACEHOLDER = "ID:SECRET"
-"""Where an account has to be named, and none is known."""
+"""Placeholder for the credential in texts if the server requires an account and none is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything a client needs to read one lake; the names follow the JSON form."""
+    """The connection facts of one lake. The field names follow the JSON form (`s3.endpoint`)."""
 
     catalog_uri: str
     warehouse: str
@@ -45,16 +48,16 @@ class Facts:
 
     @property
     def token_uri(self) -> str:
-        """Where accounts get their tokens."""
+        """The URI of the token endpoint."""
         return f"{self.catalog_uri}/v1/oauth/tokens"
 
     @property
     def is_on_s3(self) -> bool:
-        """Whether clients that get keys from the catalog get them for S3."""
+        """True if the lake's Iceberg files are on S3."""
         return self.iceberg_path.partition("://")[0] in S3_SCHEMES
 
     def split_credential(self) -> tuple[str, str]:
-        """Return id and secret of the account."""
+        """Return the id and the secret of the account."""
         client_id, _, secret = (self.credential or ACCOUNT_PLACEHOLDER).partition(":")
         return client_id, secret
 
@@ -65,7 +68,7 @@ class Facts:
         return S3Keys(self.s3_endpoint, self.s3_region, self.s3_access_key_id, self.s3_secret_access_key)
 
     def format_json(self) -> dict[str, Any]:
-        """Return the facts by dotted name (`s3.endpoint`), and those with a dot also as objects (`s3` → `endpoint`)."""
+        """Return the facts by dotted name (`s3.endpoint`); facts with a dot also as nested objects (`s3` → `endpoint`)."""
         flat = {_dotted(name): getattr(self, name) for name in Facts.__slots__}
         groups = {"ducklake": dict[str, Any](), "s3": dict[str, Any]()}
         for name, fact in flat.items():
@@ -76,9 +79,9 @@ class Facts:
 
 
 def get_facts(settings: Settings, home: Home | None, warehouse: str | None) -> Facts:
-    """Return how to reach a lake: the named one, else the only one.
+    """Return the facts of the lake with that name, or of the only lake.
 
-    Raises: SettingsError: there is no such lake, or there are several and none was named
+    Raises: SettingsError: there is no such lake, or there are several and `warehouse` is None
     """
     lake = choose_lake(settings, warehouse)
     if lake.data_path is None or lake.iceberg_path is None:
@@ -88,9 +91,9 @@ def get_facts(settings: Settings, home: Home | None, warehouse: str | None) -> F
 
 
 def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
-    """Return the settings of the named lake, else of the only one.
+    """Return the settings of the lake with that name, or of the only lake.
 
-    Raises: SettingsError: there is no such lake, or there are several and none was named
+    Raises: SettingsError: there is no such lake, or there are several and `warehouse` is None
     """
     lakes = settings.lakes()
     chosen = [lake for lake in lakes if warehouse in (None, lake.name)]
@@ -100,7 +103,7 @@ def choose_lake(settings: Settings, warehouse: str | None) -> LakeSettings:
 
 
 def format_facts(lake: LakeSettings, catalog_uri: str) -> Facts:
-    """Return how to reach a lake whose paths are known."""
+    """Return the facts of a lake whose paths are known."""
     dsn, secret = lake.postgres_dsn.get_secret_value(), lake.s3_secret_access_key
     return Facts(
         catalog_uri=catalog_uri,
@@ -120,7 +123,7 @@ def format_facts(lake: LakeSettings, catalog_uri: str) -> Facts:
 
 
 def hide_secrets(facts: Facts) -> Facts:
-    """Return the facts for a place where others may read them: passwords and secret keys are dots."""
+    """Return the facts with passwords and secret keys replaced, for places where other users can read them."""
     parts = conninfo_to_dict(facts.ducklake_dsn)
     dsn = make_conninfo(facts.ducklake_dsn, **({"password": HIDDEN} if "password" in parts else {}))
     return replace(
@@ -133,13 +136,13 @@ def hide_secrets(facts: Facts) -> Facts:
 
 
 def build_shown_facts(facts: Facts, settings: Settings, *, show_secrets: bool) -> Facts:
-    """Return the facts as text shows them: secrets only when asked for, and a place for the account where one is needed."""
+    """Return the facts for a text: secrets only with `show_secrets`, and a placeholder for a credential that is needed and unknown."""
     shown = facts if show_secrets else hide_secrets(facts)
     return replace(shown, credential=ACCOUNT_PLACEHOLDER) if settings.require_auth and facts.credential is None else shown
 
 
 def get_catalog_uri(settings: Settings, home: Home | None) -> str:
-    """Return where clients reach the catalog: `public_url`, else what the server that runs on the home says, else what the settings say."""
+    """Return the catalog's URI: `public_url`, else the address of the server that runs on the home, else that of the settings."""
     if settings.public_url is not None:
         return format_catalog_uri(settings)
     found = None if home is None else read_json(home.server_path)
@@ -149,7 +152,7 @@ def get_catalog_uri(settings: Settings, home: Home | None) -> str:
 
 
 def check_answers(catalog_uri: str) -> None:
-    """Check that a server listens at the catalog's address. Raises: ServiceUnavailable: none does; the message says how to start it."""
+    """Check that a server listens at the catalog's address. Raises: ServiceUnavailable: none does; the message says how to start one."""
     address = urlsplit(catalog_uri)
     port = address.port or (443 if address.scheme == "https" else 80)
     try:
@@ -160,12 +163,12 @@ def check_answers(catalog_uri: str) -> None:
 
 
 def remember_server(home: Home, catalog_uri: str) -> None:
-    """Let `connect` and `smoke` know where this process serves."""
+    """Write this process and its URI to the home, where `connect` and `smoke` find it."""
     write_json(home.server_path, {"catalog_uri": catalog_uri, "server": _identify(os.getpid())})
 
 
 def forget_server(home: Home) -> None:
-    """Take back what `remember_server` said; another server's word on the same home stays."""
+    """Remove what `remember_server` wrote, unless another server has replaced it since."""
     found = read_json(home.server_path)
     if found is not None and found["server"] == _identify(os.getpid()):
         home.server_path.unlink(missing_ok=True)
@@ -177,7 +180,7 @@ def _identify(pid: int) -> dict[str, Any] | None:
 
 
 def format_catalog_uri(settings: Settings) -> str:
-    """Return the URI under which clients reach a server with these settings: those on this machine where no `public_url` is set."""
+    """Return the URI of a server with these settings: `public_url`, else the address for clients on this machine."""
     if settings.public_url is not None:
         return settings.public_url.rstrip("/")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
@@ -194,9 +197,9 @@ CREDENTIAL_SOURCES = f"{VARIABLE}, or a file that --credential-file names"
 
 
 def read_credential(settings: Settings) -> str | None:
-    """Return the `id:secret` that the settings hold or name a file of; None when they name nobody.
+    """Return the `id:secret` of the settings or of the file that they name; None if they have neither.
 
-    Raises: SettingsError: the file cannot be read, or what they hold is no such pair; it is not shown
+    Raises: SettingsError: the file cannot be read, or its text is no such pair; the message does not show it
     """
     if settings.credential_file is not None:
         return _check(read_secret_file(settings.credential_file).strip(), f"the file {settings.credential_file}")
@@ -204,7 +207,7 @@ def read_credential(settings: Settings) -> str | None:
 
 
 def read_named_credential(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """Return the `id:secret` that a call itself brings: that of the settings' files is for their own server.
+    """Return the `id:secret` of the option or the environment. The settings' own credential is only for the settings' server.
 
     Raises: SettingsError: as `read_credential`
     """
@@ -215,7 +218,7 @@ def read_named_credential(file: Path | None, environment: Mapping[str, str]) -> 
 
 
 def get_credential(settings: Settings) -> str | None:
-    """Return the credential; None where nobody has to show one. Raises: SettingsError: somebody has to, and there is none."""
+    """Return the credential, None if no account is required. Raises: SettingsError: an account is required and none is configured."""
     found = read_credential(settings)
     if found is None and settings.require_auth:
         raise SettingsError(f"The server asks for accounts (require_auth): say id:secret of one by {CREDENTIAL_SOURCES}.")

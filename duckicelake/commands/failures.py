@@ -1,4 +1,4 @@
-"""What the command line says when a command raises: one line for a user, and for faults of our own a trace in a file."""
+"""Messages for unexpected errors of a command. `cli.main` imports this module only when one is raised."""
 
 import tempfile
 import traceback
@@ -13,7 +13,7 @@ CLIENT_LIBRARIES = ("pyiceberg", "urllib3", "requests", "pyarrow")
 
 
 def explain_failure(error: Exception) -> str:
-    """Return what is wrong in one line, without passwords. A fault of ours keeps its traceback in a file that is named."""
+    """Return a message of one line without passwords. For a fault of this program it names a file with the traceback."""
     said = hide_passwords("".join(str(error).strip().splitlines()[:1]))
     library = type(error).__module__.partition(".")[0]
     match error:
@@ -34,7 +34,7 @@ def explain_failure(error: Exception) -> str:
 
 
 def _keep_trace(error: Exception) -> str:
-    """Return the name of a new file, readable by its owner only, that holds the traceback."""
+    """Write the traceback to a new file that only its owner can read, and return its name."""
     with tempfile.NamedTemporaryFile("w", prefix="duckicelake-", suffix=".log", delete=False, encoding="utf-8") as file:
         file.write(hide_passwords("".join(traceback.format_exception(error))))
         return file.name

@@ -1,4 +1,7 @@
-"""Principals, roles and grants from the command line: straight in the lake's Postgres, for whoever may write there."""
+"""Principals, roles and grants from the command line. They are written to the lake's Postgres, without the REST API.
+
+Anyone who may write to the lake's Postgres may use these commands. Each change and its audit entry are one transaction.
+"""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +17,15 @@ from duckicelake.config import Settings
 from duckicelake.lake.connect import close_lake, open_lake
 
 AUDIT_PRINCIPAL = "command line"
-"""Who stands in the record; no principal can be called so."""
+"""The principal in the audit log for the command line; no principal can have a name with a space."""
 
 Lines = Sequence[str]
 
 
 def manage(settings: Settings, warehouse: str | None, operation: str, *texts: str) -> Lines:
-    """Do what an operation of the REST interface does by that name, and return what there is to say.
+    """Run the management operation of that name in the REST API, and return the lines to print.
 
-    Raises: CatalogError: why nothing was done
+    Raises: CatalogError: the operation failed and changed nothing
     """
     asker = Asker(f"cli-{secrets.token_hex(6)}", AUDIT_PRINCIPAL, operation)
     with stopping_on_signals():
@@ -35,7 +38,7 @@ def manage(settings: Settings, warehouse: str | None, operation: str, *texts: st
 
 
 def name_objects(operation: str, texts: Sequence[str]) -> Sequence[str]:
-    """Return what the record says that it was about. Raises: BadRequest."""
+    """Return the objects of an operation for the audit log. Raises: BadRequest."""
     if operation in ("grant", "revoke"):
         return access_rules.list_audit_objects(read_given(*texts))
     names = texts[:1] if operation == "addPrincipal" else texts
@@ -43,17 +46,17 @@ def name_objects(operation: str, texts: Sequence[str]) -> Sequence[str]:
 
 
 def read_given(privileges: str, on: str, to: str) -> GrantText:
-    """Return what is written as three words."""
+    """Return a grant that is given as three arguments."""
     return GrantText(privileges.split(","), on, to)
 
 
 def add_principal(lake: Lake, name: str, without: str = "") -> Lines:
-    """Add a principal, with a secret unless told."""
+    """Add a principal, with a secret unless `without` is given."""
     return format_secret(access_rules.add_principal(lake, name, has_secret=not without))
 
 
 def rotate_principal(lake: Lake, name: str) -> Lines:
-    """Give it another secret."""
+    """Replace a principal's secret."""
     return format_secret(access_rules.rotate_principal(lake, name))
 
 
@@ -76,46 +79,46 @@ def remove_role(lake: Lake, name: str) -> Lines:
 
 
 def add_member(lake: Lake, role: str, principal: str) -> Lines:
-    """Let a principal join a role."""
+    """Add a principal to a role."""
     access_rules.change_member(lake, role, principal, joins=True)
     return ()
 
 
 def remove_member(lake: Lake, role: str, principal: str) -> Lines:
-    """Let a principal leave a role."""
+    """Remove a principal from a role."""
     access_rules.change_member(lake, role, principal, joins=False)
     return ()
 
 
 def grant(lake: Lake, privileges: str, on: str, to: str) -> Lines:
-    """Give privileges."""
+    """Grant privileges on an object."""
     access_rules.change_grants(lake, read_given(privileges, on, to), gives=True)
     return ()
 
 
 def revoke(lake: Lake, privileges: str, on: str, to: str) -> Lines:
-    """Take privileges."""
+    """Revoke privileges on an object."""
     access_rules.change_grants(lake, read_given(privileges, on, to), gives=False)
     return ()
 
 
 def list_principals(lake: Lake) -> Lines:
-    """List those that the lake keeps."""
+    """List the principals that are stored in the lake."""
     return [name if has_secret else f"{name} (no secret here)" for name, has_secret in access_rules.read_access_rules(lake).principals]
 
 
 def list_roles(lake: Lake) -> Lines:
-    """List roles with their members."""
+    """List the roles with their members."""
     return [f"{name}: {' '.join(members)}".rstrip() for name, members in access_rules.read_access_rules(lake).roles]
 
 
 def list_grants(lake: Lake) -> Lines:
-    """List grants as they are given."""
+    """List the grants."""
     return [f"{','.join(given.privileges)} {given.on} {given.to}" for given in access_rules.read_access_rules(lake).grants]
 
 
 def format_secret(made: NewSecret) -> Lines:
-    """Return what is said of a new secret: what clients take as `credential`."""
+    """Return the line with a new secret, in the form that clients take as `credential`."""
     return () if made.secret is None else (f"{made.name}:{made.secret}",)
 
 

@@ -1,4 +1,7 @@
-"""A lake made ready to serve: created when it is missing, adopted when DuckDB made it, our notes put beside it."""
+"""Preparation of a lake for serving: create it if it is missing, and add our `iceberg_*` tables and triggers to its schema.
+
+`init`, `serve` and `backends` call it before a lake is opened. DuckLake's own tables are not changed.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +24,9 @@ from duckicelake.translate.locations import to_uri
 
 ADVISORY_LOCK = "SELECT pg_advisory_lock(hashtextextended('duckicelake prepare ' || %(schema)s, 0))"
 NEWEST_TABLE = "iceberg_root"
-"""Of the tables that a server cannot do without; it comes with the columns that are as new."""
+"""The newest table that a server needs; newer columns were added together with it."""
 NEWEST_TRIGGER = "iceberg_note_version"
-"""Of the triggers that a server cannot do without."""
+"""The newest trigger that a server needs."""
 
 HAS_TABLE = "SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) IS NOT NULL"
 HAS_TRIGGER = """
@@ -42,7 +45,7 @@ _CONNECT: Mapping[str, Any] = {**CONNECT, "connect_timeout": 10}
 def connect_postgres(lake: LakeSettings) -> psycopg.Connection:
     """Return a connection to the lake's Postgres.
 
-    Raises: ServiceUnavailable: it does not answer or refuses us; the message never holds the connection string
+    Raises: ServiceUnavailable: Postgres does not respond or refuses the login; the message never holds the connection string
     """
     try:
         return psycopg.connect(lake.postgres_dsn.get_secret_value(), autocommit=True, **_CONNECT)
@@ -53,12 +56,12 @@ def connect_postgres(lake: LakeSettings) -> psycopg.Connection:
 
 
 def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> LakeSettings:
-    """Return the lake's settings with both paths known; afterwards the lake exists and carries our notes.
+    """Create the lake if it is missing, install our tables and triggers, and return the settings with both paths.
 
-    DuckDB's own tables are never changed. Several servers may do this at once: one prepares, the others find it done.
-    Raises: SettingsError: the settings contradict the lake, or there is none and nothing says where its data would go
-            Unsupported: a DuckLake this catalog cannot serve. Forbidden: the role may not create our notes
-            ServiceUnavailable: the store does not take objects under ICEBERG_PATH
+    Several servers may do this at the same time: an advisory lock lets one create the lake.
+    Raises: SettingsError: the settings contradict the lake, or there is no lake and no data_path for a new one
+            Unsupported: a DuckLake that this catalog cannot serve. Forbidden: the role may not create our tables
+            ServiceUnavailable: objects cannot be written under ICEBERG_PATH
     """
     with connect_postgres(lake) as conn:
         if not _has_table(conn, lake, "ducklake_metadata"):
@@ -79,7 +82,7 @@ def prepare_lake(lake: LakeSettings, extension_folder: Path, report: Report) -> 
 def check_store(lake: LakeSettings, iceberg_path: str) -> None:
     """Write, read and delete one object under ICEBERG_PATH.
 
-    Raises: ServiceUnavailable: the store does not do one of these
+    Raises: ServiceUnavailable: the store fails at one of these
     """
     try:
         open_objects(read_store_settings(lake)).prove(to_uri(iceberg_path))
@@ -88,7 +91,7 @@ def check_store(lake: LakeSettings, iceberg_path: str) -> None:
 
 
 def abandon_lake(lake: LakeSettings) -> None:
-    """Remove our notes, triggers, indexes and readers' roles from a lake; DuckLake's tables and all files stay.
+    """Remove our tables, triggers, indexes and readers' roles from a lake. DuckLake's tables and all files stay.
 
     Raises: Forbidden: the role may not drop them
     """
@@ -101,7 +104,7 @@ def abandon_lake(lake: LakeSettings) -> None:
 
 
 def _lock(conn: psycopg.Connection, lake: LakeSettings) -> None:
-    """Keep others from making the same lake while this connection lasts; who may connect could hold it, so it is not waited for long."""
+    """Take the advisory lock for creating this lake, until the connection ends. Any session can hold it, so wait at most 30 s."""
     try:
         conn.execute("SET lock_timeout = '30s'")
         conn.execute(ADVISORY_LOCK, {"schema": lake.metadata_schema})
@@ -112,9 +115,9 @@ def _lock(conn: psycopg.Connection, lake: LakeSettings) -> None:
 
 
 def read_paths(conn: psycopg.Connection, lake: LakeSettings) -> LakeSettings:
-    """Return the lake's settings with DATA_PATH and ICEBERG_PATH as the lake itself keeps them.
+    """Return the settings with the DATA_PATH and ICEBERG_PATH that are stored in the lake.
 
-    Raises: SettingsError: there is no lake, or it says otherwise than the settings
+    Raises: SettingsError: there is no lake, or its paths differ from the settings
     """
     if not _has_table(conn, lake, "ducklake_metadata"):
         raise SettingsError(f"Lake {lake.name!r}: no DuckLake in schema {lake.metadata_schema!r}; run `duckicelake init`.")
@@ -131,9 +134,9 @@ def read_paths(conn: psycopg.Connection, lake: LakeSettings) -> LakeSettings:
 
 
 def get_default_iceberg_path(data_path: str) -> str:
-    """Return the default ICEBERG_PATH: a folder next to DATA_PATH, never below it.
+    """Return the default ICEBERG_PATH: a sibling folder of DATA_PATH.
 
-    Raises: SettingsError: DATA_PATH is a whole bucket or disk, so nothing lies beside it
+    Raises: SettingsError: DATA_PATH is a whole bucket or disk, so it has no sibling
     """
     root, _, folder = data_path.rstrip("/").rpartition("://")
     top, _, last = folder.rpartition("/")
@@ -146,7 +149,7 @@ def get_default_iceberg_path(data_path: str) -> str:
 
 
 def _check_other_lakes(conn: psycopg.Connection, lake: LakeSettings, data_path: str, iceberg_path: str) -> None:
-    """Refuse an ICEBERG_PATH under the DATA_PATH of another lake in the same database, which would clean up there, and the opposite.
+    """Refuse an ICEBERG_PATH below another lake's DATA_PATH, because its clean-up would remove our files; and the reverse.
 
     Raises: SettingsError: names the other lake's schema
     """
@@ -165,7 +168,7 @@ def _find_value(conn: psycopg.Connection, query: sql.SQL, schema: str) -> str | 
     try:
         row = conn.execute(query.format(sql.Identifier(schema))).fetchone()
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable):
-        # a lake that is not ours to read, of another version, or not prepared
+        # The other lake is not readable for this role, has another version, or is not prepared.
         return None
     return None if row is None else row[0]
 
@@ -190,7 +193,7 @@ def _create(conn: psycopg.Connection, lake: LakeSettings, extension_folder: Path
 
 
 def find_s3_keys(lake: LakeSettings) -> S3Keys | None:
-    """Return the lake's S3 keys as DuckDB takes them, or None when it has none."""
+    """Return the lake's S3 keys for DuckDB, or None if it has none."""
     if lake.s3_access_key_id is None or lake.s3_secret_access_key is None:
         return None
     return S3Keys(lake.s3_endpoint, lake.s3_region, lake.s3_access_key_id, lake.s3_secret_access_key.get_secret_value())
@@ -200,7 +203,7 @@ def _install(conn: psycopg.Connection, lake: LakeSettings) -> None:
     try:
         install(conn, lake.metadata_schema, lake.iceberg_path or "")
     except psycopg.errors.InsufficientPrivilege as error:
-        # A server may run with a role that only reads and writes, when the lake's owner ran `init` before.
+        # A server may run with a role that only reads and writes, if the lake's owner has run `init` before.
         if _has_table(conn, lake, NEWEST_TABLE) and _has_trigger(conn, lake, NEWEST_TRIGGER):
             return
         if _has_table(conn, lake, "iceberg_setting"):
@@ -242,7 +245,7 @@ def _check_same(lake: LakeSettings, name: str, wanted: str | None, kept: str | N
 
 
 def read_store_settings(lake: LakeSettings) -> StoreSettings:
-    """Return where the lake's object store is, and with which keys."""
+    """Return the address and keys of the lake's object store. Commands use this function to avoid importing the web stack with `app`."""
     secret = lake.s3_secret_access_key
     return StoreSettings(
         endpoint=lake.s3_endpoint,

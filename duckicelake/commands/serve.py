@@ -1,6 +1,9 @@
-"""Connections that are in nobody's way: how much comes before a request, how slowly, and how many there are of them.
+"""`duckicelake serve`: the embedded stack, the lakes, the HTTP server with its workers, and logging.
 
-Law: what is kept of a client before its request is there is bounded in bytes, in time and in number, whoever it is.
+The command line calls `serve`. The server is uvicorn in this process, or several worker processes that end with it. `Connection` runs on
+the event loop of a worker.
+
+Law of `Connection`: what a client can occupy before its request is complete is limited in bytes, in time and in number.
 """
 
 import gc
@@ -46,21 +49,21 @@ from duckicelake.config import LakeSettings, Settings, read_secret_file
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 20.0
 STALLED_MS = 60_000
-"""How long a client may leave unread what it asked for."""
+"""How long a client may leave a response unread."""
 
 MAX_CONNECTIONS = 4096
 FILES_FOR_OTHERS = 256
-"""Open files that are left for Postgres, the stores and the logs."""
+"""Number of open files reserved for Postgres, the stores and the logs."""
 
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Connection(HttpToolsProtocol):
-    """A client's connection, as uvicorn has it, with ends to what it may take.
+    """uvicorn's connection of a client, with limits.
 
-    A head (target and headers, or the trailer of a body) that is too large is 431, one that does not come ends the connection; when
-    there are too many, the one that has waited longest for its next request makes room.
+    A head (target and headers, or the trailer of a body) that is too large gets 431. A head that does not arrive in time ends the
+    connection. If there are too many connections, the one that has been idle longest is closed.
     """
 
     _unread_bytes: int = 0
@@ -69,11 +72,11 @@ class Connection(HttpToolsProtocol):
 
     @property
     def waits(self) -> bool:
-        """Whether nothing that it asked for is being answered."""
+        """True if no request of this connection is in progress."""
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]  none before the first
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Begin; the first request has to come in time, and room for it is made."""
+        """Start the timer for the first head, and close an idle connection if there are too many."""
         super().connection_made(cast(Any, transport))
         self._since_s = self.loop.time()
         self._expect_head()
@@ -81,12 +84,12 @@ class Connection(HttpToolsProtocol):
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Stop the timer."""
         self._stop_expecting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, unless it is too much that is neither a request nor a part of its body."""
+        """Parse received bytes; refuse them if too many belong neither to a complete head nor to a body."""
         self._unread_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
@@ -97,9 +100,9 @@ class Connection(HttpToolsProtocol):
             self._expect_head()
 
     def on_headers_complete(self) -> None:
-        """Let the request be answered.
+        """Start the handling of the request.
 
-        Raises: ValueError: its head is too large; the parser passes that on as its own, and `send_400_response` is called
+        Raises: ValueError: the head is too large; the parser reports it as its own error, and `send_400_response` is called
         """
         if self._unread_bytes > MAX_HEAD_BYTES and self._measure_head() > MAX_HEAD_BYTES:
             raise ValueError("The head of the request is too large.")
@@ -108,27 +111,27 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; what comes after the body is none any more: it would be looked at by nobody, or too late."""
+        """Store a header. A trailer after the body is dropped, because the application has its headers already."""
         if self.cycle is None or self.cycle.scope is not self.scope:  # pyright: ignore[reportUnnecessaryComparison]
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of a body, of which another layer has the measure."""
+        """Pass on a part of a body, whose size `rest.layers.body_limit` checks."""
         self._unread_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Look for the next request."""
+        """Reset the counter for the next request's head."""
         self._unread_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait from now on."""
+        """Note the time from which the connection is idle."""
         self._since_s = self.loop.time()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, or too large a one."""
+        """Refuse a malformed or too large head."""
         if self._unread_bytes > MAX_HEAD_BYTES:
             self._refuse()
         else:
@@ -138,7 +141,7 @@ class Connection(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _refuse(self) -> None:
-        """End with 431, or without a word where another answer is on its way."""
+        """Close the connection with 431, or without a response if another response is being sent."""
         if self.waits:
             self.transport.write(TOO_LARGE)
             self.transport.close()
@@ -166,32 +169,32 @@ class Connection(HttpToolsProtocol):
             return
         longest = min(waiting, key=lambda each: each._since_s)
         longest.transport.close()
-        # it is gone for the next one that looks, though its end comes later
+        # `close` takes effect later; remove the connection now, so that the next new connection does not count it.
         self.connections.discard(longest)
 
 
 def get_max_connections() -> int:
-    """Return how many connections a worker keeps: fewer than the files that it may open."""
+    """Return the limit of connections of a worker, which is below its limit of open files."""
     return max(1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_FOR_OTHERS))
 
 
 def set_stall_timeout(listening: socket.socket) -> None:
-    """Let connections that come in there end when their client does not read."""
+    """Make the kernel end accepted connections whose client does not read."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
 
 
 QUIET_LOGGERS = ("botocore", "boto3", "urllib3", "psycopg.pool", "asyncio")
-"""Libraries that tell more than an operator wants; their warnings still come through."""
+"""Libraries whose messages below warning are dropped."""
 
 SHOWN_NAMES = {"uvicorn.error": "uvicorn"}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message; the fields of the record, and the traceback, when there are any."""
+    """Formats a record as one line of JSON: time, level, logger, message, and the record's fields and traceback if there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the record as a line of JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -210,16 +213,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class PlainNames(logging.Filter):
-    """Gives loggers the names that operators expect: uvicorn logs everything, errors or not, as `uvicorn.error`."""
+    """Renames loggers for operators: uvicorn logs everything, errors or not, as `uvicorn.error`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Rename the record's logger, and let the record through."""
+        """Rename the record's logger, and return True."""
         record.name = SHOWN_NAMES.get(record.name, record.name)
         return True
 
 
 def configure_logging(log_format: Literal["plain", "json"], log_level: str) -> None:
-    """Send every log line of this process to stderr in that form, from that level up."""
+    """Log all records of this process from `log_level` up to stderr in that format."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
@@ -234,24 +237,24 @@ def configure_logging(log_format: Literal["plain", "json"], log_level: str) -> N
 SHUTDOWN_SECONDS = 10
 KEEP_ALIVE_SECONDS = 75
 WORKER_ANSWER_SECONDS = 60
-"""A worker that does not answer its parent for so long is ended. Importing, before it answers, takes seconds on a busy machine."""
+"""A worker that does not respond to its parent for so long is ended. Its imports before that take seconds on a busy machine."""
 POLL_SECONDS = 0.05
 METRICS = "metrics"
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 GC_THRESHOLDS = (50_000, 20, 50)
-"""How many objects, and rounds of the younger generation, until Python looks for cycles."""
+"""The thresholds of `gc.set_threshold`: new objects, then collections of the younger generation, before a collection."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppFactory:
-    """Builds the app inside the process that serves it; travels to workers by pickle, so that no secret is in their arguments."""
+    """Builds the application in each worker. Workers get it by pickle, so no secret is in their command line."""
 
     settings: Settings
     parent_pid: int
     metrics_folder: Path
 
     def __call__(self) -> Any:
-        """Return the ASGI app; in a worker, also see to it that the worker ends with its parent."""
+        """Return the ASGI application. In a worker, also start the thread that ends the worker with its parent."""
         metrics = None
         if os.getpid() != self.parent_pid:
             metrics = open_worker_metrics(self.metrics_folder, self.parent_pid)
@@ -263,7 +266,7 @@ class AppFactory:
 
 
 def serve_http(settings: Settings, home: Home, announce: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` is called once, when the server answers.
+    """Serve until SIGTERM or SIGINT. `announce` is called once, when the server responds.
 
     Raises: SystemExit: the app could not start
     """
@@ -298,13 +301,13 @@ def serve_http(settings: Settings, home: Home, announce: Callable[[], None]) -> 
 
 @contextmanager
 def sharing_metrics(home: Home, folder: Path) -> Generator[None]:
-    """Let workers that start within the block write their metrics to a new folder; remove it, and those of servers that were killed."""
+    """Create the folder for the workers' metrics and remove it after the block. Folders of killed servers are removed too."""
     metrics_folders = home.make_folder(METRICS)
     for left in metrics_folders.iterdir():
         if find_running(int(left.name)) is None or left == folder:
             shutil.rmtree(left, ignore_errors=True)
     folder.mkdir(mode=0o700)
-    # prometheus_client decides by the environment, as it is imported
+    # prometheus_client reads this variable at import, in the workers.
     os.environ[MULTIPROCESS_VARIABLE] = str(folder)
     try:
         yield
@@ -314,7 +317,7 @@ def sharing_metrics(home: Home, folder: Path) -> Generator[None]:
 
 
 def tune_garbage_collector() -> None:
-    """Let Python look for cycles rarely: large tables are many small objects without any, and each look passes them all."""
+    """Make garbage collections rare: a large table is many small objects without cycles, and each collection visits them all."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -353,7 +356,7 @@ PURPOSE = "serve"
 def serve(settings: Settings, console: Console) -> None:
     """Serve every lake of the settings until SIGTERM or SIGINT, then stop HTTP, S3 and Postgres in this order.
 
-    Raises: CatalogError: something cannot start; whatever was started is stopped again
+    Raises: CatalogError: a part cannot start; the parts that were started are stopped again
     """
     configure_logging(settings.log_format, settings.log_level)
     log = logging.getLogger("duckicelake.serve")
@@ -383,7 +386,7 @@ def _start_embedded(settings: Settings, home: Home, running: ExitStack, report: 
 
 
 def join_token_key(settings: Settings, home: Home) -> Settings:
-    """Return the settings with a key for tokens, kept in the home: every worker and every next start knows it."""
+    """Return the settings with a token key that is stored in the home, so that all workers and later starts use the same key."""
     if not settings.require_auth or settings.token_keys is not None or settings.token_key_files:
         return settings
     kept = home.path / "token.key"
@@ -395,6 +398,6 @@ def join_token_key(settings: Settings, home: Home) -> Settings:
 def _announce(settings: Settings, home: Home, lakes: list[LakeSettings], console: Console) -> None:
     uri = format_catalog_uri(settings)
     remember_server(home, uri)
-    # What is no terminal is a log.
+    # Without a terminal the output is a log, which must not hold secrets.
     shown = [build_shown_facts(format_facts(lake, uri), settings, show_secrets=console.is_terminal) for lake in lakes]
     console.print(format_welcome(shown), highlight=False, markup=False, soft_wrap=True)

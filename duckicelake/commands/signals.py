@@ -1,4 +1,4 @@
-"""Stop signals end a command through its `finally`s, once, or are heard of when it is time."""
+"""Handling of stop signals: end a command through its `finally` blocks, or only record the signal. Used on the main thread."""
 
 import os
 import select
@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 Handler = Callable[[int, FrameType | None], Any] | int | None
-"""What Python's `signal` takes and gives back."""
+"""A handler as `signal.signal` takes and returns it."""
 
 
 @contextmanager
 def handling(handlers: Mapping[int, Handler], *, for_good: bool = False) -> Generator[None]:
-    """Inside, signals are handled so; afterwards as they were before. `for_good`: unless somebody has put up another handler by then."""
+    """Set signal handlers within the block. `for_good`: do not restore the former handler of a signal that has another one by then."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -27,7 +27,7 @@ def handling(handlers: Mapping[int, Handler], *, for_good: bool = False) -> Gene
 
 @contextmanager
 def stopping_on_signals() -> Generator[None]:
-    """Inside, the first stop signal ends the program through every `finally`; further ones cannot cut the stopping short."""
+    """Within the block, the first stop signal ends the program through every `finally` block. Further signals are ignored."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         _ignore_stops()
@@ -39,9 +39,9 @@ def stopping_on_signals() -> Generator[None]:
 
 @contextmanager
 def hearing_stops() -> Generator[Callable[[float], bool]]:
-    """Inside, a stop signal ends nothing: the call waits that many seconds for one, and says whether there has been one.
+    """Within the block, a stop signal is only recorded. Yield a function that waits some seconds for one and returns True if one arrived.
 
-    Further ones cannot cut short what comes afterwards, within `stopping_on_signals`.
+    Further signals are ignored, also in an enclosing `stopping_on_signals`.
     """
     reading, writing = os.pipe()
 

@@ -1,4 +1,4 @@
-"""`duckicelake smoke`: a small round trip through a running server, read back by clients that are not ours."""
+"""`duckicelake smoke`: write a small table with DuckDB, and read it through a running server with other clients."""
 
 import secrets
 from collections.abc import Callable, Generator
@@ -33,7 +33,7 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one reader saw, or why it could not."""
+    """The rows that a client read, or the reason why it could not."""
 
     reader: str
     rows: Rows
@@ -41,7 +41,7 @@ class Answer:
 
 
 def smoke(facts: Facts, home: Home, console: Console) -> bool:
-    """Write a scratch table with DuckDB, read it through the catalog, print a report, and say whether all agree."""
+    """Write a scratch table with DuckDB, read it through the catalog, print a report, and return True if all rows are equal."""
     namespace = f"smoke_{secrets.token_hex(4)}"
     with connect_duckdb(home.make_folder("extensions"), EXTENSIONS) as conn, _scratch(conn, facts, namespace):
         truth = conn.execute(QUERY.format(f"lake.{namespace}.{TABLE}")).fetchall()
@@ -71,7 +71,7 @@ def _scratch(conn: DuckDBPyConnection, facts: Facts, namespace: str) -> Generato
 def _ask(reader: str, read: Callable[[], Rows]) -> Answer:
     try:
         return Answer(reader, read())
-    except Exception as error:  # noqa: BLE001  whatever a foreign client raises is what the report is for
+    except Exception as error:  # noqa: BLE001  the report shows any error of a client
         return Answer(reader, [], f"{type(error).__name__}: {error}")
 
 

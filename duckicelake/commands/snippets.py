@@ -1,4 +1,4 @@
-"""Copy-and-paste text: how each client connects to a lake."""
+"""The texts of `duckicelake connect`: code and statements that connect each client to a lake."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ SPARK_PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0,org.a
 
 
 def list_clients() -> dict[Client, Callable[[Facts], str]]:
-    """Return the text maker of every client."""
+    """Return the function that formats the text of each client."""
     return {
         "pyiceberg": format_pyiceberg,
         "spark": format_spark,
@@ -39,17 +39,17 @@ def list_clients() -> dict[Client, Callable[[Facts], str]]:
 
 
 def format_snippet(facts: Facts, client: Client) -> str:
-    """Return what to type in one client."""
+    """Return the text for one client."""
     return list_clients()[client](facts)
 
 
 def format_all(facts: Facts) -> str:
-    """Return what to type in every client, each under its name."""
+    """Return the texts for all clients, each under the client's name."""
     return "\n".join(f"== {client} ==\n{make(facts)}" for client, make in list_clients().items())
 
 
 def format_environment(facts: Facts) -> str:
-    """Return the facts as shell exports: `s3.endpoint` is LAKE_S3_ENDPOINT; a fact that is null is left out."""
+    """Return the facts as shell exports (`s3.endpoint` is LAKE_S3_ENDPOINT), without facts that are null."""
     flat = {name: fact for name, fact in facts.format_json().items() if isinstance(fact, str)}
     return "".join(f"export LAKE_{name.replace('.', '_').upper()}={shlex.quote(fact)}\n" for name, fact in flat.items())
 
@@ -60,7 +60,7 @@ def format_json(facts: Facts) -> str:
 
 
 def format_welcome(lakes: Sequence[Facts]) -> str:
-    """Return what `serve` says when it is ready."""
+    """Return the text that `serve` prints when it is ready."""
     lines = [f"\nDuckIceLake is ready at {lakes[0].catalog_uri}" if lakes else "\nDuckIceLake is ready"]
     for facts in lakes:
         lines += [f"\nWarehouse {facts.warehouse!r}: data in {facts.ducklake_data_path}, Iceberg files in {facts.iceberg_path}"]
@@ -73,14 +73,14 @@ def format_welcome(lakes: Sequence[Facts]) -> str:
 
 
 def _format_places(facts: Facts) -> str:
-    """Return where the lake's Postgres and S3 listen."""
+    """Return the addresses of the lake's Postgres and S3."""
     parts = conninfo_to_dict(facts.ducklake_dsn)
     postgres = f"Postgres at {parts.get('host') or 'localhost'}:{parts.get('port') or 5432}"
     return f"{postgres}, S3 at {facts.s3_endpoint or 'AWS'}" if facts.ducklake_data_path.startswith("s3") else postgres
 
 
 def list_pyiceberg(facts: Facts) -> dict[str, str]:
-    """Return the properties of PyIceberg's catalog; with an account it gets its keys with each table."""
+    """Return the properties of PyIceberg's catalog. With an account, PyIceberg gets vended credentials with each table."""
     properties = {"type": "rest", "uri": facts.catalog_uri, "warehouse": facts.warehouse}
     if facts.credential is not None:
         return properties | {"credential": facts.credential, "oauth2-server-uri": facts.token_uri}
@@ -100,7 +100,7 @@ def format_pyiceberg(facts: Facts) -> str:
 def format_spark(facts: Facts) -> str:
     """Return a `spark-sql` command line for Spark 4.1.
 
-    Iceberg reads `env:NAME` from the environment, so no secret stands among the arguments, which every user of the machine sees.
+    Iceberg reads `env:NAME` from the environment, so no secret is among the arguments, which every user of the machine can see.
     """
     name = f"spark.sql.catalog.{_identifier(facts.warehouse)}"
     secret = dict[str, str]()
@@ -126,7 +126,7 @@ def format_spark(facts: Facts) -> str:
 
 
 def _list_spark_account(facts: Facts, credential: str) -> dict[str, str]:
-    """What Spark shows, and how it asks for keys; it has none of its own."""
+    """Return the properties with which Spark authenticates and requests vended credentials."""
     properties = {
         "rest.auth.type": "oauth2",
         "credential": credential,
@@ -147,7 +147,7 @@ def format_trino(facts: Facts) -> str:
         "iceberg.rest-catalog.warehouse": facts.warehouse,
         "iceberg.rest-catalog.case-insensitive-name-matching": "true",
         "iceberg.rest-catalog.nested-namespace-enabled": "true",
-        # Trino does not ask for gc.enabled, and knows no file that DuckLake's rows alone name.
+        # Trino does not check gc.enabled, and would remove files that only DuckLake's rows reference.
         "iceberg.remove-orphan-files.min-retention": "36500d",
     }
     keys: dict[str, str | None] = {"s3.aws-access-key": facts.s3_access_key_id, "s3.aws-secret-key": facts.s3_secret_access_key}
@@ -167,7 +167,7 @@ def format_trino(facts: Facts) -> str:
 
 
 def list_duckdb(facts: Facts, name: str) -> list[str]:
-    """Return the statements that attach the catalog in DuckDB by that name; with an account it gets its keys with each table."""
+    """Return the statements that attach the catalog in DuckDB by that name. With an account, DuckDB gets credentials with each table."""
     if facts.credential is None:
         options = "AUTHORIZATION_TYPE 'none', ACCESS_DELEGATION_MODE 'none'"
         secret = list[str]()
@@ -175,20 +175,20 @@ def list_duckdb(facts: Facts, name: str) -> list[str]:
         client_id, client_secret = facts.split_credential()
         shown = f"CLIENT_ID {quote(client_id)}, CLIENT_SECRET {quote(client_secret)}, OAUTH2_SERVER_URI {quote(facts.token_uri)}"
         secret, options = [f"CREATE OR REPLACE SECRET {name} (TYPE iceberg, {shown})"], f"SECRET {name}"
-    # without a default schema DuckDB takes `main` for its own
+    # Without a default schema, DuckDB resolves `main` to its own schema.
     endpoint = f"TYPE iceberg, ENDPOINT {quote(facts.catalog_uri)}, {options}, DEFAULT_SCHEMA 'main'"
     return [*secret, f"ATTACH {quote(facts.warehouse)} AS {name} ({endpoint})"]
 
 
 def format_duckdb(facts: Facts) -> str:
-    """Return SQL that attaches the catalog through DuckDB's iceberg extension, which reads it as Iceberg."""
+    """Return SQL that attaches the catalog with DuckDB's iceberg extension."""
     keys = _secret(facts) if facts.credential is None else ""
     statements = "".join(f"{statement};\n" for statement in list_duckdb(facts, f"iceberg_{_identifier(facts.warehouse)}"))
     return DUCKDB_NOTE + "INSTALL httpfs; LOAD httpfs; INSTALL avro; LOAD avro; INSTALL iceberg; LOAD iceberg;\n" + keys + statements
 
 
 def format_ducklake(facts: Facts) -> str:
-    """Return SQL that attaches the lake itself, the way DuckDB reads and writes it."""
+    """Return SQL that attaches the lake with DuckDB's ducklake extension."""
     start = DUCKDB_NOTE + "INSTALL httpfs; LOAD httpfs; INSTALL postgres; LOAD postgres; INSTALL ducklake; LOAD ducklake;\n"
     return start + _secret(facts) + facts.ducklake_attach + ";\nUSE lake;\n"
 
@@ -220,9 +220,9 @@ SECRET_KEYS = ("s3.secret-access-key", "s3.session-token")
 
 
 def format_reader(facts: Facts, *, show_secrets: bool) -> str:
-    """Return the SQL that attaches the lake read-only, as far as the account may read, until its credentials end.
+    """Request credentials from the running server, and return SQL that attaches the tables that the account may read.
 
-    Raises: SettingsError: no account is known. NotAuthorized: the server gives it nothing; says why. ServiceUnavailable: it does not answer
+    Raises: SettingsError: no account is configured. NotAuthorized: the server refuses. ServiceUnavailable: it does not respond
     """
     if facts.credential is None:
         raise SettingsError(f"Only an account gets credentials for read-only DuckLake: say id:secret of one by {CREDENTIAL_SOURCES}.")

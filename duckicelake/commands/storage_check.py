@@ -1,4 +1,4 @@
-"""`duckicelake check --storage`: proves on the lake's own bucket that vended keys open one table and nothing beside it."""
+"""`duckicelake check --storage`: check in the lake's own bucket that vended credentials open one table and no other object."""
 
 import secrets
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ STYLES = {Verdict.ok: "green", Verdict.failed: "red", Verdict.noted: "yellow"}
 
 
 def check_storage(settings: Settings, console: Console) -> bool:
-    """Print a line for each check of each lake's store, and say whether all went as they must."""
+    """Print a line for each check of each lake's store, and return True if none failed."""
     proven = True
     for lake in settings.lakes():
         lines = list(_print_lines(lake, console))
@@ -40,7 +40,7 @@ def _print_lines(lake: LakeSettings, console: Console) -> Iterator[Outcome]:
 
 
 def check_lake_storage(lake: LakeSettings) -> Iterator[Outcome]:
-    """Yield what is found of a lake's store, from what the catalog itself needs to what nobody may; what hides the rest ends it."""
+    """Yield the outcomes for a lake's store: the catalog's own keys first, then vended credentials. An error ends the checks."""
     try:
         with connect_postgres(lake) as conn:
             lake = read_paths(conn, lake)
@@ -57,7 +57,7 @@ def check_lake_storage(lake: LakeSettings) -> Iterator[Outcome]:
 
 
 def _check_own_keys(objects: Objects, scratch: str) -> Iterator[Outcome]:
-    """What the catalog needs for itself: objects that are written once, and one that is exchanged by its tag."""
+    """Yield the outcomes for the catalog's own keys: conditional writes by absence and by ETag, LIST, DELETE."""
     uri = f"{scratch}own"
     try:
         yield _build_outcome("catalog's own keys: an object is written once", [objects.put_new(uri, b"1"), not objects.put_new(uri, b"2")])
@@ -87,7 +87,7 @@ def _check_vended_keys(lake: LakeSettings, field: Field) -> Iterator[Outcome]:
         yield from prove(store, sts.lifetime_s, field, sessions)
     finally:
         with_own_keys("remove what the proof has written", lambda: left.extend(field.clear()))
-        # the catalog needs no right to list them for anything else, and each request has ended its own
+        # The catalog needs no right to list multipart uploads otherwise, and each check has aborted its own.
         with suppress(ServiceUnavailable):
             with_own_keys("list uploads in parts", field.end_uploads)
     yield Outcome("what the proof has written is removed", Verdict.failed if left else Verdict.ok, ", ".join(left))

@@ -160,7 +160,7 @@ def with_paths(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str,
         pytest.param({"postgres_dsn": "x", "postgres_port": 5432}, "set one of them", id="own and embedded Postgres"),
         pytest.param({"s3_endpoint": "http://x", "store": "minio"}, "set one of them", id="own and embedded S3"),
         pytest.param(
-            {"postgres_dsn": "x", "data_path": "s3://b/data", "iceberg_path": "s3://b/data/iceberg/"}, "put it beside", id="path below"
+            {"postgres_dsn": "x", "data_path": "s3://b/data", "iceberg_path": "s3://b/data/iceberg/"}, "below data_path", id="path below"
         ),
         pytest.param({"lakes": {"a": {}}}, "lakes.a has no postgres_dsn", id="lake without Postgres"),
         pytest.param(
@@ -169,11 +169,11 @@ def with_paths(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str,
         pytest.param({**TWO_LAKES, "iceberg_path": "s3://b/x/"}, "iceberg_path at the top level", id="one iceberg_path for all"),
         pytest.param(with_paths({"data_path": "s3://b/d"}, {"data_path": "s3://b/d/"}), "lakes.a and lakes.b", id="a data_path twice"),
         pytest.param(with_paths({"iceberg_path": "s3://b/d/i/"}, {"data_path": "s3://b/d/"}), "in one folder, s3://b/d/", id="path below"),
-        pytest.param({"oidc_issuers": [ISSUER]}, "set require_auth too", id="issuer for nobody"),
+        pytest.param({"oidc_issuers": [ISSUER]}, "require_auth=true", id="issuer for nobody"),
         pytest.param({"oidc_issuers": [ISSUER, {**ISSUER, "name": "b"}], "require_auth": True}, "one issuer", id="issuer twice"),
         pytest.param({"oidc_issuers": [ISSUER, {**ISSUER, "issuer": "https://b"}], "require_auth": True}, "one name", id="two of a name"),
         pytest.param({"oidc_issuers": [{**ISSUER, "audience": ""}], "require_auth": True}, "oidc_issuers.0.audience", id="for anybody"),
-        pytest.param({"requests_per_s": 5}, "set require_auth too", id="pace for nobody"),
+        pytest.param({"requests_per_s": 5}, "require_auth=true", id="pace for nobody"),
     ],
 )
 def test_contradictions_stop_the_start(arguments: dict[str, object], message: str) -> None:

@@ -8,8 +8,8 @@ from tests.support.shared_stack import ROOT
 
 PROGRAM = """
 import gc
-from duckicelake.commands.serve import calm_collector
-calm_collector()
+from duckicelake.commands.serve import tune_garbage_collector
+tune_garbage_collector()
 print(*gc.get_threshold(), gc.get_freeze_count() > 10_000)
 """
 

@@ -8,7 +8,8 @@ from typing import NoReturn
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from duckicelake.commands.jobs.reports import PREFIX, remove_old_report, start_publish, write_metrics, write_report
+from duckicelake.commands.jobs.reports import PREFIX, remove_old_report, write_metrics, write_report
+from duckicelake.commands.jobs.start import start_publish
 from duckicelake.errors import BadRequest
 from duckicelake.pipeline.follow import FollowReport
 from duckicelake.pipeline.ingest.report import Report as IngestReport

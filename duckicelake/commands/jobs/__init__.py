@@ -1,1 +1,1 @@
-"""The commands of jobs on Spark, each a module."""
+"""The commands of `duckicelake pipeline`, a module for each job. Only `start` may be imported without PySpark."""

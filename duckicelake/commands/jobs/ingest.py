@@ -1,4 +1,4 @@
-"""`duckicelake pipeline ingest`: one run, or a service that follows its source, with its progress and its report."""
+"""`duckicelake pipeline ingest`: one run of the job, or a service that follows a source. Imported by `start` if PySpark is installed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from duckicelake.pipeline.spark import RestCatalog
 
 @dataclass(frozen=True, slots=True)
 class IngestCall:
-    """The command's arguments: the job's, and where everything is. `follow` None: once."""
+    """The command's arguments. `follow` None: one run."""
 
     options: IngestOptions
     follow: FollowOptions | None
@@ -38,9 +38,9 @@ class IngestCall:
 
 
 def read_call(given: Mapping[str, Any]) -> IngestCall:
-    """Return the call; `given` has the command's parameters by name.
+    """Return the parsed arguments; `given` has the command's parameters by name.
 
-    Raises: BadRequest: they contradict each other, or one cannot be read
+    Raises: BadRequest: arguments contradict each other, or one is malformed
     """
     options, how = read_options(given["source"], given["table"], given), read_follow(given)
     if how is not None:
@@ -50,28 +50,28 @@ def read_call(given: Mapping[str, Any]) -> IngestCall:
 
 
 def get_catalog(call: IngestCall, find: GetLake) -> RestCatalog:
-    """Return the catalog named, else the one that the settings and the server that runs here tell of."""
+    """Return the catalog of `--uri`, else that of the settings and the running server."""
     if call.uri is None:
         return to_catalog(find()[0])
     return RestCatalog(call.uri, call.warehouse or CATALOG, credential=call.credential())
 
 
 def run_ingest(catalog: RestCatalog, call: IngestCall, run: Run, stop: Stop) -> Report:
-    """Run the job; what it is about to do is on the terminal."""
+    """Run the job once, with its steps on the terminal."""
     opening = opening_desk(call.spark_settings, catalog, Console(stderr=True), stop, call.options.source)
     with taking_all_or_nothing(stop), opening as desk:
         return ingest(desk, call.options, dry_run=call.dry_run, run=run)
 
 
 def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions, stop: Stop) -> FollowReport:
-    """Follow the source; a stop signal ends it after the batch under way, with what was done until then."""
+    """Follow the source. A stop signal ends the service after the current batch, which is committed."""
     console = Console()
 
     def heard(report: FollowReport) -> None:
         write_report(call.report, report.format_json())
         console.print(format_batch(report), markup=False, highlight=False, soft_wrap=True)
 
-    # A stop cancels what Spark does while it begins, and nothing of a batch.
+    # A stop signal cancels Spark's work during the start, and not within a batch.
     with (
         serving_until(stop),
         opening_desk(call.spark_settings, catalog, Console(stderr=True), stop, call.options.source) as desk,
@@ -81,7 +81,7 @@ def run_follow(catalog: RestCatalog, call: IngestCall, how: FollowOptions, stop:
 
 
 def report_ingest(call: IngestCall, find: GetLake, stop: Stop) -> int:
-    """Run the job, say how it ended, write the report, and return the status for the shell."""
+    """Run the job, print its outcome, write the report, and return the exit status."""
     run, failed = begin(call.options), FAILED
     try:
         catalog = get_catalog(call, find)
@@ -89,7 +89,7 @@ def report_ingest(call: IngestCall, find: GetLake, stop: Stop) -> int:
         done = run_ingest(catalog, call, run, stop) if how is None else run_follow(catalog, call, how, stop)
     except FollowBroken as broken:
         done = replace(broken.report, status=Status.failed, message=explain(broken.__cause__ or broken, call.options))
-    except Exception as error:  # noqa: BLE001  whatever it is, people get a message and machines a report
+    except Exception as error:  # noqa: BLE001  the outermost layer: any error becomes a message and a report
         status = Status.unknown if isinstance(error, CommitStateUnknown) else Status.failed
         failed = INTERRUPTED if isinstance(error, Interrupted) else FAILED
         begun = run.report if call.follow is None else replace(begin_follow(call.options), failures=1)
@@ -104,28 +104,28 @@ def report_ingest(call: IngestCall, find: GetLake, stop: Stop) -> int:
 
 
 def explain(error: BaseException, options: IngestOptions) -> str:
-    """What is wrong, without secrets; what nobody foresaw by its name."""
+    """Return the error's message without secrets; for an unexpected error with its type."""
     if isinstance(error, (CatalogError, NoJava, JarUnavailable, *SPARK_FAILURES)):
         return str(error)
     return options.hide(hide_passwords(f"{type(error).__name__}: {error}"))
 
 
 def format_batch(report: FollowReport) -> str:
-    """A batch, or a look that failed, in a line."""
+    """Return a line for a batch, or for a failed attempt."""
     if report.message or report.last is None:
         return f"{report.table}: failed: {report.message}"
     return f"batch {report.batches}: {format_report(report.last)}"
 
 
 def format_totals(report: FollowReport) -> str:
-    """What all batches did, for people."""
+    """Return the totals of all batches as text."""
     bad = f"{report.rows_quarantined} to {report.table}__quarantine" if report.rows_quarantined else "none quarantined"
     sums = f"{report.batches} batches, {_format_files(report)}{report.rows_in} rows = {report.rows_out} in, {bad}"
     return f"{report.table}: {sums}{_format_superseded(report.rows_superseded)} (run {report.follow_id})"
 
 
 def format_report(report: Report) -> str:
-    """Return how a run ended, for people; nothing when it failed."""
+    """Return the outcome of a run as text, empty if it failed."""
     if report.message:
         return ""
     if report.status is Status.planned:
@@ -138,7 +138,7 @@ def format_report(report: Report) -> str:
 
 
 def _format_files(report: Report | FollowReport) -> str:
-    """How many files were taken; a database has none."""
+    """Return the number of ingested files as text; empty for a database."""
     return "" if report.source.lower().startswith(DATABASE) else f"{report.files} files, "
 
 

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM while a job runs once: it ends before its next step, and what was done until then is told."""
+"""Ctrl-C and SIGTERM during one run of a job: the run ends before its next step, and its report lists what is done.
+
+Signals arrive on the main thread. `session.cancelled_by_stops` cancels Spark's jobs from another thread.
+"""
 
 import signal
 from collections.abc import Generator, Mapping
@@ -13,16 +16,16 @@ from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.reports import Interrupted
 
 INTERRUPTED = 130
-"""The status for the shell, as of every program that Ctrl-C ends."""
+"""The exit status of a program that Ctrl-C ends."""
 STOPS: Mapping[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-"""What ends a run, by what people call it."""
+"""The signals that end a run, with their names in messages."""
 
 
 @dataclass(slots=True)
 class Stop:
-    """Who asked for the end; nobody: empty.
+    """The request to end a run. `by`: the signal's name, empty if none has arrived.
 
-    `has_skipped_step`: a step was not begun for it. `has_cancelled`: Spark was at work, and was told to end that.
+    `has_skipped_step`: a step was not started because of it. `has_cancelled`: running Spark jobs were cancelled.
     """
 
     by: str = ""
@@ -30,14 +33,14 @@ class Stop:
     has_cancelled: bool = False
 
     def has_interrupted(self, status: int) -> bool:
-        """Whether it kept a run from its end; `status` is how that ended. What Spark did in time is done."""
+        """True if the run is incomplete because of the signal. A run with status 0 whose Spark jobs had ended in time is complete."""
         return self.has_skipped_step or (self.has_cancelled and bool(status))
 
     def interrupting(self, show_step: Progress) -> Progress:
-        """What hears of each step, and raises Interrupted before the next one when the end is asked for."""
+        """Return a progress function that raises Interrupted before the next step after a signal."""
 
         def checked(step: str) -> None:
-            # What is published is done, whoever wants an end.
+            # After the publication the run is complete, so a signal changes nothing.
             if self.by and step != PUBLISHED:
                 self.has_skipped_step = True
                 raise Interrupted(f"stopped by {self.by} before: {step}")
@@ -46,7 +49,7 @@ class Stop:
         return checked
 
     def hear(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal; a second Ctrl-C waits for no step."""
+        """Record a signal; a second Ctrl-C interrupts at once."""
         if self.by and number == signal.SIGINT:
             signal.default_int_handler(number, frame)
         self.by = self.by or STOPS[number]
@@ -54,7 +57,7 @@ class Stop:
 
 @contextmanager
 def hearing_a_stop() -> Generator[Stop]:
-    """Inside, a signal to end is noted, and ends nothing by itself."""
+    """Within the block, a signal is only recorded in the yielded Stop."""
     stop = Stop()
     with handling(dict.fromkeys(STOPS, stop.hear)):
         yield stop
@@ -62,7 +65,7 @@ def hearing_a_stop() -> Generator[Stop]:
 
 @contextmanager
 def serving_until(stop: Stop) -> Generator[None]:
-    """Inside, a signal to end is the end of the program through every `finally`, and so is one that was noted before."""
+    """Within the block, a signal ends the program through every `finally` block, and so does a signal that was recorded before."""
     with stopping_on_signals():
         if stop.by:
             raise SystemExit(0)
@@ -71,9 +74,9 @@ def serving_until(stop: Stop) -> Generator[None]:
 
 @contextmanager
 def taking_all_or_nothing(stop: Stop) -> Generator[None]:
-    """Inside, what fails because the end is asked for is told so: Spark's jobs are cancelled then.
+    """Within the block, turn an error that a cancelled Spark job causes into Interrupted.
 
-    Raises: Interrupted: it was ended, and nothing was published
+    Raises: Interrupted: a signal ended the run, and nothing was committed
     """
     try:
         yield

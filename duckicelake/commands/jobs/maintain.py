@@ -1,4 +1,4 @@
-"""`duckicelake pipeline maintain`: one run with its plan or report, or a service that does it again and again."""
+"""`duckicelake pipeline maintain`: one run with its plan or report, or a service that repeats it."""
 
 from collections.abc import Container, Mapping
 from contextlib import nullcontext
@@ -44,7 +44,7 @@ from duckicelake.pipeline.rest import open_rest
 
 @dataclass(frozen=True, slots=True)
 class MaintainCall:
-    """The command's arguments that are not about where things are."""
+    """The command's arguments without those that name the lake."""
 
     options: MaintainOptions
     spark_settings: SparkSettings
@@ -53,15 +53,15 @@ class MaintainCall:
 
 
 def read_call(given: Mapping[str, Any]) -> MaintainCall:
-    """Return the call; `given` has the command's parameters by name.
+    """Return the parsed arguments; `given` has the command's parameters by name.
 
-    Raises: BadRequest: they contradict each other, or one cannot be read
+    Raises: BadRequest: arguments contradict each other, or one is malformed
     """
     return MaintainCall(read_options(given["tables"], given), read_spark_settings(given), given["dry_run"], given["report"])
 
 
 def report_maintain(call: MaintainCall, find: GetLake, stop: Stop) -> int:
-    """Run the job, once or as a service, and return the status for the shell: of the run, or 0 when a service was asked to end."""
+    """Run the job once or as a service, and return the exit status: that of the run, or 0 if a signal stopped the service."""
     every = call.options.watch_seconds
     with nullcontext() if every is None else serving_until(stop):
         status = _run_round(call, find, stop)
@@ -84,13 +84,13 @@ def _run_round(call: MaintainCall, find: GetLake, stop: Stop) -> int:
 
 
 def run_maintain(facts: Facts, home: Home, call: MaintainCall, stop: Stop) -> MaintainReport:
-    """Run the job; what it is about to do is on the terminal."""
+    """Run the job once, with its steps on the terminal."""
     with showing_progress(Console(stderr=True), "looking", stop) as tell:
         return maintain(make_desk(facts, home, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
 def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress, stop: Stop | None = None) -> MaintainDesk:
-    """Return what the job works with; Spark is started when it is needed."""
+    """Return the job's context. Spark is started when it is needed."""
     catalog = to_catalog(facts)
     lake = build_lake_settings(facts)
     return MaintainDesk(
@@ -106,7 +106,7 @@ def make_desk(facts: Facts, home: Home, call: MaintainCall, tell: Progress, stop
 
 
 def build_lake_settings(facts: Facts) -> LakeSettings:
-    """Return the lake as settings, for what works on its objects."""
+    """Return the lake's settings, for functions that work on its objects."""
     secret = facts.s3_secret_access_key
     return LakeSettings(
         name=facts.warehouse,
@@ -120,23 +120,23 @@ def build_lake_settings(facts: Facts) -> LakeSettings:
 
 
 def open_postgres(lake: LakeSettings) -> psycopg.Connection:
-    """Return a new connection that sees the lake's tables by their names."""
+    """Return a new connection whose search path has the lake's schema."""
     conn = connect_postgres(lake)
     conn.execute(format_search_path(lake.metadata_schema))
     return conn
 
 
 def sweep(lake: LakeSettings, before: datetime, spared: Container[tuple[str, str]]) -> list[str]:
-    """Remove what nothing names in tables' own locations, as `duckicelake check --repair` does; returns what it was."""
+    """Remove unreferenced objects in the tables' locations, as `duckicelake check --repair` does, and return their URIs."""
     removed = remove_orphans(lake, before, spared)
     if removed:
-        # A server may have counted on an object that is gone now.
+        # A server may have referenced an object meanwhile that is removed now.
         repair_lake(lake)
     return removed
 
 
 def format_plan(report: MaintainReport) -> Table:
-    """Return what there is to do, as a table for the terminal."""
+    """Return the planned steps as a table for the terminal."""
     table = Table(title=f"{report.tables} tables looked at", title_justify="left")
     for name in ("table", "step", "files", "bytes", "why"):
         table.add_column(name, justify="right" if name in ("files", "bytes") else "left", overflow="fold")

@@ -1,4 +1,4 @@
-"""`duckicelake pipeline profile`: one run, its report for machines, and its page for people."""
+"""`duckicelake pipeline profile`: one run, its JSON report and its HTML page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from duckicelake.pipeline.rest import open_rest
 
 @dataclass(frozen=True, slots=True)
 class ProfileCall:
-    """The command's arguments that are not about where things are."""
+    """The command's arguments without those that name the lake."""
 
     options: ProfileOptions
     spark_settings: SparkSettings
@@ -33,16 +33,16 @@ class ProfileCall:
 
 
 def read_call(given: Mapping[str, Any]) -> ProfileCall:
-    """Return the call; `given` has the command's parameters by name.
+    """Return the parsed arguments; `given` has the command's parameters by name.
 
-    Raises: BadRequest: they contradict each other, or one cannot be read
+    Raises: BadRequest: arguments contradict each other, or one is malformed
     """
     names = ("dry_run", "report", "html")
     return ProfileCall(read_options(given["tables"], given), read_spark_settings(given), **{name: given[name] for name in names})
 
 
 def report_profile(call: ProfileCall, find: GetLake, stop: Stop) -> int:
-    """Run the job, say what was measured, write report and page, and return the status for the shell."""
+    """Run the job, print what it measured, write the report and the page, and return the exit status."""
     done = run_or_report(find, lambda facts, _: run_profile(facts, call, stop), lambda message: ProfileReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
@@ -53,13 +53,13 @@ def report_profile(call: ProfileCall, find: GetLake, stop: Stop) -> int:
 
 
 def run_profile(facts: Facts, call: ProfileCall, stop: Stop) -> ProfileReport:
-    """Run the job; what it is about to do is on the terminal."""
+    """Run the job once, with its steps on the terminal."""
     with showing_progress(Console(stderr=True), "looking", stop) as tell:
         return profile(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
 def make_desk(facts: Facts, call: ProfileCall, tell: Progress, stop: Stop | None = None) -> ProfileDesk:
-    """Return what the job works with; Spark is started when it is needed."""
+    """Return the job's context. Spark is started when it is needed."""
     catalog = to_catalog(facts)
     return ProfileDesk(
         connect=lambda: open_rest(catalog),

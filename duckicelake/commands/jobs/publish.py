@@ -23,7 +23,7 @@ from duckicelake.pipeline.spark import RestCatalog
 
 @dataclass(frozen=True, slots=True)
 class PublishCall:
-    """The command's arguments that are not about where things are."""
+    """The command's arguments without those that name the lake."""
 
     options: PublishOptions
     spark_settings: SparkSettings
@@ -32,15 +32,15 @@ class PublishCall:
 
 
 def read_call(given: Mapping[str, Any]) -> PublishCall:
-    """Return the call; `given` has the command's parameters by name.
+    """Return the parsed arguments; `given` has the command's parameters by name.
 
-    Raises: BadRequest: they contradict each other, or one cannot be read
+    Raises: BadRequest: arguments contradict each other, or one is malformed
     """
     return PublishCall(read_options(given["tables"]), read_spark_settings(given), given["dry_run"], given["report"])
 
 
 def report_publish(call: PublishCall, find: GetLake, stop: Stop) -> int:
-    """Run the job, say what was made, write the report, and return the status for the shell."""
+    """Run the job, print what it wrote, write the report, and return the exit status."""
     done = run_or_report(find, lambda facts, _: run_publish(facts, call, stop), lambda message: PublishReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
@@ -50,13 +50,13 @@ def report_publish(call: PublishCall, find: GetLake, stop: Stop) -> int:
 
 
 def run_publish(facts: Facts, call: PublishCall, stop: Stop) -> PublishReport:
-    """Run the job; what it is about to do is on the terminal."""
+    """Run the job once, with its steps on the terminal."""
     with showing_progress(Console(stderr=True), "looking", stop) as tell:
         return publish(make_desk(facts, call, tell, stop), call.options, dry_run=call.dry_run)
 
 
 def make_desk(facts: Facts, call: PublishCall, tell: Progress, stop: Stop | None = None) -> PublishDesk:
-    """Return what the job works with; Spark is started when it is needed. Objects are written with the store's own keys."""
+    """Return the job's context. Spark is started when it is needed; it writes objects with the store's own keys."""
     catalog = to_catalog(facts)
     keys = (facts.s3_endpoint, facts.s3_region, facts.s3_access_key_id, facts.s3_secret_access_key)
     place = Place(facts.ducklake_dsn, facts.ducklake_metadata_schema, RestCatalog(facts.catalog_uri, facts.warehouse, *keys))

@@ -1,4 +1,7 @@
-"""A job's report as metrics of Prometheus, for the folder of node_exporter's textfile collector."""
+"""Outcome of the job commands: exit status, error message, and the report as JSON or as Prometheus metrics.
+
+Metrics are for the folder of node_exporter's textfile collector.
+"""
 
 import json
 import os
@@ -20,58 +23,58 @@ from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.failures.gone import explain_postgres, hide_passwords
 
 FAILED, MISUSED, UNKNOWN = 1, 2, 3
-"""The statuses for the shell; `verify` has 1 for a difference alone, so all that goes wrong there is unknown."""
+"""The exit statuses. `verify` returns 1 only for a difference, so its errors are UNKNOWN."""
 
 JobReport = TypeVar("JobReport")
 GetLake = Callable[[], tuple[Facts, Home]]
 SUFFIX = ".prom"
-"""How a report's name ends that is to be written so."""
+"""The suffix of a report's name that selects metrics instead of JSON."""
 PREFIX = "duckicelake_job_"
 Labels = tuple[tuple[str, str], ...]
 PARTS = ("tables", "steps", "findings", "moved")
-"""What reports call the list of what a run is made of."""
+"""The members of a report that list the parts of a run."""
 SIZES = "total"
-"""What they call how big a table is."""
+"""The member of a part that holds a table's sizes."""
 _NO_SUMS = ("snapshot_id", "at_ms")
 
 
-def run_or_report(find: GetLake, run: Callable[[Facts, Home], JobReport], tell: Callable[[str], JobReport]) -> JobReport:
-    """Return the report of a run, or what is told when it cannot be begun, or breaks: people get a message, no trace."""
+def run_or_report(find: GetLake, run: Callable[[Facts, Home], JobReport], build_failed: Callable[[str], JobReport]) -> JobReport:
+    """Return the report of a run; if the run fails, the report that `build_failed` returns for the error's message."""
     try:
         return run(*find())
     except CatalogError as error:
-        return tell(error.message)
+        return build_failed(error.message)
     except psycopg.Error as error:
-        return tell(explain_postgres(error))
-    except Exception as error:  # noqa: BLE001  a service goes on whatever it is, and `verify` ends in no difference
-        return tell(f"{type(error).__name__}: {hide_passwords(str(error))}")
+        return build_failed(explain_postgres(error))
+    except Exception as error:  # noqa: BLE001  a service must go on after any error, and `verify` must not report a difference
+        return build_failed(f"{type(error).__name__}: {hide_passwords(str(error))}")
 
 
 def get_exit_status(status: int, stop: Stop) -> int:
-    """Return the status of a run over tables; one that was ended before it was done is told as that."""
+    """Return the exit status of a run over tables; INTERRUPTED, with a message, if a signal ended it early."""
     if not stop.has_interrupted(status):
         return status
     return print_error(f"stopped by {stop.by}; what was done stays done, and another run does the rest", INTERRUPTED)
 
 
 def print_error(message: str, status: int) -> int:
-    """Say what is wrong; the status is returned."""
+    """Print an error message, and return the status."""
     Console(stderr=True).print(f"duckicelake: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     return status
 
 
 def check_report(report: Path | None, option: str = "--report") -> None:
-    """Raises: BadRequest: no file can be written there; nothing is written to see it."""
+    """Check that a report can be written, without writing. Raises: BadRequest: it cannot."""
     if report is None:
         return
-    # Metrics take the place of the file that is there.
+    # Metrics replace the existing file by a rename, so the folder must be writable.
     place = report if report.exists() and report.suffix != SUFFIX else report.parent
     if report.is_dir() or not (report.exists() or place.is_dir()) or not os.access(place, os.W_OK):
         raise BadRequest(f"{option} {report}: no file can be written there")
 
 
 def write_report(report: Path | None, text: str, option: str = "--report") -> bool:
-    """Write a report, if one is asked for; whether that went well. JSON becomes metrics where the name asks for them."""
+    """Write the report if one is requested, and return True unless that failed. The suffix `.prom` selects metrics."""
     try:
         if report is not None and report.suffix == SUFFIX and option == "--report":
             write_metrics(report, json.loads(text))
@@ -84,19 +87,19 @@ def write_report(report: Path | None, text: str, option: str = "--report") -> bo
 
 
 def remove_old_report(report: Path | None) -> None:
-    """Remove the report of an earlier run, which may be taken for that of one that dies; metrics stay, and say when they are from."""
+    """Remove an earlier run's report, which could be mistaken for this run's. Metrics stay, because they hold their time."""
     if report is None or report.suffix == SUFFIX or not _is_plain(report):
         return
     try:
         report.unlink()
     except OSError:
-        # The folder is somebody else's.
+        # The folder belongs to another user, so the file cannot be removed.
         with suppress(OSError):
             report.write_text("")
 
 
 def _put(report: Path, text: str) -> None:
-    """Whoever reads it finds all of it; what is no file of its own, such as a pipe, is written to. Raises: OSError"""
+    """Write the report atomically, by a rename; a pipe or link is written to directly. Raises: OSError"""
     if not _is_plain(report) and os.path.lexists(report):
         report.write_text(text, "utf-8")
         return
@@ -112,16 +115,16 @@ def _put(report: Path, text: str) -> None:
 
 
 def _is_plain(report: Path) -> bool:
-    """Tell whether a file is there, and no link to one: `/dev/stdout` may be that."""
+    """True if the report is an existing regular file, and not a link such as `/dev/stdout`."""
     return report.is_file() and not report.is_symlink()
 
 
 def write_metrics(path: Path, report: Mapping[str, Any]) -> None:
-    """Write what `--report` has as JSON; whoever reads the file finds all of it, or the one before.
+    """Write a report as metrics. The file is replaced by a rename, so a reader never sees a part of it.
 
-    Numbers are gauges by command and table, those of several parts of a table added up; ends are counted by `verdict`, seconds by the first
-    word of the step.
-    Raises: OSError: it cannot be written
+    Numbers are gauges by command and table, summed over the parts of a table. Parts are counted by `verdict`, seconds by the first word of
+    the step.
+    Raises: OSError: the file cannot be written
     """
     registry, job = CollectorRegistry(), str(report["job"])
     _add(registry, "ended_timestamp_seconds", "When the job last ended or was heard of.", {(): time()}, job)
@@ -147,7 +150,7 @@ def _list_parts(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _list_numbers(report: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """The numbers of a run and of its parts: what each is called, and the table."""
+    """Yield the numbers of a run and of its parts: name, table, number."""
     for part in (report, *_list_parts(report)):
         table = part.get("table") or part.get("subject") or ""
         sizes: Mapping[str, Any] = part.get(SIZES) or {}
@@ -157,7 +160,7 @@ def _list_numbers(report: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]
 
 
 def _add(registry: CollectorRegistry, name: str, words: str, values: Mapping[Labels, float], job: str) -> None:
-    """One metric; its values are by the labels beside the command's."""
+    """Add a gauge with a value for each combination of labels; the label `command` is added."""
     if not values:
         return
     gauge = Gauge(PREFIX + name, words, ["command", *(label for label, _ in next(iter(values)))], registry=registry)

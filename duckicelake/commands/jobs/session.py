@@ -1,4 +1,7 @@
-"""The folder in which Spark keeps a run's rows on disk, and those of runs that were killed, which nobody else removes."""
+"""Resources of the job commands: Spark session, scratch folder, DuckDB session, catalog, and progress on the terminal.
+
+Each job's module calls it on the main thread. Spark's scratch folders of killed runs are removed by the next run.
+"""
 
 import fcntl
 import os
@@ -37,12 +40,12 @@ LOCK = "running.lock"
 
 @contextmanager
 def opening_scratch_folder() -> Generator[Path]:
-    """A folder of the run's own; what cannot be removed of it changes nothing of what was done."""
+    """Yield a new folder for the run, and remove it afterwards. Errors at the removal are ignored."""
     remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with (folder / f"{LOCK}.new").open("w") as lock:
-            # Where nothing can be locked nothing is removed either; under its name it is held from the first.
+            # Lock the file before the rename, so that it is locked whenever it exists. Without locks, no folder is ever removed.
             with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.rename(lock.name, folder / LOCK)
@@ -50,7 +53,7 @@ def opening_scratch_folder() -> Generator[Path]:
 
 
 def remove_abandoned() -> None:
-    """Remove this user's folders whose run is gone."""
+    """Remove this user's scratch folders whose run has ended."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         with suppress(OSError):
             _remove_if_abandoned(lock)
@@ -70,12 +73,12 @@ def _remove_if_abandoned(lock: Path) -> None:
 
 CATALOG = "lake"
 SECONDS_TO_NEXT_PIECE = 0.2
-"""How often those are cancelled that were not begun when the first ones were."""
+"""Interval at which jobs are cancelled that started after the first cancellation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where Spark runs, and what it is told beside our settings."""
+    """The options of the Spark session: master, driver memory, and extra configuration."""
 
     # A connection string may hold a token.
     master: str = field(default="local[*]", repr=False)
@@ -84,14 +87,14 @@ class SparkSettings:
 
 
 def read_spark_settings(given: Mapping[str, Any]) -> SparkSettings:
-    """Return where Spark runs. Raises: BadRequest: a setting has no `=`, or is not to be chosen."""
+    """Return the options of the Spark session. Raises: BadRequest: a `--conf` has no `=`, or may not be set."""
     conf = read_pairs(given["conf"])
     check_conf(conf)
     return SparkSettings(given["master"], given["memory"], conf)
 
 
 def to_catalog(facts: Facts) -> RestCatalog:
-    """Return the catalog that the facts tell of: as their account, which gets keys with tables, else with the store's own keys."""
+    """Return the catalog of the facts: with their account, which gets vended credentials, else with the store's own keys."""
     place = facts.catalog_uri, facts.warehouse, facts.s3_endpoint, facts.s3_region
     if facts.credential is not None:
         return RestCatalog(*place, credential=facts.credential)
@@ -110,13 +113,13 @@ def open_duckdb(facts: Facts, home: Home, *, read_only: bool) -> DuckDBPyConnect
 
 
 def get_cache_folder() -> Path:
-    """Return where fetched jars are kept."""
+    """Return the folder of downloaded jars."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "duckicelake"
 
 
 @contextmanager
 def showing_progress(console: Console, first: str, stop: Stop) -> Generator[Progress]:
-    """The terminal: on a real one each step takes the place of the one before, else it has a line. No step is begun after a stop."""
+    """Yield a function that shows a step: in place on a terminal, else as a line. After a stop signal it raises Interrupted."""
     with console.status(first) as status:
 
         def show_step(step: str) -> None:
@@ -131,7 +134,7 @@ def showing_progress(console: Console, first: str, stop: Stop) -> Generator[Prog
 def opening_spark(
     spark_settings: SparkSettings, catalog: RestCatalog, show_step: Progress, jars: tuple[Jar, ...] = (), stop: Stop | None = None
 ) -> Generator[SparkSession]:
-    """A session that knows the catalog, with a folder of its own. `stop`, if one is given, hears of jobs that a signal cancels."""
+    """Yield a Spark session with the catalog and its own scratch folder. `stop` records whether a signal cancelled jobs."""
     with opening_scratch_folder() as scratch:
         plan = SparkPlan(
             get_cache_folder(),
@@ -148,9 +151,9 @@ def opening_spark(
 
 @contextmanager
 def cancelled_by_stops(opening: AbstractContextManager[SparkSession], stop: Stop) -> Generator[SparkSession]:
-    """A session whose jobs are cancelled when somebody hears a signal to end, who does hear of it.
+    """Yield a session whose jobs are cancelled on a stop signal. The handlers that were set before are called too.
 
-    Whoever asks Java from within whatever Java was asked for breaks both, so another thread asks.
+    A signal can interrupt a call to Java, and a second call from the handler would break both. So another thread cancels the jobs.
     """
     before, is_over = {number: signal.getsignal(number) for number in STOPS}, Event()
     with opening as spark:
@@ -161,7 +164,7 @@ def cancelled_by_stops(opening: AbstractContextManager[SparkSession], stop: Stop
             if callable(handler):
                 handler(number, frame)
 
-        # Whoever stops already has put up another handler, which hears nothing.
+        # A command that stops already has set another handler, which ignores signals; keep that one.
         with handling({number: hear for number, handler in before.items() if callable(handler)}, for_good=True):
             try:
                 yield spark
@@ -178,7 +181,7 @@ def _cancel(spark: SparkSession, stop: Stop, is_over: Event) -> None:
             stop.has_cancelled |= bool(jobs.getActiveJobsIds())
             spark.sparkContext.cancelJobsWithTag(PIECES)
     except SPARK_FAILURES as error:
-        # The same signal has ended Java, if that was not to end by now. Spark Connect tells of no jobs.
+        # The same signal may have ended Java. Spark Connect has no status tracker.
         stop.has_cancelled |= is_gone(error) and not is_over.is_set()
 
 
@@ -186,7 +189,7 @@ def _cancel(spark: SparkSession, stop: Stop, is_over: Event) -> None:
 def opening_desk(
     spark_settings: SparkSettings, catalog: RestCatalog, console: Console, stop: Stop, source: str | None = None
 ) -> Generator[Desk]:
-    """What a job works with, Spark begun after the catalog has answered, with what a source of rows needs."""
+    """Yield the job's context. Spark starts after the catalog has responded, with the jars that the source needs."""
     with showing_progress(console, "starting Spark", stop) as show_step:
         open_rest(catalog)
         with opening_spark(spark_settings, catalog, show_step, () if source is None else source_jars(source), stop) as spark:

@@ -1,4 +1,7 @@
-"""How a job's command begins and ends: what is wrong with the call is said before Spark is imported."""
+"""Start of the job commands. PySpark is an extra, so a job's module is imported only when its command runs.
+
+`cli_pipeline` calls the `start_` functions. Errors in the arguments are reported before Spark is started.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +17,7 @@ _NO_SPARK = "Jobs need Spark, which is not installed: .venv/bin/pip install -e '
 
 
 def start_ingest(given: Mapping[str, Any], find: GetLake) -> int:
-    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    """Run the command with its parameters by name, and return the exit status."""
     if find_spec("pyspark") is None:
         return print_error(_NO_SPARK, FAILED)
     from duckicelake.commands.jobs.ingest import read_call, report_ingest  # noqa: PLC0415  PySpark is an extra
@@ -23,7 +26,7 @@ def start_ingest(given: Mapping[str, Any], find: GetLake) -> int:
 
 
 def start_verify(given: Mapping[str, Any], find: GetLake) -> int:
-    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    """Run the command with its parameters by name, and return the exit status."""
     if find_spec("pyspark") is None:
         return print_error(_NO_SPARK, UNKNOWN)
     from duckicelake.commands.jobs.verify import read_call, report_verify  # noqa: PLC0415  PySpark is an extra
@@ -32,7 +35,7 @@ def start_verify(given: Mapping[str, Any], find: GetLake) -> int:
 
 
 def start_maintain(given: Mapping[str, Any], find: GetLake) -> int:
-    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    """Run the command with its parameters by name, and return the exit status."""
     if find_spec("pyspark") is None:
         return print_error(_NO_SPARK, FAILED)
     from duckicelake.commands.jobs.maintain import read_call, report_maintain  # noqa: PLC0415  PySpark is an extra
@@ -41,7 +44,7 @@ def start_maintain(given: Mapping[str, Any], find: GetLake) -> int:
 
 
 def start_profile(given: Mapping[str, Any], find: GetLake) -> int:
-    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    """Run the command with its parameters by name, and return the exit status."""
     if find_spec("pyspark") is None:
         return print_error(_NO_SPARK, FAILED)
     from duckicelake.commands.jobs.profile import read_call, report_profile  # noqa: PLC0415  PySpark is an extra
@@ -50,7 +53,7 @@ def start_profile(given: Mapping[str, Any], find: GetLake) -> int:
 
 
 def start_publish(given: Mapping[str, Any], find: GetLake) -> int:
-    """Run the command, whose parameters are given by name, and return the status for the shell."""
+    """Run the command with its parameters by name, and return the exit status."""
     if find_spec("pyspark") is None:
         return print_error(_NO_SPARK, FAILED)
     from duckicelake.commands.jobs.publish import read_call, report_publish  # noqa: PLC0415  PySpark is an extra
@@ -59,7 +62,7 @@ def start_publish(given: Mapping[str, Any], find: GetLake) -> int:
 
 
 def start_transfer(job: str, given: Mapping[str, Any], find: GetLake) -> int:
-    """Run `import` or `export`, whose parameters are given by name, and return the status for the shell."""
+    """Run `import` or `export` with its parameters by name, and return the exit status."""
     if find_spec("pyspark") is None:
         return print_error(_NO_SPARK, FAILED)
     from duckicelake.commands.jobs.transfer import read_call, report_transfer  # noqa: PLC0415  PySpark is an extra
@@ -68,7 +71,7 @@ def start_transfer(job: str, given: Mapping[str, Any], find: GetLake) -> int:
 
 
 def _start(given: Mapping[str, Any], read: Callable[[], Call], run: Callable[[Call], int], no_place: int) -> int:
-    """Read the call and run it; `no_place` is the status when the report cannot be written."""
+    """Parse the arguments and run the command. `no_place` is the exit status if the report cannot be written."""
     try:
         call = read()
     except BadRequest as error:

@@ -1,4 +1,4 @@
-"""`duckicelake pipeline import` and `export`: the lake and another catalog, and which of both is the source."""
+"""`duckicelake pipeline import` and `export`: copy or register tables between the lake and another catalog."""
 
 import os
 from collections.abc import Mapping
@@ -35,12 +35,12 @@ from duckicelake.pipeline.transfer.rest import RestSide
 from duckicelake.store.objects import StoreSettings, open_objects
 
 RESOLVING = {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}
-"""Files of every kind of store."""
+"""Settings for reading files of any kind of store."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferCall:
-    """The command's arguments: the job's, and where everything is."""
+    """The command's arguments without those that name the lake."""
 
     job: str
     options: TransferOptions
@@ -50,9 +50,9 @@ class TransferCall:
 
 
 def read_call(job: str, given: Mapping[str, Any]) -> TransferCall:
-    """Return the call; `given` has the command's parameters by name.
+    """Return the parsed arguments; `given` has the command's parameters by name.
 
-    Raises: BadRequest: they contradict each other, or one cannot be read
+    Raises: BadRequest: arguments contradict each other, or one is malformed
     """
     options = read_options(given)
     if job == "export" and options.form in FOLDERS:
@@ -61,7 +61,7 @@ def read_call(job: str, given: Mapping[str, Any]) -> TransferCall:
 
 
 def report_transfer(call: TransferCall, find: GetLake, stop: Stop) -> int:
-    """Run the job, say how it ended, write the report, and return the status for the shell."""
+    """Run the job, print its outcome, write the report, and return the exit status."""
     done = run_or_report(find, lambda facts, _: run_transfer(facts, call, stop), lambda message: TransferReport(call.job, message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
@@ -72,17 +72,17 @@ def report_transfer(call: TransferCall, find: GetLake, stop: Stop) -> int:
 
 
 def run_transfer(facts: Facts, call: TransferCall, stop: Stop) -> TransferReport:
-    """Run the job; what it is about to do is on the terminal."""
+    """Run the job once, with its steps on the terminal."""
     with showing_progress(Console(stderr=True), "looking", stop) as tell:
         catalog = to_catalog(facts)
-        # Iceberg brings its own connector, for its own tables alone.
+        # Iceberg's own S3 connector reads Iceberg tables only, so folders of other formats need Hadoop's.
         jars = source_jars(call.options.place) if call.options.form in FOLDERS else ()
         spark = LazySpark(partial(opening_spark, call.spark_settings, catalog, tell, jars, stop))
         return transfer(make_desk(catalog, call, spark, tell), call.options, dry_run=call.dry_run)
 
 
 def make_desk(catalog: RestCatalog, call: TransferCall, spark: LazySpark, tell: Progress) -> TransferDesk:
-    """Return what the job works with; Spark is started when it is needed."""
+    """Return the job's context. Spark is started when it is needed."""
     bench = LazyBench(make_run_id(datetime.now(UTC)), spark)
     lake, other = open_lake(catalog), open_other(catalog, call, bench)
     source, target = (other, lake) if call.job == "import" else (lake, other)
@@ -91,13 +91,13 @@ def make_desk(catalog: RestCatalog, call: TransferCall, spark: LazySpark, tell: 
 
 
 def open_lake(catalog: RestCatalog) -> RestSide:
-    """Return the lake as one side."""
+    """Return the lake as a side of the transfer."""
     settings = {**catalog_settings(catalog), **RESOLVING}
     return RestSide(f"warehouse {catalog.warehouse}", partial(open_rest, catalog), Store(catalog, {}, _put_nothing), settings)
 
 
 def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Catalog:
-    """Return the catalog that was named. Raises: BadRequest: it cannot be told what it is."""
+    """Return the other catalog. Raises: BadRequest: its kind cannot be determined."""
     options = call.options
     properties = options.properties
     place = build_folder_uri(options.place)
@@ -115,7 +115,7 @@ def open_other(catalog: RestCatalog, call: TransferCall, bench: LazyBench) -> Ca
 
 
 def build_folder_uri(place: str) -> str:
-    """Return a folder's URI, on the local disk its whole path."""
+    """Return a folder's URI, or its absolute path on the local disk."""
     if place.startswith("file:"):
         place = "/" + place.removeprefix("file:").lstrip("/")
     return (place if "://" in place else os.path.abspath(place)).rstrip("/")
@@ -139,4 +139,4 @@ def _build_store_settings(catalog: RestCatalog, given: Mapping[str, str]) -> Sto
 
 
 def _put_nothing(uri: str, _: bytes) -> bool:
-    raise BadRequest(f"{uri} is the lake's: nobody but its server writes metadata there")
+    raise BadRequest(f"{uri} is the lake's: only its server writes metadata there")

@@ -1,4 +1,4 @@
-"""`duckicelake pipeline verify`: the lake for DuckDB, the catalog for Spark, and how both compare."""
+"""`duckicelake pipeline verify`: compare the tables that DuckDB reads as DuckLake with those that Spark reads as Iceberg."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from duckicelake.pipeline.verify.report import Verdict, VerifyReport
 
 @dataclass(frozen=True, slots=True)
 class VerifyCall:
-    """The command's arguments that are not about where things are."""
+    """The command's arguments without those that name the lake."""
 
     options: VerifyOptions
     spark_settings: SparkSettings
@@ -29,16 +29,16 @@ class VerifyCall:
 
 
 def read_call(given: Mapping[str, Any]) -> VerifyCall:
-    """Return the call; `given` has the command's parameters by name.
+    """Return the parsed arguments; `given` has the command's parameters by name.
 
-    Raises: BadRequest: they contradict each other, or one cannot be read
+    Raises: BadRequest: arguments contradict each other, or one is malformed
     """
     options = read_options(given["tables"], given["snapshot"], given)
     return VerifyCall(options, read_spark_settings(given), given["dry_run"], given["report"])
 
 
 def report_verify(call: VerifyCall, find: GetLake, stop: Stop) -> int:
-    """Run the job, say what was found, write the report, and return the status for the shell."""
+    """Run the job, print its findings, write the report, and return the exit status."""
     done = run_or_report(find, lambda facts, home: run_verify(facts, home, call, stop), lambda message: VerifyReport(message=message))
     is_written = write_report(call.report, done.format_json())
     if done.message:
@@ -47,12 +47,12 @@ def report_verify(call: VerifyCall, find: GetLake, stop: Stop) -> int:
         Console().print("\n".join(done.describe()), markup=False, highlight=False, soft_wrap=True)
     status = done.status if is_written else done.status or UNKNOWN
     ended = get_exit_status(status, stop)
-    # What was found counts, whoever wanted an end.
+    # A difference that was found decides the status, even if a signal stopped the run.
     return status if done.verdict is Verdict.differs else ended
 
 
 def run_verify(facts: Facts, home: Home, call: VerifyCall, stop: Stop) -> VerifyReport:
-    """Run the job; what it is about to look at is on the terminal."""
+    """Run the job once, with its steps on the terminal."""
     catalog = to_catalog(facts)
     open_lake = partial(open_duckdb, facts, home, read_only=True)
     with opening_desk(call.spark_settings, catalog, Console(stderr=True), stop) as desk:

@@ -17,8 +17,8 @@ from tests.support.commands import environment
 
 RUNS = """
 import sys
-from duckicelake.commands.jobs.session import opening_scratch
-with opening_scratch() as folder:
+from duckicelake.commands.jobs.session import opening_scratch_folder
+with opening_scratch_folder() as folder:
     (folder / "local").mkdir()
     (folder / "local" / "block").write_text("rows of a database")
     print(folder, flush=True)

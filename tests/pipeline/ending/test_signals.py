@@ -41,11 +41,11 @@ def test_a_difference_wins_over_a_stop(monkeypatch: pytest.MonkeyPatch, capsys: 
     """Whoever waits for status 1 has it; that other tables were not looked at is said too."""
     found = (Finding("a.b", "now", Verdict.differs), Finding("c.d", "now", Verdict.unknown, message="stopped by SIGTERM before: c.d now"))
     stop, call = Stop("SIGTERM", has_skipped_step=True), verify.VerifyCall(VerifyOptions(()), SparkSettings(), dry_run=False, report=None)
-    monkeypatch.setattr(verify, "run_or_tell", lambda *_: VerifyReport(found))
+    monkeypatch.setattr(verify, "run_or_report", lambda *_: VerifyReport(found))
     assert verify.report_verify(call, lambda: pytest.fail("nobody asks"), stop) == 1
     said = capsys.readouterr()
     assert ("a.b now: differs" in said.out, "stopped by SIGTERM before" in said.out, "stopped by SIGTERM;" in said.err) == (True,) * 3
-    monkeypatch.setattr(verify, "run_or_tell", lambda *_: VerifyReport(found[1:]))
+    monkeypatch.setattr(verify, "run_or_report", lambda *_: VerifyReport(found[1:]))
     assert verify.report_verify(call, lambda: pytest.fail("nobody asks"), stop) == INTERRUPTED
 
 
