@@ -18,13 +18,12 @@ import duckdb
 import psycopg
 
 from bench.accounting import Meter
-from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
-from duckicelake.backends.home import open_home, read_json
-from duckicelake.backends.ports import LOWEST_PORT, is_free
-from duckicelake.backends.stack import Stack, StackOptions, start_stack
 from duckicelake.commands.embedded import BACKENDS_PURPOSE, join_home
 from duckicelake.commands.prepare import find_s3_keys
 from duckicelake.config import LakeSettings, read_settings
+from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb
+from duckicelake.embedded.home import LOWEST_PORT, is_free, open_home, read_json
+from duckicelake.embedded.stack import Stack, StackOptions, start_stack
 
 ROOT = Path(__file__).parents[1]
 READY_SECONDS = 120.0

@@ -18,8 +18,8 @@ from demo.questions import list_questions
 from demo.read import Reader, open_duckdb, open_readers
 from demo.report import format_verdict, print_section
 from demo.server import ServerFailed, find_server, start_server
-from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
+from duckicelake.embedded.home import Home
 from duckicelake.errors import CatalogError
 
 SAME, DIFFERENT, CANNOT = 0, 1, 2

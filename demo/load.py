@@ -6,7 +6,7 @@ from pathlib import Path
 from duckdb import DuckDBPyConnection
 from rich.console import Console
 
-from duckicelake.backends.ducklake import quote
+from duckicelake.embedded.ducklake import quote
 
 FLIGHTS = 336_776
 TABLES = {

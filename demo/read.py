@@ -15,9 +15,9 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.catalog import Catalog, load_catalog
 
 from demo.questions import Question, Source
-from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb, format_secret, quote
-from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
+from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb, format_secret, quote
+from duckicelake.embedded.home import Home
 
 EXTENSIONS = ("httpfs", "postgres_scanner", "ducklake", "avro", "iceberg")
 TRUTH = "DuckDB"

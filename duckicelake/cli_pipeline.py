@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from duckicelake.backends.home import Home
 from duckicelake.commands.embedded import read_joined
 from duckicelake.commands.facts import Facts, get_facts, read_named_credential
 from duckicelake.commands.jobs.start import start_ingest, start_maintain, start_profile, start_publish, start_transfer, start_verify
+from duckicelake.embedded.home import Home
 
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with settings.", show_default="./duckicelake.toml")]
 HomeOption = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres and S3.")]

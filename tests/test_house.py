@@ -39,14 +39,14 @@ WALLS: dict[str, set[str]] = {
     "access": EVERYWHERE,
     "catalog": EVERYWHERE | {"iceberg", "lake", "store", "translate", "access"},
     "rest": EVERYWHERE | {"catalog", "access", "iceberg"},
-    "backends": EVERYWHERE | {"config"},
+    "embedded": EVERYWHERE | {"config"},
     # Executors read rows of files by the statements that the server reads them by.
     "pipeline": EVERYWHERE | {"iceberg", "translate", "lake.rows", "lake.changes", *READ_BY_EXECUTORS},
     "pyiceberg_v3": EVERYWHERE | {"iceberg"},
     "app": EVERYWHERE | {"access", "config", "catalog", "lake", "rest", "store"},
-    "commands": EVERYWHERE | {"app", "backends", "config", "catalog", "lake", "pipeline", "store", "translate"},
-    "cli": EVERYWHERE | {"backends", "commands", "config", "cli_pipeline"},
-    "cli_pipeline": {"backends", "commands", "config"},
+    "commands": EVERYWHERE | {"app", "embedded", "config", "catalog", "lake", "pipeline", "store", "translate"},
+    "cli": EVERYWHERE | {"embedded", "commands", "config", "cli_pipeline"},
+    "cli_pipeline": {"embedded", "commands", "config"},
     "__init__": set(),
 }
 """What each package may import of the others; `lake.rows` allows that module only, `lake.changes` is as pure."""
@@ -65,7 +65,7 @@ LIBRARIES: dict[str, set[str]] = {
     "catalog": {"psycopg"},
     "rest": {"fastapi", "starlette", "pydantic", "prometheus_client", "typing_extensions"},
     # psycopg to make a role and a database, boto3 to make a bucket and ask STS, in servers of our own.
-    "backends": {"psycopg", "boto3", "botocore", "duckdb", "cryptography"},
+    "embedded": {"psycopg", "boto3", "botocore", "duckdb", "cryptography"},
     # py4j only to know its errors: Java's, which PySpark does not always turn into its own.
     # pyarrow for the few manifests that the driver writes, boto3 to find keys and objects as AWS's own tools do.
     # deltalake for the logs of Delta tables.

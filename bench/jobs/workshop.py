@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from bench.accounting import Meter
 from bench.stand import NAMESPACE, Stand
-from duckicelake.backends.home import Home, open_home
 from duckicelake.commands.embedded import join_home
 from duckicelake.commands.facts import Facts, get_facts
 from duckicelake.commands.jobs.session import CATALOG, get_cache_folder, to_catalog
 from duckicelake.config import read_settings
+from duckicelake.embedded.home import Home, open_home
 from duckicelake.pipeline.ingest.job import Desk
 from duckicelake.pipeline.jars import Jar
 from duckicelake.pipeline.rest import open_rest

@@ -14,8 +14,8 @@ from demo.read import open_duckdb
 from demo.server import ServerFailed, find_server, start_server
 from demo.story.chapters import find_taken, tell
 from demo.story.house import open_house
-from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
+from duckicelake.embedded.home import EmbeddedError, Home
 from duckicelake.errors import CatalogError
 from duckicelake.pipeline.jars import JarUnavailable
 from duckicelake.pipeline.java import NoJava
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("A server with a lake of its own starts, and Spark …")
         with start_server() as (facts, home):
             return run(options, facts, home, console)
-    except (BackendError, CatalogError, DataMissing, ServerFailed, NoJava, JarUnavailable) as error:
+    except (EmbeddedError, CatalogError, DataMissing, ServerFailed, NoJava, JarUnavailable) as error:
         return complain(str(error))
 
 

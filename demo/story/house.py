@@ -20,11 +20,11 @@ from rich.console import Console
 
 from demo.read import open_duckdb, open_pyiceberg
 from demo.story.telling import Teller
-from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.maintain import build_lake_settings, open_postgres
 from duckicelake.commands.jobs.session import CATALOG, SparkSettings, opening_spark, to_catalog
 from duckicelake.commands.jobs.session import open_duckdb as open_lake
+from duckicelake.embedded.home import Home
 from duckicelake.pipeline.ingest.job import Desk, ingest
 from duckicelake.pipeline.ingest.options import IngestOptions
 from duckicelake.pipeline.ingest.publishing import commit_once

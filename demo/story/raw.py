@@ -6,7 +6,7 @@ from pathlib import Path
 
 from demo.flights import find_files
 from demo.load import FLIGHTS, TABLES
-from duckicelake.backends.ducklake import connect_duckdb, quote
+from duckicelake.embedded.ducklake import connect_duckdb, quote
 
 FIRST_MONTHS, LATER_MONTHS = range(1, 11), range(11, 13)
 BROKEN_LINE = "2013,10,31,the line was cut o\n"

@@ -14,8 +14,6 @@ import duckdb
 import psycopg
 from rich.console import Console
 
-from duckicelake.backends.ducklake import connect_duckdb, quote
-from duckicelake.backends.home import Home
 from duckicelake.catalog.cleanup import finish_purge, forget_staged_location, list_abandoned_locations, list_leftovers, list_orphans
 from duckicelake.catalog.health import list_lost_versions, list_missing_objects, list_stale_metadata
 from duckicelake.catalog.publish import build_draft, build_first_note
@@ -25,6 +23,8 @@ from duckicelake.catalog.tables import Ident, load_table
 from duckicelake.catalog.warehouse import Warehouse, WarehouseLimits, close_warehouse, open_warehouse
 from duckicelake.commands.prepare import connect_postgres, read_paths, read_store_settings
 from duckicelake.config import LakeSettings, Settings
+from duckicelake.embedded.ducklake import connect_duckdb, quote
+from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CatalogError, NoSuchTable, NotFound, ServiceUnavailable, TableVanished, Unsupported
 from duckicelake.lake import inspect
 from duckicelake.lake.adopted.manifests import forget_adopted

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from duckicelake.backends.buckets import BUCKET, StoreAccess
-from duckicelake.backends.home import BackendError, Home, find_holder, open_home, read_json, read_keys
-from duckicelake.backends.postgres import find_access
-from duckicelake.backends.processes import read_log_tail
-from duckicelake.backends.stack import Report, StackOptions, start_stack
 from duckicelake.commands.command_line import format_command
 from duckicelake.commands.prepare import prepare_lake
 from duckicelake.config import Settings, SettingsError, read_settings
+from duckicelake.embedded.home import EmbeddedError, Home, find_holder, open_home, read_json, read_keys
+from duckicelake.embedded.object_store import BUCKET, StoreAccess
+from duckicelake.embedded.postgres import build_access
+from duckicelake.embedded.processes import read_log_tail
+from duckicelake.embedded.stack import Report, StackOptions, start_stack
 
 METADATA_SCHEMA = "lake"
 DATA_PATH, ICEBERG_PATH = f"s3://{BUCKET}/data/", f"s3://{BUCKET}/iceberg/"
@@ -44,16 +44,16 @@ def is_embedded(settings: Settings) -> bool:
 def join_home(settings: Settings, home: Home) -> Settings:
     """Return the settings completed with the home's addresses and keys of the embedded servers, which need not run.
 
-    Raises: BackendError: nothing was ever started on this home
+    Raises: EmbeddedError: nothing was ever started on this home
     """
     if not is_embedded(settings):
         return settings
     keys, ports = read_keys(home), read_json(home.ports_path)
     if keys is None or ports is None:
-        raise BackendError(f"The home {home.path} is empty. Run `duckicelake serve` or `duckicelake init` first.")
+        raise EmbeddedError(f"The home {home.path} is empty. Run `duckicelake serve` or `duckicelake init` first.")
     found: dict[str, Any] = {}
     if settings.embedded_postgres:
-        found["postgres_dsn"] = SecretStr(find_access(keys, ports["postgres"]).dsn)
+        found["postgres_dsn"] = SecretStr(build_access(keys, ports["postgres"]).dsn)
         if "metadata_schema" not in settings.model_fields_set:
             found["metadata_schema"] = METADATA_SCHEMA
     if settings.embedded_store:
@@ -64,7 +64,7 @@ def join_home(settings: Settings, home: Home) -> Settings:
 def read_joined(arguments: dict[str, Any]) -> tuple[Settings, Home]:
     """Return a command's settings completed with the embedded servers of its home, and that home.
 
-    Raises: BackendError: the settings ask for embedded servers, and none run
+    Raises: EmbeddedError: the settings ask for embedded servers, and none run
     """
     settings = read_settings(arguments)
     opened = open_home(settings.home)
@@ -74,10 +74,10 @@ def read_joined(arguments: dict[str, Any]) -> tuple[Settings, Home]:
 def join_running(settings: Settings, home: Home) -> Settings:
     """Return the settings completed with the embedded servers that run on the home. It starts none.
 
-    Raises: BackendError: none runs; the message is the same for every command
+    Raises: EmbeddedError: none runs; the message is the same for every command
     """
     if is_embedded(settings) and find_holder(home) is None:
-        raise BackendError(
+        raise EmbeddedError(
             f"Nothing runs on the home {home.path}. Start the server with `{format_command('serve')}`, "
             f"or Postgres and S3 alone with `{format_command('backends', 'up')}`; --home names another home."
         )
@@ -134,7 +134,7 @@ def run_backends(settings: Settings, report: Report) -> None:
 def start_backends(settings: Settings, arguments: Sequence[str]) -> int:
     """Start the stack in the background and return the pid of its process, which outlives this one.
 
-    Raises: BackendError: the stack does not start. SettingsError: these settings use no embedded server
+    Raises: EmbeddedError: the stack does not start. SettingsError: these settings use no embedded server
     """
     if not is_embedded(settings):
         raise SettingsError("These settings use servers of yours; there is nothing to start.")
@@ -155,21 +155,21 @@ def start_backends(settings: Settings, arguments: Sequence[str]) -> int:
     with process.stdout as lines:
         if lines.readline() != READY_LINE:
             process.wait()
-            raise BackendError(f"The embedded stack did not start:\n{read_log_tail(log_path)}")
+            raise EmbeddedError(f"The embedded stack did not start:\n{read_log_tail(log_path)}")
     return process.pid
 
 
 def stop_backends(home: Home) -> bool:
     """Stop the stack that `backends up` started, wait for its end, and return True if one ran.
 
-    Raises: BackendError: the home is held by another command, or the stack does not stop
+    Raises: EmbeddedError: the home is held by another command, or the stack does not stop
     """
     holder = find_holder(home)
     if holder is None:
         return False
     pid, purpose = holder
     if purpose != BACKENDS_PURPOSE:
-        raise BackendError(f"The home {home.path} is in use by `duckicelake {purpose}` (pid {pid}); stop that one.")
+        raise EmbeddedError(f"The home {home.path} is in use by `duckicelake {purpose}` (pid {pid}); stop that one.")
     process = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
@@ -177,5 +177,5 @@ def stop_backends(home: Home) -> bool:
     finally:
         os.close(process)
     if not ended:
-        raise BackendError(f"The embedded stack (pid {pid}) did not stop within {STOP_SECONDS:.0f} s.")
+        raise EmbeddedError(f"The embedded stack (pid {pid}) did not stop within {STOP_SECONDS:.0f} s.")
     return True

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from duckicelake.backends.ducklake import LakeAddress, S3Keys, format_attach
-from duckicelake.backends.home import Home, read_json, write_json
-from duckicelake.backends.processes import find_running
 from duckicelake.commands.command_line import format_command
 from duckicelake.commands.prepare import connect_postgres, read_paths
 from duckicelake.config import LakeSettings, Settings, SettingsError, read_secret_file
+from duckicelake.embedded.ducklake import LakeAddress, S3Keys, format_attach
+from duckicelake.embedded.home import Home, read_json, write_json
+from duckicelake.embedded.processes import find_process
 from duckicelake.errors import ServiceUnavailable
 from duckicelake.store.place import S3_SCHEMES
 
@@ -175,7 +175,7 @@ def forget_server(home: Home) -> None:
 
 
 def _identify(pid: int) -> dict[str, Any] | None:
-    running = find_running(pid)
+    running = find_process(pid)
     return None if running is None else asdict(running)
 
 

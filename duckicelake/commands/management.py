@@ -6,7 +6,6 @@ Anyone who may write to the lake's Postgres may use these commands. Each change 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 
-from duckicelake.backends.home import open_home
 from duckicelake.catalog import access_rules
 from duckicelake.catalog.access_rules import GrantText, Lake, NewSecret
 from duckicelake.catalog.audit_log import Asker
@@ -14,6 +13,7 @@ from duckicelake.commands.embedded import join_running
 from duckicelake.commands.facts import choose_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.config import Settings
+from duckicelake.embedded.home import open_home
 from duckicelake.lake.connect import close_lake, open_lake
 
 AUDIT_PRINCIPAL = "command line"

@@ -10,9 +10,9 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from duckicelake.backends.ducklake import LakeAddress, S3Keys, create_lake
-from duckicelake.backends.stack import Report
 from duckicelake.config import LakeSettings, SettingsError, with_slash
+from duckicelake.embedded.ducklake import LakeAddress, S3Keys, create_lake
+from duckicelake.embedded.stack import Report
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.lake.connect import CONNECT
 from duckicelake.lake.install import check_absolute, check_beside, format_search_path, install, note_restored_max, uninstall

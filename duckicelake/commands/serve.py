@@ -35,16 +35,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from duckicelake.app import build_app, open_accounts, open_worker_metrics
-from duckicelake.backends.home import Home, HomeLock, find_holder, open_home, write_private
-from duckicelake.backends.ports import check_free
-from duckicelake.backends.processes import find_running
-from duckicelake.backends.stack import Report, start_stack
 from duckicelake.commands.embedded import BACKENDS_PURPOSE, is_embedded, join_home, plan_stack
 from duckicelake.commands.facts import build_shown_facts, forget_server, format_catalog_uri, format_facts, remember_server
 from duckicelake.commands.prepare import prepare_lake
 from duckicelake.commands.signals import stopping_on_signals
 from duckicelake.commands.snippets import format_welcome
 from duckicelake.config import LakeSettings, Settings, read_secret_file
+from duckicelake.embedded.home import Home, HomeLock, check_free, find_holder, open_home, write_private
+from duckicelake.embedded.processes import find_process
+from duckicelake.embedded.stack import Report, start_stack
 
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 20.0
@@ -304,7 +303,7 @@ def sharing_metrics(home: Home, folder: Path) -> Generator[None]:
     """Create the folder for the workers' metrics and remove it after the block. Folders of killed servers are removed too."""
     metrics_folders = home.make_folder(METRICS)
     for left in metrics_folders.iterdir():
-        if find_running(int(left.name)) is None or left == folder:
+        if find_process(int(left.name)) is None or left == folder:
             shutil.rmtree(left, ignore_errors=True)
     folder.mkdir(mode=0o700)
     # prometheus_client reads this variable at import, in the workers.

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 import duckdb
 from rich.console import Console
 
-from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
-from duckicelake.backends.home import Home
 from duckicelake.commands.prepare import find_s3_keys
 from duckicelake.config import LakeSettings
+from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb
+from duckicelake.embedded.home import Home
 
 PROMPT, MORE = "lake> ", "   .. "
 

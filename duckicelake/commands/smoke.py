@@ -11,10 +11,10 @@ from pyiceberg.catalog import load_catalog
 from rich.console import Console
 from rich.table import Table
 
-from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
-from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.snippets import list_duckdb, list_pyiceberg
+from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb
+from duckicelake.embedded.home import Home
 
 EXTENSIONS = ("httpfs", "postgres_scanner", "ducklake", "avro", "iceberg")
 TABLE = "trips"

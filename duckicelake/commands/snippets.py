@@ -13,10 +13,10 @@ from urllib.request import Request, urlopen
 import duckdb
 from psycopg.conninfo import conninfo_to_dict
 
-from duckicelake.backends.ducklake import format_secret, quote
 from duckicelake.commands.command_line import format_command
 from duckicelake.commands.facts import CREDENTIAL_SOURCES, HIDDEN, Facts
 from duckicelake.config import SettingsError
+from duckicelake.embedded.ducklake import format_secret, quote
 from duckicelake.errors import NotAuthorized, ServiceUnavailable
 
 Client = Literal["pyiceberg", "spark", "trino", "duckdb", "ducklake"]

@@ -8,9 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from duckicelake.app import open_accounts
-from duckicelake.backends.home import open_home
 from duckicelake.commands.serve import join_token_key
 from duckicelake.config import SettingsError, read_settings
+from duckicelake.embedded.home import open_home
 from duckicelake.errors import CatalogError
 
 CLIENTS = "me:hunter2|ns:a:r"

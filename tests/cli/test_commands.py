@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from duckicelake.backends.ducklake import LakeAddress, create_lake, format_attach
 from duckicelake.cli import build_cli
 from duckicelake.commands.prepare import get_default_iceberg_path
 from duckicelake.config import SettingsError
+from duckicelake.embedded.ducklake import LakeAddress, create_lake, format_attach
 from tests.support.commands import run
 from tests.support.keys import format_s3_keys
 from tests.support.lakes import FreshLake

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.cli.test_commands import settings_for
 from tests.cli.test_snippets import run_sql
 from tests.rest.auth.principals import Guarded, guard, secret_of

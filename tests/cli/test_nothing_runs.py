@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import find_holder, get_keys, open_home, write_json
 from duckicelake.cli import build_cli
 from duckicelake.cli_pipeline import get_lake
+from duckicelake.embedded.home import find_holder, get_keys, open_home, write_json
 from duckicelake.errors import CatalogError
 from tests.cli.test_commands import settings_for
 from tests.support.commands import Done, find_port, run

@@ -11,11 +11,11 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
-from duckicelake.backends.ducklake import LakeAddress, create_lake
-from duckicelake.backends.home import open_home
 from duckicelake.commands.check import list_findings
 from duckicelake.commands.prepare import abandon_lake, get_default_iceberg_path, prepare_lake
 from duckicelake.config import LakeSettings, SettingsError
+from duckicelake.embedded.ducklake import LakeAddress, create_lake
+from duckicelake.embedded.home import open_home
 from duckicelake.errors import BadRequest, Forbidden, ServiceUnavailable
 from duckicelake.store.objects import StoreSettings, open_objects
 from tests.rest.serving import make_settings, serve

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import open_home
 from duckicelake.commands.facts import get_catalog_uri, get_facts, remember_server
 from duckicelake.config import SettingsError, read_settings
+from duckicelake.embedded.home import open_home
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from duckicelake.backends.home import open_home
 from duckicelake.commands.check import check_lakes, list_findings
+from duckicelake.embedded.home import open_home
 from duckicelake.lake.inspect import Finding
 from duckicelake.translate.shape.reader_limits import READER_LIMITS
 from duckicelake.translate.to_ducklake.columns import METADATA_NAMES

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from duckicelake.backends.home import read_json
+from duckicelake.embedded.home import read_json
 from tests.support.commands import Server, find_port, is_running, run, serving
 from tests.support.waiting import wait_for
 

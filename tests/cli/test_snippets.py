@@ -10,7 +10,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from duckicelake.backends.ducklake import LakeAddress, format_attach
 from duckicelake.commands.command_line import format_command
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.snippets import (
@@ -22,6 +21,7 @@ from duckicelake.commands.snippets import (
     format_welcome,
     list_pyiceberg,
 )
+from duckicelake.embedded.ducklake import LakeAddress, format_attach
 from tests.rest.hostile.test_injection import TEXTS
 from tests.rest.serving import make_settings, serve
 from tests.support.lakes import FreshLake

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import find_holder, open_home
+from duckicelake.embedded.home import find_holder, open_home
 from tests.support.commands import Server, find_port, is_running, run, serving
 from tests.support.lakes import FreshLake
 from tests.support.waiting import wait_for

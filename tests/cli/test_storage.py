@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.cli.test_commands import settings_for
 from tests.rest.auth.vended import open_s3
 from tests.support.commands import Done, run

@@ -9,9 +9,9 @@ import duckdb
 import pytest
 from duckdb import DuckDBPyConnection
 
-from duckicelake.backends.home import Home
 from duckicelake.commands.check import list_findings
 from duckicelake.config import LakeSettings
+from duckicelake.embedded.home import Home
 from duckicelake.lake.inspect import Finding
 from duckicelake.translate.shape.reader_limits import READER_LIMITS
 from tests.concurrency.conflicts import BASE, OURS, THEIRS, Side, Tables

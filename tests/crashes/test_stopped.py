@@ -10,12 +10,10 @@ from subprocess import Popen
 import psycopg
 import pytest
 
-from duckicelake.backends.ducklake import LakeAddress, create_lake
-from duckicelake.backends.home import Home, get_keys
-from duckicelake.backends.keeper import Job
-from duckicelake.backends.ports import choose_ports
-from duckicelake.backends.postgres import plan_postgres, prepare_database
-from duckicelake.backends.processes import start_process, stop_process
+from duckicelake.embedded.ducklake import LakeAddress, create_lake
+from duckicelake.embedded.home import Home, choose_ports, get_keys
+from duckicelake.embedded.postgres import plan_postgres, prepare_database
+from duckicelake.embedded.processes import Service, start_process, stop_process
 from duckicelake.lake.install import install
 from tests.crashes.asked import Stand
 from tests.crashes.kinds import KINDS
@@ -36,7 +34,7 @@ STEPS = 3
 class Cluster:
     """A Postgres of the test's own, as `serve` runs it."""
 
-    job: Job
+    job: Service
     process: Popen[bytes]
 
     def stop_at_once(self) -> None:
@@ -47,7 +45,7 @@ class Cluster:
     def start(self) -> None:
         """Start it again; it recovers from its log."""
         self.process = start_process(self.job.command)
-        wait_for(self.job.answers, "Postgres to answer")
+        wait_for(self.job.is_ready, "Postgres to answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def place(stack: SharedStack, tmp_path: Path) -> Generator[Place]:
     job = plan_postgres(home, keys, port)
     cluster = Cluster(job, start_process(job.command))
     try:
-        wait_for(job.answers, "Postgres to answer")
+        wait_for(job.is_ready, "Postgres to answer")
         lake = make_lake(stack, prepare_database(keys, port).dsn, tmp_path.name)
         with lake.opened, running(make_settings(lake)) as run:
             lake.duckdb().execute("CREATE TABLE probe (i bigint)")

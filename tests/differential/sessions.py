@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from duckdb import DuckDBPyConnection
 
-from duckicelake.backends.ducklake import LakeAddress, format_attach, format_secret
+from duckicelake.embedded.ducklake import LakeAddress, format_attach, format_secret
 from tests.support.keys import format_s3_keys
 from tests.support.lakes import FreshLake, open_duckdb
 from tests.support.readers import DuckDBIcebergReader, DuckLakeReader, Served, format_iceberg_attach

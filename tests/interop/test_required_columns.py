@@ -13,8 +13,8 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files  # pyright: ignore[rep
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StructType
 
-from duckicelake.backends.home import Home
 from duckicelake.commands.check import list_findings
+from duckicelake.embedded.home import Home
 from tests.interop.test_lacked_columns import fill
 from tests.rest.serving import make_settings
 from tests.rest.writing.refs.maintenance import expire_everything

@@ -14,8 +14,8 @@ from rich.console import Console
 from demo.story.chapters import keep_house, tell
 from demo.story.house import House
 from demo.story.telling import Teller
-from duckicelake.backends.home import open_home
 from duckicelake.commands.facts import format_facts
+from duckicelake.embedded.home import open_home
 from duckicelake.pipeline.maintain.planning import Kind
 from duckicelake.pipeline.maintain.report import Done as Step
 from duckicelake.pipeline.maintain.report import MaintainReport

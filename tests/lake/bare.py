@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from duckicelake.backends.ducklake import LakeAddress, create_lake
+from duckicelake.embedded.ducklake import LakeAddress, create_lake
 from tests.support.lakes import FreshLake
 
 BARE_SCHEMA = "bare"

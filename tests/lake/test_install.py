@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import connect
 
-from duckicelake.backends.ducklake import LakeAddress, create_lake
+from duckicelake.embedded.ducklake import LakeAddress, create_lake
 from duckicelake.errors import BadRequest, ServiceUnavailable, Unsupported
 from duckicelake.lake.install import check_absolute, check_beside, install, uninstall
 from duckicelake.lake.keys.places import list_table_places

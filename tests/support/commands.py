@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duckicelake.backends.home import read_json
-from duckicelake.backends.ports import LOWEST_PORT, is_free
-from duckicelake.backends.processes import find_running
+from duckicelake.embedded.home import LOWEST_PORT, is_free, read_json
+from duckicelake.embedded.processes import find_process
 from tests.support.shared_stack import ROOT
 from tests.support.waiting import wait_for
 
@@ -136,7 +135,7 @@ def find_port() -> int:
 
 def is_running(pid: int) -> bool:
     """Say whether a process with that id exists."""
-    return find_running(pid) is not None
+    return find_process(pid) is not None
 
 
 def _read(body: bytes) -> Any:

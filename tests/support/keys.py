@@ -4,8 +4,8 @@ from typing import Any
 
 import boto3
 
-from duckicelake.backends.buckets import StoreAccess
-from duckicelake.backends.ducklake import S3Keys
+from duckicelake.embedded.ducklake import S3Keys
+from duckicelake.embedded.object_store import StoreAccess
 
 
 def format_s3_keys(store: StoreAccess) -> S3Keys:

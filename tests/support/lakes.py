@@ -10,9 +10,9 @@ from pathlib import Path
 from duckdb import DuckDBPyConnection
 from psycopg import Connection, connect, sql
 
-from duckicelake.backends.buckets import StoreAccess
-from duckicelake.backends.ducklake import LakeAddress, connect_duckdb, format_attach, format_secret
-from duckicelake.backends.postgres import ROLE
+from duckicelake.embedded.ducklake import LakeAddress, connect_duckdb, format_attach, format_secret
+from duckicelake.embedded.object_store import StoreAccess
+from duckicelake.embedded.postgres import ROLE
 from tests.support.keys import format_s3_keys
 from tests.support.shared_stack import EXTENSIONS, METADATA_SCHEMA, TEMPLATE, SharedStack
 

@@ -7,8 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from duckicelake.backends.buckets import StoreAccess
-from duckicelake.backends.stack import StackOptions, start_stack
+from duckicelake.embedded.object_store import StoreAccess
+from duckicelake.embedded.stack import StackOptions, start_stack
 from tests.support.shared_stack import ROOT
 
 PINNED = re.compile(r"^minio_version=(\S+)$", re.MULTILINE)

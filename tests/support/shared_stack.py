@@ -20,12 +20,12 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from duckicelake.backends.buckets import StoreAccess
-from duckicelake.backends.ducklake import LakeAddress, connect_duckdb, create_lake
-from duckicelake.backends.home import read_json, write_json
-from duckicelake.backends.postgres import ADMIN_ROLE, ROLE
-from duckicelake.backends.processes import reap_stale
-from duckicelake.backends.stack import Stack, StackOptions, start_stack
+from duckicelake.embedded.ducklake import LakeAddress, connect_duckdb, create_lake
+from duckicelake.embedded.home import read_json, write_json
+from duckicelake.embedded.object_store import StoreAccess
+from duckicelake.embedded.postgres import ADMIN_ROLE, ROLE
+from duckicelake.embedded.processes import reap_stale
+from duckicelake.embedded.stack import Stack, StackOptions, start_stack
 from duckicelake.lake.install import install
 from tests.support.keys import format_s3_keys
 

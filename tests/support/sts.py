@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import boto3
 import jwt
 
-from duckicelake.backends.buckets import StoreAccess
+from duckicelake.embedded.object_store import StoreAccess
 from tests.support.shared_stack import SharedStack
 
 ANSWER = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from duckicelake.backends.home import Home
 from duckicelake.commands.check import remove_orphans, repair_lake
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.interruption import Stop, serving_until
@@ -31,6 +30,7 @@ from duckicelake.commands.jobs.session import (
 )
 from duckicelake.commands.prepare import connect_postgres
 from duckicelake.config import LakeSettings
+from duckicelake.embedded.home import Home
 from duckicelake.lake.install import format_search_path
 from duckicelake.pipeline.jars import Progress
 from duckicelake.pipeline.maintain.desk import MaintainDesk

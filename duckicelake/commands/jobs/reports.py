@@ -16,9 +16,9 @@ import psycopg
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from rich.console import Console
 
-from duckicelake.backends.home import Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.interruption import INTERRUPTED, Stop
+from duckicelake.embedded.home import Home
 from duckicelake.errors import BadRequest, CatalogError
 from duckicelake.pipeline.failures.gone import explain_postgres, hide_passwords
 

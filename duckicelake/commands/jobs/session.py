@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.text import Text
 
-from duckicelake.backends.ducklake import LakeAddress, attach_lake, connect_duckdb
-from duckicelake.backends.home import BackendError, Home
 from duckicelake.commands.facts import Facts
 from duckicelake.commands.jobs.interruption import STOPS, Stop
 from duckicelake.commands.signals import handling
+from duckicelake.embedded.ducklake import LakeAddress, attach_lake, connect_duckdb
+from duckicelake.embedded.home import EmbeddedError, Home
 from duckicelake.pipeline.connect import check_conf, is_gone
 from duckicelake.pipeline.ingest.job import SPARK_FAILURES, Desk
 from duckicelake.pipeline.ingest.options import read_pairs
@@ -106,7 +106,7 @@ def open_duckdb(facts: Facts, home: Home, *, read_only: bool) -> DuckDBPyConnect
     conn = connect_duckdb(home.make_folder("extensions"))
     try:
         attach_lake(conn, LakeAddress(facts.ducklake_dsn, facts.ducklake_metadata_schema, read_only=read_only), facts.find_s3_keys())
-    except BackendError:
+    except EmbeddedError:
         conn.close()
         raise
     return conn

@@ -10,9 +10,9 @@ from threading import Event
 from starlette.types import Receive, Scope, Send
 
 from duckicelake.app import build_app
-from duckicelake.backends.buckets import ROLE_ARN
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.snippets import format_spark, format_trino
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.principals import GRANTS, Guarded, secret_of
 from tests.rest.serving import make_settings, serve, serve_app
 from tests.support.going_on import check_going_on

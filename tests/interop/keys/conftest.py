@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.principals import Guarded, guard
 from tests.support.lakes import FreshLake
 

@@ -6,7 +6,7 @@ import duckdb
 import pytest
 from pyiceberg.io import load_file_io
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.interop.keys.accounts import add_spark, guard_with_dead_keys
 from tests.interop.keys.test_duckdb_iceberg import attach
 from tests.interop.keys.test_pyiceberg import ROWS, open_catalog

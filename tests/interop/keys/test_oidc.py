@@ -9,7 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, UnauthorizedError
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.interop.keys.accounts import add_trino
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.interop.keys.accounts import add_spark
 from tests.interop.rich_lake import RichLake
 from tests.rest.auth.principals import guard

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import open_home
 from duckicelake.commands.check import list_findings
+from duckicelake.embedded.home import open_home
 from tests.interop.rich_lake import RichLake
 from tests.interop.types.tables import EXTREMES, TypeTable, list_tables, name_of
 from tests.rest.serving import make_settings

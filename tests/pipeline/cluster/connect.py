@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from duckicelake.backends.ports import LOWEST_PORT, is_free
+from duckicelake.embedded.home import LOWEST_PORT, is_free
 from duckicelake.pipeline.connect import EXTENSIONS
 from duckicelake.pipeline.jars import fetch_jars
 from duckicelake.pipeline.java import find_java_home

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyspark
 
-from duckicelake.backends.ports import LOWEST_PORT, is_free
+from duckicelake.embedded.home import LOWEST_PORT, is_free
 from duckicelake.pipeline.java import find_java_home
 from tests.support.java import calm_java, jar_cache
 from tests.support.shared_stack import ROOT

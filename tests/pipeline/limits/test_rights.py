@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.catalog.test_many_files import make_copies
 from tests.cli.test_commands import settings_for
 from tests.pipeline.limits.watched import Watched, obey_permissions, watch

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from duckdb import DuckDBPyConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from duckicelake.backends.home import open_home
 from duckicelake.commands.facts import format_facts
 from duckicelake.commands.jobs.session import open_duckdb
+from duckicelake.embedded.home import open_home
 from duckicelake.pipeline.jars import Progress
 from tests.rest.proxy import Wire, wire_to
 from tests.rest.serving import Server, make_settings

@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from duckicelake.backends.home import Home, open_home
 from duckicelake.commands.facts import Facts, format_facts
 from duckicelake.commands.jobs.maintain import MaintainCall, make_desk
 from duckicelake.commands.jobs.session import SparkSettings, opening_spark, to_catalog
 from duckicelake.config import LakeSettings
+from duckicelake.embedded.home import Home, open_home
 from duckicelake.pipeline.maintain import rewriting
 from duckicelake.pipeline.maintain.job import maintain
 from duckicelake.pipeline.maintain.options import MaintainOptions

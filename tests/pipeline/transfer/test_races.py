@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from duckicelake.backends.buckets import StoreAccess
+from duckicelake.embedded.object_store import StoreAccess
 from duckicelake.iceberg.schema import Schema
 from duckicelake.iceberg.types import NestedField, PrimitiveType
 from duckicelake.pipeline.transfer.copies.rows import compare_rows

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.escapes.ground import list_keys
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.test_permissions import SCHEMA

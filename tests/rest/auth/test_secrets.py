@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
 from duckicelake.commands.serve import configure_logging
+from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.store.keys.sessions import SessionKeys, Vendor
 from tests.rest.auth.principals import Guarded, guard, secret_of
 from tests.support.lakes import FreshLake

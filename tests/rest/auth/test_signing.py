@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.escapes.ground import BUCKET, PLACES, lay_out, list_keys, make_tables
 from tests.rest.auth.escapes.signed import REFUSED, SigningClient, sign_as, to_path
 from tests.rest.auth.principals import Guarded, guard

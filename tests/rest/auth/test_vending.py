@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.test_permissions import TABLE
 from tests.rest.auth.vended import DELEGATION, is_refused, load_with_keys, open_root, open_vended, split

@@ -11,7 +11,7 @@ import pytest
 from duckdb import DuckDBPyConnection
 
 from duckicelake.access.grants import format_name
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.ducklake.readers import ask
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.iceberg.scanning.tokens import WHOLE, format_plan_id, format_task, pack, parse_plan_id
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.vended import is_refused, open_root, open_vended, split

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from duckicelake.pipeline.ingest.sources.s3 import open_store
 from duckicelake.pipeline.spark import RestCatalog
 from duckicelake.pipeline.transfer.folders.delta import format_keys

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed
 from tests.support.lakes import FreshLake, make_lake

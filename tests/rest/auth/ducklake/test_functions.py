@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from duckicelake.backends.postgres import ROLE
+from duckicelake.embedded.postgres import ROLE
 from duckicelake.errors import Forbidden
 from duckicelake.lake.connect import close_lake, open_lake
 from duckicelake.lake.grants.change import change_rules, insert_principal

@@ -9,7 +9,7 @@ import duckdb
 import psycopg
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.ducklake.readers import PATH, Told, ask
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed

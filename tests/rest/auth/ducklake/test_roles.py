@@ -11,13 +11,13 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
-from duckicelake.backends.buckets import ROLE_ARN
-from duckicelake.backends.home import open_home
-from duckicelake.backends.postgres import ROLE
 from duckicelake.commands.check import list_findings, repair_lake
 from duckicelake.commands.prepare import abandon_lake, prepare_lake
 from duckicelake.commands.serve import QUIET_LOGGERS
 from duckicelake.config import LakeSettings
+from duckicelake.embedded.home import open_home
+from duckicelake.embedded.object_store import ROLE_ARN
+from duckicelake.embedded.postgres import ROLE
 from duckicelake.errors import NotServed
 from duckicelake.lake.readers import roles
 from duckicelake.lake.readers.roles import MOST_ROLES

@@ -9,7 +9,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.escapes.ground import BUCKET, PLACES, lay_out, list_keys, make_tables
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed

@@ -8,7 +8,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.escapes.ground import BUCKET
 from tests.rest.auth.escapes.test_escapes import WHO, Field, open_field
 from tests.rest.auth.principals import guard

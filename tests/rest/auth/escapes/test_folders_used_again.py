@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.escapes.ground import BUCKET, list_keys
 from tests.rest.auth.escapes.signed import SigningClient, sign_as, to_path
 from tests.rest.auth.principals import Guarded, guard

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from duckicelake.access.grants import format_name
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.escapes.signed import sign_as, to_path
 from tests.rest.auth.principals import Guarded, guard
 from tests.rest.auth.rules.managed import Managed

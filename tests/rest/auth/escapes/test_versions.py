@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from botocore.exceptions import ClientError
 
-from duckicelake.backends.buckets import ROLE_ARN
+from duckicelake.embedded.object_store import ROLE_ARN
 from tests.rest.auth.escapes.signed import SigningClient, sign_as
 from tests.rest.auth.principals import guard
 from tests.rest.auth.rules.managed import Managed

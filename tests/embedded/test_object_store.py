@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from duckicelake.backends.buckets import StoreAccess, ask_store
+from duckicelake.embedded.object_store import StoreAccess, build_readiness_check
 
 BUCKETS = "<ListAllMyBucketsResult><Owner><ID>a</ID></Owner><Buckets/></ListAllMyBucketsResult>"
 ERROR = "<ErrorResponse><Error><Type/><Code>{}</Code><Message>{}</Message></Error></ErrorResponse>"
@@ -52,5 +52,5 @@ def access() -> Generator[StoreAccess]:
 
 def test_a_store_is_up_when_it_is_initialized(access: StoreAccess) -> None:
     """A refusal is an answer, for those who ask for more to tell."""
-    is_up = ask_store(access)
+    is_up = build_readiness_check(access)
     assert [is_up() for _ in range(3)] == [False, False, True]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.ducklake import (
-    BackendError,
+from duckicelake.embedded.ducklake import (
+    EmbeddedError,
     LakeAddress,
     S3Keys,
     attach_lake,
@@ -32,7 +32,7 @@ def test_extensions_come_from_the_wheels(tmp_path: Path) -> None:
 
 def test_an_extension_that_is_not_installed_is_named(tmp_path: Path) -> None:
     """A missing wheel ends in one message."""
-    with pytest.raises(BackendError, match=r"cannot load its extensions: .*nonesuch"):
+    with pytest.raises(EmbeddedError, match=r"cannot load its extensions: .*nonesuch"):
         connect_duckdb(tmp_path, ("nonesuch",))
 
 
@@ -44,7 +44,7 @@ def test_an_extension_whose_signature_is_not_duckdbs_is_refused(tmp_path: Path, 
     content[-1] ^= 1
     copy.with_name("changed.duckdb_extension").write_bytes(content)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(BackendError, match="signature"):
+    with pytest.raises(EmbeddedError, match="signature"):
         connect_duckdb(tmp_path, ("changed",))
 
 
@@ -61,7 +61,7 @@ def test_a_lake_is_made_once_and_then_only_attached(lake: FreshLake, tmp_path: P
 
 def test_a_lake_with_another_data_path_is_refused_without_its_password(lake: FreshLake) -> None:
     """The message names the schema and hides the connection string."""
-    with pytest.raises(BackendError, match="cannot attach the lake in schema 'lake'") as refused:
+    with pytest.raises(EmbeddedError, match="cannot attach the lake in schema 'lake'") as refused:
         create_lake(lake.extension_folder, LakeAddress(lake.dsn, lake.metadata_schema, "s3://lake/elsewhere/"), None)
     assert "password" not in refused.value.message
 
@@ -69,7 +69,7 @@ def test_a_lake_with_another_data_path_is_refused_without_its_password(lake: Fre
 def test_an_unreachable_postgres_is_reported_without_its_password(lake: FreshLake) -> None:
     """DuckDB's message holds the whole connection string; ours does not."""
     dsn = "host=127.0.0.1 port=1 user=duckicelake password=geheim dbname=lake"
-    with connect_duckdb(lake.extension_folder) as conn, pytest.raises(BackendError) as refused:
+    with connect_duckdb(lake.extension_folder) as conn, pytest.raises(EmbeddedError) as refused:
         attach_lake(conn, LakeAddress(dsn, "lake"), None)
     assert "geheim" not in refused.value.message
     assert refused.value.__cause__ is None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import BackendError, Home, get_keys
-from duckicelake.backends.postgres import plan_postgres
+from duckicelake.embedded.home import EmbeddedError, Home, get_keys
+from duckicelake.embedded.postgres import plan_postgres
 
 
 def test_root_without_setpriv_is_told_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_root_without_setpriv_is_told_the_remedy(tmp_path: Path, monkeypatch: py
     keys = get_keys(home)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BackendError, match=r"(?s)refuses to run as root.*util-linux.*DUCKICELAKE_POSTGRES_DSN"):
+    with pytest.raises(EmbeddedError, match=r"(?s)refuses to run as root.*util-linux.*DUCKICELAKE_POSTGRES_DSN"):
         plan_postgres(home, keys, 5)
 
 
@@ -24,8 +24,8 @@ def test_a_cluster_that_cannot_be_made_leaves_no_password_behind(tmp_path: Path,
     """initdb's own message is shown, and the next start begins anew."""
     home = Home(tmp_path)
     keys = get_keys(home)
-    monkeypatch.setattr("duckicelake.backends.postgres.ADMIN_ROLE", "pg_reserved")
-    with pytest.raises(BackendError, match=r"(?s)cannot be made in .*/postgres: .*pg_"):
+    monkeypatch.setattr("duckicelake.embedded.postgres.ADMIN_ROLE", "pg_reserved")
+    with pytest.raises(EmbeddedError, match=r"(?s)cannot be made in .*/postgres: .*pg_"):
         plan_postgres(home, keys, 5)
     assert not (tmp_path / "postgres").exists()
     assert not (tmp_path / "postgres.password").exists()

